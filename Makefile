@@ -22,6 +22,8 @@ installed := .venv/installed-$(lock)
 # And once per list of verbs: what the package's own entry points are.
 ready := .venv/verbs-$(shell cksum < pyproject.toml | cut -d ' ' -f 1)
 pip := $(run) -m pip install --quiet --disable-pip-version-check
+# The lock file is whole, so that nothing else has to be found; torch has no hash (it says why).
+hashed := --no-deps --require-hashes -r .venv/locked.txt
 
 .PHONY: study test test-all test-slurm test-input check docs figures gpu clean setup sizes
 .DEFAULT_GOAL := study
@@ -55,9 +57,15 @@ docs: $(ready)
 
 # On a GPU machine the environment is the machine's own (torch with CUDA), hence no set-up here.
 gpu:
+	@command -v "$${CC:-cc}" > /dev/null || { echo "error: no C compiler, which torch.compile needs" \
+	  "on a GPU; Debian: apt install gcc" >&2; exit 1; }
 	@for candidate in $(or $(PYTHON),python3 .venv/bin/python); do \
 	  "$$candidate" -c 'import megatron.core, torch; torch.cuda.current_device()' 2>/dev/null \
-	    && exec "$$candidate" benchmarks/gpu.py --minutes $(or $(MINUTES),8); \
+	    || continue; \
+	  "$$candidate" -c 'import os, sysconfig; open(sysconfig.get_path("include") + "/Python.h")' \
+	    2>/dev/null || { echo "error: $$candidate: no Python.h, which torch.compile needs on a GPU;" \
+	    "Debian: apt install python3-dev" >&2; exit 1; }; \
+	  exec "$$candidate" benchmarks/gpu.py --minutes $(or $(MINUTES),8); \
 	done; exec $(or $(PYTHON),python3) benchmarks/gpu.py --minutes $(or $(MINUTES),8)
 
 setup: $(ready)
@@ -88,8 +96,9 @@ $(installed):
 	  "$$found" -m venv --clear .venv; }
 	@echo 'Setting up .venv (once, 2 GB, a minute or two): torch, then what requirements.lock names'
 	@$(pip) --no-compile "$$(grep '^torch==' requirements.lock)"
-	@if command -v uv > /dev/null; then uv pip install --quiet --python $(run) -r requirements.lock; \
-	  else $(pip) --no-compile -r requirements.lock; fi
+	@grep -v '^torch==' requirements.lock > .venv/locked.txt
+	@if command -v uv > /dev/null; then uv pip install --quiet --python $(run) $(hashed); \
+	  else $(pip) --no-compile $(hashed); fi
 	@nice $(run) -m compileall -q -j 0 .venv/lib > /dev/null 2>&1 &  # beside what comes next
 	@rm -f .venv/installed-*
 	@touch $@

@@ -2,6 +2,7 @@
 
 `tables/` reads runs from wherever they were trained;
 `verdict/` says who won, `fits/` what follows at other sizes; both answer the `questions`;
+`advice/` says whether to superpose a run that is planned;
 `published/` has the paper's own numbers; `summary`, `answer` and `wording` say it. For a DataFrame
 of one's own: `fit_chinchilla`, `fit_superposition_law`.
 """
@@ -10,14 +11,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tst_study.analysis.advice.advise import advise
     from tst_study.analysis.fits.law.superposition_law import fit_superposition_law
     from tst_study.analysis.fits.scaling.laws import fit_chinchilla
+    from tst_study.analysis.questions import ask
+    from tst_study.analysis.tables.source import load
 
 _HOME = {
+    "advise": "advice.advise",
+    "ask": "questions",
     "fit_chinchilla": "fits.scaling.laws",
     "fit_superposition_law": "fits.law.superposition_law",
+    "load": "tables.source",
 }
-__all__ = ["fit_chinchilla", "fit_superposition_law"]
+__all__ = ["advise", "ask", "fit_chinchilla", "fit_superposition_law", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,3 +32,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"tst_study.analysis.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

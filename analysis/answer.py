@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -16,7 +18,7 @@ from tst_study.analysis.checks import is_number
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import left_out
 from tst_study.atomic_files import write_json
-from tst_study.text import aligned
+from tst_study.text import aligned, printable
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,18 @@ class Answer:
     """Printed in place of tables and sentences, where a question has words of its own."""
 
     def lines(self) -> list[str]:
-        """For a terminal."""
-        if self.text is not None:
-            return list(self.text)
+        """For a terminal, which no name of a run can steer."""
         text = [*self.sentences]
         for title, table in self.tables.items():
             text += ["", title, *(f"  {line}" for line in table_lines(table))]
         out = left_out(self.excluded)
-        return [*text, "", *out] if out else text
+        text += ["", *out] if out else []
+        return [printable(line) for line in (text if self.text is None else self.text)]
+
+    def to_json(self) -> str:
+        """`to_dict` as text. Control characters that JSON allows are spelled out."""
+        text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
+        return re.sub(r"[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values: tables as lists of rows; numbers as they are, what is missing as null."""

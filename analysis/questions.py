@@ -23,7 +23,9 @@ from tst_study.analysis.tables.eligible import eligible
 from tst_study.analysis.tables.source import Folders, read_tables
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.matched import matched_answer
+from tst_study.analysis.wording import number
 from tst_study.errors import UserError, one_of
+from tst_study.text import amount
 
 Inputs = dict[str, str]
 
@@ -36,17 +38,19 @@ def ask(
     at: str | None = None,
     tokens: Path | None = None,
     form: str | None = None,
+    huber: float | None = None,
 ) -> Answer:
     """Answer one of `QUESTIONS` of `runs` (run folders, archives) or of the published numbers.
     `at`: params,tokens for which `law` is to recommend. `form`: of the curves whose minima
-    `compute` seeks.
+    `compute` seeks. `huber`: delta of `chinchilla`'s fit.
 
     Raises `UserError` where the question is not known, the source is missing or not the right
     one, or the data do not allow an answer.
     """
     one_of(question, QUESTIONS, "question")
     of_runs, of_paper = QUESTIONS[question]
-    given = {("at", "law"): at, ("form", "compute"): form, ("tokens", "mutual-information"): tokens}
+    given: dict[tuple[str, str], object] = {("at", "law"): at, ("form", "compute"): form}
+    given |= {("tokens", "mutual-information"): tokens, ("huber", "chinchilla"): huber}
     for (option, user), value in given.items():
         if value is not None and question != user:
             raise UserError(f"--{option}: not used by {question}; only by {user}")
@@ -61,8 +65,7 @@ def ask(
     if runs is not None and of_published:
         raise UserError("--runs and --published: keep one")
     more: dict[str, Any] = {} if at is None else {"target": _target(at)}
-    if form is not None:
-        more["form"] = form
+    more |= {name: value for name, value in (("form", form), ("huber", huber)) if value is not None}
     if of_published:
         if isinstance(of_paper, str):
             raise UserError(f"{question} needs --runs: {of_paper}")
@@ -75,15 +78,18 @@ def ask(
     if source.runs.empty:
         raise UserError(source.problems[0])
     marks = dict(zip(source.runs["run_id"], source.runs["fingerprint"], strict=True))
+    kept, excluded = eligible(source.runs)
+    if kept.empty and question != "comparison":
+        reasons = pd.Series([one["reason"] for one in excluded]).value_counts()
+        raise UserError(f"{number(int(reasons.iloc[0]), 'run')} left out: {reasons.index[0]}")
     return of_runs(source, marks, **more)
 
 
 def _target(text: str) -> tuple[float, float]:
-    try:
-        params, tokens = (float(part) for part in text.split(","))
-    except ValueError:
-        raise UserError(f"--at {text!r}: give params,tokens, such as 270e6,42e9") from None
-    return params, tokens
+    params, comma, tokens = text.partition(",")
+    if not comma:
+        raise UserError(f"--at {text!r}: give params,tokens, such as 270M,42B")
+    return amount(params, "--at, params"), amount(tokens, "--at, tokens")
 
 
 def _comparison(source: Tables, inputs: Inputs) -> Answer:
@@ -117,9 +123,10 @@ def _bag_size(source: Tables, inputs: Inputs) -> Answer:
     )
 
 
-def _chinchilla(source: Tables, inputs: Inputs) -> Answer:
+def _chinchilla(source: Tables, inputs: Inputs, **huber: float) -> Answer:
     kept, excluded = eligible(source.runs)
-    return replace(chinchilla_answer(points_of(kept), inputs), excluded=pd.DataFrame(excluded))
+    found = chinchilla_answer(points_of(kept), inputs, **huber)
+    return replace(found, excluded=pd.DataFrame(excluded))
 
 
 QUESTIONS: dict[str, tuple[Callable[..., Answer] | None, Callable[..., Answer] | str]] = {

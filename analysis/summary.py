@@ -10,12 +10,13 @@ from typing import Any
 import pandas as pd
 
 from tst_study.analysis.tables.columns import Tables, rows_of
-from tst_study.analysis.verdict.comparison import Comparison, compare
+from tst_study.analysis.verdict.comparison import Comparison, compare, refuse_copies
 from tst_study.analysis.verdict.learning_rate import Sweep, sweeps
 from tst_study.analysis.verdict.matched import EQUAL_LOSS, matched
 from tst_study.analysis.verdict.planned import arms, on_the_way, since
 from tst_study.analysis.verdict.question import Question, questions_of
 from tst_study.analysis.wording import bounds, left_out, number, verdict_lines
+from tst_study.text import printable
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Summary:
         text.extend(sweep.sentence() for sweep in self.sweeps)
         text.extend(left_out(self.comparison.excluded))
         text.extend(f"Problem: {problem}" for problem in self.tables.problems)
-        return text
+        return list(map(printable, text))
 
 
 def _equal_loss(row: Mapping[str, Any]) -> str:
@@ -94,12 +95,19 @@ def verdict_counts(table: pd.DataFrame) -> str:
     counts = table["verdict"].value_counts()
     words = {"better": "better", "worse": "worse"}
     words["no difference shown"] = "with no difference shown"
-    rest = {"one seed: no claim": "with one seed and no claim", "unstable": "unstable"}
+    rest = {
+        "one seed: no claim": "with one seed and no claim",
+        "two seeds: no claim": "with two seeds and no claim",
+        "no variation: no claim": "without variation and no claim",
+        "unstable": "unstable",
+    }
     words |= {verdict: said for verdict, said in rest.items() if verdict in counts}
     return ", ".join(f"{counts.get(verdict, 0)} {said}" for verdict, said in words.items())
 
 
 def summarise(tables: Tables) -> Summary:
+    """Answer a study's questions. Raises `UserError` for a run that is a copy of another."""
+    refuse_copies(tables)
     questions = questions_of(tables.roots)
     comparison = compare(tables.runs, questions)
     return Summary(tables, comparison, sweeps(tables.runs, comparison), questions)

@@ -67,10 +67,16 @@ def group_details(runs: pd.DataFrame) -> str:
     return said
 
 
-def gain(row: Mapping[str, Any], digits: int = 3) -> str:
-    """`+0.155 [+0.124, +0.186]`; without an interval where one seed allows none."""
+def gain(row: Mapping[str, Any], digits: int | None = None) -> str:
+    """Return `+0.155 [+0.124, +0.186]`, or the gain alone where one seed allows no interval.
+
+    digits: decimals; three, and four where three would leave one digit of the interval's width.
+    """
     if pd.isna(row["gain"]):
         return "–"
+    if digits is None:
+        size = abs(row["gain"]) if pd.isna(row["low"]) else row["high"] - row["low"]
+        digits = 4 if round(size, 9) < 0.01 else 3
     mean = signed(row["gain"], digits)
     if pd.isna(row["low"]):
         return mean
@@ -116,7 +122,7 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
                 {
                     "question": row["question"],
                     "gain": gain(row),
-                    "verdict": f"{row['verdict']}{_diverged(row)}",
+                    "verdict": f"{row['verdict']}{_diverged(row)}{_unpaired(row)}",
                     "predicted": _predicted(row),
                     "cost": _cost(row),
                     "on the way": row.get("since", ""),
@@ -146,7 +152,8 @@ def _titled(title: str, said: str) -> str:
 
 METHODS = {
     "paired": "t-test over each pair's seeds",
-    "simultaneous": "seeds as blocks, a variance for each arm",
+    "simultaneous": "method moderated-1 in place of the default of its day",
+    "moderated-1": "method moderated-1",
 }
 
 
@@ -172,6 +179,10 @@ def _diverged(row: Mapping[str, Any]) -> str:
     lost = {"the arm": row["diverged"], "what it is held against": row["diverged_against"]}
     said = [f"{number(count, 'seed')} of {name} diverged" for name, count in lost.items() if count]
     return f" ({'; '.join(said)})" if said else ""
+
+
+def _unpaired(row: Mapping[str, Any]) -> str:
+    return " (unpaired: no seeds)" if row["unpaired"] else ""
 
 
 def signed(value: float, digits: int = 3) -> str:

@@ -15,13 +15,14 @@ from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
 from benchmarks.steps import PackageSteps, step_config, synthetic_tokens
+from tst_study.config.phase_plan import plan_phases
 from tst_study.model.kernels import Groups, grouped_product, groups_of
 from tst_study.model.layers import ATTENTION
-from tst_study.model.model import build_model, superposition_objective
+from tst_study.model.model import build_model
 from tst_study.parallel.forward_backward import micro_batches
 from tst_study.parallel.process_groups import process_groups
 from tst_study.superposition import BAG_LOSS_KINDS, bag_embedding, bag_loss, linear_bag_loss
-from tst_study.superposition.method import NEXT_TOKEN, Objective
+from tst_study.superposition.steps import NEXT_TOKEN, Objective
 
 # Relative: |a - b| / |b| of a loss, and the same of 2-norms for a tensor. In float32 sums of some
 # thousand terms in another order differ by about 1e-6; a gradient passes many of them. A NaN is
@@ -152,7 +153,7 @@ def objectives_of(model: str, small: bool) -> dict[str, Objective]:
         config = step_config(
             MODELS[model], SEQUENCES, LENGTH, bag_size=BAG_SIZE, **SUPERPOSITIONS[name]
         )
-        objectives[name] = superposition_objective(config.superposition)
+        objectives[name] = plan_phases(config).objective(0)
     return objectives
 
 

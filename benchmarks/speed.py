@@ -24,11 +24,11 @@ from torch import Tensor
 
 from benchmarks.measuring import device_name, machine_facts, measured
 from benchmarks.steps import Compiler, PackageSteps, plain_step, step_config
+from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops
 from tst_study.cost.devices import peak_flops
 from tst_study.cost.memory import estimate_memory
-from tst_study.model.model import superposition_objective
 from tst_study.parallel.process_groups import process_groups
 from tst_study.process.host import keep_freed_memory
 from tst_study.superposition import linear_bag_loss
@@ -66,7 +66,7 @@ def steps(config: Config, who: Sequence[str], compiler: Compiler | None, repeats
         if "package" in who:
             ours = PackageSteps(config, ranks.device, compiler)
             candidates["baseline"] = ours.step()
-            candidates["superposed"] = ours.step(superposition_objective(config.superposition))
+            candidates["superposed"] = ours.step(plan_phases(config).objective(0))
         if "plain" in who:
             candidates["plain PyTorch"] = plain_step(config, ranks.device, compiler)
         rows = measured(candidates, repeats, device)

@@ -21,7 +21,7 @@ from tst_study.model.model import build_model
 from tst_study.parallel.forward_backward import forward_backward, micro_batches
 from tst_study.parallel.gradient_buffers import GradientBuffers
 from tst_study.parallel.optimizer import ModelOptimizer
-from tst_study.superposition.method import NEXT_TOKEN, Objective
+from tst_study.superposition.steps import NEXT_TOKEN, Objective
 
 Step = Callable[[], Tensor]
 Compiler = Literal["inductor", "eager"]
@@ -41,7 +41,7 @@ def step_config(
     return from_dict(
         {
             "model": model,
-            "superposition": superposition,
+            "superposition": {"steps": 1, **superposition},
             "data": {"corpora": [{"path": "synthetic"}]},
             "batch": {"sequences": sequences, "sequence_length": length},
             "optimizer": {"learning_rate": 1e-3},

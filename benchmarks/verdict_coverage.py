@@ -1,134 +1,158 @@
-"""Which method gives the verdicts: simulated coverage and power of simultaneous intervals.
+"""Simulated coverage and width of the intervals that decide: the default beside paired t-tests.
 
     python -m benchmarks.verdict_coverage [--made 2000] [--to FILE.json] [--only TEXT]
 
-Several arms are held against one baseline. A loss is what all runs of its seed share, a share of
-the variance, and what it has of its own. `docs/analysis.md` has the table; the default of
-`analysis.verdict` was chosen by it before it was applied to any campaign.
+Several arms are compared with one baseline whose true gain over each is zero. `docs/analysis.md`
+shows the table. The method `moderated-1` was chosen by it before any campaign was judged by it.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from scipy import stats
 
-from tst_study.analysis.verdict.intervals import LEVEL, Design, exceeded
+from tst_study.analysis.summary import summarise
+from tst_study.analysis.tables.source import read_tables
+from tst_study.analysis.verdict import intervals
+from tst_study.analysis.verdict.intervals import Difference, moderated, paired_difference
+from tst_study.analysis.verdict.planned import arm_losses
+from tst_study.statistics import critical_t
 
 RECORD = Path(__file__).parent / "records" / "verdict_coverage.json"
-SHARES = (0.0, 0.5, 0.9)
-NOISE = ("equal", "one arm three times", "baseline three times", "t4 tails")
-SECOND = "as in the second campaign"
-SPREAD = {
-    "one arm three times": [1.0, 3.0],
-    "baseline three times": [3.0],
-    # Deviations over seeds in docs/findings.md, by that of the least.
-    SECOND: [4.7, 2.1, 1.0, 1.0, 2.9, 3.1, 12.8, 2.9, 4.6, 4.4],
+CAMPAIGN = Path(__file__).parents[1] / "docs" / "records" / "what-does-the-work"
+SEEDS = (2, 3, 4, 8, 12)
+CONTRASTS = (1, 2, 3, 9, 30)
+MEASURED = "as in the second campaign"
+SPREADS = {
+    "equal": (lambda arms: np.ones(arms)),
+    "baseline × 3": (lambda arms: np.r_[3.0, np.ones(arms - 1)]),
+    "one arm × 3": (lambda arms: np.r_[1.0, 3.0, np.ones(arms - 2)]),
+    "one arm × 10": (lambda arms: np.r_[1.0, 10.0, np.ones(arms - 2)]),
+    "every other arm × 10": (lambda arms: np.where(np.arange(arms) % 2, 10.0, 1.0)),
+    "t4 tails": (lambda arms: np.ones(arms)),
+    "incomplete": (lambda arms: np.ones(arms)),
+    "unpaired": (lambda arms: np.ones(arms)),
 }
-"""Deviation of each arm's own part, the baseline's first; of all that follow 1."""
-DESIGNS = ((4, 1), (12, 1), (3, 6), (4, 2), (4, 6), (4, 10), (8, 6), (12, 2), (12, 6), (12, 10))
-"""Seeds, and arms held against the baseline."""
-METHODS = {
-    "pooled": (False, False),
-    "blocks": (True, False),
-    "own variances": (False, True),
-    "blocks, own variances": (True, True),
-}
-EFFECT = 4.0
-"""Of the arm whose power is told, in standard errors of a mean paired difference."""
+"""Deviation of each arm, the baseline's first, in units of `DEVIATION`."""
+DEVIATION, SHARED = 5.5, 0.64
+"""In 10⁻³ nats; the share of the variance that all runs of a seed have in common."""
+SPIKE, EFFECT = 5_000.0, 20.0
+"""A run that ends 5 nats too high, and the true gain of another arm, in 10⁻³ nats."""
 
 
 @dataclass(frozen=True)
 class Case:
     seeds: int
-    arms: int
-    share: float
-    noise: str
-    incomplete: bool
-    """Arms but the baseline have half of the seeds: the first half and the second by turns."""
+    contrasts: int
+    spread: str
 
     @property
     def name(self) -> str:
-        missing = ", incomplete" if self.incomplete else ""
-        return f"{self.seeds} seeds, {self.arms} arms, {self.noise}{missing}, share {self.share:g}"
-
-    def design(self, blocks: bool = False, own: bool = False) -> Design:
-        arm, seed = np.divmod(np.arange((self.arms + 1) * self.seeds), self.seeds)
-        if self.incomplete:
-            kept = (arm == 0) | ((seed < self.seeds // 2) == (arm % 2 == 1))
-            arm, seed = arm[kept], seed[kept]
-        contrasts = np.hstack([-np.ones((self.arms, 1)), np.eye(self.arms)])
-        return Design(arm, seed, contrasts, blocks, own)
+        return f"{self.seeds} seeds, {self.contrasts} contrasts, {self.spread}"
 
     def losses(self, made: int) -> np.ndarray:
-        """(made, losses), all arms equal in truth; always the same of one case."""
+        """Losses in 10⁻³ nats, shape (made, arms, seeds); the same for a case every time."""
         random = np.random.default_rng([*self.name.encode()])
-        design = self.design()
-        shape = (made, len(design.arm))
-        own = random.standard_normal(shape)
-        if self.noise == "t4 tails":
-            own = random.standard_t(4, shape) / np.sqrt(2)
-        spread = SPREAD.get(self.noise, [])
-        own *= np.array([*spread, *[1.0] * (self.arms + 1 - len(spread))])[design.arm]
-        shared = random.standard_normal((made, self.seeds))[:, design.seed]
-        return np.sqrt(self.share) * shared + np.sqrt(1 - self.share) * own
+        arms = self.contrasts + 1
+        if self.spread == MEASURED:
+            covariance = np.cov(_measured()[:arms]) * 1e6
+        else:
+            covariance = np.full((arms, arms), SHARED * DEVIATION**2)
+            np.fill_diagonal(covariance, DEVIATION**2)
+            covariance *= np.outer(*2 * [SPREADS[self.spread](arms)])
+        root = np.linalg.cholesky(covariance + 1e-9 * np.eye(arms))
+        drawn = random.standard_normal((made, self.seeds, arms)) @ root.T
+        if self.spread == "t4 tails":
+            drawn /= np.sqrt(random.chisquare(4, drawn.shape) / 4) * np.sqrt(2)
+        if self.spread == "unpaired":
+            drawn = DEVIATION * random.standard_normal(drawn.shape)
+        return drawn.transpose(0, 2, 1)
 
-    def measured(self, made: int) -> dict[str, object]:
-        """Of each method the share of data sets whose intervals hold every truth, and the share of
-        a quarter of them that show the effect of the last arm."""
+    def family(self, losses: np.ndarray) -> list[Difference]:
+        """The contrasts of one data set, shape (arms, seeds)."""
+        if self.spread == "unpaired":
+            series = [_labelled(one, str(arm)) for arm, one in enumerate(losses)]
+            return [intervals.difference(one, series[0]) for one in series[1:]]
+        kept = [slice(None)] * len(losses)
+        if self.spread == "incomplete":  # the first half of the seeds and the second by turns
+            half = self.seeds // 2
+            kept = [slice(half, None) if arm % 2 else slice(half) for arm in range(len(losses))]
+        return [
+            paired_difference((losses[0] - one)[own].tolist())
+            for one, own in zip(losses[1:], kept[1:], strict=True)
+        ]
+
+    def measured(self, made: int) -> dict[str, Any]:
+        """Coverage of the family, half-widths, and the worst single contrast, by method."""
+        sets = [self.family(one) for one in self.losses(made)]
+        plain = np.array([_halves(one) for one in sets])
+        shrunk = np.array([_halves(moderated(one)) for one in sets])
+        gains = np.abs([[one.gain for one in own] for own in sets])
+        row: dict[str, Any] = {"case": self.name, "made": made}
+        for name, halves in (("moderated", shrunk), ("paired", plain)):
+            missed = gains > halves
+            row[name] = {
+                "coverage": round(1 - float(missed.any(axis=1).mean()), 4),
+                "worst contrast": round(1 - float(missed.mean(axis=0).max()), 4),
+                **dict(zip(("median", "95%", "widest"), _spread(halves), strict=True)),
+            }
+        widest = (shrunk.max(axis=1) / plain.max(axis=1)).max()
+        return {**row, "widest, of the widest paired": round(float(widest), 3)}
+
+    def spiked(self, made: int) -> dict[str, Any]:
+        """What a spike in one run of the last arm does to the first arm's interval, and how often
+        its gain is found."""
         losses = self.losses(made)
-        effect = EFFECT * np.sqrt(2 * (1 - self.share) / self.seeds)
-        row: dict[str, object] = {"case": self.name, "made": made}
-        for name, (blocks, own) in METHODS.items():
-            estimates = self.design(blocks, own).estimates(losses)
-            sizes = np.abs(estimates[0]) / estimates[1]
-            covered = ~_shown(sizes, *estimates[2:])
-            few = slice(made // 4)
-            moved = np.abs(estimates[0][few] + effect)[:, -1:] / estimates[1][few, -1:]
-            powered = _shown(moved, estimates[2][few, -1:], estimates[3][few])
-            row[name] = [round(float(covered.mean()), 3), round(float(powered.mean()), 3)]
-        row["paired, Bonferroni"] = self._paired(losses, effect)
-        return row
-
-    def _paired(self, losses: np.ndarray, effect: float) -> list[float]:
-        """Each arm by the differences of its own seeds, as the first campaign registered."""
-        design, covered = self.design(), np.ones(len(losses), dtype=bool)
-        shown = 0.0
-        for arm in range(1, self.arms + 1):
-            seeds = design.seed[design.arm == arm]
-            differences = losses[:, design.arm == arm] - losses[:, seeds]
-            count = len(seeds)
-            error = differences.std(axis=1, ddof=1) / np.sqrt(count)
-            half = error * stats.t.isf((1 - LEVEL) / 2 / self.arms, count - 1)
-            covered &= np.abs(differences.mean(axis=1)) <= half
-            shown = float((np.abs(differences.mean(axis=1) + effect) > half).mean())
-        return [round(float(covered.mean()), 3), round(shown, 3)]
+        losses[:, 1] -= EFFECT
+        before = [moderated(self.family(one)) for one in losses]
+        losses[:, -1, 0] += SPIKE
+        after = [moderated(self.family(one)) for one in losses]
+        halves = np.array([[_halves(one)[0] for one in sets] for sets in (before, after)])
+        ratio = halves[1] / halves[0]
+        gains = np.array([one[0].gain for one in after])
+        return {
+            "case": f"{self.name}, a spike in another arm",
+            "made": made,
+            "wider, median": round(float(np.median(ratio)), 3),
+            "wider, most": round(float(ratio.max()), 3),
+            "found": round(float((gains > halves[1]).mean()), 4),
+        }
 
 
-def _shown(sizes: np.ndarray, freedom: np.ndarray, correlation: np.ndarray) -> np.ndarray:
-    """Of each data set whether any of its |t| lies beyond the joint quantile, which is computed
-    only where one comparison alone and Bonferroni's bound disagree."""
-    lone = 2 * stats.t.sf(sizes, freedom)
-    sure = (lone * correlation.shape[-1] < 1 - LEVEL).any(axis=1)
-    for row, arm in np.argwhere((lone < 1 - LEVEL) & ~sure[:, None]):
-        chance = exceeded(sizes[row, arm], correlation[row], freedom[row, arm])
-        sure[row] |= chance < 1 - LEVEL
-    return sure
+def _labelled(losses: np.ndarray, arm: str) -> Any:
+    import pandas as pd
+
+    return pd.Series(losses, [f"{intervals.UNPAIRED}{arm}-{i}" for i in range(len(losses))])
+
+
+def _halves(family: Sequence[Difference]) -> list[float]:
+    """Half-widths that allow for the whole family."""
+    return [critical_t(one.freedom, len(family)) * one.error for one in family]
+
+
+def _spread(halves: np.ndarray) -> list[float]:
+    return [round(float(one), 1) for one in (*np.quantile(halves, [0.5, 0.95]), halves.max())]
+
+
+@functools.cache
+def _measured() -> np.ndarray:
+    """Final losses of the second campaign's ten arms over twelve seeds, the baseline first."""
+    found = summarise(read_tables(CAMPAIGN))
+    return arm_losses(found.comparison.eligible, found.questions).to_numpy().T
 
 
 def cases() -> list[Case]:
-    whole = [
-        Case(*design, share, noise, incomplete=False)
-        for design, noise, share in itertools.product(DESIGNS, NOISE, SHARES)
-    ]
-    parts = itertools.product(((8, 6),), NOISE, SHARES)
-    whole += [Case(*design, share, noise, True) for design, noise, share in parts]
-    return whole + [Case(12, 9, share, SECOND, incomplete=False) for share in SHARES]
+    made = itertools.product(SEEDS, CONTRASTS, (MEASURED, *SPREADS))
+    kept = [Case(*one) for one in made if one[1] <= 9 or one[2] not in (MEASURED, "unpaired")]
+    return [one for one in kept if one.spread != "incomplete" or one.seeds >= 8]
 
 
 def main() -> None:
@@ -137,10 +161,13 @@ def main() -> None:
     parser.add_argument("--to", type=Path, default=RECORD)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
+    intervals.FEWEST_SEEDS = 2  # to show what two seeds would give
     rows = []
     for case in cases():
         if options.only in case.name:
             rows.append(case.measured(options.made))
+            if case.spread == "equal" and case.contrasts > 1:
+                rows.append(case.spiked(options.made))
             print(json.dumps(rows[-1]), flush=True)
     options.to.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import verdict_coverage
+from tst_study.analysis import published
 from tst_study.analysis.summary import Summary, summarise
 from tst_study.analysis.tables.columns import CURVES, EVALUATIONS, RUNS
 from tst_study.analysis.tables.source import read_tables
@@ -72,17 +74,60 @@ def verdicts(record: str) -> str:
     return _table(titles, rows)
 
 
+def left_out() -> str:
+    """How the law predicts published runs that were left out, and chooses among them."""
+    rows = []
+    for one in published.evidence()["left_out"]:
+        cells = f"{one['held']:.0%} of {one['cells']:.0f}", f"{one['half']:.3f}"
+        choice = f"{one['s']:.3g}, {one['r']:.2g}"
+        lost = (f"{one[way]:.4f}" for way in ("law", "always", "nearest"))
+        rows.append([one["left_out"], *cells, choice, *lost])
+    titles = ["left out", "gains inside", "half-width", "the law's s, r", "law loses"]
+    return _table([*titles, "always s = 6, r = 0.3", "best near cell"], rows)
+
+
 @functools.cache
 def summary(record: str) -> Summary:
     return summarise(read_tables(DOCS / "records" / record))
+
+
+def coverage_of_verdicts() -> str:
+    """Coverage and half-widths of nine contrasts' intervals, from `benchmarks/verdict_coverage.py`;
+    each cell is `moderated-1`, then paired t-tests."""
+    rows = json.loads(verdict_coverage.RECORD.read_text("utf8"))
+    found = {row["case"]: row for row in rows}
+    made = []
+    for spread in (verdict_coverage.MEASURED, *verdict_coverage.SPREADS):
+        for seeds in verdict_coverage.SEEDS:
+            row = found.get(f"{seeds} seeds, 9 contrasts, {spread}")
+            if row:
+                both = [row[method] for method in ("moderated", "paired")]
+                lowest = [
+                    _lowest(rows, method, seeds, spread) for method in ("moderated", "paired")
+                ]
+                widths = [
+                    [f"{one[key]:,.0f}" for one in both] for key in ("median", "95%", "widest")
+                ]
+                cells = ["; ".join(pair) for pair in (lowest, *widths)]
+                made.append([spread, str(seeds), *cells])
+    titles = ["circumstance", "seeds", "coverage, 1 to 30 contrasts", "median", "95th percentile"]
+    return _table([*titles, "widest"], made)
+
+
+def _lowest(rows: list[dict[str, Any]], method: str, seeds: int, spread: str) -> str:
+    own = [r for r in rows if r["case"].startswith(f"{seeds} seeds") and method in r]
+    found = [r[method]["coverage"] for r in own if r["case"].endswith(f"contrasts, {spread}")]
+    return f"{min(found):.3f} to {max(found):.3f}"
 
 
 BLOCKS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("config.md", "keys", config_keys),
     ("tables.md", "columns", columns),
     ("slurm.md", "studies", studies_table),
+    ("analysis.md", "left out", left_out),
     ("findings.md", "arms of parts", lambda: markdown_grid(sections.arms(summary(SECOND)))),
     ("findings.md", "verdicts of parts", lambda: verdicts(SECOND)),
+    ("analysis.md", "verdict coverage", coverage_of_verdicts),
     ("records/campaign.md", "verdicts", lambda: verdicts("campaign")),
 )
 """Page, a mark in it, and what makes the text from there to the next `end`."""
@@ -126,7 +171,9 @@ def _type(field: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
     if field["type"] == "array":
         return f"list of {_type(field['items'])}"
-    words = {"string": "text", "boolean": "true or false"}.get(field["type"], field["type"])
+    words = {"string": "text", "boolean": "true or false", "object": "table"}.get(
+        field["type"], field["type"]
+    )
     for bound, sign in BOUNDS.items():
         # Largest values in the thousands only keep typing errors out.
         if bound in field and not (sign in "≤<" and field[bound] > 1000):

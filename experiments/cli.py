@@ -57,6 +57,10 @@ Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+Recorded = Annotated[
+    Path | None,
+    typer.Option(file_okay=False, help="Archive of a study; its runs are not trained again."),
+]
 NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
 
 
@@ -118,13 +122,12 @@ def plan(
     # Hours that are timed are this machine's, whatever cluster a profile describes.
     prices = Prices(device or (None if time else usual.device), mfu or usual.mfu, price)
     gpu = prices.gpu()
-    memory = gpu_memory or (gpu.memory / 1e9 if gpu else 141.0)
+    memory = int(1e9 * gpu_memory) if gpu_memory else int(gpu.memory if gpu else 141e9)
+    asked = Allocation(gpus or 1, on_gpu=True, memory=memory, device=prices.device)
 
     def allocation(run: PlannedRun) -> Allocation:
         given = trains.allocation(run)
-        if gpus is None:
-            return given
-        return replace(given, ranks=gpus, on_gpu=True, memory=int(memory * 1e9))
+        return given if gpus is None else replace(asked, seconds=given.seconds)
 
     if time:
         chosen.prepare()
@@ -143,7 +146,7 @@ def plan(
         print(*shown.lines(columns()), sep="\n")
     if gpus is not None and not as_json:
         configs = [run.config for run in planner.whole()]
-        print(*memory_by_part(configs, gpus, memory), sep="\n")
+        print(*memory_by_part(configs, asked), sep="\n")
 
 
 @_of_studies(
@@ -159,6 +162,7 @@ def submit(
     device: Device = None,
     runs: RunsFolder = None,
     profile: ProfileFile = None,
+    recorded: Recorded = None,
     no_share: NoShare = False,
     no_collect: Annotated[
         bool, typer.Option("--no-collect", help="No job that draws and reports at the end.")
@@ -175,7 +179,7 @@ def submit(
     from tst_study.experiments.launcher import Options
     from tst_study.experiments.studies.catalogue import load
 
-    chosen = load(study, scale, runs, device, not no_share)
+    chosen = load(study, scale, runs, device, not no_share, recorded)
     options = Options(parallel, processes, profile, not no_collect, only_new, dry_run, device)
     raise typer.Exit(_submitted(chosen, launcher, options))
 

@@ -1,7 +1,7 @@
-"""The interface that a launcher implements, and where it is found by its name.
+"""The interface that a launcher implements, and the table of launchers by name.
 
-A verb that looks at what is there (status, cancel, logs, clean) asks every launcher; one that has
-something done (submit, retry, plan) asks the one that was named.
+Commands that inspect or stop runs (status, cancel, logs, clean) ask every launcher. Commands that
+train or plan runs (submit, retry, plan) ask the one that the user named.
 """
 
 import os
@@ -27,21 +27,28 @@ LAUNCHERS = {
 
 _LOCK = ".submit.lock"
 RETRIES = 3
-"""Launches of a run in a row that may end, stopped or crashed, without a new checkpoint and are
-made again; one more, and it is given up."""
+"""How many launches of a run may end in a row, stopped or crashed, without a new checkpoint; after
+one more the run is given up."""
+
+
+def given_up(idle: int, retries: int, why: str) -> str:
+    """Say why a run is given up after so many launches in a row without a new checkpoint; empty
+    where it is launched again."""
+    said = f"given up: launches in a row without a new checkpoint: {idle}"
+    return "" if idle <= retries else f"{said} ({why})" if why else said
 
 
 class UnreachableError(UserError):
-    """Whoever has a study's jobs could not be asked, or refused."""
+    """The system that runs a study's jobs could not be asked, or refused."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a launcher knows of a run beside the run's own word."""
+    """A launcher's own knowledge about a run, beside the run's record."""
 
     id: str
     state: Literal["queued", "running", "failed", "cancelled", "ended"]
-    """`failed` and `cancelled` are ends, too."""
+    """`failed`, `cancelled` and `ended` are final."""
     remark: str = ""
 
     @property
@@ -50,54 +57,55 @@ class Job:
 
 
 class Launcher(Protocol):
-    """Trains runs, here or elsewhere. Every method but `submit` leaves runs as they are or ends
-    them; truth about a run is in its folder."""
+    """Trains runs, here or elsewhere. `submit` starts them, `cancel` ends them, and the other
+    methods leave them alone. A run's folder holds the truth about it."""
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
-        """Have every wanted run trained that is not over; says what it does and returns the exit
+        """Have every wanted run trained that is not over, and print what is done. Returns the exit
         status. Raises `UserError`."""
 
     def jobs(self, root: Path) -> dict[str, Job]:
-        """The jobs of a study by run id, of those runs that have one. Raises `UserError`."""
+        """The jobs of a study, by run id; runs without a job are left out. Raises `UserError`."""
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
-        """Stop the runs whose ids are wanted, those that run after a checkpoint; returns the ids
-        of those that were stopped."""
+        """Stop the runs whose ids are wanted; one that is training writes a checkpoint first.
+        Returns the ids of the stopped runs."""
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
-        """Where its own words about a run lie, which there may not be (yet)."""
+        """Paths of the launcher's own logs of a run. The files need not exist (yet)."""
 
     def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
-        """Folders that nothing needs any more, and why."""
+        """Folders that nothing needs any more, each with the reason."""
 
     def allocation(self, run: PlannedRun) -> Allocation:
-        """What a run would get."""
+        """The resources that a run would get."""
 
     def prices(self) -> Prices:
-        """What its devices do and cost, as far as it knows."""
+        """Speed and price of the launcher's devices, as far as it knows them."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says about how runs are trained."""
+    """Options of the command line about how runs are trained."""
 
     parallel: int | None = None
-    """Runs at a time; here by default as many as the cores hold, or one that may take the GPU."""
+    """Runs at a time. On this machine the default is as many as the cores hold, or one run if it
+    may use the GPU."""
     processes: int = 1
     """Ranks of each run on this machine."""
     profile: Path | None = None
     collects: bool = True
     only_new: bool = False
-    """Only runs that were never submitted before."""
+    """Submit only runs that were never submitted before."""
     dry: bool = False
-    """Say what would be done, and do none of it."""
+    """Print what would be done, and do nothing."""
     device: str | None = None
-    """On which the study was told to run; by default as its scale says."""
+    """The device that the study was told to use; None leaves it to the scale."""
 
     def again(self, study: Study, *more: str) -> list[str]:
-        """The command that goes on with a study."""
+        """The words of the command that continues a study."""
         words = ["retry", study.name]
-        if study.scale:  # else of a mere folder, of which there is no submission
+        if study.scale:  # a bare folder of runs has none, and can only be retried
             words = ["submit", study.name, "--scale", study.scale, "--runs", str(study.folder)]
         words += ["--profile", str(self.profile.absolute())] if self.profile else []
         words += ["--parallel", str(self.parallel)] if self.parallel else []
@@ -107,30 +115,32 @@ class Options:
 
 
 def launcher_of(name: str, options: Options = Options()) -> Launcher:
-    """Raises `UserError` for a name that does not exist."""
+    """The launcher of this name. Raises `UserError` if there is none."""
     module, _, kind = LAUNCHERS[one_of(name, LAUNCHERS, "launcher")].partition(":")
     made: Launcher = getattr(import_module(module), kind)(options)
     return made
 
 
 def launchers() -> list[Launcher]:
-    """Every one: each knows whether a study was ever handed to it."""
+    """All launchers. Each knows whether a study was ever submitted to it."""
     return [launcher_of(name) for name in LAUNCHERS]
 
 
 def check_can_be_trained(
     study: Study, wanted: Callable[[PlannedRun], bool], allocation: AllocationOf
 ) -> None:
-    """Raises `UserError`, before hours of preparing text, where a run's layout cannot work."""
+    """Raise `UserError` if the layout of a run cannot work: before text is prepared for hours."""
     planned = Planner(study, unprepared=True).decided()
     check_layouts((run for run in planned if wanted(run) and not is_over(run)), allocation)
 
 
 @contextmanager
-def the_only_submitter(root: Path) -> Iterator[int]:
-    """One at a time decides what of a study is queued, and what of it may be deleted: waits for
-    whoever holds the study's lock, and says so; yields the lock's descriptor. Raises `UserError`
-    where the file system has no locks."""
+def submission_lock(root: Path) -> Iterator[int]:
+    """Hold the lock of a study: one command at a time queues its runs or deletes its files.
+
+    Prints that it waits if another command holds the lock. Yields the lock's file descriptor.
+    Raises `UserError` if the file system has no locks.
+    """
     root.mkdir(parents=True, exist_ok=True)
     path = root / _LOCK
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)

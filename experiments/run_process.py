@@ -1,5 +1,6 @@
-"""A run in a child process: lock, log file, training, and its last word in `status.json`."""
+"""One run in a child process: its lock, its log file, training, and its final status."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -8,8 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from threading import Thread
 
-from tst_study.atomic_files import written_atomically
+from tst_study.atomic_files import DiskAwayError, insist, written_atomically
 from tst_study.config.schema import Config, to_toml
 from tst_study.errors import OtherRankError, UserError, one_line
 from tst_study.process.host import leave
@@ -18,6 +20,13 @@ from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.record.writer import mark
 
+PATIENCE = 30.0
+"""Seconds that a run gets to write its checkpoint when its launcher stops it or ends."""
+
+
+AWAY_SECONDS = 300.0
+"""Seconds for which a run tries to write its last word while the file system is away."""
+
 
 class Exit(IntEnum):
     """Exit status of a run's process, for any launcher."""
@@ -25,13 +34,13 @@ class Exit(IntEnum):
     OVER = 0
     """Done or diverged."""
     FAILED = 1
-    """By what would happen again: an error that names its remedy."""
+    """Failed with an error that would recur: one that names its remedy."""
     PREEMPTED = 69
     """Stopped by a signal after a checkpoint; started again, it resumes from there."""
     CRASHED = 70
-    """By what may not happen again."""
+    """Failed with an error that may not recur."""
     HELD = 75
-    """Another process trains this run already."""
+    """Another process is training this run."""
 
 
 def log_path(folder: Path, rank: int = 0) -> Path:
@@ -39,42 +48,56 @@ def log_path(folder: Path, rank: int = 0) -> Path:
 
 
 def config_path(folder: Path) -> Path:
-    """As which the run was handed to a launcher last."""
+    """The config with which the run was last submitted."""
     return folder / "job" / "config.toml"
 
 
 def cancel_mark(folder: Path) -> Path:
-    """There, until the run is submitted again, no launcher starts or requeues it by itself."""
+    """The file that marks a run as cancelled. As long as it exists, until the run is submitted
+    again, no launcher starts or requeues the run."""
     return folder / "job" / "cancelled"
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Which of a run's processes on this machine one is."""
+    """Position of a process among those of its run on this machine."""
 
     number: int = 0
     of: int = 1
     port: int = 0
-    """Where the first one listens for the others."""
+    """The port on which the first process listens for the others."""
 
 
 def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
-    """Train to the end and leave the process with one of `Exit`; the launcher's target."""
+    """Train to the end and exit with one of `Exit`. The launcher starts its processes here."""
     # A session of its own: Ctrl-C in the terminal reaches the launcher, which passes it on.
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     send_output_to(log_path(folder, rank.number))
+    Thread(target=_end_with_launcher, daemon=True).start()
     prepare_for_gpus()
     if rank.of > 1:
         os.environ |= rank_variables(rank.number, rank.of, rank.port)
     leave(train_rank(config, folder, rank.number))
 
 
-def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.2) -> Exit:
-    """Train one rank of a run; the first holds the run and speaks for all.
+def _end_with_launcher() -> None:
+    """Wait for the launcher's end, and end as it would have ended this run: a launcher that was
+    killed could not, and nobody else would know of the run."""
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None
+    launcher.join()
+    print("the launcher has ended", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(PATIENCE)
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    `lock_seconds`: how long another process that holds the run is waited for.
+
+def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.2) -> Exit:
+    """Train one rank of a run. The first rank holds the run's lock and writes its status.
+
+    `lock_seconds`: how long to wait for another process that holds the run.
     """
     if rank:
         return Exit.OVER if run_record.is_over(folder) else _train(config, folder, speaks=False)
@@ -85,7 +108,7 @@ def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.
     except run_lock.RunHeldError as error:
         print(error)
         return Exit.HELD
-    except UserError as error:  # before it trained: nothing can be locked or written there, say
+    except UserError as error:  # before it could train, such as for a disk without locks
         print(error)
         _mark_failed(folder, config, error)
         return Exit.FAILED
@@ -104,19 +127,22 @@ def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
         traceback.print_exc()
         if speaks:
             _mark_failed(folder, config, error)
-        would_happen_again = isinstance(error, UserError) and not isinstance(error, OtherRankError)
+        passing = isinstance(error, OtherRankError | DiskAwayError)
+        would_happen_again = isinstance(error, UserError) and not passing
         return Exit.FAILED if would_happen_again else Exit.CRASHED
     return Exit.PREEMPTED if state == "preempted" else Exit.OVER
 
 
 def _mark_failed(folder: Path, config: Config, error: BaseException) -> None:
-    """On a full disk the log alone says it; the exit status counts all the same."""
+    """Write why the run failed. On a full disk the log alone says it, and the exit status counts
+    all the same; a file system that is away may come back."""
     with suppress(UserError, OSError):
-        mark(folder, config, "failed", one_line(error))
+        insist(lambda: mark(folder, config, "failed", one_line(error)), AWAY_SECONDS, DiskAwayError)
 
 
 def write_config(config: Config, folder: Path) -> None:
-    """Of the run, for its next launch; the other ranks of this one read it at the same time."""
+    """Write the config of a run for its next launch. Other ranks of this launch may be reading the
+    file at the same time, so it is left alone if nothing changes."""
     path, content = config_path(folder), to_toml(config).encode()
     with suppress(FileNotFoundError):
         if path.read_bytes() == content:
@@ -127,14 +153,15 @@ def write_config(config: Config, folder: Path) -> None:
 
 
 def submitted_anew(config: Config, folder: Path) -> None:
-    """Nothing counts against the run any more, nor against a node."""
+    """Record that a run is submitted again: it is no longer cancelled, and its earlier launches
+    count neither against it nor against a node."""
     for name in ("cancelled", "launches", "avoided"):
         (folder / "job" / name).unlink(missing_ok=True)
     write_config(config, folder)
 
 
 def send_output_to(path: Path) -> None:
-    """Send this process' and its children's output to a file, after what is there."""
+    """Append the output of this process and its children to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (1, 2):

@@ -44,6 +44,8 @@ class Study:
     """Where its run folders lie."""
     share: bool = True
     """Train what its runs have in common once."""
+    recorded: Path | None = None
+    """An archive; runs that it holds are not trained again."""
     questions: Sequence[Question] = ()
     """What the runs are to answer, declared before them."""
 

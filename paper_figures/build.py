@@ -14,22 +14,23 @@ from tst_study.analysis.tables.source import Folders
 from tst_study.errors import UserError
 from tst_study.paper_figures.catalogue import Entry, catalogue, find
 from tst_study.paper_figures.item import Item, Missing, write_bytes
+from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.report import page, reproduction
 from tst_study.paper_figures.sources import Sources
 
-Made = tuple[list[Item | Missing], list[Path]]
-"""What one entry gives, and the files of it that were written."""
+Made = tuple[list[Item | Missing], list[Path], dict[str, str]]
+"""An entry's items, the files of it that were written, and SVGs for the page by name."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """What `build` found and did."""
+    """The items that `build` made, and the files that it wrote."""
 
     to: Path
     sources: Sources
     items: tuple[Item, ...]
     missing: tuple[Missing, ...]
-    """What was asked for by name, or with everything, and lacks runs; each says which."""
+    """Items that were asked for and lack runs; each says which."""
     written: tuple[Path, ...]
     """Files whose content is new; empty where nothing changed."""
     report: Path | None
@@ -41,24 +42,32 @@ class Built:
         return [*said, f"Report: {self.report}"] if self.report else said
 
 
-def build(runs: Folders | None, to: Path | str, only: Sequence[str] | None = None) -> Built:
+def build(
+    runs: Folders | None,
+    to: Path | str,
+    only: Sequence[str] | None = None,
+    for_print: bool = False,
+) -> Built:
     """Write tables (Markdown, LaTeX, CSV), figures (PDF, SVG, PNG, CSV), a trace beside each, and
     the pages `report.html` and `reproduction.md`.
 
     `runs`: folders of runs or archives, or None for the published numbers alone. `only`: names as
-    `catalogue.find` takes them. Raises `UserError` where a folder of runs does not exist, or
-    `only` names nothing known.
+    `catalogue.find` takes them; of a page alone only the files that it links to are written.
+    `for_print`: only what a paper includes, PDF without titles and LaTeX. Raises `UserError` where
+    a folder of runs does not exist, or `only` names nothing known.
     """
     began = time.perf_counter()
     (wanted, pages), sources, to = find(only), Sources(runs), Path(to)
     if not (only or runs):  # a study's own pictures are not missed where no study is named
         wanted = [entry for entry in wanted if entry.group != "study"]
-    work = _Work(sources, {entry.name for entry in wanted}, "report" in pages, to)
+    pages = set() if for_print else pages
+    work = _Work(sources, {entry.name for entry in wanted}, "report" in pages, for_print, to)
     try:
         to.mkdir(parents=True, exist_ok=True)
         done = _side_by_side(work, _entries(wanted, pages, sources))
-        written = [path for _, paths in done for path in paths]
-        every = [item for found, _ in done for item in found]
+        written = [path for _, paths, _ in done for path in paths]
+        every = [item for found, _, _ in done for item in found]
+        drawings = {name: svg for *_, drawn in done for name, svg in drawn.items()}
         items = [item for item in every if isinstance(item, Item)]
         missing = [item for item in every if isinstance(item, Missing)]
         names = [item.name for item in items]
@@ -66,7 +75,7 @@ def build(runs: Folders | None, to: Path | str, only: Sequence[str] | None = Non
             raise ValueError(f"two items have one name: {sorted(names)}")
         made = {}
         if "report" in pages:
-            made[to / "report.html"] = page.html(sources, items, to)
+            made[to / "report.html"] = page.html(sources, items, drawings, to)
         if "reproduction" in pages:
             made[to / "reproduction.md"] = reproduction.markdown(sources, items)
         written += [path for path, text in made.items() if write_bytes(path, text.encode())]
@@ -84,43 +93,56 @@ def build(runs: Folders | None, to: Path | str, only: Sequence[str] | None = Non
 
 
 def _entries(wanted: Sequence[Entry], pages: set[str], sources: Sources) -> list[Entry]:
-    """What is asked for, and what a page tells of: the reproduction of everything, a report of
-    what runs can have a part in, and of runs that no entry asks for their own pictures alone."""
+    """Return what is asked for and what a page tells of.
+
+    The reproduction tells of everything, a report of what runs can have a part in; runs that no
+    entry asks for have their own pictures alone.
+    """
     every = catalogue().values()
     told = [entry for entry in every if pages and (entry.group != "study" or sources.folders)]
     if pages == {"report"} and sources.folders:
         known = any(set(sources.runs["study"]) & entry.studies for entry in every)
         told = [entry for entry in told if entry.from_runs and (known or entry.group == "study")]
+        if sources.accuracies.empty:  # tables of accuracies would show published ones alone
+            told = [entry for entry in told if "downstream_grid" not in entry.published]
     return [entry for entry in every if entry in wanted or entry in told]
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What is done for one entry: its items are made, those saved that are wanted or shown."""
+    """Makes the items of one entry, and writes those that are wanted or shown on the page."""
 
     sources: Sources
     wanted: set[str]
     report: bool
+    for_print: bool
     to: Path
 
     def __call__(self, entry: Entry) -> Made:
-        found, runs = entry.items(self.sources), self.sources.runs
-        chosen = [
-            item
-            for item in found
-            if isinstance(item, Item)
-            and (entry.name in self.wanted or (self.report and page.is_shown(item, self.sources)))
-        ]
-        return found, [path for item in chosen for path in item.save(runs, self.to)]
+        found, paths, drawings = entry.items(self.sources), list[Path](), dict[str, str]()
+        for item in found:
+            if not isinstance(item, Item):
+                continue
+            shown = self.report and page.is_shown(item, self.sources)
+            if entry.name in self.wanted and self.for_print:
+                paths += item.write(item.for_print(), self.to)
+            elif entry.name in self.wanted:
+                paths += item.save(self.sources.runs, self.to)
+            elif shown:
+                paths += item.write(item.for_page(), self.to)
+            if shown and isinstance(item, Picture):
+                drawings[item.name] = item.drawing()
+        return found, paths, drawings
 
 
 def _side_by_side(work: _Work, entries: Sequence[Entry]) -> list[Made]:
-    """In the order of `entries`, by all processors where a process can be forked with the runs
-    that it needs in memory."""
+    """Do the work of all entries, in their order, on all processors where a process can be forked
+    with the runs that it needs in memory."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
     if min(cores, len(entries)) < 2:
         return list(map(work, entries))
-    _ = work.sources.summary  # read once, before the processes part
+    # Computed once, before the processes part: several pictures and the page need them.
+    _ = work.sources.answers, work.sources.summary.verdicts, work.sources.summary.matches
     # What waits for its own threads when it is freed, as groups of ranks do, would wait for ever in
     # a child, which has none of them.
     gc.collect()
@@ -133,7 +155,7 @@ def _side_by_side(work: _Work, entries: Sequence[Entry]) -> list[Made]:
 
 
 _FORKED: list[_Work] = []
-"""The work of a forked process."""
+"""The work of a forked process; it is the last one."""
 
 
 def _in_child(name: str) -> Made:

@@ -23,7 +23,7 @@ FOLDERS = ("paper", "extensions", "study")
 PAGES = ("report", "reproduction")
 
 Made = Item | Sequence[Item]
-"""None at all: runs are lacking."""
+"""An empty list where runs are lacking."""
 Maker = TypeVar("Maker", bound=Callable[..., Made])
 
 _REGISTERED: dict[str, Entry] = {}
@@ -36,17 +36,17 @@ class Entry:
     """The folder of its module."""
     make: Callable[[Sources], Made]
     title: str = ""
-    """Empty: the maker says it."""
+    """Empty where the maker sets it."""
     published: Sequence[str] = ()
-    """Files of published numbers that it is made from."""
+    """The files of published numbers behind it."""
     needs: str = ""
-    """How its measured half is made, commands in backquotes; empty: published numbers alone."""
+    """Commands that make its measured half, in backquotes; empty for published numbers alone."""
     lacks: str = ""
-    """The runs without which there is nothing to draw, and how they are made."""
+    """The runs that it cannot do without, and how they are made."""
 
     @property
     def from_runs(self) -> bool:
-        """Whether runs can have a part in it."""
+        """Whether measured runs can appear in it."""
         return bool(self.needs or self.lacks)
 
     @property
@@ -55,19 +55,19 @@ class Entry:
         return set(re.findall(r"tst-study submit ([\w-]+)", f"{self.needs} {self.lacks}"))
 
     def items(self, sources: Sources) -> list[Item | Missing]:
-        """Usually one; an entry of a study may give several pictures."""
+        """Make its items, usually one, or a note of the runs that are missing."""
         made = self.make(sources)
         found = [made] if isinstance(made, Item) else made
         missing = Missing(self.name, self.title, f"Needs {self.lacks}.")
         return [self._whole(item) for item in found] or [missing]
 
     def is_asked_for(self, names: Sequence[str]) -> bool:
-        """By its own name, its group's, or as one of the paper's `tables` or `figures`."""
+        """Return whether it is named itself, by its group, or as `tables` or `figures`."""
         kind = re.sub(r"\d+$", "s", self.name) if self.group == "paper" else ""
         return bool({self.name, self.group, kind} & set(names))
 
     def _whole(self, item: Item) -> Item:
-        """What an item says of measured runs holds where it has any."""
+        """Complete an item; what it says about measured runs stays where it has any."""
         caption, finding = item.caption, item.finding
         if self.needs:
             measured = item.folders or (finding and finding.measured)
@@ -105,7 +105,7 @@ def figure(names: str | Mapping[str, Any], **facts: Any) -> Callable[[Maker], Ma
 
 
 def submit(study: str, *scales: str) -> str:
-    """The command that makes the runs of a study, the paper's scale first, in backquotes."""
+    """Return the command that makes a study's runs, the paper's scale first, in backquotes."""
     return ", or smaller ".join(f"`tst-study submit {study} --scale {scale}`" for scale in scales)
 
 
@@ -114,7 +114,7 @@ PAIR = f"a finished baseline and a finished superposed run of one seed: {submit(
 
 @functools.cache
 def catalogue() -> dict[str, Entry]:
-    """Every entry by name, in the order of pages."""
+    """Return every entry by name, in the order of pages."""
     for folder in FOLDERS:
         package = import_module(f"tst_study.paper_figures.{folder}")
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
@@ -129,9 +129,9 @@ def _place(entry: Entry) -> tuple[int, bool, int, str]:
 
 
 def find(names: Sequence[str] | None) -> tuple[list[Entry], set[str]]:
-    """Entries and pages that `--only` asks for, by name or by group; all, where it asks for none.
+    """Return the entries and pages that `--only` asks for, by name or by group, or else all.
 
-    Raises `UserError` for a name that is none of these.
+    Raises `UserError` for an unknown name.
     """
     entries = list(catalogue().values())
     if not names:

@@ -19,7 +19,7 @@ verbs = typer.Typer()
 def figures(
     runs: Annotated[
         list[Path] | None,
-        typer.Option(help="Folder of runs (repeatable); none: published numbers alone."),
+        typer.Option(help="Folder of runs (repeatable); without it, the published numbers alone."),
     ] = None,
     to: Annotated[
         Path, typer.Option(help="Folder to write figures, tables and report into.")
@@ -28,9 +28,17 @@ def figures(
         list[str] | None,
         typer.Option(help="table4, figure4, report, tables, extensions, study, … (repeatable)."),
     ] = None,
+    for_print: Annotated[
+        bool,
+        typer.Option(
+            "--for-print",
+            help="Write only what a paper includes: PDFs in column widths with embedded fonts and "
+            "without titles, and LaTeX tables.",
+        ),
+    ] = False,
 ) -> None:
     """Draw the paper's tables and figures, those it lacks, and the report."""
     from tst_study.paper_figures.build import build
 
-    for line in build(runs, to, only=only).lines():
+    for line in build(runs, to, only=only, for_print=for_print).lines():
         print(line)

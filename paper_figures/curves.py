@@ -1,7 +1,7 @@
 """Loss curves, published and measured, in the same columns, and how they are drawn.
 
-A superposed phase is a loss of bags, another quantity: pale, and never joined to what follows.
-Measured runs have their held-out loss at the end of the curve, which is what is compared.
+The loss of bags before the switch is another quantity: it stays in the data, and the drawing leaves
+it out. A curve is either training loss or held-out loss, never both in one panel.
 """
 
 import math
@@ -15,49 +15,43 @@ from matplotlib.axes import Axes
 from tst_study.analysis import published
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import gain
 from tst_study.paper_figures.drawing import (
     is_baseline,
     is_hollow,
     lines,
-    log_axis,
+    mark_time,
     point,
     step_axis,
-    switch_line,
 )
 from tst_study.paper_figures.groups import Group
-from tst_study.paper_figures.style import BASELINE, Look, Mark, cycle_mark
+from tst_study.paper_figures.style import Look, Mark
 
 COLUMNS = (
     *("source", "panel", "label", "quantity", "step", "loss", "low", "high", "switch"),
-    *("seeds", "verdict"),
+    *("seeds", "verdict", "said"),
 )
-"""`quantity`: bag_loss and next_token (training; low and high: range over seeds), or held_out (low
-and high: 95% interval of the paired gain, at the baseline's level)."""
+"""`quantity`: bag_loss, next_token (training) or held_out, with the range over seeds, and end: the
+mean final held-out loss, with what the key says of the arm."""
 SMOOTHED = "Published curves are smoothed as the paper drew them, about 1,000 points each"
 SMOOTHING = 0.05
 """Width of the running mean of measured curves, as a share of all steps."""
 OFTEN = 10
-"""Evaluations of a run from which on its curve is its held-out loss: that of a batch is so noisy
-that it hides what superposition does."""
-OWN_SMOOTHING = (
-    f"held-out loss where runs were evaluated {OFTEN} times or more, else training loss, a running "
-    f"mean over {SMOOTHING:.0%} of the steps, never across the switch"
-)
-ENDS = (
-    "marks at the end: held-out loss, bars the 95% interval of the paired gain, hollow where no "
-    "difference is shown"
-)
-READING = f"mean over seeds, {OWN_SMOOTHING}; shading: range over seeds; {ENDS}"
-"""Of measured curves, for a caption."""
+"""Runs with at least so many evaluations show their held-out loss: that of a batch is so noisy that
+it hides what superposition does."""
+READING = "means over seeds; shading: range over seeds; brackets: the gain's 95% interval"
+"""How to read measured curves, for a caption."""
 POINTS = 500
-"""Points drawn per curve: more than a printed column can show."""
+"""Points drawn for each curve: more than a printed column can show."""
 
 
 def published_curves(
     figure: int, runs: Mapping[str, str], superposed: int, panel: str = ""
 ) -> pd.DataFrame:
-    """The published curves of one panel, in the columns of `COLUMNS`; `runs`: name by label, all
-    but baselines with so many superposed steps."""
+    """Return the published curves of one panel in the columns of `COLUMNS`.
+
+    `runs`: name of the run by label; all but baselines have so many superposed steps.
+    """
     table = published.curves(figure).query("panel == @panel").sort_values("step")
     parts = []
     for label, run in runs.items():
@@ -69,25 +63,29 @@ def published_curves(
 
 
 def group_curves(group: Group, names: Sequence[str], panel: str = "") -> pd.DataFrame:
-    """Settings of a group under these names, and their baseline, with their held-out ends."""
+    """Return the curves of a group's settings under these names, and of their baseline."""
     runs, pairs = group.summary.tables.runs, group.pairs
     base = runs[runs["folder"].isin(pairs["baseline_folder"])]
     parts = [mean_curve(group.summary, "baseline", base)]
     for name, setting in zip(names, group.rows["setting"], strict=True):
         own = pairs[pairs["setting"] == setting]["superposed_folder"]
         parts.append(mean_curve(group.summary, name, runs[runs["folder"].isin(own)]))
-    ends = group.beside_baseline()
-    level = {"label": "baseline", "loss": ends["baseline"].iloc[0], "seeds": ends["seeds"].max()}
-    named = ends.assign(
-        label=ends["setting"].map(dict(zip(group.rows["setting"], names, strict=True)))
-    )
-    ends = pd.concat([pd.DataFrame([level]), named], ignore_index=True)
-    parts.append(ends.assign(quantity="held_out", step=group.steps, switch=0, source="measured"))
-    return pd.concat(parts, ignore_index=True).assign(panel=panel)[list(COLUMNS)]
+    rows, held_out = group.rows, any((part["quantity"] == "held_out").any() for part in parts)
+    level = {"label": "baseline", "loss": group.level, "said": f"baseline: {group.level:.3f}"}
+    ends = pd.DataFrame({"label": list(names), "loss": group.level - rows["gain"]})
+    ends["verdict"] = list(rows["verdict"])
+    ends["said"] = [
+        f"{name}: gain {gain(row)}" for name, row in zip(names, rows_of(rows), strict=True)
+    ]
+    if held_out:
+        ends = pd.concat([pd.DataFrame([level]), ends], ignore_index=True)
+        parts.append(ends.assign(quantity="end", step=group.steps, switch=0, source="measured"))
+    whole = pd.concat(parts, ignore_index=True).assign(panel=panel)
+    return whole.reindex(columns=list(COLUMNS))
 
 
 def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame:
-    """One line: the mean over runs (rows of the run table) that differ in their seed alone.
+    """Return one line: the mean over runs (rows of the run table) that differ in their seed alone.
 
     Runs that were interrupted have rows of other steps: between its rows a run is interpolated, so
     that the mean is over all seeds at every step.
@@ -121,19 +119,18 @@ def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame
 
 
 def _held_out(summary: Summary, runs: pd.DataFrame) -> pd.DataFrame:
-    """Held-out losses of next tokens, in the columns of `smoothed`; none where evaluations are too
-    few for a curve."""
+    """Return held-out losses in the columns of `smoothed`; none where evaluations are too few."""
     table = summary.tables.held_out
     table = table[table["folder"].isin(runs["folder"]) & table["eval_set"].isin(runs["eval_set"])]
     table = table.astype({"folder": str})
     if table.groupby("folder").size().reindex(runs["folder"].astype(str)).fillna(0).min() < OFTEN:
         table = table.iloc[:0]
     found = table[table["phase"] == "recovery"].rename(columns={"nats_per_token": "loss"})
-    return found[["folder", "step", "loss"]].assign(quantity="next_token")
+    return found[["folder", "step", "loss"]].assign(quantity="held_out")
 
 
 def smoothed(rows: pd.DataFrame, steps: int) -> pd.DataFrame:
-    """One phase of one run: centred running mean, its window never reaching into another phase."""
+    """Smooth one phase of one run by a centred mean that never reaches into another phase."""
     rows = rows.sort_values("step")
     spacing = float(np.median(np.diff(rows["step"]))) if len(rows) > 1 else 1.0
     window = max(1, round(SMOOTHING * steps / spacing))
@@ -147,55 +144,42 @@ def smoothed(rows: pd.DataFrame, steps: int) -> pd.DataFrame:
     )
 
 
-def marks(labels: Sequence[str]) -> dict[str, Mark]:
-    """Baselines are ink and solid; the others in their order of appearance."""
-    others = [label for label in dict.fromkeys(labels) if not is_baseline(label)]
-    return {
-        label: cycle_mark(others.index(label)) if label in others else BASELINE for label in labels
-    }
-
-
 def draw(
     axes: Axes,
     data: pd.DataFrame,
     looks: Mapping[str, Mark],
     window: tuple[float, float],
     loss: tuple[float, float] | None = None,
-    *,
-    solid: bool = False,
 ) -> None:
-    """The curves of one panel between two steps; `loss`: its limits, or None for a whole run on a
-    log scale."""
-    for quantity, rows in data.groupby("quantity", sort=False):
-        if quantity == "next_token":
-            lines(axes, rows, looks, solid=solid)
-        elif quantity == "bag_loss":
-            lines(axes, rows, looks, solid=True, band=False, linewidth=0.7, alpha=0.45)
-    draw_ends(axes, data, looks)
+    """Draw the next-token curves of one panel between two steps and two losses."""
+    shown = data[data["quantity"].isin(("next_token", "held_out"))]
+    held_out = (shown["quantity"] == "held_out").any()
+    if held_out:
+        shown = shown[shown["quantity"] == "held_out"]
+    shown = shown[shown["step"].between(*window)]
+    lines(axes, shown, looks)
+    for row in rows_of(data[data["quantity"] == "end"]):
+        look: Look = {"hollow": is_hollow(row), "words": row["said"], "clip_on": False}
+        point(axes, (row["step"], row["loss"]), looks[row["label"]], **look, markersize=3.5)
     axes.set_xlim(*window)
-    if loss is None:
-        whole_on_log_scale(axes, data)
-    else:
-        axes.set_ylim(*loss)
+    axes.set_ylim(*(loss or limits(shown, window)))
     for switch in sorted(set(data["switch"].astype(int)) - {0}):
         if window[0] < switch < window[1]:
-            switch_line(axes, switch)
+            mark_time(axes, switch, "switch")
     step_axis(axes)
+    axes.set_ylabel(f"{'held-out' if held_out else 'training'} loss (nats per token)")
 
 
-def draw_ends(axes: Axes, data: pd.DataFrame, looks: Mapping[str, Mark]) -> None:
-    for row in rows_of(data[data["quantity"] == "held_out"]):
-        words = f"{said(row)} held-out, {row['seeds']:.0f} seeds"
-        look: Look = {"hollow": is_hollow(row), "words": words, "clip_on": False, "markersize": 3.5}
-        at, bar = (row["step"], row["loss"]), (row["low"], row["high"])
-        point(axes, at, looks[row["label"]], bar, **look)
+def from_the_switch(data: pd.DataFrame) -> tuple[float, float]:
+    """Return the steps in which both arms have a loss of next tokens."""
+    return float(data["switch"].max()), end_of(data)
 
 
 def last_losses(data: pd.DataFrame) -> dict[str, tuple[float, str]]:
-    """By label: the held-out loss of runs, the last training loss of published curves; as said."""
-    ends = data[data["quantity"] == "held_out"]
+    """Return the last loss of each label, and what the key says of it."""
+    ends = data[data["quantity"] == "end"]
     if len(ends):
-        return {row["label"]: (row["loss"], said(row)) for row in rows_of(ends)}
+        return {row["label"]: (row["loss"], row["said"]) for row in rows_of(ends)}
     found = {str(label): last(rows) for label, rows in data.groupby("label", sort=False)}
     return {label: (loss, f"{label}: {loss:.3f}") for label, loss in found.items()}
 
@@ -204,43 +188,25 @@ def legend_looks(data: pd.DataFrame, looks: Mapping[str, Mark]) -> dict[str, Mar
     return {words: looks[label] for label, (_, words) in last_losses(data).items()}
 
 
-def said(row: Mapping[str, Any]) -> str:
-    """`s = 4: 3.356 [3.272, 3.440]`."""
-    bounded = pd.notna(row["low"])
-    interval = f" [{row['low']:.3f}, {row['high']:.3f}]" if bounded else ""
-    return f"{row['label']}: {row['loss']:.3f}{interval}"
-
-
 def limits(
-    data: pd.DataFrame, window: tuple[float, float], settled: float = 0.15
+    data: pd.DataFrame, window: tuple[float, float], settled: float = 0.04
 ) -> tuple[float, float]:
-    """Limits of the loss that hold all next-token losses once the first `settled` has passed."""
-    start = window[0] + settled * (window[1] - window[0])
-    late = data[(data["step"] >= start) & (data["step"] <= window[1])]
-    late = late[late["quantity"] != "bag_loss"]
-    held_out = late[late["quantity"] == "held_out"]
-    ends = [*late["loss"], *held_out["low"].dropna(), *held_out["high"].dropna()]
-    low, high = float(min(ends)), float(max(ends))
-    pad = 0.06 * (high - low)
+    """Return limits that hold all curves once the first `settled` of the window has passed."""
+    late = data[data["quantity"].isin(("next_token", "held_out"))]
+    late = late[late["step"] >= window[0] + settled * (window[1] - window[0])]
+    low = float(late[["loss", "low"]].min().min())
+    high = float(late[["loss", "high"]].max().max())
+    pad = 0.05 * (high - low)
     return low - pad, high + pad
 
 
-def whole_on_log_scale(axes: Axes, data: pd.DataFrame) -> None:
-    """Limits and ticks for a whole run, its loss of bags included, on a log scale."""
-    started = data[data["step"] > 0.01 * data["step"].max()]
-    low, high = float(data["loss"].min()), float(started["loss"].max())
-    ticks = (1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 10)
-    log_axis(axes, "y", [tick for tick in ticks if low <= tick <= high])
-    axes.set_ylim(low * 0.98, high * 1.02)
-
-
 def end_of(data: pd.DataFrame) -> float:
-    """The last step, rounded up to three digits: published curves end a few steps early."""
+    """Return the last step, rounded up to three digits: published curves end a few steps early."""
     step = float(data["step"].max())
     unit = 10.0 ** (math.floor(math.log10(step)) - 2)
     return math.ceil(step / unit) * unit
 
 
 def last(rows: pd.DataFrame) -> float:
-    tokens = rows[rows["quantity"] == "next_token"]
+    tokens = rows[rows["quantity"].isin(("next_token", "held_out"))]
     return float(tokens.sort_values("step")["loss"].iloc[-1])

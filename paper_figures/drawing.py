@@ -1,35 +1,36 @@
-"""What figures draw more than once: lines, means with intervals, their keys and axes."""
+"""Drawing that several figures share: lines, means with intervals, keys and axes."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import gain_sentence
+from tst_study.analysis.wording import gain, signed
 from tst_study.paper_figures.picture import say
 from tst_study.paper_figures.style import (
+    FAINT,
+    INK,
     MUTED,
-    PAPER,
     Look,
     Mark,
-    bag_size_mark,
-    room,
+    available_width,
     text_width,
     wrapped,
 )
-from tst_study.text import shortened
 
 DOTTED = (0, (1, 1.5))
 CLAIMED = ("better", "worse")
-"""Verdicts of an interval that excludes zero."""
+"""Verdicts whose interval excludes zero."""
 HANDLE = 28.0
 """Points that a line of a key takes beside its words."""
-ONE_SEED = "one seed: no claim"
+FAR = 6
+"""A gain so many times as large as the median gain would squeeze all others: it is stated beside
+the frame."""
 
 
 def lines(
@@ -40,30 +41,31 @@ def lines(
     x: str = "step",
     y: str = "loss",
     by: str = "label",
-    solid: bool = False,
     band: bool = True,
     **look: Any,
 ) -> None:
-    """A line for each value of `by`, and a band from `low` to `high` where the data has them."""
-    there = list(dict.fromkeys(data[by]))
+    """Draw a line for each value of `by`, and a band where the data has `low` and `high`."""
+    names, before = list(dict.fromkeys(data[by])), len(axes.lines)
     sns.lineplot(
         data=data,
         x=x,
         y=y,
         hue=by,
         style=by,
-        hue_order=there,
-        style_order=there,
-        palette={key: looks[key].colour for key in there},
-        dashes={key: "" if solid else looks[key].dash or "" for key in there},
+        hue_order=names,
+        style_order=names,
+        palette={name: looks[name].colour for name in names},
+        dashes={name: looks[name].dash or "" for name in names},
         estimator=None,
         legend=False,
         ax=axes,
-        **{"linewidth": 0.9, **look},
+        **{"linewidth": 1.1, **look},
     )
-    for key, rows in data[data["low"].notna()].groupby(by) if band and "low" in data else ():
+    for line, name in zip(axes.lines[before:], names, strict=True):
+        line.set_label(f"_arm {looks[name].arm}")
+    for name, rows in data[data["low"].notna()].groupby(by) if band and "low" in data else ():
         low, high = rows["low"].astype(float), rows["high"].astype(float)
-        axes.fill_between(rows[x], low, high, color=looks[str(key)].colour, alpha=0.13, lw=0)
+        axes.fill_between(rows[x], low, high, color=looks[str(name)].colour, alpha=0.15, lw=0)
     axes.set_xlabel("")
     axes.set_ylabel("")
 
@@ -79,38 +81,31 @@ def point(
     words: str = "",
     **look: Any,
 ) -> None:
-    """A mean and its interval, along x if `across`; hollow: no difference is shown.
+    """Draw a mean and its interval, along x if `across`; hollow where no difference is shown.
 
-    `words`: what an SVG says of it.
+    `words`: shown while the pointer is on the point in an SVG.
     """
     low, high = bar
     if low is not None and high is not None and low == low:
         draw = axes.hlines if across else axes.vlines
         draw(at[1] if across else at[0], low, high, color=mark.colour, linewidth=1.0)
     face = "none" if hollow else mark.colour
-    more = {"markeredgewidth": 0.9, "zorder": 4, **look}
+    more = {"markeredgewidth": 0.9, "zorder": 4, "label": f"_arm {mark.arm}", **look}
     (drawn,) = axes.plot(*at, mark.marker, color=mark.colour, markerfacecolor=face, **more)
     say(drawn, words)
 
 
-def means(
-    axes: Axes,
-    data: pd.DataFrame,
-    looks: Mapping[str, Mark],
-    words: Callable[[dict[str, Any]], str],
-    *,
-    x: str,
-    y: str = "loss",
+def points_aside(
+    axes: Axes, data: pd.DataFrame, looks: Mapping[str, Mark], x: str, apart: float
 ) -> None:
-    """Means with their intervals; a line through those of each setting that has three or more,
-    since one through two would look like a fit."""
-    joined = data.groupby("setting").filter(lambda rows: len(rows) > 2)
-    if len(joined):
-        lines(axes, joined, looks, x=x, y=y, by="setting", band=False)
-    for row in rows_of(data[data[y].notna()]):
-        at, bar = (row[x], row[y]), (row["low"], row["high"])
-        hollow = is_hollow(row, "setting")
-        point(axes, at, looks[row["setting"]], bar, hollow=hollow, words=words(row))
+    """Draw losses with their bars, the settings of one x apart by a factor, so that bars do not
+    cover one another."""
+    for place, (setting, rows) in enumerate(data.groupby("setting", sort=False)):
+        aside = apart ** (place - (data["setting"].nunique() - 1) / 2)
+        for row in rows_of(rows):
+            at, bar = (row[x] * aside, row["loss"]), (row["low"], row["high"])
+            words = f"{setting}, {row[x]:g}: {row['loss']:.4f}"
+            point(axes, at, looks[str(setting)], bar, words=words)
 
 
 def is_baseline(label: str) -> bool:
@@ -118,7 +113,7 @@ def is_baseline(label: str) -> bool:
 
 
 def is_hollow(row: Mapping[str, Any], by: str = "label") -> bool:
-    """Whether a mean shows no difference from the baseline, which is the measure itself."""
+    """Return whether a mean shows no difference from the baseline, which is the measure itself."""
     compared = "verdict" in row and not is_baseline(row[by])
     return compared and row["verdict"] not in CLAIMED
 
@@ -130,136 +125,152 @@ def key(
     title: str = "",
     **place: Any,
 ) -> None:
-    """A legend from looks of `Line2D`, by words, in as many columns of at most `columns` as there
-    is room for."""
+    """Draw a legend above the frame, where it covers no curve, in as many columns of at most
+    `columns` as fit.
+
+    `entries`: properties of a `Line2D` by the words beside it.
+    """
     drawn = [Line2D([], [], **{"color": MUTED, "linestyle": "none", **e}) for e in entries.values()]
-    points = room(axes)
+    points = available_width(axes)
     widest = max(map(text_width, entries), default=0.0) + HANDLE
     columns = max(1, min(columns, len(drawn), int(points / widest)))
     words = [wrapped(entry, points - HANDLE) for entry in entries]
-    more = {"handletextpad": 0.5, "columnspacing": 1.0, **place}
+    above = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "alignment": "left"}
+    more = {**above, "handletextpad": 0.5, "columnspacing": 1.0, **place}
     axes.legend(drawn, words, ncols=columns, title=wrapped(title, points) or None, **more)
 
 
-def key_above(
-    axes: Axes, title: str, looks: Mapping[str, Mark], columns: int = 1, markers: bool = False
+def arm_key(
+    axes: Axes,
+    title: str,
+    looks: Mapping[str, Mark],
+    columns: int = 1,
+    more: Mapping[str, Mapping[str, Any]] | None = None,
+    markers: bool = False,
+    curves: bool = True,
 ) -> None:
-    """Title and legend above the frame, where they cover no curve."""
-    entries = {
+    """Draw the title of a panel and the key of its arms above the frame."""
+    entries: dict[str, Mapping[str, Any]] = {
         words: {
             "color": mark.colour,
-            "linestyle": (0, mark.dash) if mark.dash else "-",
-            "linewidth": 1.1,
+            "linestyle": ((0, mark.dash) if mark.dash else "-") if curves else "none",
+            "linewidth": 1.2,
             "marker": mark.marker if markers else "",
         }
         for words, mark in looks.items()
     }
-    where = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "alignment": "left"}
-    key(axes, entries, columns, title, **where)
-
-
-def end_labels(axes: Axes, ends: Iterable[tuple[float, float, str, str]]) -> None:
-    """(x, y, words, colour): words right of the frame, moved apart so that none covers another; to
-    a curve that ends before the frame does goes a dotted line, which is no curve."""
-    bottom, top = axes.get_ylim()
-    inches = axes.get_position().height * axes.get_figure(root=True).get_figheight()  # type: ignore[union-attr]
-    gap = 8.5 / 72 / inches * (top - bottom)
-    at = float("-inf")
-    leader: Look = {"relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 2}
-    for x, y, words, colour in sorted(ends, key=lambda end: end[1]):
-        at = max(y, at + gap)
-        across, _ = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
-        line: Look = {"lw": 0.8, "color": colour}
-        if across < 0.9:
-            line = {"lw": 0.6, "color": MUTED, "linestyle": DOTTED}
-        axes.annotate(
-            words,
-            (x, y),
-            xytext=(1.04, (at - bottom) / (top - bottom)),
-            textcoords="axes fraction",
-            fontsize=7,
-            va="center",
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", **line, **leader},
-        )
+    key(axes, {**entries, **(more or {})}, columns, title)
 
 
 def log_axis(
     axes: Axes, which: str, ticks: Sequence[float], texts: Sequence[str] | None = None
 ) -> None:
-    """A log scale with these ticks alone."""
+    """Set a log scale with these ticks alone."""
     axes.set(**{f"{which}scale": "log"})
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_ticks(list(ticks), list(texts or [f"{tick:g}" for tick in ticks]))
-    axes.minorticks_off()
+    axis.set_minor_locator(NullLocator())
 
 
 def step_axis(axes: Axes) -> None:
     axes.set_xlabel("step")
-    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_locator(MaxNLocator(3, integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
-def switch_line(axes: Axes, x: float) -> None:
-    """Mark the end of the superposition phase, named at the bottom."""
+def mark_time(axes: Axes, x: float, words: str) -> None:
+    """Draw a dotted vertical line, named at the bottom of the panel."""
     axes.axvline(x, color=MUTED, linewidth=0.7, linestyle=DOTTED)
     place: Look = {"xycoords": ("data", "axes fraction"), "va": "bottom"}
-    note(axes, "switch", (x, 0.0), (2.5, 2), color=MUTED, **place)
+    note(axes, words, (x, 0.0), (2.5, 2), color=MUTED, **place)
 
 
 def level_line(axes: Axes, loss: float) -> None:
-    """For reading off where another curve reaches a loss."""
+    """Draw a dotted line for reading off where another curve reaches a loss."""
     axes.axhline(loss, color=MUTED, linewidth=0.6, linestyle=DOTTED)
 
 
 def note(
     axes: Axes, words: str, at: tuple[float, float], offset: tuple[float, float], **look: Any
 ) -> None:
-    """Small words, offset from a place by points."""
+    """Write small words, offset from a place by points."""
     axes.annotate(words, at, xytext=offset, textcoords="offset points", fontsize=7, **look)
 
 
-def forest(
-    axes: Axes, data: pd.DataFrame, heading: str = "", tick: str = "one seed", columns: int = 2
-) -> None:
-    """Gains with their intervals, row below row, around zero; needs columns setting, bag_size,
-    gain, low, high, verdict, and `ticks`: further values of a row, drawn as small ticks.
+def inside(gains: pd.Series) -> pd.Series:
+    """Return which gains share a scale; the others are stated beside the frame."""
+    size = gains.abs()
+    return size <= FAR * max(float(size.median()), 1e-9)
 
-    `heading`: a column whose values stand above their rows.
+
+NAMES = 225.0
+"""Points that names of rows may take left of a forest."""
+
+
+def forest_rows(
+    data: pd.DataFrame, width: float = NAMES
+) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+    """Return headings and names, each in lines and with its place; a line takes one unit."""
+    headings: list[tuple[str, float]] = []
+    names: list[tuple[str, float]] = []
+    top = 0.0
+    for heading, rows in data.groupby("heading", sort=False):
+        given = [(headings, str(heading))] if heading else []
+        for kind, text in [*given, *((names, name) for name in rows["name"])]:
+            words = wrapped(text, width / 1.15 if kind is headings else width)
+            count = words.count("\n") + 1
+            kind.append((words, top + (count - 1) / 2))
+            top += count
+        top += 0.4
+    return headings, names
+
+
+def forest(axes: Axes, data: pd.DataFrame, width: float = NAMES) -> None:
+    """Draw gains with their intervals, row below row, around zero.
+
+    `width`: points for the names of rows. Columns: name, heading (stands above its rows), mark,
+    primary, gain, low, high, verdict.
     """
     axes.axvline(0, color=MUTED, linewidth=0.7)
-    names: list[str] = []
-    # So that `room` knows their width.
-    axes.set_yticks(range(len(data)), [shortened(name, 60) for name in data["setting"]])
-    for title, rows in data.groupby(heading, sort=False) if heading else [("", data)]:
-        if title:
-            lines = wrapped(str(title), room(axes) / 1.25).splitlines()  # bold is wider
-            middle = len(names) + (len(lines) - 1) / 2
-            at: Look = {"xytext": (0, middle), "textcoords": ("axes fraction", "data")}
-            box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.0}
-            words = "\n".join(lines)
-            axes.annotate(words, (0, 0), fontweight="bold", fontsize=7, va="center", bbox=box, **at)
-            names += [""] * len(lines)
-        for row in rows_of(rows):
-            mark, place = bag_size_mark(int(row["bag_size"])), len(names)
-            places = [place] * len(row["ticks"])
-            axes.plot(row["ticks"], places, "|", color=MUTED, mew=0.8, ms=5, zorder=5)
+    near = inside(data["gain"])
+    shown = data[near][["gain", "low", "high"]].astype(float)
+    least, most = min(float(shown.min().min()), 0.0), max(float(shown.max().max()), 0.0)
+    left, right = least - 0.06 * (most - least), most + 0.06 * (most - least)
+    axes.set_xlim(left, right)
+    headings, names = forest_rows(data, width)
+    for row, is_near, (_, place) in zip(rows_of(data), near, names, strict=True):
+        if row["primary"]:
+            axes.axhspan(place - 0.45, place + 0.45, color=FAINT, alpha=0.6, lw=0, zorder=0)
+        beside: Look = {"xycoords": ("axes fraction", "data"), "va": "center"}
+        if is_near:
             hollow = row["verdict"] not in CLAIMED
-            bar, said = (row["low"], row["high"]), gain_sentence(row)
-            point(axes, (row["gain"], place), mark, bar, hollow=hollow, across=True, words=said)
-            names.append(shortened(row["setting"], 60))
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.4, -0.6)
+            said = f"{row['name']}: {gain(row)} nats, {row['verdict']}"
+            at, bar = (row["gain"], place), (row["low"], row["high"])
+            point(axes, at, row["mark"], bar, hollow=hollow, across=True, words=said)
+            note(axes, signed(row["gain"]), (1.0, place), (4, 0), **beside)
+        else:
+            edge, arrow, side = (left, "<", 1) if row["gain"] < 0 else (right, ">", -1)
+            axes.plot(edge, place, arrow, color=row["mark"].colour, clip_on=False)
+            beside = {"va": "center", "ha": "left" if side > 0 else "right"}
+            note(axes, f"beyond the frame: {gain(row)}", (edge, place), (6 * side, 0), **beside)
+    ticks = [*headings, *names]
+    axes.set_yticks([place for _, place in ticks], [words for words, _ in ticks])
+    labels = axes.get_yticklabels()
+    for label in labels[: len(headings)]:
+        label.set(fontweight="bold", color=MUTED)
+    for label, primary in zip(labels[len(headings) :], data["primary"], strict=True):
+        label.set_fontweight("bold" if primary else "normal")
+    axes.set_ylim(max(place for _, place in ticks) + 0.7, -0.7)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.margins(x=0.06)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes.set_xlabel("gain (nats per token)")
-    dot, entries = {"marker": "o", "markersize": 4}, {}
+    axes.set_xlabel("gain (nats per token); right of zero is better")
+    dot: Look = {"marker": "o", "markersize": 4, "color": INK}
+    entries: dict[str, Look] = {}
     if data["verdict"].isin(CLAIMED).any():
         entries["95% interval excludes zero"] = {**dot, "linestyle": "-"}
     if unclaimed := sorted(set(data["verdict"]) - {*CLAIMED}):
         entries[", or ".join(unclaimed)] = {**dot, "markerfacecolor": "none"}
-    if (data["verdict"] != ONE_SEED).any():
-        entries[tick] = {"marker": "|", "markersize": 5}
-    key(axes, entries, columns, loc="lower left", bbox_to_anchor=(-0.02, 1.0))
+    if data["primary"].any():
+        entries["the primary question"] = {"color": FAINT, "marker": "s", "markersize": 7}
+    key(axes, entries, 3)

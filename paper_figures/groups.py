@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from tst_study.analysis import published
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.comparison import SAME
-from tst_study.analysis.wording import span, told_apart, told_apart_by_set_up
+from tst_study.analysis.wording import span, told_apart_by_set_up
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.text import big
 
@@ -33,20 +30,20 @@ class Group:
 
     @functools.cached_property
     def members(self) -> pd.DataFrame:
-        """Rows of the run table, at the learning rates of the settings."""
+        """Rows of the run table that have the group and a learning rate of the settings."""
         runs = self.summary.tables.runs
         same = runs["group"].isin(self.rows["group"])
         return runs[same & runs["learning_rate"].isin(self.rows["learning_rate"])]
 
     @functools.cached_property
     def pairs(self) -> pd.DataFrame:
-        """Of the comparison: one row per setting and seed."""
+        """Rows of the comparison's pairs, one for each setting and seed."""
         key = [*SAME, "setting"]
         return self.summary.comparison.pairs.merge(self.rows[key], on=key)
 
     @functools.cached_property
     def baselines(self) -> pd.DataFrame:
-        """Of the pairs: one row per baseline run."""
+        """Rows of the pairs, one for each baseline run."""
         return self.pairs.drop_duplicates("baseline_folder")
 
     @property
@@ -63,7 +60,7 @@ class Group:
 
     @property
     def weight(self) -> tuple[int, int, int]:
-        """How much was asked of it: settings, steps, seeds."""
+        """Settings, steps and seeds: how large a comparison it is."""
         return self.rows["setting"].nunique(), self.steps, int(self.rows["seeds"].sum())
 
     @property
@@ -74,12 +71,13 @@ class Group:
     def label(self) -> str:
         """Corpus and length, and what else tells it from other groups."""
         sizes = self.summary.tables.runs.drop_duplicates("group").set_index("group")["parameters"]
-        return self._own(
-            lambda rows: told_apart_by_set_up(
-                [f"{row['corpus']}, {row['steps']:,} steps" for row in rows],
-                [{**row, "parameters": sizes[row["group"]]} for row in rows],
-            )
+        rows = list(rows_of(self.summary.comparison.table.drop_duplicates(list(SAME))))
+        names = told_apart_by_set_up(
+            [f"{row['corpus']}, {row['steps']:,} steps" for row in rows],
+            [{**row, "parameters": sizes[row["group"]]} for row in rows],
         )
+        keys = [tuple(row[name] for name in SAME) for row in rows]
+        return names[keys.index(tuple(self.rows[list(SAME)].iloc[0]))]
 
     @property
     def is_generated(self) -> bool:
@@ -88,7 +86,7 @@ class Group:
 
     @property
     def text(self) -> str:
-        """Its corpus by name."""
+        """The name of its corpus."""
         return str(self.members["corpus"].iloc[0])
 
     @property
@@ -119,25 +117,6 @@ class Group:
         own = set(self.rows["learning_rate"])
         return f", learning rate {min(own):g}" if own < rates and len(own) == 1 else ""
 
-    @functools.cached_property
-    def slug(self) -> str:
-        """Part of a file name: corpus and steps, and whatever else tells it from other groups."""
-        return self._own(
-            lambda rows: told_apart(
-                [f"{file_part(row['corpus'])}-{row['steps']}" for row in rows],
-                [row["group"][:6] for row in rows],
-                [f"lr{row['learning_rate']:g}" for row in rows],
-                [file_part(row["eval_set"]) for row in rows],
-                by="-",
-            )
-        )
-
-    def _own(self, names: Callable[[list[dict[str, Any]]], list[str]]) -> str:
-        """Of names of all groups that were compared, made from a row of each, its own."""
-        rows = list(rows_of(self.summary.comparison.table.drop_duplicates(list(SAME))))
-        keys = [tuple(row[name] for name in SAME) for row in rows]
-        return names(rows)[keys.index(tuple(self.rows[list(SAME)].iloc[0]))]
-
     def only(self, rows: pd.DataFrame) -> Group:
         return replace(self, rows=rows.reset_index(drop=True))
 
@@ -151,33 +130,26 @@ class Group:
         ]
         return self.only(self.rows.loc[keep])
 
-    def representative(self, most: int = 4) -> Group:
-        """At most `most` of its plain settings, spread over the bag sizes or the step ratios.
-
-        They have one of the two in common: that which most settings share, and of equals most
-        seeds. A single one is the middle of those with most seeds.
-        """
+    def representative(self) -> Group:
+        """Return one of its plain settings: the middle one of those with most seeds, among those
+        that share the s or the r of most settings."""
         plain = self.plain()
         if plain.rows.empty:
             return plain
         lines = [rows for by in ("step_ratio", "bag_size") for _, rows in plain.rows.groupby(by)]
         same = max(lines, key=lambda rows: (len(rows), rows["seeds"].sum()))
-        same = same.sort_values(["bag_size", "step_ratio"])
-        if most == 1:
-            same = same[same["seeds"] == same["seeds"].max()]
-            return self.only(same.iloc[[(len(same) - 1) // 2]])
-        wanted = np.linspace(0, len(same) - 1, min(most, len(same))).round().astype(int)
-        return self.only(same.iloc[np.unique(wanted)])
+        same = same[same["seeds"] == same["seeds"].max()].sort_values(["bag_size", "step_ratio"])
+        return self.only(same.iloc[[(len(same) - 1) // 2]])
 
     def with_baseline(self) -> pd.DataFrame:
-        """The baseline's row, then one per setting: `loss` at the baseline's level."""
+        """Return the baseline's row, then one for each setting: `loss` at the baseline's level."""
         base = {"bag_size": 1, "step_ratio": 0.0, "superposed_steps": 0, "data_multiplier": 1.0}
         base |= {"loss": self.level, "seeds": len(self.baselines)}
         own = self.rows.assign(loss=self.level - self.rows["gain"])
         return pd.concat([pd.DataFrame([base]), own], ignore_index=True)
 
     def beside_baseline(self) -> pd.DataFrame:
-        """One row per setting: its loss at the baseline's level, and the ends of its interval."""
+        """Return each setting's loss at the baseline's level, with the ends of its interval."""
         rows, level, seeds = self.rows, self.level, self.baselines["baseline"]
         table = rows[["setting", "step_ratio", "bag_size", "seeds", "verdict"]].assign(
             loss=level - rows["gain"],
@@ -196,10 +168,6 @@ def folders_of(found: Iterable[Group]) -> tuple[str, ...]:
 
 
 def is_at_scale(runs: pd.DataFrame, size: str, steps: int) -> pd.Series:
-    """Which runs have the paper's model (by its number of weights) and length."""
+    """Return which runs have the paper's model, by its number of weights, and its length."""
     near = (runs["parameters"].astype(float) / published.PARAMS[size] - 1).abs() < TOLERANCE
     return near & (runs["steps"] == steps)
-
-
-def file_part(words: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-").lower()

@@ -1,4 +1,4 @@
-"""What this package makes: pictures and tables, each with its sources, and what is missing.
+"""The base of pictures and tables, each with its sources, and a note of what is missing.
 
 The data comes first and is cheap; the drawing is made only when data, caption or code changed.
 All files of an item are the same bytes for the same inputs.
@@ -33,18 +33,18 @@ class Finding:
 
     published: str
     measured: str = ""
-    """Empty where nothing was measured; what follows then goes for nothing."""
+    """Empty where nothing was measured; the fields below are then ignored."""
     scale: str = ""
     """Model, steps and text of the runs, and their seeds."""
     verdict: Verdict = "not measured"
     needs: str = ""
     """The command that makes the runs this needs, where there are none."""
     details: tuple[str, ...] = ()
-    """What does not fit into a line of the page, a sentence each."""
+    """Sentences that do not fit into a line of the page."""
 
 
 def judged(verdicts: Iterable[str]) -> Verdict:
-    """Whether settings agree with the paper's claim that superposition is better."""
+    """Return whether settings agree with the paper's claim that superposition is better."""
     found = list(verdicts)
     wins, losses = found.count("better"), found.count("worse")
     return "agrees" if wins and not losses else "disagrees" if losses > wins else "undecided"
@@ -59,7 +59,7 @@ class Item(ABC):
     data: pd.DataFrame
     """Exactly what is shown; saved beside it as CSV."""
     caption: str
-    """What is shown, from how many runs and seeds, what is published, how it was smoothed."""
+    """A description: quantity, runs and seeds, published sources, smoothing."""
     measured: str = ""
     """The part of the caption about what was measured; left out where nothing was."""
     title: str = ""
@@ -78,7 +78,15 @@ class Item(ABC):
 
     @abstractmethod
     def contents(self) -> dict[str, bytes]:
-        """Its files by ending, but for CSV and trace."""
+        """Return its files by ending, without CSV and trace."""
+
+    @abstractmethod
+    def for_page(self) -> dict[str, bytes]:
+        """Return the file that a page links to, by ending."""
+
+    @abstractmethod
+    def for_print(self) -> dict[str, bytes]:
+        """Return the file that a paper includes, by ending."""
 
     def save(self, runs: pd.DataFrame, to: Path) -> list[Path]:
         """Write its files; returns those written, none where all are there and current.
@@ -92,10 +100,15 @@ class Item(ABC):
         ):
             return []
         files = {**self.contents(), ".csv": csv_bytes(self.data), ".json": text.encode()}
-        return [paths[suffix] for suffix in files if write_bytes(paths[suffix], files[suffix])]
+        return self.write(files, to)
+
+    def write(self, files: Mapping[str, bytes], to: Path) -> list[Path]:
+        """Write files by their ending; returns those that are new."""
+        paths = {to / f"{self.name}{suffix}": content for suffix, content in files.items()}
+        return [path for path, content in paths.items() if write_bytes(path, content)]
 
     def trace(self, runs: pd.DataFrame) -> str:
-        """What it was made from, as JSON for the file beside it."""
+        """Return its sources as JSON, for the file beside it."""
         used = runs[runs["folder"].isin(self.folders)].sort_values(["run_id", "folder"])
         files = published.fingerprints(*self.published)
         found = {
@@ -119,11 +132,11 @@ class Missing:
     kind: str
     title: str
     sentence: str
-    """Which runs it needs, and the command that makes them."""
+    """The runs that it needs, and the command that makes them."""
 
 
 def plain_numbers(value: Any) -> Any:
-    """Numbers as JSON has them, to ten digits: the last ones differ between processors."""
+    """Round numbers to ten digits, for JSON: the last ones differ between processors."""
     if isinstance(value, Mapping):
         return {str(key): plain_numbers(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -135,13 +148,13 @@ def plain_numbers(value: Any) -> Any:
 
 
 def csv_bytes(table: pd.DataFrame, numbers: str | None = "%.10g") -> bytes:
-    """`numbers`: their format; None for every digit."""
+    """Return a table as CSV; `numbers` is their format, None for every digit."""
     safe = table.map(lambda cell: in_csv(cell) if isinstance(cell, str) else cell)
     return safe.to_csv(index=False, lineterminator="\n", float_format=numbers).encode()
 
 
 def write_bytes(path: Path, content: bytes) -> bool:
-    """Write whole or not at all; False where the very same content is there already."""
+    """Write a file whole or not at all; return False if the same content is there already."""
     if path.is_file() and path.read_bytes() == content:
         return False
     with written_atomically(path) as file:
@@ -151,7 +164,7 @@ def write_bytes(path: Path, content: bytes) -> bool:
 
 @functools.cache
 def code_digest() -> str:
-    """sha256 of the code that makes items, so that what it changes is made again."""
+    """Return the sha256 of the code that makes items, so that a change makes them anew."""
     digest = hashlib.sha256()
     for folder in (Path(__file__).parent, Path(__file__).parent.parent / "analysis"):
         for path in sorted(folder.rglob("*")):

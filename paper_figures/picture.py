@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from tst_study.paper_figures.item import Item
-from tst_study.paper_figures.style import room, styled, wrapped
+from tst_study.paper_figures.item import Item, csv_bytes
+from tst_study.paper_figures.style import Look, available_width, styled, wrapped
 
 _METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
@@ -26,12 +26,19 @@ class Picture(Item):
 
     draw: Callable[[], Figure]
 
-    def figure(self) -> Figure:
+    def figure(self, titled: bool = True) -> Figure:
+        """Draw it, with its message above the panels unless a page or a paper prints it there."""
         with styled():
             figure = self.draw()
+            if titled:
+                words = wrapped(self.title, 72 * figure.get_figwidth() / 1.2 - 8, 8)
+                place: Look = {"ha": "left", "fontsize": 8, "fontweight": "bold"}
+                figure.suptitle(words, x=4 / 72 / figure.get_figwidth(), **place)
+                figure.set_figheight(figure.get_figheight() + 0.2 * (words.count("\n") + 1))
             for axes in figure.axes:
                 if axes.get_title(loc="left") and axes.get_subplotspec() is not None:
-                    axes.set_title(wrapped(axes.get_title(loc="left"), room(axes), 7.5))
+                    title = wrapped(axes.get_title(loc="left"), available_width(axes), 7.5)
+                    axes.set_title(title)
             figure.draw_without_rendering()
             if (more := _height_above(figure)) > 0:
                 figure.set_figheight(figure.get_figheight() + more)
@@ -43,9 +50,19 @@ class Picture(Item):
         figure = self.figure()
         return {f".{kind}": rendered(figure, kind) for kind in _METADATA}
 
+    def for_page(self) -> dict[str, bytes]:
+        return {".csv": csv_bytes(self.data)}
+
+    def for_print(self) -> dict[str, bytes]:
+        return {".pdf": rendered(self.figure(titled=False), "pdf")}
+
+    def drawing(self) -> str:
+        """Return the SVG of the picture without its title, which a page prints itself."""
+        return rendered(self.figure(titled=False), "svg").decode()
+
 
 def _height_above(figure: Figure) -> float:
-    """Inches that titles and keys of more than two lines take from their panels, row by row."""
+    """Return the inches that titles and keys of more than two lines take from their panels."""
     taken: dict[float, float] = {}
     for axes in figure.axes:
         own = [text for text in (axes.title, axes._left_title) if text.get_text()]  # type: ignore[attr-defined]
@@ -60,12 +77,12 @@ def _height_above(figure: Figure) -> float:
 
 
 def say(artist: Artist, words: str) -> None:
-    """Words that an SVG shows while the pointer is on the artist."""
+    """Give an artist words that an SVG shows while the pointer is on it."""
     artist.set_gid(_SAID + words)
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
-    """The figure as a file's bytes, free of dates and program names."""
+    """Return the figure as a file's bytes, free of dates and program names."""
     file = io.BytesIO()
     with styled():
         figure.savefig(file, format=kind, metadata=_METADATA[kind])

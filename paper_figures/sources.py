@@ -1,4 +1,4 @@
-"""What items are made from: the runs of folders, read once and only where an item asks."""
+"""The runs that items are made from, read once and only where an item asks."""
 
 import functools
 import json
@@ -9,6 +9,7 @@ from tst_study.analysis.published import TASKS
 from tst_study.analysis.summary import Summary, summarise
 from tst_study.analysis.tables.source import Folders, read_tables, roots
 from tst_study.analysis.verdict.comparison import SAME
+from tst_study.paper_figures.answers import answers
 from tst_study.paper_figures.groups import Group
 
 METRICS = ("acc_norm", "acc")
@@ -24,8 +25,13 @@ class Sources:
 
     @functools.cached_property
     def summary(self) -> Summary:
-        """Of no runs at all, where no folder was named."""
+        """Summary of the runs; of an empty table where no folder was named."""
         return summarise(read_tables(self.folders))
+
+    @functools.cached_property
+    def answers(self) -> pd.DataFrame:
+        """The study's questions and settings with their answers."""
+        return answers(self.summary)
 
     @property
     def runs(self) -> pd.DataFrame:
@@ -37,23 +43,9 @@ class Sources:
         table = self.summary.comparison.table
         return [Group(self.summary, rows) for _, rows in table.groupby(list(SAME), sort=True)]
 
-    @property
-    def all_settings(self) -> Group:
-        """All that was compared, as if it were one group."""
-        return Group(self.summary, self.summary.comparison.table)
-
-    @functools.cached_property
-    def main_groups(self) -> list[Group]:
-        """Of each corpus and model the length and learning rate with most settings; of equals the
-        longest, then that with most seeds."""
-        found: dict[str, Group] = {}
-        for group in sorted(self.groups, key=lambda group: group.weight, reverse=True):
-            found.setdefault(group.rows["family"].iloc[0], group)
-        return sorted(found.values(), key=lambda group: group.slug)
-
     @functools.cached_property
     def accuracies(self) -> pd.DataFrame:
-        """What `tst-study evaluate` wrote: per finished run and task the last accuracy, as a
+        """Accuracies that `tst-study evaluate` wrote: the last of each finished run and task, as a
         fraction, on all questions and without examples in the context, as the paper's are."""
         tables = self.summary.tables
         done = tables.runs[tables.runs["state"] == "done"][["folder", "steps"]]

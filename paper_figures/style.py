@@ -1,15 +1,16 @@
-"""The look of every figure: colours that survive colour-blindness, marks that survive grey.
+"""The look of every figure: one arm has one colour, marker and dash pattern everywhere.
 
-Colours are those of Okabe and Ito (2008); each bag size has one colour, marker and dash pattern
-in all figures. The names below stand in for themes: the report swaps them for its own light and
-dark values.
+Most colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart. They
+stand for themes: the report replaces each by a value of its own, light or dark.
 """
 
 import contextlib
 import functools
+import math
 import textwrap
+import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,88 +22,109 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.config.superposition_setting import BASELINE as NO_BAGS
+from tst_study.config.superposition_setting import SuperpositionSetting
+
 COLUMN = 3.4
-"""Inches: one column of a two-column page, and a phone's width."""
+"""Width of one column of a two-column page, and of a phone, in inches."""
 PAGE = 7.0
-"""Inches: the full width of a page."""
+"""Full width of a page, in inches."""
 
 INK, MUTED, FAINT = "#1c1c20", "#66666e", "#d4d4da"
 PAPER = "#ffffff"
 
 Look = dict[str, Any]
-"""Keywords of matplotlib."""
+"""Keyword arguments of matplotlib."""
 
 _FILE = Path(__file__).with_name("tst_study.mplstyle")
 
 
 @dataclass(frozen=True)
 class Mark:
+    """Colour, marker and dash pattern of one arm."""
+
     colour: str
     marker: str
-    dash: tuple[float, ...]
-    """Lengths of strokes and gaps; none: solid."""
+    dash: tuple[float, ...] = ()
+    """Lengths of strokes and gaps; empty for a solid line."""
+    arm: str = ""
+    """Name of the arm. Drawn lines carry it, so that a test can find an arm in any picture."""
 
 
-BASELINE = Mark(INK, "o", ())
-_BY_BAG_SIZE = {
-    1: BASELINE,
-    2: Mark("#56b4e9", "v", (5, 1.2)),
-    3: Mark("#e69f00", "<", (3, 1, 1, 1)),
-    4: Mark("#d55e00", "s", (4, 1, 1, 1)),
-    6: Mark("#cc79a7", "P", (1, 0.8)),
-    8: Mark("#0072b2", "D", (7, 1.5)),
-    16: Mark("#009e73", "^", (2, 1)),
+BASELINE = Mark(INK, "o", (), "baseline")
+OTHER_BASELINE = Mark("#8a8a94", "o", (6, 1.5), "another baseline")
+"""A baseline that a study asks about as an arm, such as one with a better batch."""
+
+_BY_BAG_SIZE = {2: "#f0a64a", 3: "#e8861f", 4: "#d55e00", 6: "#b03a1a", 8: "#8c2a3a"}
+_BY_BAG_SIZE |= {12: "#651a45", 16: "#3d0f3f"}
+"""The paper's method is one family of warm colours that darken with s, also in grey."""
+_BY_ABLATION = {
+    "output only, power-law weights": "#6a55b5",
+    "output only, weighting": "#8a8a00",
+    "output only": "#009e73",
+    "input only": "#56b4e9",
+    "power-law weights": "#0072b2",
+    "exponential weights": "#6a55b5",
+    "first token only": "#009e73",
+    "mutual-information weights": "#56b4e9",
+    "label smoothing": "#cc79a7",
+    "shuffled targets": "#8a6d4b",
+    "re-initialised": "#8a6d4b",
+    "optimizer reset": "#8a8a00",
 }
-_CYCLE = tuple(_BY_BAG_SIZE[size] for size in (8, 4, 16, 6, 2, 3))
+"""Colour by how a label goes on behind s and r."""
+_OTHERS = tuple(dict.fromkeys(_BY_ABLATION.values()))
+_MARKERS = "s^Dv<>hdpP"
+_DASHES = ((4, 1, 1, 1), (7, 1.5), (2, 1), (5, 1.2), (3, 1, 1, 1, 1, 1))
 
-_BY_TENTH = tuple(
-    Mark(f"#{colour}", marker, ())
-    for colour, marker in zip(
-        ["472a7a", "404588", "365d8d", "2c728e", "24868e", "1e9b8a", "29af7f", "4cc26c", "7ad151"],
-        "psD^vP<>X",
-        strict=True,
-    )
-)
-"""For step ratios 0.1 … 0.9: viridis, whose lightness grows all the way, so that grey keeps it;
-without its dark end and with no circle, which are the baseline's."""
+_BY_RATIO = {0.1: "#472a7a", 0.3: "#2c728e", 0.5: "#1e9b8a", 0.7: "#7ad151"}
+"""For curves over s at one r: lightness grows with r, so that grey keeps the order."""
 
-PALETTE = (INK, MUTED, FAINT, PAPER, *sorted({mark.colour for mark in (*_CYCLE, *_BY_TENTH)}))
+PALETTE: tuple[str, ...] = (INK, MUTED, FAINT, PAPER, OTHER_BASELINE.colour)
+PALETTE += tuple(sorted({*_BY_BAG_SIZE.values(), *_BY_ABLATION.values(), *_BY_RATIO.values()}))
 """Every colour that a figure may use; `report.css` gives each its light and its dark value."""
 
 
-def bag_size_mark(bag_size: int) -> Mark:
-    """The same for a bag size everywhere; sizes beyond the paper's share the cycle."""
-    return _BY_BAG_SIZE.get(bag_size, _CYCLE[bag_size % len(_CYCLE)])
+def arm_mark(setting: SuperpositionSetting) -> Mark:
+    """Return the mark of an arm: the same in every picture of every study and of the paper.
 
-
-def ratio_mark(step_ratio: float) -> Mark:
-    """The same for a step ratio everywhere, to the nearest tenth."""
-    return _BY_TENTH[min(max(round(10 * step_ratio), 1), 9) - 1]
-
-
-def setting_marks(data: pd.DataFrame, by: str) -> dict[str, Mark]:
-    """A mark for each value of `by`: of its bag size, or of its step ratio where only that differs.
-
-    Columns `bag_size` and, where it is known, `step_ratio`; the first row of each value counts.
+    The paper's method has its colour from s, an ablation from what it changes; markers also tell
+    s and r apart.
     """
-    first = data.drop_duplicates(by).set_index(by)
-    looks = {str(name): bag_size_mark(int(size)) for name, size in first["bag_size"].items()}
-    bagged = first[first["bag_size"] > 1]
-    if "step_ratio" in bagged and bagged["bag_size"].nunique() == 1 and len(bagged) > 1:
-        ratios = bagged["step_ratio"].astype(float)
-        looks |= {str(name): ratio_mark(ratio) for name, ratio in ratios.items()}
-    return looks
+    if setting.is_baseline:
+        return BASELINE
+    place = setting.bag_size + 3 * round(10 * setting.step_ratio)
+    if setting.is_plain:
+        near = min(_BY_BAG_SIZE, key=lambda size: abs(math.log(size / setting.bag_size)))
+        colour = _BY_BAG_SIZE[near]
+    else:
+        changed = setting.label.split(f"r = {setting.step_ratio:.3g}, ")[-1]
+        known = [found for start, found in _BY_ABLATION.items() if changed.startswith(start)]
+        colour = known[0] if known else _OTHERS[zlib.crc32(changed.encode()) % len(_OTHERS)]
+        place += list(_BY_ABLATION.values()).index(colour)
+    marker, dash = _MARKERS[place % len(_MARKERS)], _DASHES[place % len(_DASHES)]
+    return Mark(colour, marker, dash, setting.label)
 
 
-def cycle_mark(index: int) -> Mark:
-    """For curves that are not bag sizes; when the colours begin again, dashes and markers move."""
-    other = _CYCLE[(index + index // len(_CYCLE)) % len(_CYCLE)]
-    return replace(other, colour=_CYCLE[index % len(_CYCLE)].colour)
+def plain_mark(bag_size: int, step_ratio: float) -> Mark:
+    """Return the mark of the paper's method at this s and r."""
+    return arm_mark(SuperpositionSetting(bag_size, 1, step_ratio) if bag_size > 1 else NO_BAGS)
+
+
+def marks_of(rows: pd.DataFrame, by: str) -> dict[str, Mark]:
+    """Return the mark of each value of the column `by`, from the setting's columns of its rows."""
+    return {str(row[by]): arm_mark(SuperpositionSetting.of_row(row)) for row in rows_of(rows)}
+
+
+def ratio_colour(step_ratio: float) -> str:
+    """Return the colour of a curve over s at one r; the nearest r that has one counts."""
+    return _BY_RATIO[min(_BY_RATIO, key=lambda known: abs(known - step_ratio))]
 
 
 @contextlib.contextmanager
 def styled() -> Iterator[None]:
-    """Draw and save within this: nothing of a user's own matplotlibrc leaks in."""
+    """Keep a user's own matplotlibrc away from whatever is drawn and saved inside."""
     settings: dict[Any, Any] = {
         **dict.fromkeys(("text.color", "axes.labelcolor"), INK),
         **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), INK),
@@ -117,8 +139,10 @@ def styled() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float, *counts: int) -> tuple[Figure, list[list[Axes]]]:
-    """A figure and its panels, sizes in inches: for each row how many, over the whole width; free
-    of pyplot's global state."""
+    """Return a figure (sizes in inches) and its panels, `counts` of them in each row.
+
+    Nothing of pyplot's global state is used.
+    """
     figure = Figure(figsize=(width, height))
     outer = figure.add_gridspec(len(counts), 1)
     inner = [outer[row].subgridspec(1, count) for row, count in enumerate(counts)]
@@ -126,9 +150,11 @@ def new_figure(width: float, height: float, *counts: int) -> tuple[Figure, list[
     return figure, [[figure.add_subplot(grid[0, i]) for i in range(n)] for grid, n in rows]
 
 
-def room(axes: Axes) -> float:
-    """Points right of a panel's left axis in its share of the figure: words above it that are no
-    longer than this take no width from any panel."""
+def available_width(axes: Axes) -> float:
+    """Return the points right of a panel's left axis that belong to its share of the figure.
+
+    A text above the panel that is no longer than this takes no width from any panel.
+    """
     figure, spec = axes.get_figure(root=True), axes.get_subplotspec()
     assert figure is not None
     assert spec is not None
@@ -139,7 +165,7 @@ def room(axes: Axes) -> float:
 
 
 def wrapped(words: str, points: float, size: float = 7.0) -> str:
-    """Words in lines of at most so many points; a name that is longer than a line is broken."""
+    """Break words into lines of at most so many points; a longer word is broken, too."""
     text = " ".join(words.split())
     for most in range(len(text), 7, -1):
         if most * size * 0.3 <= points or most <= 10:
@@ -151,7 +177,7 @@ def wrapped(words: str, points: float, size: float = 7.0) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def text_width(words: str, size: float = 7.0) -> float:
-    """Points that a line of words takes."""
+    """Return how many points a line of words takes."""
     font = FontProperties(family="DejaVu Sans", size=size)  # as in the style's file
     width, _, _ = text_to_path.get_text_width_height_descent(words, font, ismath=False)
     return 1.043 * float(width)  # set on whole pixels, it is a little wider

@@ -65,7 +65,13 @@ class Table(Item):
     grids: tuple[Grid, ...]
 
     def contents(self) -> dict[str, bytes]:
-        return {".md": markdown(self).encode(), ".tex": latex(self).encode()}
+        return {**self.for_page(), **self.for_print()}
+
+    def for_page(self) -> dict[str, bytes]:
+        return {".md": markdown(self).encode()}
+
+    def for_print(self) -> dict[str, bytes]:
+        return {".tex": latex(self).encode()}
 
 
 def number_entry(

@@ -1,7 +1,8 @@
 import sys
 from pathlib import Path
 
-# As `python -P` has it: a folder of the user's called `analysis` must not stand in for ours.
+# As under `python -P`: a file of the working directory, such as `datasets.py`, must not be imported
+# in place of a library.
 if not sys.flags.safe_path and sys.path[0] != str(Path(__file__).parents[1]):
     del sys.path[0]
 

@@ -1,19 +1,27 @@
-"""Files that appear whole or not at all, and disks that refuse in one line."""
+"""Writes files whole or not at all, and turns errors of the disk into one line."""
 
 import errno
 import json
 import os
+import secrets
 import stat
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from tst_study.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a disk without room for more says."""
+"""Error numbers of a disk without room for more."""
+AWAY = (errno.EIO, errno.ENOENT, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT)
+"""Error numbers of a file system that is away: a server or a network that is down."""
+T = TypeVar("T")
+
+
+class DiskAwayError(UserError):
+    """A file system does not answer or has lost a folder; that may pass."""
 
 
 @contextmanager
@@ -22,30 +30,43 @@ def disk_errors_named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        kind = DiskAwayError if error.errno in AWAY else UserError
         remedy = "choose another place"
         if error.errno in FULL:
             remedy = "free some space and run the same command again"
-        raise UserError(f"{path}: cannot be written ({error.strerror}); {remedy}") from error
+        raise kind(f"{path}: cannot be written ({error.strerror}); {remedy}") from error
+
+
+def insist(do: Callable[[], T], seconds: float, *passing: type[Exception]) -> T:
+    """Call `do`, again and again for so many seconds while it raises an error that may pass."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return do()
+        except passing:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(1.0)
 
 
 @contextmanager
 def written_atomically(path: Path) -> Iterator[BinaryIO]:
-    """Open a file beside `path` for writing and rename it to `path` when the block succeeds.
+    """Open a file beside `path` for writing, and rename it to `path` when the block succeeds.
 
-    Whatever goes wrong inside the block, the file that was at `path` before stays untouched and
-    the temporary one is removed. Through a link the file that it points to is written.
+    If the block fails, the file that was at `path` stays as it was and the temporary one is
+    removed. If `path` is a link, the file that it points to is written.
 
-    Raises `UserError` where the disk is full, or `path` cannot be a file there; a device, a pipe
-    and a folder are not replaced by one.
+    Raises `UserError` if the disk is full or `path` cannot be written. A device, a pipe or a folder
+    is not replaced by a file.
     """
     with disk_errors_named(path):
         target = Path(os.path.realpath(path))
         if not _ordinary(target):
             raise UserError(f"{path}: is a folder, pipe or device; name an ordinary file")
-        writer = f"{os.getpid()}-{threading.get_ident()}"
-        temporary = target.with_name(f".{target.name}.{writer}.tmp")
+        # Nobody can guess the name and put a link there, and a link there would not be followed.
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
         try:
-            with open(temporary, "wb") as file:
+            with open(temporary, "xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

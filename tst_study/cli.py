@@ -65,9 +65,12 @@ def data_prepare(
     limit_bytes: Annotated[
         int | None, typer.Option(min=1, help="Stop after about this many bytes of text.")
     ] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="One of N shares, for `data merge` to join.")
+    ] = None,
 ) -> None:
     """Turn text into token files. Goes on where an interrupted call left off."""
-    from tst_study.data.preparation.prepare import prepare
+    from tst_study.data.preparation.prepare import prepare, prepare_shard
     from tst_study.data.preparation.request import Request
 
     request = Request(
@@ -79,7 +82,27 @@ def data_prepare(
         end_of_document=end_of_document,
         limit_bytes=limit_bytes,
     )
-    _say_prepared(to, prepare(request, to))
+    manifest = prepare(request, to) if shard is None else prepare_shard(request, to, shard)
+    if manifest is not None:
+        _say_prepared(to, manifest)
+    else:
+        print(f"{to}: shard {shard} is tokenised; then: tst-study data merge {quote(str(to))}")
+
+
+@verb(
+    data,
+    "",
+    "tst-study data merge prepared/mine",
+    "tst-study data merge /scratch/dclm",
+    name="merge",
+)
+def data_merge(
+    folder: Annotated[Path, typer.Argument(help="Folder that every `--shard` has written to.")],
+) -> None:
+    """Put the shards of `data prepare --shard` together."""
+    from tst_study.data.preparation.prepare import merge
+
+    _say_prepared(folder, merge(folder))
 
 
 @verb(
@@ -115,7 +138,7 @@ def data_generate(
     name="adopt",
 )
 def data_adopt(
-    files: Annotated[list[Path], typer.Argument(help="Token files (.bin) of one folder.")],
+    files: Annotated[list[Path], typer.Argument(help="Token files (.bin, .ds) of one folder.")],
     vocabulary_size: Annotated[
         int | None, typer.Option(min=1, max=2**31 - 1, help="Of what made the ids.")
     ] = None,
@@ -128,8 +151,11 @@ def data_adopt(
     dtype: Annotated[
         str | None, typer.Option(help="Of files without .idx, such as nanoGPT's: uint16, int32, …")
     ] = None,
+    header_bytes: Annotated[
+        int | None, typer.Option(min=0, help="Before the ids; llm.c's headers are recognised.")
+    ] = None,
 ) -> None:
-    """Write the manifest of token files made elsewhere: Megatron's, nanoGPT's."""
+    """Describe token files of Megatron, nanoGPT, llm.c, modded-nanogpt or datatrove."""
     from tst_study.data.preparation.adopt import adopt
 
     made = adopt(
@@ -138,6 +164,7 @@ def data_adopt(
         tokenizer=tokenizer,
         end_of_document=end_of_document,
         dtype=dtype,
+        header_bytes=header_bytes,
     )
     _say_prepared(files[0].parent, made)
 
@@ -190,7 +217,9 @@ def train(
     """Train one run, or go on with it from its last checkpoint."""
     from tst_study.config import schema as config
     from tst_study.data.manifest import NoTokenFilesError
+    from tst_study.process.rank_environment import prepare_for_gpus
 
+    prepare_for_gpus()  # which has no effect once CUDA is there
     if config_file is None and not overrides:
         raise UserError("name a config: `tst-study train run.toml`; docs/config.md has its keys")
     resolved = config.load(config_file, overrides or [])
@@ -321,7 +350,7 @@ def _is_done(config: Config, folder: Path) -> bool:
     verbs,
     ONE_RUN,
     "tst-study export runs/mine/run-1a2b3c4d --to exported",
-    "tst-study export runs/mine/run-1a2b3c4d --to exported --step 2000",
+    "tst-study export runs/mine/run-1a2b3c4d --to exported --step 2000 --push me/mine",
 )
 def export(
     run: TrainedRunFolder,
@@ -345,6 +374,9 @@ def export(
     form: Annotated[
         str, typer.Option(help="huggingface, or megatron: the weights for Megatron-Core.")
     ] = "huggingface",
+    push: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Upload to the hub; a new place is private.")
+    ] = None,
 ) -> None:
     """Write a run's checkpoint as an ordinary Hugging Face model."""
     from tst_study.checkpoints.trained_run import open_run
@@ -353,9 +385,9 @@ def export(
     opened = open_run(run, step)
     found = tokenizer_of_run(opened, tokenizer)
 
-    from tst_study.huggingface.export import export as write_export
+    from tst_study.huggingface import export as exports
 
-    made = write_export(
+    made = exports.export(
         opened,
         to,
         found,
@@ -364,6 +396,8 @@ def export(
         form=form,
     )
     print(f"step {opened.step} of {run}: {made}")
+    if push is not None:
+        print(f"uploaded to {exports.push(made, push)}")
 
 
 @verb(

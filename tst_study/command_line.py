@@ -15,17 +15,15 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
+import tst_study
+from tst_study.errors import OtherRankError, UserError, not_installed
+
 try:
     import typer
     from typer.core import TyperCommand, TyperGroup
-except ModuleNotFoundError as missing:  # pip install --no-deps, which is enough for superposition
-    sys.exit(
-        f"error: {missing.name} is not installed: the command needs all dependencies (make setup, "
-        "or pip install without --no-deps)"
-    )
+except ModuleNotFoundError as missing:  # without extras there is superposition alone
+    sys.exit(f"error: {not_installed(missing.name or 'typer')}")
 
-import tst_study
-from tst_study.errors import OtherRankError, UserError
 from tst_study.text import is_whole, printable
 
 VERBS = "tst_study.verbs"
@@ -149,6 +147,8 @@ def _in_words(error: BaseException) -> tuple[str, int]:
             said = f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}"
         case RuntimeError() if said.startswith("Symlink loop"):  # `Path.resolve`'s own
             said = f"{said}; name another place"
+        case ModuleNotFoundError(name=str(name)) if not name.startswith(("tst_study", "_")):
+            said = not_installed(name.partition(".")[0])
         case MemoryError():
             more = f" ({said})" if said else ""
             said = f"memory ran out{more}; ask for less, or on a machine with more"

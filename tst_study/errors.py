@@ -21,6 +21,19 @@ class OtherRankError(UserError):
     """This rank could not go on because another one failed or hangs."""
 
 
+EXTRAS = {
+    **dict.fromkeys(("safetensors", "transformers", "huggingface_hub"), "export"),
+    **dict.fromkeys(("lm_eval", "accelerate"), "evaluation"),
+    **{name: name for name in ("tensorboard", "wandb", "trackio")},
+}
+"""Which extra of the package brings a module; `study` brings all others."""
+
+
+def not_installed(module: str) -> str:
+    """Say which extra brings a missing module."""
+    return f"{module} is not installed; pip install 'tst-study[{EXTRAS.get(module, 'study')}]'"
+
+
 def one_of(value: object, known: Iterable[str], what: str, of: str = "") -> str:
     """`value` where it is among those known; otherwise raises `UserError` with the nearest."""
     names = list(known)

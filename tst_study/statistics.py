@@ -3,7 +3,7 @@
 import functools
 import math
 
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 CONFIDENCE = 0.95
 POWER = 0.80
@@ -39,4 +39,4 @@ def detectable(critical: float, freedom: float) -> float:
 def critical_t(freedom: float, comparisons: int = 1) -> float:
     """Half the width, in standard errors, of intervals that hold all of `comparisons` truths
     together with 95%."""
-    return float(stats.t.isf((1 - CONFIDENCE) / 2 / comparisons, freedom))
+    return -float(special.stdtrit(freedom, (1 - CONFIDENCE) / 2 / comparisons))

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Container, Sequence
 
+from tst_study.errors import UserError
+
 
 def is_whole(text: str) -> bool:
     """Whether every character of it has UTF-8; half a pair of surrogates has none."""
@@ -17,6 +19,22 @@ def printable(text: str) -> str:
     """With control characters spelled out, so that a file cannot steer a terminal; line breaks,
     too."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def is_file_name(text: str) -> bool:
+    """Whether a text can be the name of a folder, and of nothing outside of its parent folder."""
+    return (
+        0 < len(text.encode(errors="replace")) <= 200
+        and text.isprintable()
+        and not {"/", "\\"} & set(text)
+        and text.strip(". ") != ""
+    )
+
+
+def short(value: object) -> str:
+    """A value for an error message, in at most 80 characters."""
+    text = repr(value) if len(str(value)) < 10_000 else repr(str(value)[:80])
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def in_markdown(text: str) -> str:
@@ -40,10 +58,29 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 3600:,.1f} h"
 
 
+_UNITS = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+
+def amount(text: str, what: str) -> float:
+    """Read a number as people write it: `270M`, `1.5B`, `100e9`, `20,000`. Raises `UserError`, with
+    `what` before the value, for anything else and for what is not above 0."""
+    digits, unit = text.strip().replace(",", "").replace("_", ""), 1.0
+    named = {name.upper(): size for name, size in _UNITS.items()}
+    if digits[-1:].upper() in named:
+        digits, unit = digits[:-1], named[digits[-1].upper()]
+    try:
+        value = float(digits) * unit
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise UserError(f"{what} {text!r}: give a number above 0, such as 270M, 1.5B or 100e9")
+    return value
+
+
 def big(value: float) -> str:
     """1,234 → 1.23k, with three digits."""
     value = float(f"{value:.3g}")  # before the unit is chosen: 999,600 is 1M
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+    for letter, size in reversed(_UNITS.items()):
         if value >= size:
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"

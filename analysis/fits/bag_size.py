@@ -78,15 +78,18 @@ def bag_size_answer(
 
 
 def grid_of_runs(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Of compared pairs (`Comparison.pairs`) those of the plain method as a grid, one row per cell
-    and seed: loss is minus the paired gain, so that a seed's luck drops out."""
+    """Turn compared pairs (`Comparison.pairs`) of the plain method into a grid, one row per cell
+    and seed. Loss is minus the paired gain, so that a seed's luck drops out and the baseline, at
+    s = 1, has none."""
     rows = rows_of(pairs)
     plain = [SuperpositionSetting.of_row(row).is_plain_but("weighting") for row in rows]
     pairs = pairs.loc[plain]
     if pairs.empty:
         raise UserError(_NOTHING)
     pairs = pairs.assign(size=_labels(pairs), step_ratio=pairs["step_ratio"].round(4))
-    return pairs.assign(loss=-pairs["gain"])[[*GROUP, "step_ratio", "bag_size", "seed", "loss"]]
+    grid = pairs.assign(loss=-pairs["gain"])[[*GROUP, "step_ratio", "bag_size", "seed", "loss"]]
+    baselines = grid.drop_duplicates([*GROUP, "seed"]).assign(step_ratio=0.0, bag_size=1, loss=0.0)
+    return pd.concat([grid, baselines], ignore_index=True)
 
 
 def _labels(pairs: pd.DataFrame) -> pd.Series:
@@ -103,13 +106,18 @@ def _labels(pairs: pd.DataFrame) -> pd.Series:
 def optima(grid: pd.DataFrame, along: Along = "bag_size") -> pd.DataFrame:
     """One row per curve: the fields of `Optimum` beside what names the curve.
 
-    A curve: all s at one (size, steps, weighting, r), or with `along="step_ratio"` all r at one s.
-    Where the grid has a column `seed`, of the seeds that every value of a curve has. `sentence`
-    takes the place of numbers where a curve has too few points or its optimum is not determined.
+    A curve is all s at one (size, steps, weighting, r), or with `along="step_ratio"` all r at one
+    s. The baseline joins a curve over s, as s = 1, where the others leave open how small the best
+    one is. Where the grid has a column `seed`, only seeds that every value of a curve has count.
+    `sentence` takes the place of numbers where a curve has too few points or its optimum is not
+    determined.
     """
     needs_columns(grid, (*GROUP, "bag_size", "step_ratio", "loss"), "grid")
     other = "step_ratio" if along == "bag_size" else "bag_size"
     tried = grid[(grid["bag_size"] > 1) & (grid["step_ratio"] > 0)]
+    own = ["size", "steps", *("seed" for _ in {"seed"} & {*grid})]
+    baselines = grid[grid["bag_size"] == 1].drop_duplicates(own)
+    of_size = {key: [rows] for key, rows in baselines.groupby(["size", "steps"])}
     rows: list[dict[str, Any]] = []
     for keys, curve in tried.groupby([*GROUP, other], sort=True):
         named = dict(zip((*GROUP, other), keys, strict=True))
@@ -119,6 +127,11 @@ def optima(grid: pd.DataFrame, along: Along = "bag_size") -> pd.DataFrame:
             rows.append({**named, "form": "", "points": len(losses), "sentence": few})
             continue
         found = optimum(losses.index.to_numpy(float), losses.to_numpy(float), along=along)
+        if along == "bag_size" and curve[along].min() == 2 and found.low is None:
+            # The optimum may lie at s = 2 or below, which only the baseline can tell. Elsewhere it
+            # stays out: the first step, from 1 to 2, is of no form that fits the rest.
+            losses = _by_seed(pd.concat([curve, *of_size.get(keys[:2], [])]), along)
+            found = optimum(losses.index.to_numpy(float), losses.to_numpy(float), along=along)
         rows.append({**named, **asdict(found), "sentence": found.edge})
     if not rows:
         raise UserError(_NOTHING)
@@ -370,8 +383,11 @@ def _no_number(fits: list[_Form], along: Along) -> str:
         word, more = ("smallest", "smaller") if edges[0] == -1 else ("largest", "larger")
         at = _back(places[0], along)
         curves = "the fitted curve is" if len(fits) == 1 else "both fitted curves are"
-        last = along == "bag_size" and round(at) == 2 and edges[0] == -1
-        tried = "the smallest that there is" if last else f"the {word} tried; run {more} ones"
+        tried = f"the {word} tried; run {more} ones"
+        if along == "bag_size" and edges[0] == -1 and round(at) <= 2:
+            tried = ("the baseline", "the smallest bag; give its baseline, s = 1, too")[
+                round(at) - 1
+            ]
         return f"edge: {curves} lowest at {name} = {at:.3g}, {tried}"
     ends = [fit.interval for fit in fits]
     widths = [np.inf if low is None or high is None else high - low for low, high in ends]

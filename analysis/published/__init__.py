@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,14 @@ _OF_RUNS = {"tst_steps": "superposed_steps", "b200_hours": "gpu_hours"}
 @functools.cache
 def _read(name: str) -> pd.DataFrame:
     return pd.read_csv(FOLDER / f"{name}.csv", dtype={"panel": str})
+
+
+@functools.cache
+def evidence() -> dict[str, Any]:
+    """What `advise` stands on: the law's fit to Tables 4–7, how it predicts what was left out, and
+    our own campaigns' gains; written by `python -m benchmarks.advice`."""
+    found: dict[str, Any] = json.loads((FOLDER / "evidence.json").read_text(encoding="utf8"))
+    return found
 
 
 def fingerprints(*names: str) -> dict[str, str]:

@@ -7,25 +7,38 @@
 | `evaluations.parquet` | a held-out loss, or a number that a task measured |
 
 `run_id` joins them. `questions.json` may lie beside them.
+
+One process writes at a time. It puts all new files into a folder beside the old ones, renames that
+folder, and only then moves the files over the old ones. Until the rename the archive is the old
+one. If the writer is killed after it, the next command that opens the archive finishes the move.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from tst_study.analysis.tables.columns import CURVES, EVALUATIONS, RUNS, Column, Tables, typed
 from tst_study.analysis.tables.run_folders import of_config
-from tst_study.atomic_files import written_atomically
+from tst_study.atomic_files import disk_errors_named, written_atomically
+from tst_study.config.schema import from_dict, of_record
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.errors import UserError
+from tst_study.errors import UserError, first_line, first_problem
+from tst_study.record.lock import EXCLUSIVE, take
+from tst_study.record.reader import DataFacts, State
+from tst_study.text import is_file_name, short
 
 SCHEMA_VERSION = 1
 _VERSION = b"tst_study_schema_version"
@@ -36,37 +49,100 @@ _TYPES = {
     "number": pa.float64(),
     "truth": pa.bool_(),
 }
+_WANTED = {
+    "text": "text of at most 10,000 characters",
+    "json": "JSON",
+    "whole": "a whole number of at least 0",
+    "number": "a finite number",
+    "truth": "true or false",
+}
+_LONGEST_TEXT = 10_000
+_MOST_ROWS = 50_000_000
+"""A small file can unpack to any number of rows."""
 _LOGS = ("curves", "evaluations")
 _FILES: dict[str, tuple[Column, ...]] = {
     "runs": RUNS,
     "curves": (RUNS[0], *CURVES),
     "evaluations": (RUNS[0], *EVALUATIONS),
 }
+_FOLLOWS = ("method", "arm", "group", "family")
+"""Columns that an older file may lack, beside those that may be empty: they are computed."""
+_STAGED, _READY, _LOCK = ".staged", ".ready", ".lock"
+_CONFIG: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
+_DATA: TypeAdapter[Any] = TypeAdapter(DataFacts)
+_STATE: TypeAdapter[Any] = TypeAdapter(State)
+
+
+@dataclass(frozen=True)
+class Added:
+    """The ids of the runs that one writing found in an archive, put there, and left there."""
+
+    written: list[str]
+    replaced: list[str]
+    kept: list[str]
 
 
 def find_archives(root: Path) -> list[Path]:
     """All archives at or below `root`, sorted."""
     wanted = {f"{name}.parquet" for name in _FILES}
-    return sorted(Path(path) for path, _, files in os.walk(root) if wanted <= set(files))
+    found = []
+    for path, folders, files in os.walk(root):
+        if _READY in folders or wanted <= set(files):
+            found.append(Path(path))
+        folders[:] = [name for name in folders if name not in (_STAGED, _READY)]
+    return sorted(found)
 
 
 def read_archive(folder: Path) -> Tables:
     """Raises `UserError` for a damaged file, or one of a later version."""
-    parts = {name: _read(folder / f"{name}.parquet", name) for name in _FILES}
-    rows = [_with_today(row) for row in parts["runs"].to_pylist()]
-    for row in rows:
+    parts = _parts(folder)
+    rows = []
+    for number, row in enumerate(parts["runs"].to_pylist(), 1):
+        try:
+            rows.append(_with_today(row))
+        except UserError as error:
+            raise UserError(f"{folder / 'runs.parquet'}, row {number}, {error}") from None
+        row = rows[-1]
         row["folder"] = str(folder / row["run_id"])
         if row["flops"] is not None:
             row["flops"] = int(row["flops"])  # whole, though they outgrow 64 bits
     curves, evaluations = (_joined(parts[name], name, folder) for name in _LOGS)
-    return Tables.of(rows, curves, evaluations)
+    return Tables.of(_at_their_own_rates(rows), curves, evaluations)
+
+
+def _at_their_own_rates(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Imported runs, with 0 for learning rates that no comparison goes by: those of arms with names
+    that were each trained at a rate of its own, and those that are not known."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["config"] is None:
+            groups.setdefault((row["group"], row["eval_set"]), []).append(row)
+    for own in groups.values():
+        rates: dict[str, set[float | None]] = {}
+        for row in own:
+            rates.setdefault(row["arm"], set()).add(row["learning_rate"])
+        different = set().union(*rates.values())
+        named = any(row["named_arm"] for row in own) and len(different) > 1
+        if (named or None in different) and all(len(found) == 1 for found in rates.values()):
+            for row in own:
+                row["learning_rate"] = 0.0
+    return rows
 
 
 def _with_today(row: dict[str, Any]) -> dict[str, Any]:
-    """With the columns of today, as they follow from what the run is."""
-    if row.get("config") is not None:
-        return {**row, **of_config(json.loads(row["config"]), json.loads(row["data"]))}
-    return {**row, **SuperpositionSetting.of_row(row).columns()}
+    """Compute today's columns from what the run is. Raises `UserError` that names the column."""
+    if row["config"] is not None:
+        found = {}
+        for column, schema in (("config", _CONFIG), ("data", _DATA)):
+            try:
+                found[column] = schema.validate_json(row[column] or "null")
+            except ValidationError as error:
+                raise UserError(f"column {column}: {first_problem(error)}") from None
+        from_dict(of_record(found["config"]), "column config")
+        return {**row, **of_config(**found)}
+    setting = SuperpositionSetting.of_row(row)
+    method = "baseline" if setting.is_baseline else "superposition"
+    return {**row, **setting.columns(), "method": method, "arm": setting.label}
 
 
 def _joined(part: pa.Table, name: str, folder: Path) -> pd.DataFrame:
@@ -77,66 +153,208 @@ def _joined(part: pa.Table, name: str, folder: Path) -> pd.DataFrame:
     return table
 
 
-def add_to_archive(folder: Path, tables: Tables) -> list[str]:
-    """Write runs into an archive, new or there already; a run that is in it is replaced. Returns
-    their ids, in order.
+def add_to_archive(
+    folder: Path, tables: Tables, beside: Callable[[Path], None] | None = None
+) -> Added:
+    """Write runs into an archive, new or there already. A run that is in it is replaced. All of it
+    is written, or nothing is.
 
-    Raises `UserError` where two of the runs have one id.
+    beside: writes what lies beside the tables, such as questions, into the folder that it is given.
+
+    Raises `UserError` where two of the runs have one id, or a cell cannot be stored.
     """
     ids = dict(zip(tables.runs["folder"], tables.runs["run_id"], strict=True))
-    twice = tables.runs["run_id"][tables.runs["run_id"].duplicated()]
-    if len(twice):
-        raise UserError(f"run {twice.iloc[0]!r} is there twice; give each run an id of its own")
-    written = {
-        "runs": tables.runs,
-        "curves": tables.curves.assign(run_id=tables.curves["folder"].map(ids).astype("str")),
-        "evaluations": tables.evaluations.assign(
-            run_id=tables.evaluations["folder"].map(ids).astype("str")
-        ),
-    }
-    there = folder / "runs.parquet"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (*_LOGS, "runs"):  # what the others belong to comes last
-        part = _arrow(written[name], name)
-        if there.is_file() and (folder / f"{name}.parquet").is_file():
-            old = _read(folder / f"{name}.parquet", name)
-            kept = [run not in ids.values() for run in old["run_id"].to_pylist()]
-            part = pa.concat_tables([old.filter(pa.array(kept, pa.bool_())), part])
-        by = [("run_id", "ascending")] + [("step", "ascending")] * (name != "runs")
-        order = pc.sort_indices(part, sort_keys=by)
-        with written_atomically(folder / f"{name}.parquet") as file:
-            pq.write_table(part.take(order), file, compression="zstd", compression_level=19)
-    return sorted(ids.values())
+    new = {"runs": tables.runs}
+    for name, table in (("curves", tables.curves), ("evaluations", tables.evaluations)):
+        new[name] = table.assign(run_id=table["folder"].map(ids).astype("str"))
+    parts = {}
+    for name, table in new.items():
+        cells = {column.name: table[column.name].tolist() for column in _FILES[name]}
+        parts[name] = _checked(cells, name, name)
+    with disk_errors_named(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder):
+            there = any((folder / f"{name}.parquet").exists() for name in _FILES)
+            old = _parts(folder) if there else {}
+            staged = folder / _STAGED
+            shutil.rmtree(staged, ignore_errors=True)
+            staged.mkdir()
+            for name, part in parts.items():
+                if there:
+                    again = pc.is_in(old[name]["run_id"], parts["runs"]["run_id"])
+                    part = pa.concat_tables([old[name].filter(pc.invert(again)), part])
+                by = [("run_id", "ascending")] + [("step", "ascending")] * (name != "runs")
+                order = pc.sort_indices(part, sort_keys=by)
+                with written_atomically(staged / f"{name}.parquet") as file:
+                    pq.write_table(part.take(order), file, compression="zstd", compression_level=19)
+            if beside is not None:
+                beside(staged)
+            staged.rename(folder / _READY)
+            _finish(folder)
+    before = set(old["runs"]["run_id"].to_pylist()) if there else set()
+    written = set(ids.values())
+    return Added(sorted(written), sorted(before & written), sorted(before - written))
 
 
-def _arrow(table: pd.DataFrame, name: str) -> pa.Table:
-    values = {}
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Wait until no other process writes, and finish what a killed one had ready."""
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        take(descriptor, folder, EXCLUSIVE, wait=True)
+        _finish(folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _finish(folder: Path) -> None:
+    ready = folder / _READY
+    if ready.is_dir():
+        for path in sorted(ready.iterdir()):
+            os.replace(path, folder / path.name)
+        ready.rmdir()
+
+
+def _parts(folder: Path) -> dict[str, pa.Table]:
+    """The three tables as one writer left them."""
+    paths = {name: folder / f"{name}.parquet" for name in _FILES}
+    while True:
+        if (folder / _READY).is_dir():
+            with disk_errors_named(folder), _locked(folder):
+                pass
+        with ExitStack() as stack:
+            try:
+                files = {name: stack.enter_context(path.open("rb")) for name, path in paths.items()}
+            except OSError as error:
+                raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from None
+            parts = {name: _read(file, paths[name], name) for name, file in files.items()}
+            # Another process may have replaced them in between.
+            same = (
+                os.path.samestat(os.fstat(file.fileno()), paths[name].stat())
+                for name, file in files.items()
+            )
+            if all(same) and not (folder / _READY).is_dir():
+                return parts
+
+
+def _read(file: IO[bytes], path: Path, name: str) -> pa.Table:
+    """The table in today's columns; those that an older file lacks are empty."""
+    columns = {column.name: column for column in _FILES[name]}
+    try:
+        parquet = pq.ParquetFile(file)
+        there = parquet.schema_arrow.names
+        if parquet.metadata.num_rows > _MOST_ROWS:
+            raise UserError(f"{path}: has more than {_MOST_ROWS:,} rows; divide it")
+        twice = [one for one in columns if there.count(one) > 1]
+        missing = [
+            one
+            for one, column in columns.items()
+            if one not in there and not column.optional and one not in _FOLLOWS
+        ]
+        for kind, wrong in (("is there twice", twice), ("is missing", missing)):
+            if wrong:
+                raise UserError(f"{path}: column {wrong[0]!r} {kind}; restore the file")
+        version = (parquet.schema_arrow.metadata or {}).get(_VERSION, b"").decode()
+        if version != str(SCHEMA_VERSION):
+            raise UserError(
+                f"{path}: schema version {version or 'not stated'}, but this version of tst_study "
+                f"knows {SCHEMA_VERSION}; use the version that wrote it"
+            )
+        table = parquet.read([one for one in there if one in columns])
+        table.validate(full=True)
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({first_line(error)}); restore it") from None
+    return _checked({one: table[one] for one in table.column_names}, name, path)
+
+
+def _checked(cells: dict[str, Any], name: str, path: Path | str) -> pa.Table:
+    """A table in today's columns, of lists or Arrow arrays.
+
+    Raises `UserError` that names file, row, column and value of the first cell that is not allowed.
+    """
+    rows = len(next(iter(cells.values()), ()))
+    made = {}
     for column in _FILES[name]:
-        cells = [None if pd.isna(value) else value for value in table[column.name].tolist()]
-        if column.kind == "number":
-            cells = [None if value is None else float(value) for value in cells]
-        values[column.name] = cells
-    return pa.table(values, schema=_schema(name))
+        if (values := cells.get(column.name)) is None:
+            made[column.name] = pa.nulls(rows, _TYPES[column.kind])
+            continue
+        made[column.name] = _fitting(values, column)
+        if made[column.name] is None:
+            row = next(i for i in range(rows) if _fitting(values[i : i + 1], column) is None)
+            cell = values[row] if isinstance(values, list) else values[row].as_py()
+            said = f"{short(cell)} is not {_WANTED[column.kind]}"
+            said = "is empty; fill it in" if cell is None else said
+            raise UserError(f"{path}, row {row + 1}, column {column.name}: {said}")
+    table = pa.table(made, schema=_schema(name))
+    if name == "runs":
+        _check_runs(table, path)
+    return table
+
+
+def _fitting(values: Any, column: Column) -> Any:
+    """Values as an array of the column's Arrow type; None where the schema does not allow one."""
+    kind, number = _TYPES[column.kind], column.kind == "number"
+    try:
+        if isinstance(values, list):
+            cells = [float(one) if number and one is not None else one for one in values]
+            values = pa.array(cells, from_pandas=True)
+        of = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+        text = pa.types.is_string(of) or pa.types.is_large_string(of)
+        numeric = pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of)
+        known = {"truth": pa.types.is_boolean(of), "text": text, "json": text}
+        if not (known.get(column.kind, numeric) or pa.types.is_null(of)):
+            return None
+        # Counts beyond 2^53 lose digits as floating-point numbers, which is harmless.
+        found = values.cast(kind, safe=not number)
+        allowed = pc.fill_null(_allowed(found, column), column.optional)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        return None
+    return None if pc.any(pc.invert(allowed)).as_py() else found
+
+
+def _allowed(values: Any, column: Column) -> Any:
+    """Whether each cell is within the schema's bounds."""
+    if column.kind == "whole":
+        return pc.greater_equal(values, 0)
+    if column.kind == "number":
+        return pc.is_finite(values)
+    if column.kind == "text":
+        return pc.less_equal(pc.utf8_length(values), _LONGEST_TEXT)
+    if column.kind == "json":
+        fine = [None if one is None else _is_json(one) for one in values.to_pylist()]
+        return pa.array(fine, pa.bool_())
+    return pc.equal(values, values)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        from_json(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_runs(table: pa.Table, path: Path | str) -> None:
+    """Raises `UserError` for an id that is no file name or there twice, and an unknown state."""
+    seen: set[str] = set()
+    for row, (run, state) in enumerate(
+        zip(table["run_id"].to_pylist(), table["state"].to_pylist(), strict=True), 1
+    ):
+        if not is_file_name(run):
+            raise UserError(
+                f"{path}, row {row}, column run_id: {short(run)} is no name of a folder"
+            )
+        if run in seen:
+            raise UserError(f"{path}, row {row}, column run_id: {run!r} is there twice; rename one")
+        seen.add(run)
+        try:
+            _STATE.validate_python(state)
+        except ValidationError as error:
+            said = first_problem(error)
+            raise UserError(f"{path}, row {row}, column state: {short(state)}: {said}") from None
 
 
 def _schema(name: str) -> pa.Schema:
     fields = [(column.name, _TYPES[column.kind]) for column in _FILES[name]]
     return pa.schema(fields, metadata={_VERSION: str(SCHEMA_VERSION).encode()})
-
-
-def _read(path: Path, name: str) -> pa.Table:
-    """In today's columns; what an older file lacks is missing."""
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{path}: cannot be read ({error}); restore it") from None
-    version = (table.schema.metadata or {}).get(_VERSION, b"").decode()
-    if version != str(SCHEMA_VERSION):
-        raise UserError(
-            f"{path}: schema version {version or 'not stated'}, but this version of tst_study "
-            f"knows {SCHEMA_VERSION}; use the version that wrote it"
-        )
-    for field in _schema(name):
-        if field.name not in table.column_names:
-            table = table.append_column(field, pa.nulls(len(table), field.type))
-    return table.select(_schema(name).names).cast(_schema(name))

@@ -1,11 +1,12 @@
 """Columns of the three tables, with their kinds and units: `docs/tables.md` is made from them.
 
-What tells one setting of superposition from another is `superposition_setting.DEPARTURES`, and so
+What tells one setting of superposition from another is `superposition_setting.ABLATIONS`, and so
 are its columns here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from tst_study.config.superposition_setting import DEPARTURES, SuperpositionSetting
+from tst_study.config.superposition_setting import ABLATIONS, SuperpositionSetting
 
 Kind = Literal["text", "whole", "number", "truth", "json"]
 
@@ -22,15 +23,20 @@ Kind = Literal["text", "whole", "number", "truth", "json"]
 class Column:
     name: str
     kind: Kind
-    """json: text that holds JSON."""
+    """`whole` numbers are at least 0, `number`s finite; `json` is text that holds JSON."""
     words: str
     """Meaning and unit. Losses are in nats per token, times in seconds, sizes in tokens."""
+    optional: bool = True
+    """Whether a cell may be missing."""
 
 
 def _columns(text: str) -> tuple[Column, ...]:
-    """One a line: name, kind, words."""
+    """One column for each line: name, kind (with `!` where no cell may be missing), words."""
     found = (line.split(None, 2) for line in text.strip().splitlines())
-    return tuple(Column(name, kind, " ".join(words)) for name, kind, *words in found)  # type: ignore[arg-type]
+    return tuple(
+        Column(name, kind.rstrip("!"), " ".join(words), not kind.endswith("!"))  # type: ignore[arg-type]
+        for name, kind, *words in found
+    )
 
 
 _SETTING = tuple(
@@ -42,23 +48,23 @@ _SETTING = tuple(
         if one.key
         else "of an imported run, what it is called where that is not `baseline`",
     )
-    for one in DEPARTURES
+    for one in ABLATIONS
 )
 
 RUNS = (
     *_columns(
         """
-run_id text name of the run folder, unique in an archive
-study text
-name text
-role text for people; what a run is follows from its settings
-state text queued, running, preempted, diverged, done or failed
-message text why, where it did not end well
-step whole steps done
-seed whole
+run_id text! name of the run folder, unique in an archive
+study text!
+name text!
+role text! for people; what a run is follows from its settings
+state text! queued, running, preempted, diverged, done or failed
+message text! why, where it did not end well
+step whole! steps done
+seed whole missing where it is not known: such runs are compared unpaired
 data_seed whole of the order of the text
-method text baseline (no step is superposed, nothing else is changed) or superposition
-arm text what is compared: the label of the setting; of an imported run anything
+method text! baseline (no step is superposed, nothing else is changed) or superposition
+arm text! what is compared: the label of the setting; of an imported run anything
 layers whole
 hidden_size whole
 attention_heads whole
@@ -66,28 +72,28 @@ key_value_heads whole
 feed_forward_size whole
 vocabulary_size whole
 experts whole
-parameters whole
+parameters whole!
 active_parameters whole for one token; fewer than `parameters` in a mixture of experts
-steps whole planned
-superposed_steps whole
-bag_size whole s; 1 for a baseline
-step_ratio number r, as the whole number of steps makes it
+steps whole! planned
+superposed_steps whole!
+bag_size whole! s; 1 for a baseline
+step_ratio number! r, as the whole number of steps makes it
 """
     ),
     *_SETTING,
     *_columns(
         """
-corpus text a label for people: the training folders' own names; `group` tells data apart
-learning_rate number peak
+corpus text! a label for people: the training folders' own names; `group` tells data apart
+learning_rate number peak; read as 0 where arms of another trainer each have their own
 schedule text
 sequences whole per step
 sequence_length whole latent positions
-raw_tokens whole planned, as the next four
-latent_tokens whole
+raw_tokens whole! planned, as the next four
+latent_tokens whole!
 unique_raw_tokens whole in the training text
-data_multiplier number raw over latent tokens: 1 + r(s − 1) for full superposition
-flops number
-training_seconds number without evaluation and checkpoints, over all launches
+data_multiplier number! raw over latent tokens: 1 + r(s − 1) for full superposition
+flops number!
+training_seconds number without evaluation and checkpoints, over all launches; as logged
 tokens_per_second number raw tokens over training seconds, over the whole run so far
 epochs number
 last_train_loss number
@@ -101,30 +107,30 @@ evaluated_step whole
 evaluated_phase text
 annealed truth whether the learning rate had decayed
 optimal_nats_per_token number entropy of the held-out text, where it was generated and is known
-exclusion text why a person took the run out (`exclusions.csv`); empty for all others
-dropped_rows whole rows of the logs that a later launch wrote again
-segments whole launches
+exclusion text! why a person took the run out (`exclusions.csv`); empty for all others
+dropped_rows whole! rows of the logs that a later launch wrote again
+segments whole! launches
 code text git commits of the launches, `+` after one with uncommitted changes
 devices text
 device_count whole of the last launch that named any
-group text runs that differ at most in arm, seeds and learning rate
-family text the same, whatever the number of steps
-fingerprint text sha256 of everything that changes the result
+group text! runs that differ at most in arm, seeds and learning rate
+family text! the same, whatever the number of steps
+fingerprint text! sha256 of everything that changes the result
 config json resolved config; of a path only the last name
 data json fingerprints of corpora, tokenizer and held-out text
-launches json of each launch: code, versions, devices, where it began, why it ended
+launches json of each launch: code, versions, devices, where it began, when, why it ended
 """
     ),
 )
 CURVES = _columns(
     """
-step whole this many steps had been done
-phase text superposition or recovery
-raw_tokens whole read so far
-latent_tokens whole
-flops number so far
-bag_size whole of this step
-loss_name text `next_token`, or the bag loss by its name: the two are never the same quantity
+step whole! this many steps had been done
+phase text! superposition or recovery
+raw_tokens whole! read so far
+latent_tokens whole!
+flops number! so far
+bag_size whole! of this step
+loss_name text! `next_token`, or the bag loss by its name: the two are never the same quantity
 loss number nats, mean over the step's micro-batches and ranks
 epochs number
 learning_rate number
@@ -138,19 +144,19 @@ moe json routing of a mixture of experts in this step
 )
 EVALUATIONS = _columns(
     """
-step whole
-phase text
-raw_tokens whole
-latent_tokens whole
-flops number
-eval_set text name and fingerprint of what it was measured on; only equal ones may be compared
+step whole!
+phase text!
+raw_tokens whole!
+latent_tokens whole!
+flops number!
+eval_set text! name and fingerprint of what it was measured on; only equal ones may be compared
 nats_per_token number next-token loss on held-out text; missing in rows of a task
 bits_per_byte number
 standard_error number of nats_per_token over held-out sequences; of a task's value over questions
 tokens whole
 document_losses json nats per token of each held-out document
 document_tokens json
-annealed truth whether the learning rate had decayed
+annealed truth! whether the learning rate had decayed
 training_seconds number
 task text missing for the held-out loss that every run logs
 metric text of a task: which number `value` is
@@ -219,6 +225,9 @@ class Tables:
     ) -> Tables:
         """`rows`: of the runs, in `RUN_COLUMNS`, and in their order."""
         runs = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
+        if runs["seed"].isna().any():  # the others would become floating-point numbers
+            seeds = [math.nan if pd.isna(row["seed"]) else row["seed"] for row in rows]
+            runs["seed"] = pd.Series(seeds, runs.index, dtype=object)
         return cls(runs, curves, evaluations, tuple(problems))
 
 

@@ -74,7 +74,9 @@ def excluded_row(run: dict[str, Any], reason: str) -> dict[str, Any]:
 def over_shared_seeds(runs: pd.DataFrame, by: str, value: str) -> pd.DataFrame:
     """`value` by `by` (rows) and seed (columns), of the seeds that all rows have: over different
     seeds a comparison would be one of luck. Of every seed, with gaps, where they share none. Runs
-    of one place in the table are averaged."""
-    table = runs.astype({value: float}).pivot_table(value, index=by, columns="seed")
+    of one place in the table are averaged, and so are those without a seed."""
+    seeds = runs["seed"].where(runs["seed"].notna(), -1)
+    table = runs.assign(seed=seeds).astype({value: float})
+    table = table.pivot_table(value, index=by, columns="seed")
     shared = table.dropna(axis=1)
     return table if shared.empty else shared

@@ -6,38 +6,68 @@ The format follows from the file. Sources of the formats, as read in November 20
 | --- | --- |
 | events | TensorBoard; tags of torchtitan's `components/metrics.py`, Megatron-LM's `training.py` |
 | `.wandb` | `wandb` offline: LevelDB's log format around W&B's protobuf records |
+| `.db` | `trackio`: SQLite, tables `metrics` and `configs` |
+| `meta.yaml` | MLflow's file store: a folder for each run, with a file for each metric |
 | `trainer_state.json` | `transformers.TrainerState` |
 | JSON lines | lingua's `lingua/metrics.py` and `apps/main/eval.py`, nanochat, anyone's |
 | printed lines | Megatron-LM `training_log`; nanoGPT; modded-nanogpt; nanochat `base_train` |
-| CSV, parquet | anyone: wide, long (`key`, `value`), or exported from a page of W&B |
+| CSV, TSV, parquet | anyone: wide, long (`key`, `value`), W&B's exports, a run in each row |
 """
 
 from __future__ import annotations
 
-import csv
-import json
+import math
 import re
+import sqlite3
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import pandas as pd
+from pydantic_core import from_json
 
-from tst_study.analysis.checks import is_number
-from tst_study.analysis.tables.columns import rows_of
-from tst_study.errors import UserError
+from tst_study.analysis.tables.sheets import TABLES, Sheet, ending, lines, read_sheet, unpacked
+from tst_study.errors import UserError, first_line
+from tst_study.text import short
 
 STEP = ("step", "global_step", "_step", "trainer/global_step", "iteration", "iter", "Step")
+FINAL: Mapping[str, tuple[str, ...]] = {
+    "parameters": ("parameters", "params", "n_params", "num_params", "model_size", "N"),
+    "tokens": ("tokens", "n_tokens", "num_tokens", "training_tokens", "train_tokens", "D"),
+    "flops": ("flops", "training_flops", "compute", "C"),
+    "nats_per_token": ("nats_per_token", "final_loss", "val_loss", "eval_loss", "loss"),
+}
+"""By fact, the names that a table of finished runs gives it; the first that it has counts."""
 _RUN = ("run", "run_id", "Run", "name", "Name")
 _KEY = ("key", "metric", "tag", "variable")
 _UNNAMED: tuple[str, ...] = ("metrics", "metrics.eval", "metrics.validation", "trainer_state")
-_UNNAMED += ("log", "train")
+_UNNAMED += ("log", "train", "meta")
 _UNNAMED += ("output", "stdout", "history", "events")
 """Names of files that say nothing of the run: their folder does."""
 _LOOK = 1 << 20
 """Bytes in which a text must show a line of a known program; code is printed above some logs."""
+_ELSEWHERE = {
+    ".aim": "is a store of Aim; write its metrics to a CSV: `aim.Repo(…).query_metrics()`",
+    ".comet": "is a store of Comet; write its metrics to a CSV: `comet_ml.api.API().get(…)"
+    ".get_metrics()`",
+    "mlflow.db": "is a store of MLflow; write its metrics to a CSV: `mlflow.MlflowClient()"
+    ".get_metric_history(…)`",
+    "dvclive": "is a folder of DVCLive; join its files `plots/metrics/**.tsv` in one CSV with "
+    "columns run, step, key, value",
+}
+"""Stores of trackers that are not read, by what they are called, and how to export them."""
+
+
+class Point(NamedTuple):
+    """A number that was logged. `line` is where, or 0."""
+
+    step: int
+    key: str
+    value: Any
+    line: int
 
 
 @dataclass
@@ -46,16 +76,27 @@ class Log:
 
     run: str
     place: Path
-    points: list[tuple[int, str, Any]] = field(default_factory=list)
-    """Step, the log's own key, value; in the order in which they were written."""
+    points: list[Point] = field(default_factory=list)
+    """In the order in which they were written."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What else the file says, under its own names: of a config, planned steps."""
     named: bool = False
     """Whether a person, or the tracker's own id, says whose log it is."""
+    above: str = ""
+    """The folder that holds the run, or the outermost of several."""
+    final: bool = False
+    """Whether it is a row of a table of finished runs: its one point is the run's end."""
+    row: str = ""
+    """Where it stands in that table."""
+    times: list[float] = field(default_factory=list)
+    """When something was logged, in seconds since 1970."""
 
 
-def read_logs(sources: Iterable[str]) -> list[Log]:
+def read_logs(sources: Iterable[str], columns: Mapping[str, str] | None = None) -> list[Log]:
     """Logs of files and folders. `NAME=PATH` gives all that lies at PATH to the run NAME.
+
+    Args:
+        columns: what a log calls one of our columns, where that is not a usual name.
 
     Raises `UserError` for a source that does not exist, holds no log, or is damaged.
     """
@@ -67,16 +108,24 @@ def read_logs(sources: Iterable[str]) -> list[Log]:
         root = Path(place)
         if not root.exists():
             raise UserError(f"{source}: no such file or folder; give a log, or NAME=PATH of one")
-        logs = [log for path in _files(root) for log in _read(path, root) if log.points]
+        logs = [log for path in _files(root) for log in _read(path, root, columns or {})]
         if not logs:
-            raise UserError(
-                f"{source}: holds no log of a known format with steps; give a CSV with a column "
-                "'step', or see docs/import.md"
-            )
+            raise UserError(f"{source}: {_why_not(root)}")
         for log in logs:
             log.run, log.named = name or log.run, log.named or bool(name)
+            log.run = re.sub(r"[/\\\x00-\x1f]", "-", log.run)  # it names a folder
         found += logs
     return found
+
+
+def _why_not(root: Path) -> str:
+    for path in [root, *sorted(root.rglob("*") if root.is_dir() else ())]:
+        if said := _ELSEWHERE.get(path.name) or _ELSEWHERE.get(path.suffix):
+            return said
+    return (
+        "holds no log of a known format with steps; give a CSV with a column 'step', or one of "
+        "finished runs with parameters, tokens and loss, or see docs/import.md"
+    )
 
 
 def _files(root: Path) -> list[Path]:
@@ -84,44 +133,57 @@ def _files(root: Path) -> list[Path]:
         return [root]
     paths = sorted(path for path in root.rglob("*") if path.is_file())
     # Beside an offline run of W&B lie what the program printed and its settings: twice the same.
-    runs = {path.parent for path in paths if path.suffix == ".wandb"}
-    return [p for p in paths if p.suffix == ".wandb" or not runs.intersection(p.parents)]
+    owners = [path for path in paths if path.suffix == ".wandb" or _is_mlflow(path)]
+    runs = {path.parent for path in owners}
+    return [path for path in paths if path in owners or not runs.intersection(path.parents)]
 
 
-def _read(path: Path, root: Path) -> list[Log]:
+def _read(path: Path, root: Path, columns: Mapping[str, str]) -> list[Log]:
     """Nothing for a file that is no log."""
     reader = _reader(path)
     if reader is None:
         return []
-    log = Log(_name(path, root), path)
+    parts = _parts(path, root)
+    above = parts[0] if len(parts) > 1 else _above(path, root)
+    log = Log("-".join(parts) or _above(path, root), path, above=above)
     try:
-        return list(reader(log))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: cannot be read as a log ({error!r}); remove or mend it") from None
+        found = list(_table(log, columns) if reader is _table else reader(log))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, sqlite3.Error) as error:
+        raise UserError(
+            f"{path}: is a damaged log ({first_line(error)}); remove or mend it"
+        ) from None
+    return [one for one in found if one.points]
 
 
-def _reader(path: Path) -> Callable[[Log], Iterable[Log]] | None:
+def _reader(path: Path) -> Callable[..., Iterable[Log]] | None:
     if "tfevents" in path.name:
         return _events
-    if path.suffix in (".wandb", ".parquet", ".csv"):
-        return {".wandb": _wandb, ".parquet": _table, ".csv": _table}[path.suffix]
+    if path.suffix in (".wandb", ".db"):
+        return _wandb if path.suffix == ".wandb" else _trackio
+    if _is_mlflow(path):
+        return _mlflow
+    if ending(path) in TABLES:
+        return _table
     if path.name == "trainer_state.json":
         return _trainer_state
-    with path.open("rb") as file:
+    with unpacked(path) as file:
         start = file.read(_LOOK).decode(errors="replace")
-    if path.suffix == ".jsonl" or re.match(r"\{.*\}\n", start):
+    if ending(path) == ".jsonl" or re.match(r"\{.*\}\n", start):
         return _json_lines
     return _printed if any(pattern.search(start) for pattern, _ in _LINES) else None
 
 
-def _name(path: Path, root: Path) -> str:
+def _parts(path: Path, root: Path) -> list[str]:
+    """The parts of a run's name: the folders that it lies in, and the file."""
     parts = [*(path.relative_to(root).parent.parts if root.is_dir() else ())]
     parts = [part for part in parts if not part.startswith("checkpoint-")]
-    stem = "events" if "tfevents" in path.name else path.name.removesuffix(path.suffix)
-    if stem not in _UNNAMED:
-        parts.append(stem)
-    above = root.resolve() if root.is_dir() else path.resolve().parent
-    return "-".join(parts) or above.name
+    name = path.name if ending(path) == path.suffix else path.stem
+    stem = "events" if "tfevents" in name else name.removesuffix(ending(path))
+    return parts if stem in _UNNAMED else [*parts, stem]
+
+
+def _above(path: Path, root: Path) -> str:
+    return (root.resolve() if root.is_dir() else path.resolve().parent).name
 
 
 def _events(log: Log) -> Iterator[Log]:
@@ -134,7 +196,10 @@ def _events(log: Log) -> Iterator[Log]:
         for value in event.summary.value:
             # The loader turns scalars of every version into tensors of one number.
             if value.metadata.plugin_data.plugin_name == "scalars":
-                log.points.append((event.step, value.tag, make_ndarray(value.tensor).item()))
+                log.points.append(
+                    Point(event.step, value.tag, make_ndarray(value.tensor).item(), 0)
+                )
+                log.times.append(event.wall_time)
     yield log
 
 
@@ -149,11 +214,11 @@ def _wandb(log: Log) -> Iterator[Log]:
         if record.HasField("run"):
             log.run, log.named = f"{record.run.display_name or 'run'}-{record.run.run_id}", True
         for config in (record.run.config, record.config):
-            log.facts |= {one.key: json.loads(one.value_json) for one in config.update}
+            log.facts |= {one.key: from_json(one.value_json) for one in config.update}
         items = record.history.item
-        row = {one.key or "/".join(one.nested_key): json.loads(one.value_json) for one in items}
+        row = {one.key or "/".join(one.nested_key): from_json(one.value_json) for one in items}
         if row:
-            log.points += _of_row({"_step": record.history.step.num, **row})
+            _add(log, {"_step": record.history.step.num, **row})
     yield log
 
 
@@ -176,54 +241,126 @@ def _leveldb_records(data: bytes, start: int) -> Iterator[bytes]:
             record = b""
 
 
+def _trackio(log: Log) -> Iterator[Log]:
+    """Read a store of November 2026, whose runs have ids, or one from before that."""
+    with closing(sqlite3.connect(f"{log.place.resolve().as_uri()}?mode=ro", uri=True)) as store:
+        if not list(store.execute("SELECT 1 FROM sqlite_master WHERE name = 'metrics'")):
+            return
+        columns = {row[1] for row in store.execute("PRAGMA table_info(metrics)")}
+        mark = "run_id" if "run_id" in columns else "run_name"
+        runs: dict[Any, Log] = {}
+        said = f"SELECT {mark}, run_name, step, timestamp, metrics FROM metrics ORDER BY id"
+        for number, (key, name, step, time, metrics) in enumerate(store.execute(said), 1):
+            run = runs.setdefault(key, Log(str(name), log.place, above=log.above))
+            run.times.append(datetime.fromisoformat(time).timestamp())
+            _add(run, {"step": step, **from_json(metrics)}, number)
+        for key, config in store.execute(f"SELECT {mark}, config FROM configs"):
+            if key in runs:
+                runs[key].facts |= from_json(config)
+    names = [run.run for run in runs.values()]
+    for key, run in runs.items():
+        if names.count(run.run) > 1:
+            run.run += f"-{key[:8]}"
+        yield run
+
+
+def _is_mlflow(path: Path) -> bool:
+    return path.name == "meta.yaml" and (path.parent / "metrics").is_dir()
+
+
+def _mlflow(log: Log) -> Iterator[Log]:
+    meta = dict(line.rstrip().partition(": ")[::2] for line in lines(log.place))
+    log.run = meta.get("run_name", "").strip("'\"") or log.run
+    log.times = [int(meta[key]) / 1000 for key in ("start_time", "end_time") if meta[key] != "null"]
+    folder = log.place.parent
+    for path in sorted((folder / "params").glob("*")):
+        log.facts[path.name] = "".join(lines(path))
+    for path in sorted(path for path in (folder / "metrics").rglob("*") if path.is_file()):
+        key = path.relative_to(folder / "metrics").as_posix()
+        for number, line in enumerate(lines(path), 1):
+            _, value, step = line.split()
+            _add(log, {"step": step, key: float(value)}, number)
+    yield log
+
+
 def _trainer_state(log: Log) -> Iterator[Log]:
     own = log.place.parent
     if own.name.startswith("checkpoint-"):  # a later checkpoint repeats what an earlier one says
         later = [p.parent.name for p in own.parent.glob("checkpoint-*/trainer_state.json")]
         if own.name != max(later, key=lambda name: int(name.rpartition("-")[2])):
             return
-    state = json.loads(log.place.read_text())
+    state = from_json(log.place.read_bytes())
     log.facts["steps"] = state["max_steps"]
-    for row in state["log_history"]:
-        if "train_runtime" not in row:  # of the summary at the end, `train_loss` is a mean
-            log.points += _of_row(row)
+    for number, row in enumerate(state["log_history"], 1):
+        if "train_runtime" in row:  # of the summary at the end, `train_loss` is a mean
+            row = {"step": row["step"], "training_seconds": row["train_runtime"]}
+        _add(log, row, number)
     yield log
 
 
 def _json_lines(log: Log) -> Iterator[Log]:
     """Rows with a step are points, others facts. A torn last line is left out."""
-    lines = log.place.read_text(errors="replace").splitlines()
-    for number, line in enumerate(lines, 1):
+    torn = 0
+    for number, line in enumerate(lines(log.place), 1):
+        if torn:
+            raise UserError(f"{log.place}, line {torn}: is no JSON; mend it")
         try:
-            row = json.loads(line) if line.strip() else {}
+            row = from_json(line) if line.strip() else {}
         except ValueError:
-            if number < len(lines):
-                raise UserError(f"{log.place}, line {number}: is no JSON; mend it") from None
+            torn = number
             continue
-        found = _of_row(row)
-        log.points += found
-        if not found:
+        if not isinstance(row, dict):
+            raise UserError(f"{log.place}, line {number}: {short(row)} is no row with keys")
+        if not _add(log, row, number):
             log.facts |= row
     yield log
 
 
-def _of_row(row: dict[str, Any]) -> list[tuple[int, str, Any]]:
+def _add(log: Log, row: Mapping[str, Any], line: int = 0, where: str = "") -> bool:
+    """Append what a row says; whether it has a step."""
     flat = dict(_flat(row))
-    step = next((flat[name] for name in STEP if name in flat), None)
-    if step is None:
-        return []
-    return [
-        # lingua's `nll` is a mean log-likelihood: it has the other sign.
-        (int(step), key, abs(value) if key.endswith("/nll_per_token") else value)
+    name = next((name for name in STEP if name in flat), None)
+    if name is None:
+        return False
+    step = whole(flat[name])
+    if step is None or not 0 <= step < 2**63:
+        where = where or f"{log.place}, line {line}"
+        raise UserError(f"{where}, {name}: {short(flat[name])} is not a whole number of at least 0")
+    # lingua's `nll` is a mean log-likelihood: it has the other sign.
+    signed = {key: -1 if key.endswith("/nll_per_token") else 1 for key in flat}
+    log.points += [
+        Point(step, key, value if signed[key] > 0 else abs(value), line)
         for key, value in flat.items()
-        if key == "loss_name" or is_number(value) or value != value
+        if value is not None and key != name
     ]
+    return True
 
 
-def _flat(row: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def whole(value: Any) -> int | None:
+    """A whole number however it is written (`30`, `30.0`, `3e1`); None where it is none."""
+    try:
+        return (
+            int(value) if not isinstance(value, float) else int(value) if value % 1 == 0 else None
+        )
+    except (TypeError, ValueError, OverflowError):
+        number = decimal(value)
+        return int(number) if number is not None and number % 1 == 0 else None
+
+
+def decimal(value: Any) -> float | None:
+    """A number, which need not be finite; None where it is none."""
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except OverflowError:
+        return math.inf
+    except (TypeError, ValueError):
+        return None
+
+
+def _flat(row: Mapping[str, Any], above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     for key, value in row.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{above}{key}/")
+        if isinstance(value, dict) and depth < 20:
+            yield from _flat(value, f"{above}{key}/", depth + 1)
         else:
             yield f"{above}{key}", value
 
@@ -250,7 +387,7 @@ _LINES = (
     (  # modded-nanogpt
         re.compile(
             r"step:(?P<step>\d+)/(?P<steps>\d+) (?:val_loss:(?P<nats_per_token>\S+)"
-            r"|train_loss:(?P<loss>\S+)) train_time:"
+            r"|train_loss:(?P<loss>\S+)) train_time:(?P<milliseconds>\d+)?"
         ),
         0,
     ),
@@ -267,59 +404,84 @@ _FACTS = ("steps", "sequences")
 
 
 def _printed(log: Log) -> Iterator[Log]:
-    for line in log.place.read_text(errors="replace").splitlines():
+    for number, line in enumerate(lines(log.place), 1):
         for pattern, more in _LINES:
             if (match := pattern.search(line)) is None:
                 continue
             said = {key: text for key, text in match.groupdict().items() if text is not None}
-            step = int(said.pop("step")) + more
             log.facts |= {key: int(said.pop(key)) for key in _FACTS if key in said}
-            log.points += [(step, key, float(text)) for key, text in said.items()]
+            if "milliseconds" in said:
+                said["training_seconds"] = str(int(said.pop("milliseconds")) / 1000)
+            _add(log, {**said, "step": int(said["step"]) + more}, number)
     yield log
 
 
-def _table(log: Log) -> Iterator[Log]:
-    """A CSV or parquet file with a column of steps; of several runs where a column names them, and
-    of nothing but their ends where it has final losses and each run's number of steps."""
-    table = pd.read_parquet(log.place) if log.place.suffix == ".parquet" else pd.read_csv(log.place)
-    step = next((name for name in STEP if name in table), None)
-    if step is None and "steps" in table and "nats_per_token" in table:
-        table["step"] = table[step := "steps"]
-    if step is None:  # a table of something else
+def _table(log: Log, columns: Mapping[str, str]) -> Iterator[Log]:
+    """A table with a column of steps; of several runs where a column names them. Without steps, one
+    of finished runs, if it has a final loss and says how long each run was."""
+    sheet = read_sheet(log.place)
+    names = sheet.columns
+    step = next((name for name in STEP if name in names), None)
+    run, key = (next((n for n in some if n in names), None) for some in (_RUN, _KEY))
+    if step is None:
+        yield from _finished(sheet, log, run, columns)
         return
-    run, key = (next((n for n in names if n in table), None) for names in (_RUN, _KEY))
-    if step != "steps":
-        table = table.rename(columns={step: "step"})
-    table = table.dropna(subset=["step"])
-    if run is None and any(" - " in str(name) for name in table):
-        parts = [
-            (name, table[["step", column]].dropna().rename(columns={column: key_of}))
-            for column in map(str, table.columns)
-            for name, dash, key_of in [column.rpartition(" - ")]
-            if dash and not column.endswith(("__MIN", "__MAX"))
-        ]
-    elif run is not None:
-        parts = [(str(name), own.drop(columns=run)) for name, own in table.groupby(run)]
-    else:
-        parts = [(log.run, table)]
-    for name, own in parts:
-        if key is not None and "value" in own:
-            rows = [{"step": s, k: v} for s, k, v in own[["step", key, "value"]].to_numpy()]
+    panels = {}  # as W&B exports them: `run - key`
+    if run is None and any(" - " in name for name in names):
+        panels = {name: name.rpartition(" - ")[::2] for name in names if " - " in name}
+    found: dict[str, Log] = {}
+    changing: set[tuple[str, str]] = set()
+    for place, (where, row) in enumerate(sheet.rows()):
+        for name in (step, run):
+            if name is not None and name not in row:
+                raise UserError(f"{where}, {name}: is empty; fill it in or remove the row")
+        own = str(row.pop(run)) if run is not None else log.run
+        parts: dict[str, dict[str, Any]] = {}
+        if panels:
+            for name, (of, what) in panels.items():
+                if name in row and not name.endswith(("__MIN", "__MAX")):
+                    parts.setdefault(of, {step: row[step]})[what] = row[name]
+        elif key is not None and "value" in row:
+            parts[own] = {step: row[step], str(row.pop(key, "")): row.pop("value")}
         else:
-            rows = [row.dropna().to_dict() for _, row in own.iterrows()]
-        facts = next(rows_of(own.loc[:, own.nunique() == 1].dropna()), {})
-        yield Log(name, log.place, [point for row in rows for point in _of_row(row)], facts)
+            parts[own] = row
+        for own, cells in parts.items():
+            one = found.setdefault(own, Log(own, log.place, above=log.above))
+            _add(one, cells, sheet.lines[place], where)
+            for name, cell in row.items():
+                if one.facts.setdefault(name, cell) != cell:
+                    changing.add((own, name))
+    for own, one in found.items():
+        one.facts = {name: cell for name, cell in one.facts.items() if (own, name) not in changing}
+        yield one
 
 
-def read_facts(path: Path) -> dict[str, dict[str, str]]:
-    """A `runs.csv`: facts by run, without empty cells."""
-    try:
-        with path.open(newline="", encoding="utf8") as file:
-            rows = list(csv.DictReader(file))
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read ({error.strerror}); write one with --template"
-        ) from None
-    if any("run" not in row for row in rows):
-        raise UserError(f"{path}: column 'run' is missing; write one with --template")
-    return {row["run"]: {k: v for k, v in row.items() if k != "run" and v} for row in rows}
+def _finished(sheet: Sheet, log: Log, run: str | None, columns: Mapping[str, str]) -> Iterator[Log]:
+    """A run for each row; nothing where the table has no losses or no lengths of runs."""
+    usual = {
+        fact: next((name for name in names if name in sheet.columns), None)
+        for fact, names in FINAL.items()
+    }
+    usual |= {fact: name for fact, name in columns.items() if name in sheet.columns}
+    loss = usual["nats_per_token"]
+    if not (
+        (loss or "bits_per_byte" in sheet.columns) and (usual["tokens"] or "steps" in sheet.columns)
+    ):
+        return
+    seen: dict[str, str] = {}
+    for place, (where, row) in enumerate(sheet.rows()):
+        for name in (loss, run):
+            if name is not None and name not in row:
+                raise UserError(f"{where}, {name}: is empty; fill it in or remove the row")
+        own = (
+            str(row.pop(run))
+            if run is not None
+            else f"{log.run}-{place + 1:0{len(str(len(sheet.lines)))}d}"
+        )
+        if own in seen:
+            raise UserError(f"{where}: run {short(own)} is also in {seen[own]}; rename one of them")
+        seen[own] = where
+        end = {"nats_per_token": row[loss]} if loss is not None else {}
+        row |= {fact: row[name] for fact, name in usual.items() if name in row}
+        points = [Point(0, key, value, sheet.lines[place]) for key, value in (row | end).items()]
+        yield Log(own, log.place, points, row, above=log.above, final=True, row=where)

@@ -1,19 +1,28 @@
-"""Logs of other trainers as the three tables of an archive.
+"""Logs of other trainers, and tables of finished runs, as the three tables of an archive.
 
-What a log does not say comes from `--set` or from a `runs.csv`; nothing is guessed. A log's own
-word is overruled by `--set`, and that by the run's row of `runs.csv`.
+What a log does not say comes from a `runs.csv` or from `--set`; nothing is guessed. A log's own
+word is overruled by the run's row of `runs.csv`, and that by `--set`. A fact that no run has, and
+that not every question needs, is left out: then the runs count as equal in it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from tst_study.analysis.tables.columns import (
     CURVES,
@@ -24,15 +33,17 @@ from tst_study.analysis.tables.columns import (
     rows_of,
     typed,
 )
-from tst_study.analysis.tables.foreign_logs import Log, read_facts, read_logs
+from tst_study.analysis.tables.foreign_logs import FINAL, Log, Point, decimal, read_logs, whole
+from tst_study.analysis.tables.sheets import TABLES, ending, read_sheet
 from tst_study.atomic_files import written_atomically
 from tst_study.config.identity import digest
 from tst_study.config.keys import problem_of
-from tst_study.config.phase_plan import superposed_steps
-from tst_study.config.superposition_setting import DEPARTURES
+from tst_study.config.phase_plan import PhasePlan
+from tst_study.config.superposition_setting import ABLATIONS
 from tst_study.errors import UserError, one_of
 from tst_study.superposition.loss_kinds import BagLossKind, Mode
-from tst_study.text import listed
+from tst_study.superposition.steps import superposed_steps
+from tst_study.text import listed, short
 
 Unit = Literal["nats", "bits", "bits-per-byte", "perplexity"]
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -58,44 +69,61 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "bits_per_byte": ("bits_per_byte", "val/bpb", "val_bpb"),
     "learning_rate": ("learning_rate", "learning-rate", "optim/lr", "lr", "train/learning_rate"),
     "gradient_norm": ("gradient_norm", "grad-norm", "optim/grad_norm", "grad_norm"),
+    "training_seconds": ("training_seconds", "total_training_time", "_runtime"),
     "loss_name": ("loss_name",),
 }
 """By column, the names that known programs give it; the first that a log has counts."""
+LOSSES = ("loss", "nats_per_token")
 BASELINE = "baseline"
 FEW = 3
 """Runs that a message names."""
 
 
+def _whole(value: Any) -> Any:
+    found = whole(value)
+    return value if found is None else found
+
+
+Whole = Annotated[int, BeforeValidator(_whole), Field(lt=2**63)]
+"""However a spreadsheet writes it: 30, 30.0 or 3e1."""
+
+
 class Facts(BaseModel):
     """What must be known of a run to compare it, beside its curves (units: `docs/tables.md`)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_max_length=200)
 
     arm: str | None = None
     """What is compared, where it is not superposition; the others are held against `baseline`."""
-    bag_size: int = Field(ge=1)
+    bag_size: Whole = Field(1, ge=1)
     """s; 1 where `arm` is given."""
     step_ratio: float = Field(ge=0, le=1)
     """r; 0 where `bag_size` is 1."""
-    parameters: int = Field(ge=1)
-    tokens_per_step: int = Field(ge=1)
-    """Positions: with bags of s tokens, s times as many tokens are read."""
-    steps: int = Field(ge=1)
+    parameters: Whole = Field(ge=1)
+    tokens_per_step: Whole = Field(ge=1)
+    """Positions: with bags of s tokens, s times as many tokens are read, unless `mode` is
+    `output_only`."""
+    steps: Whole = Field(ge=1)
     """Planned."""
-    seed: int = Field(ge=0)
-    learning_rate: float = Field(ge=0)
+    seed: Whole | None = Field(None, ge=0)
+    """Pairs a run with its baseline; runs without one are compared unpaired."""
+    learning_rate: float | None = Field(None, ge=0)
     """The peak; from the log where it has one."""
-    corpus: str
-    eval_set: str
+    corpus: str = "text without a name"
+    eval_set: str = "held-out text without a name"
     annealed: bool
     """Whether the learning rate had decayed at the last step."""
 
-    active_parameters: int | None = Field(None, ge=1)
-    flops: float | None = Field(None, gt=0)
+    baseline: str = BASELINE
+    """The name of the arm that the others are compared with."""
+    tokens: float | None = Field(None, ge=1, lt=2**63)
+    """Positions in all, for a table of finished runs that does not have their steps."""
+    active_parameters: Whole | None = Field(None, ge=1)
+    flops: float | None = Field(None, gt=0, lt=1e300)
     """Of the whole training; else 6 · parameters · positions."""
-    sequences: int | None = Field(None, ge=1)
-    sequence_length: int | None = Field(None, ge=1)
-    unique_raw_tokens: int | None = Field(None, ge=1)
+    sequences: Whole | None = Field(None, ge=1)
+    sequence_length: Whole | None = Field(None, ge=1)
+    unique_raw_tokens: Whole | None = Field(None, ge=1)
     bytes_per_token: float | None = Field(None, gt=0)
     """Of the held-out text; for losses per byte."""
     batch: str = ""
@@ -109,20 +137,37 @@ class Facts(BaseModel):
     @classmethod
     def _follows(cls, values: dict[str, Any]) -> dict[str, Any]:
         values = dict(values)
-        if values.get("arm") is not None:
-            values.setdefault("bag_size", 1)
-        if str(values.get("bag_size")) == "1":
+        if whole(values.get("bag_size", 1)) == 1:
             values.setdefault("step_ratio", 0.0)
+        names = ("parameters", "flops", "tokens", "steps", "tokens_per_step")
+        known = (decimal(values.get(name)) for name in names)
+        size, flops, tokens, steps, each = (
+            number if number and 0 < number < most else None
+            for number, most in zip(known, (2**63, 1e300, 2**63, 2**63, 2**63), strict=True)
+        )
+        if tokens is None and size and flops:
+            tokens = flops / 6 / size
+        if tokens and flops:
+            values.setdefault("parameters", round(flops / 6 / tokens))
+        if tokens and "steps" not in values:
+            values["steps"] = max(1, round(tokens / (each or 1)))
+            values.setdefault("tokens_per_step", 1)
+        elif tokens and steps:
+            values.setdefault("tokens_per_step", max(1, round(tokens / steps)))
         return values
 
     @property
-    def superposed_steps(self) -> int:
-        return superposed_steps(self.steps, self.bag_size, self.step_ratio, None)
-
-    def raw_tokens(self, step: Any) -> Any:
-        """Of one step or of many."""
-        bagged = np.minimum(step, self.superposed_steps)
-        return self.tokens_per_step * (step + bagged * (self.bag_size - 1))
+    def plan(self) -> PhasePlan:
+        """The steps as our trainer plans them, with all sequences of a step in a row."""
+        superposed = superposed_steps(self.steps, self.bag_size, self.step_ratio)
+        return PhasePlan(
+            steps=self.steps,
+            superposed_steps=superposed,
+            bag_size=self.bag_size if superposed else 1,
+            mode=self.mode or "full",
+            sequences=1,
+            sequence_length=self.tokens_per_step,
+        )
 
     @property
     def used_flops(self) -> float:
@@ -135,11 +180,21 @@ class Run:
     """All that the logs of one run say."""
 
     name: str
+    where: str
+    """For errors: its name, and its row where a table has one for each run."""
+    above: str
+    """The folder that holds it."""
     facts: dict[str, Any]
     rows: pd.DataFrame
-    """By step, in the columns of `KEYS`."""
+    """By step, in the columns of `KEYS`; of a finished run one row."""
+    final: bool
     twice: int
     """Steps that were written again with another value."""
+    lost: int | None
+    """The step from which on a loss was not finite, to the end."""
+    spikes: int
+    """Losses that were not finite, though later ones were."""
+    launches: list[dict[str, float]]
 
 
 def import_logs(
@@ -147,115 +202,285 @@ def import_logs(
     given: Mapping[str, str],
     facts: Path | None = None,
     columns: Mapping[str, str] | None = None,
-    unit: str = "nats",
+    unit: str | Iterable[str] = "nats",
+    *,
+    arm_from: str | None = None,
+    steps_from: int = 1,
 ) -> Tables:
     """Runs of `sources` (`read_logs`) as tables; their `problems` are what a person should know:
-    steps written twice, losses not found.
+    steps written twice, losses not found, facts that no run has.
 
     Args:
         given: facts of all runs; `facts`: a CSV with a row for each run.
-        columns: of the log, by column of `KEYS`, where it goes by another name.
-        unit: of training and held-out losses.
+        columns: of the log, by column of `KEYS` or by fact, where it goes by another name.
+        unit: of both losses, or `COLUMN=UNIT` of one of them.
+        arm_from: `folder`, where a run's folder is called after its arm.
+        steps_from: what the log calls its first step, 1 or 0.
 
     Raises `UserError` for a missing or wrong fact, which names run and key.
     """
-    one_of(unit, get_args(Unit), "--unit")
-    for name in columns or {}:
-        one_of(name, KEYS, "--column")
+    columns, units = columns or {}, _units([unit] if isinstance(unit, str) else unit)
+    if steps_from not in (0, 1):
+        raise UserError(f"--steps-from {steps_from}: give 0 or 1, the number of the first step")
+    for name in columns:
+        one_of(name, [*KEYS, *FINAL], "--column")
     own = read_facts(facts) if facts else {}
-    logs = read_logs(sources)
-    runs = runs_of_logs(logs, columns or {})
-    there = {key for log in logs for _, key, _ in log.points}
-    for name, key in (columns or {}).items():
+    logs = read_logs(sources, columns)
+    runs = runs_of_logs(logs, columns, 1 - steps_from)
+    there = {key for log in logs for _, key, *_ in log.points}
+    for name, key in columns.items():
         one_of(key, sorted(there), f"--column {name}")
     if unknown := sorted(own.keys() - {run.name for run in runs}):
         raise UserError(f"{facts}: no log of run {unknown[0]!r}; correct it or remove the row")
-    rows, curves, evaluations, problems = [], [], [], []
-    without, early = [], []
-    for run in runs:
-        known = _facts(run, {**run.facts, **given, **own.get(run.name, {})})
-        placed = _placed(run, known, unit)
+    if arm_from is not None:
+        one_of(arm_from, ["folder"], "--arm-from")
+    said = [
+        {
+            **({"annealed": True} if run.final else {}),
+            **({"arm": run.above} if arm_from else {}),
+            **run.facts,
+            **own.get(run.name, {}),
+            **given,
+        }
+        for run in runs
+    ]
+    problems = _left_open(runs, said)
+    rows, curves, evaluations = [], [], []
+    for run, values in zip(runs, said, strict=True):
+        known = _facts(run, values)
+        placed = _placed(run, known, units)
         curves.append(placed.dropna(subset="loss"))
         evaluations.append(placed.dropna(subset="nats_per_token"))
         rows.append(_run_row(run, curves[-1], evaluations[-1], known))
-        if run.twice:
-            problems.append(f"{run.name}: {run.twice} steps written twice; the later counts")
-        if evaluations[-1].empty:
-            without.append(run.name)
-        if rows[-1]["step"] < rows[-1]["steps"]:
-            early.append(f"{run.name} ({rows[-1]['step']:,} of {rows[-1]['steps']:,})")
-    if without:
-        problems.append(
-            f"no held-out loss in {listed(without, FEW)}: nothing can be compared without one at "
-            "the last step; name it with --column nats_per_token=…"
-        )
-    if early:
-        problems.append(
-            f"the log ends before the last step: {listed(early, FEW)}; correct `steps`, or where "
-            "steps are counted from 0, log step + 1"
-        )
-    if BASELINE not in {row["arm"] for row in rows}:
-        problems.append("no run is of the arm 'baseline', which the others are held against")
-    return Tables.of(rows, _frame(curves, CURVES), _frame(evaluations, EVALUATIONS), problems)
+    tables = Tables.of(rows, _frame(curves, CURVES), _frame(evaluations, EVALUATIONS))
+    return Tables.of(rows, tables.curves, tables.evaluations, [*problems, *_noticed(runs, tables)])
 
 
-def write_template(path: Path, sources: Iterable[str], columns: Mapping[str, str]) -> int:
-    """A `runs.csv` with a row for each run and what its logs say; returns the number of runs."""
-    runs = runs_of_logs(read_logs(sources), columns)
-    rows = [{"run": run.name, **run.facts} for run in runs]
+def _left_open(runs: Sequence[Run], said: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say what is assumed of facts that no run has. Raises `UserError` where only some runs have
+    them."""
+    problems = []
+    for keys, words in (
+        (("arm", "bag_size"), "no run says its arm: all are the baseline"),
+        (("corpus",), "no run says its corpus: all are taken to have the same"),
+        (("eval_set",), "no run says its eval_set: all are taken to have the same"),
+    ):
+        lacking = [not any(key in one for key in keys) for one in said]
+        if all(lacking):
+            problems.append(words)
+        elif any(lacking):
+            raise _not_known(runs[lacking.index(True)], keys[0])
+    if unpaired := [run.name for run, one in zip(runs, said, strict=True) if "seed" not in one]:
+        problems.append(f"no seed of {listed(unpaired, FEW)}: compared unpaired")
+    if any(
+        run.final and not {"steps", "tokens_per_step"} & {*one}
+        for run, one in zip(runs, said, strict=True)
+    ):
+        problems.append("steps are not known: one step stands for one position")
+    return problems
+
+
+def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
+    """List what a person should know of the runs: how they ended, what they lack."""
+    problems = [
+        f"{run.name}: {run.twice} steps written twice; the later counts"
+        for run in runs
+        if run.twice
+    ]
+    problems += [
+        f"{run.name}: {run.spikes} losses are not finite, but later ones are"
+        for run in runs
+        if run.spikes
+    ]
+    table = tables.runs
+    measured = set(tables.evaluations["folder"])
+    last = [f"{row['name']} ({row['step']:,} of {row['steps']:,})" for row in rows_of(table)]
+    lost, early, late = (
+        [text for text, wanted in zip(last, which, strict=True) if wanted]
+        for which in (
+            table["state"] == "diverged",
+            table["state"] == "failed",
+            table["step"] > table["steps"],
+        )
+    )
+    without = [name for name in table["name"] if name not in measured]
+    for names, words in (
+        (
+            without,
+            "no held-out loss in {}: nothing can be compared without one at the last step; "
+            "name it with --column nats_per_token=…",
+        ),
+        (lost, "diverged, for the loss is not finite at the end: {}"),
+        (
+            early,
+            "the log ends before the last step: {}; correct `steps`, or, where steps are "
+            "counted from 0, give --steps-from 0",
+        ),
+        (late, "the log goes on after the last step: {}; correct `steps`"),
+    ):
+        if names:
+            problems.append(words.format(listed(names, FEW)))
+    if "baseline" not in set(table["method"]):
+        problems.append(
+            "no run is of the arm 'baseline', which the others are held against; name it so, or "
+            "give --set baseline=ARM"
+        )
+    return problems
+
+
+def write_template(
+    path: Path, sources: Iterable[str], columns: Mapping[str, str], arm_from: str | None = None
+) -> int:
+    """Write a new `runs.csv` with a row for each run and what its logs say; returns the number of
+    runs. Raises `UserError` where there is a file of that name."""
+    if path.exists():
+        raise UserError(
+            f"{path}: is there already, maybe filled in; name another file, or delete it"
+        )
+    runs = runs_of_logs(read_logs(sources, columns), columns)
+    rows = [
+        {"run": run.name, **({"arm": run.above} if arm_from else {}), **run.facts} for run in runs
+    ]
     table = pd.DataFrame(rows, columns=["run", *Facts.model_fields], dtype=object)
     with written_atomically(path) as file:
         file.write(table.to_csv(index=False, lineterminator="\n").encode())
     return len(runs)
 
 
+def read_facts(path: Path) -> dict[str, dict[str, str]]:
+    """Facts by run of a `runs.csv`, without empty cells."""
+    sheet = read_sheet(path)
+    if "run" not in sheet.columns:
+        raise UserError(f"{path}: column 'run' is missing; write a table with --template")
+    for name in sheet.columns:
+        one_of(name, ["run", *Facts.model_fields], f"{path}: column")
+    found: dict[str, dict[str, str]] = {}
+    for where, row in sheet.rows():
+        if (name := row.pop("run", None)) is None:
+            raise UserError(f"{where}, run: is empty; say whose row it is")
+        if name in found:
+            raise UserError(f"{where}: run {short(name)} is there twice; remove a row")
+        try:
+            Facts.model_validate(row)
+        except ValidationError as error:
+            for wrong in error.errors():
+                if wrong["type"] != "missing":  # which may come from elsewhere
+                    key, value = ".".join(map(str, wrong["loc"])), short(wrong["input"])
+                    raise UserError(f"{where}, {key}: {value}: {wrong['msg']}") from None
+        found[name] = row
+    return found
+
+
 def pairs(given: Iterable[str] | None, option: str) -> dict[str, str]:
-    """KEY=VALUE texts. Raises `UserError` for one that is none."""
-    split = [text.partition("=") for text in given or ()]
-    for key, equals, value in split:
+    """Split KEY=VALUE texts. Raises `UserError` for any other text, and for a key given twice."""
+    found: dict[str, str] = {}
+    for key, equals, value in (text.partition("=") for text in given or ()):
         if not (key and equals and value):
             raise UserError(f"{option} {key}{equals}{value}: give KEY=VALUE")
-    return {key: value for key, _, value in split}
+        if key in found:
+            raise UserError(f"{option} {key}: is given twice; keep one")
+        found[key] = value
+    return found
 
 
-def runs_of_logs(logs: Sequence[Log], columns: Mapping[str, str]) -> list[Run]:
+def _units(given: Iterable[str]) -> dict[str, str]:
+    """The unit of each loss."""
+    found = dict.fromkeys(LOSSES, "nats")
+    for text in given:
+        column, named, unit = text.rpartition("=")
+        one_of(unit, get_args(Unit), "--unit")
+        found |= {one_of(column, LOSSES, "--unit"): unit} if named else dict.fromkeys(LOSSES, unit)
+    return found
+
+
+def runs_of_logs(logs: Sequence[Log], columns: Mapping[str, str], later: int = 0) -> list[Run]:
     """Logs of one run put together, in `KEYS`' columns; for a step written twice the later wins.
 
-    Raises `UserError` where logs of one name lie in two folders, or no loss is found.
+    later: added to the number of each step.
+
+    Raises `UserError` where logs of one name are of two runs, or no loss is found.
     """
     merged: dict[str, Log] = {}
     for log in logs:
+        _read_numbers(log, columns)
         first = merged.setdefault(log.run, log)
         if first is log:
             continue
-        one, other = first.place.parent, log.place.parent
-        if one != other and not (log.place.suffix == ".csv" or log.named):
-            raise UserError(f"run {log.run!r}: logs in {one} and {other}; name each: NAME=PATH")
+        apart = first.place.parent != log.place.parent and not log.named
+        if apart or log.final or _contradict(first, log):
+            raise UserError(
+                f"run {short(log.run)}: is in {first.place} and {log.place}; name each: NAME=PATH"
+            )
         first.facts |= log.facts
         first.points += log.points
-    return [_run(merged[name], columns) for name in sorted(merged)]
+        first.times += log.times
+    return [_run(merged[name], columns, later) for name in sorted(merged)]
 
 
-def _run(log: Log, columns: Mapping[str, str]) -> Run:
-    points = pd.DataFrame(log.points, columns=["step", "key", "value"])
-    values = points.groupby(["step", "key"])["value"]
+def _read_numbers(log: Log, columns: Mapping[str, str]) -> None:
+    """Make floats of the values that will be used. Raises `UserError` for one that is no number."""
+    used = {key for name, keys in KEYS.items() for key in (columns.get(name), *keys)}
+    for place, (step, key, value, line) in enumerate(log.points):
+        if key in used and key != "loss_name":
+            if (number := decimal(value)) is None:
+                where = f", line {line}" if line else f", step {step}"
+                raise UserError(f"{log.place}{where}, {key}: {short(value)} is not a number")
+            log.points[place] = Point(step, key, number, line)
+
+
+def _contradict(one: Log, other: Log) -> bool:
+    """Whether two tables say different things of one step: that is no restart."""
+    if other.named or not {ending(one.place), ending(other.place)} <= {*TABLES}:
+        return False
+    known = {(point.step, point.key): point.value for point in one.points}
+    return any(known.get((step, key), value) != value for step, key, value, _ in other.points)
+
+
+def _run(log: Log, columns: Mapping[str, str], later: int) -> Run:
+    points = pd.DataFrame([point[:3] for point in log.points], columns=["step", "key", "value"])
     last = points.drop_duplicates(["step", "key"], keep="last")
     wide = last.pivot(index="step", columns="key", values="value")
     own = {name: (columns[name],) if name in columns else keys for name, keys in KEYS.items()}
+    if log.final:
+        own |= {"loss": ("train_loss",), "nats_per_token": ("nats_per_token",)}
     named = {name: next((key for key in keys if key in wide), None) for name, keys in own.items()}
     if not any(named[column] for column in ("loss", "nats_per_token", "bits_per_byte")):
         there = sorted(map(str, wide))
         raise UserError(
-            f"run {log.run!r}: no loss among {', '.join(there[:12])}; name it with "
+            f"run {short(log.run)}: no loss among {', '.join(there[:12])}; name it with "
             "--column loss=… or nats_per_token=…"
         )
     rows = pd.DataFrame({name: wide.get(key) for name, key in named.items()}, wide.index)
     rows = rows.astype({name: float for name in KEYS if name != "loss_name"})
+    rows = rows.replace([np.inf, -np.inf], np.nan)
     facts = {key: value for key, value in log.facts.items() if key in Facts.model_fields}
     if rows["learning_rate"].notna().any():
         facts.setdefault("learning_rate", float(rows["learning_rate"].max()))
-    twice = int((values.nunique() > 1).groupby("step").any().sum())
-    return Run(log.run, facts, rows, twice)
+    changed = points.astype({"value": str}).groupby(["step", "key"])["value"].nunique() > 1
+    lost: int | None = None
+    spikes = 0
+    for key in filter(
+        None, (named[column] for column in ("loss", "nats_per_token", "bits_per_byte"))
+    ):
+        losses = last[last["key"] == key].sort_values("step")
+        finite = np.isfinite(losses["value"].to_numpy(float))
+        end = int(finite.nonzero()[0].max(initial=-1)) + 1  # of what was finite
+        spikes += int((~finite[:end]).sum())
+        if end < len(finite):
+            step = int(losses["step"].iloc[end]) + later
+            lost = step if lost is None else min(step, lost)
+    launches = [{"start": min(log.times), "end": max(log.times)}] if log.times else []
+    rows.index += 0 if log.final else later
+    twice = int(changed.groupby("step").any().sum())
+    where = f"{log.row}: " * bool(log.row) + f"run {short(log.run)}"
+    return Run(log.run, where, log.above, facts, rows, log.final, twice, lost, spikes, launches)
+
+
+def _not_known(run: Run, *keys: str) -> UserError:
+    return UserError(
+        f"{run.where}: {', '.join(keys)} not known; give --set {keys[0]}=VALUE, or a runs.csv "
+        "(--template writes one)"
+    )
 
 
 def _facts(run: Run, values: Mapping[str, Any]) -> Facts:
@@ -266,11 +491,8 @@ def _facts(run: Run, values: Mapping[str, Any]) -> Facts:
     except ValidationError as error:
         missing = [str(e["loc"][0]) for e in error.errors() if e["type"] == "missing"]
         if missing:
-            raise UserError(
-                f"run {run.name!r}: {', '.join(missing)} not known; give "
-                f"--set {missing[0]}=VALUE, or a runs.csv (--template writes one)"
-            ) from None
-        raise UserError(f"run {run.name!r}: {problem_of(Facts, error)}") from None
+            raise _not_known(run, *missing) from None
+        raise UserError(f"{run.where}: {problem_of(Facts, error)}") from None
 
 
 def _bytes_per_token(run: str, facts: Facts) -> float:
@@ -282,12 +504,14 @@ def _bytes_per_token(run: str, facts: Facts) -> float:
     return facts.bytes_per_token
 
 
-def _placed(run: Run, facts: Facts, unit: str) -> pd.DataFrame:
-    """Its rows with counters and losses in nats per token; what is per byte by the text's bytes per
-    token."""
-    rows, step = run.rows.reset_index(), run.rows.index.to_numpy()
-    for name in ("loss", "nats_per_token"):
+def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
+    """The run's rows with counters, and losses in nats per token."""
+    rows = run.rows.set_axis([facts.steps]) if run.final else run.rows
+    rows = rows.rename_axis("step").reset_index()
+    for name, unit in units.items():
         if unit == "perplexity":
+            if (rows[name] <= 0).any():
+                raise UserError(f"run {run.name!r}: a perplexity of 0 or less in {name}")
             rows[name] = np.log(rows[name])
         elif unit != "nats":
             rows[name] *= np.log(2)
@@ -298,19 +522,19 @@ def _placed(run: Run, facts: Facts, unit: str) -> pd.DataFrame:
         rows["nats_per_token"] = rows["nats_per_token"].fillna(rows["bits_per_byte"] * of_token)
     if facts.bytes_per_token:
         rows["bits_per_byte"] = rows["nats_per_token"] / np.log(2) / facts.bytes_per_token
-    superposed = (step > 0) & (step <= facts.superposed_steps)
+    plan, steps = facts.plan, rows["step"].tolist()
+    counters = pd.DataFrame([plan.counters(step) for step in steps], rows.index)
+    superposed = counters["phase"] == "superposition"
     names = pd.Series(np.where(superposed, "bag loss", "next_token"))
     return rows.assign(
+        **counters,
         loss_name=rows["loss_name"].fillna(names),
         folder=run.name,
-        phase=np.where(superposed, "superposition", "recovery"),
         bag_size=np.where(superposed, facts.bag_size, 1),
-        raw_tokens=facts.raw_tokens(step),
-        latent_tokens=facts.tokens_per_step * step,
-        flops=facts.used_flops * step / facts.steps,
+        flops=facts.used_flops / facts.steps * rows["step"],
         eval_set=facts.eval_set,
         # Before its last step no training has decayed its rate to the end.
-        annealed=facts.annealed & (step >= facts.steps),
+        annealed=facts.annealed & (rows["step"] >= facts.steps),
     )
 
 
@@ -318,14 +542,14 @@ def _run_row(
     run: Run, curve: pd.DataFrame, evaluations: pd.DataFrame, facts: Facts
 ) -> dict[str, Any]:
     """In `RUN_COLUMNS`."""
-    last = int(run.rows.index.max())
-    departures = {one.column: getattr(facts, one.column, None) for one in DEPARTURES}
+    plan, last = facts.plan, facts.steps if run.final else int(run.rows.index.max())
+    ablations = {one.column: getattr(facts, one.column, None) for one in ABLATIONS}
     superposed = {
         "bag_size": facts.bag_size,
-        "superposed_steps": facts.superposed_steps,
+        "superposed_steps": plan.superposed_steps,
         "step_ratio": facts.step_ratio,
-        **departures,
-        "named_arm": None if facts.arm == BASELINE else facts.arm,
+        **ablations,
+        "named_arm": None if facts.arm in (BASELINE, facts.baseline) else facts.arm,
     }
     family = [facts.corpus, f"{facts.parameters:,} parameters"]
     family += [f"{facts.tokens_per_step:,} positions a step", facts.batch]
@@ -336,20 +560,27 @@ def _run_row(
     )
     trained, final = (next(rows_of(table.tail(1)), {}) for table in (curve, evaluations))
     measured = ("nats_per_token", "bits_per_byte", "annealed", "eval_set")
-    raw, latent = int(facts.raw_tokens(facts.steps)), facts.tokens_per_step * facts.steps
+    state, message = "done", ""
+    if run.lost is not None:
+        state, message = "diverged", f"the loss is not finite from step {run.lost:,} on"
+    elif last < facts.steps:
+        state, message = "failed", f"the log ends at step {last:,}"
+    seconds = run.rows["training_seconds"].max()
     return finished(
         facts.steps,
         superposed,
         **known,
         **dict.fromkeys(("run_id", "name", "folder"), run.name),
-        state="done" if last >= facts.steps else "failed",
-        message="" if last >= facts.steps else f"the log ends at step {last:,}",
+        state=state,
+        message=message,
         step=last,
         active_parameters=facts.active_parameters or facts.parameters,
-        raw_tokens=raw,
-        latent_tokens=latent,
-        data_multiplier=raw / latent,
+        raw_tokens=plan.raw_tokens(facts.steps),
+        latent_tokens=plan.latent_tokens(facts.steps),
+        data_multiplier=plan.data_multiplier,
         flops=int(facts.used_flops),
+        training_seconds=seconds if seconds > 0 else None,
+        tokens_per_second=plan.raw_tokens(last) / seconds if seconds > 0 else None,
         last_train_loss=trained.get("loss"),
         last_train_loss_name=trained.get("loss_name"),
         evaluated_step=final.get("step"),
@@ -358,6 +589,7 @@ def _run_row(
         **dict.fromkeys(("code", "devices"), ""),
         dropped_rows=0,
         segments=1,
+        launches=json.dumps(run.launches) if run.launches else None,
         family=label,
         group=f"{label}, {facts.steps:,} steps",
         fingerprint=digest([facts.model_dump(mode="json"), run.rows.to_csv()]),

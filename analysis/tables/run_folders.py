@@ -24,21 +24,22 @@ from tst_study.analysis.tables.columns import (
     typed,
 )
 from tst_study.config.identity import SEEDS, digest, identity_form
-from tst_study.config.superposition_setting import DEPARTURES, SuperpositionSetting
+from tst_study.config.superposition_setting import ABLATIONS, SuperpositionSetting
 from tst_study.errors import UserError
 from tst_study.record.reader import RunRecord, measures, read
 
 VARIED = (
     *SEEDS,
     "superposition",
-    *(one.key for one in DEPARTURES if one.key and not one.of_bags),
+    *(one.key for one in ABLATIONS if one.key and not one.of_bags),
     "optimizer.learning_rate",
     "data.validation",
 )
 """What a comparison varies. Held-out text is left out on purpose: runs evaluated on different text
 belong together and are then refused by name, which says more than finding no partner."""
-FACTS = ("resumed_from", "ended", "code", "versions", "python", "devices", "forked_from")
-"""Of a launch: what a result may depend on, and nothing of whose machine it was."""
+FACTS: tuple[str, ...] = ("resumed_from", "start", "end", "ended", "code", "versions", "python")
+FACTS += ("devices", "forked_from")
+"""Of a launch: what a result may depend on, when it ran, and nothing of whose machine it was."""
 
 
 def read_folders(folders: Sequence[Path]) -> Tables:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import pandas as pd
 from tst_study.analysis.tables.archive import find_archives, read_archive
 from tst_study.analysis.tables.columns import Tables, merged
 from tst_study.analysis.tables.run_folders import read_folders
+from tst_study.analysis.tables.sheets import read_sheet
 from tst_study.errors import UserError
 from tst_study.record.reader import find_run_folders
 
@@ -62,25 +62,27 @@ def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str])
 def _read_exclusions(roots: Iterable[Path]) -> dict[str, str]:
     """Reasons by run id or fingerprint prefix, from every root that has the file.
 
-    Raises `UserError` that names file and line for a missing column, an empty reason, or a
-    fingerprint too short to be meant.
+    Raises `UserError` that names file and line for a missing column, an empty reason, a
+    fingerprint too short to be meant, or a run that is there twice.
     """
     found: dict[str, str] = {}
     for path in (root / EXCLUSIONS for root in roots):
         if not path.is_file():
             continue
-        with open(path, encoding="utf8", newline="") as file:
-            reader = csv.DictReader(file)
-            if not {"run", "reason"} <= set(reader.fieldnames or ()):
-                raise UserError(f"{path}: needs the columns run and reason")
-            for row in reader:
-                run, reason = (row["run"] or "").strip(), (row["reason"] or "").strip()
-                where = f"{path}:{reader.line_num}"
-                if not reason:
-                    raise UserError(f"{where}: {run or 'a line'} has no reason; give one")
-                if len(run) < _SHORTEST:
-                    raise UserError(f"{where}: {run!r} is too short; give eight characters or more")
-                found[run] = reason
+        sheet = read_sheet(path)
+        if not {"run", "reason"} <= set(sheet.columns):
+            raise UserError(f"{path}: needs the columns run and reason")
+        own: dict[str, str] = {}
+        for where, row in sheet.rows():
+            run, reason = row.get("run", ""), row.get("reason")
+            if reason is None:
+                raise UserError(f"{where}: {run or 'a line'} has no reason; give one")
+            if len(run) < _SHORTEST:
+                raise UserError(f"{where}: {run!r} is too short; give eight characters or more")
+            if run in own:
+                raise UserError(f"{where}: {run} is there twice; keep one reason")
+            own[run] = reason
+        found |= own
     return found
 
 

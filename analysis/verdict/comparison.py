@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
 from tst_study.analysis.verdict.decide import Contrast, Estimate, block, decide
 from tst_study.analysis.verdict.planned import asked_contrasts
@@ -22,6 +22,7 @@ from tst_study.analysis.verdict.question import Question
 from tst_study.analysis.wording import told_apart
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.errors import UserError
 
 SAME = ("group", "learning_rate", "eval_set")
 """What the two runs of a pair share, beside their seeds."""
@@ -32,6 +33,8 @@ SAME_BUT_LENGTH = ("family", "learning_rate", "eval_set")
 
 _SHARED: tuple[str, ...] = ("group", "family", "corpus", "steps", "learning_rate", "eval_set")
 _SHARED += ("flops", "setting", *SETTING, "data_multiplier")
+COPIED_ROWS = 3
+"""Rows from which on two equal curves are no coincidence."""
 PAIR_COLUMNS: tuple[str, ...] = (*_SHARED, "seed", "baseline", "superposed", "gain")
 PAIR_COLUMNS += ("baseline_folder", "superposed_folder")
 TABLE_COLUMNS: tuple[str, ...] = (*_SHARED, "seeds", "comparisons", "baseline", "superposed")
@@ -65,11 +68,11 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
     baselines = list(rows_of(kept[kept["method"] == "baseline"]))
     pairs: list[dict[str, Any]] = []
     for run in rows_of(kept[kept["method"] == "superposition"]):
-        partner = _partner(run, baselines)
-        if isinstance(partner, str):
-            excluded.append(excluded_row(run, partner))
+        partners = _partners(run, baselines)
+        if isinstance(partners, str):
+            excluded.append(excluded_row(run, partners))
         else:
-            pairs.append(_pair(run, partner))
+            pairs.append(_pair(run, partners))
     lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
     planned = decide(asked_contrasts(kept, lost, questions))
     studies = [one.within for one in questions if one.within]
@@ -83,12 +86,32 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
     )
 
 
+def refuse_copies(tables: Tables) -> None:
+    """Raise `UserError` where two runs of different seeds have one and the same training curve: as
+    further seeds, copies would make every interval too short."""
+    curves = tables.curves.dropna(subset="loss")
+    rows = pd.util.hash_pandas_object(curves[["step", "loss"]], index=False)
+    marks = rows.groupby(curves["folder"].astype(str)).agg(["sum", "size"])
+    runs = tables.runs[["folder", "run_id", "seed"]].merge(
+        marks, left_on="folder", right_index=True
+    )
+    for _, same in runs[runs["size"] >= COPIED_ROWS].groupby(["sum", "size"]):
+        different = same.drop_duplicates("seed")
+        if len(different) > 1:
+            first, second = different["run_id"].iloc[:2]
+            seeds = " and ".join(map(str, different["seed"].iloc[:2]))
+            raise UserError(
+                f"runs {first!r} and {second!r}: seeds {seeds}, but the same training curve in "
+                "every row; remove the copy, or correct its seed"
+            )
+
+
 def paired_once(
     kept: pd.DataFrame, excluded: list[dict[str, Any]]
 ) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """`eligible` runs without those that share setting and seed: nothing says which of them is
-    whose pair, and as further seeds they would make an interval too short."""
-    twice = kept.duplicated([*PAIRED, *SETTING], keep=False)
+    """Leave out `eligible` runs that share setting and seed: nothing says which of them is whose
+    pair, and as further seeds they would make an interval too short. Runs without seeds stay."""
+    twice = kept.duplicated([*PAIRED, *SETTING], keep=False) & kept["seed"].notna()
     reason = "another run has its setting, rate and seed; say by seed what tells them apart"
     return kept[~twice], excluded + [excluded_row(run, reason) for run in rows_of(kept[twice])]
 
@@ -100,14 +123,16 @@ def alike(
     return table[np.logical_and.reduce([table[name] == row[name] for name in names])]
 
 
-def _partner(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any] | str:
-    """The baseline of a superposed run, or what keeps every candidate from being it."""
+def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict[str, Any]] | str:
+    """The baseline of a superposed run (all of them, where runs have no seeds), or the reason why
+    there is none."""
+    seed = "without a seed" if pd.isna(run["seed"]) else f"of its seed {run['seed']}"
     narrowing = (
         ("group", "of the same data, model, steps, batch and schedule"),
         ("learning_rate", f"at its learning rate {run['learning_rate']:g}"),
         ("eval_set", f"evaluated on the same held-out text ({_held_out(run)})"),
         ("flops", "of equal FLOPs"),
-        ("seed", f"of its seed {run['seed']}"),
+        ("seed", seed),
         ("data_seed", f"that reads its text in the order of data_seed {run['data_seed']}"),
     )
     for column, words in narrowing:
@@ -116,11 +141,13 @@ def _partner(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, 
             near = _nearest(run, baselines) if column == "group" else ""
             return f"no finished baseline {words}{near}"
         baselines = same
-    return baselines[0]
+    return baselines if pd.isna(run["seed"]) else baselines[:1]
 
 
 def _equal(one: Any, other: Any) -> bool:
-    return bool(one == other or (pd.isna(one) and pd.isna(other)))
+    if pd.isna(one) or pd.isna(other):
+        return bool(pd.isna(one) and pd.isna(other))
+    return bool(one == other)
 
 
 def _held_out(run: dict[str, Any]) -> str:
@@ -140,16 +167,19 @@ def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
     return f" (the nearest has {'; '.join(nearest)})" if nearest else ""
 
 
-def _pair(run: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
+def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any]:
+    """A row of `pairs`; several baselines are averaged."""
     run = {**run, "setting": SuperpositionSetting.of_row(run).label}
+    loss = sum(one["nats_per_token"] for one in baselines) / len(baselines)
     return {
         **{column: run[column] for column in (*_SHARED, "seed", "data_seed")},
-        "baseline": baseline["nats_per_token"],
+        "baseline": loss,
         "superposed": run["nats_per_token"],
-        "gain": baseline["nats_per_token"] - run["nats_per_token"],
-        "baseline_folder": baseline["folder"],
+        "gain": loss - run["nats_per_token"],
+        "baseline_folder": baselines[0]["folder"],
         "superposed_folder": run["folder"],
-        "run_ids": (baseline["run_id"], run["run_id"]),
+        "run_ids": (*(one["run_id"] for one in baselines), run["run_id"]),
+        "block": block(run),
     }
 
 
@@ -163,7 +193,7 @@ def _settings(
     found = []
     baselines = kept[kept["method"] == "baseline"]
     for members in settings.values():
-        members.sort(key=lambda pair: pair["seed"])
+        members.sort(key=lambda pair: -1 if pd.isna(pair["seed"]) else pair["seed"])
         first = members[0]
         against = alike(baselines, first, (*SAME, "flops"))
         tried = alike(lost, first, SAME[:2])
@@ -173,14 +203,11 @@ def _settings(
             **first,
             "baseline": sum(pair["baseline"] for pair in members) / len(members),
             "superposed": sum(pair["superposed"] for pair in members) / len(members),
-            "run_ids": tuple(name for pair in members for name in pair["run_ids"]),
+            "run_ids": tuple(dict.fromkeys(name for pair in members for name in pair["run_ids"])),
         }
-        baseline_name = " ".join(str(first[name]) for name in (*SAME, "flops"))
         cell = Contrast(
             name=f"{first['setting']}, {first['corpus']}, {first['steps']:,} steps",
-            arm=f"{baseline_name} {of_setting}",
-            against=baseline_name,
-            losses=pd.Series({block(pair): pair["superposed"] for pair in members}),
+            losses=pd.Series({pair["block"]: pair["superposed"] for pair in members}),
             against_losses=pd.Series(
                 against["nats_per_token"].astype(float).tolist(), list(map(block, rows_of(against)))
             ),

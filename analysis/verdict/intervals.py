@@ -1,147 +1,128 @@
-"""Simultaneous intervals for differences between arms, from a loss for each arm and seed.
+"""Intervals of gains: paired differences whose variances are moderated within a family.
 
-Two linear models (loss ~ arm, or loss ~ arm + seed) by two ideas of the noise (one variance for all
-arms, or a variance for each). A variance for each arm comes from the squared residuals by their
-expectation (MINQUE; Rao, 1971), which is Grubbs' estimator (1948) where every arm has every seed,
-and the sample variance where seeds are no blocks. A contrast's degrees of freedom are
-Satterthwaite's; the family's joint quantile is that of the multivariate t with the contrasts' own
-correlations (Hasler and Hothorn, 2008). `benchmarks/verdict_coverage.py` simulates all four.
+A contrast's gain is the mean of its paired differences over the seeds that both arms have. Its
+variance is that of its own differences, averaged with the family's typical variance, which counts
+for at most a third as much (empirical Bayes: Smyth, 2004); Bonferroni's allowance makes a family's
+intervals hold together. This is the method `moderated-1`. `benchmarks/verdict_coverage.py`
+simulates it and shows why the family counts for no more.
 """
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import optimize, special, stats
-from scipy.stats import qmc
+import pandas as pd
+from scipy import optimize, special
 
-LEVEL = 0.95
-_FLOOR = 0.1
-"""Of the mean variance: no arm's variance is taken to be smaller. An estimate from residuals can be
-negative."""
+FEWEST_SEEDS = 3
+"""Two seeds allow no claim: at one degree of freedom the interval is wider than any effect."""
+FAMILY_SHARE = 1 / 3
+"""The most that the family's degrees of freedom may be, relative to a contrast's own. With more, a
+family whose arms differ tenfold in spread covers less than .93."""
+UNPAIRED = "unpaired "
+"""How the label of a run without a seed begins, in place of its seed."""
 
 
 @dataclass(frozen=True)
-class Design:
-    """Which arm and seed every loss belongs to, and which arms are held against which.
+class Difference:
+    """The difference between two arms, before any interval."""
 
-    arm, seed: integers from 0, one for each loss; contrasts: (contrasts, arms), rows sum to zero.
+    gain: float
+    """Nats; positive where the arm has the lower loss."""
+    seeds: int
+    """Pairs; of unpaired runs, those of the smaller arm."""
+    variance: float
+    """Of one paired difference; the gain's own variance is this over `size`."""
+    freedom: float
+    """Degrees of freedom of `variance`."""
+    size: float
+    unpaired: bool = False
+
+    @property
+    def varies(self) -> bool:
+        """Whether seeds differ at all: losses that agree to nine digits tell nothing of noise."""
+        scale = max(abs(self.gain), 1e-300)
+        return self.seeds > 1 and math.sqrt(self.variance) > 1e-9 * scale
+
+    @property
+    def claims(self) -> bool:
+        """Whether an interval can be given."""
+        return self.seeds >= FEWEST_SEEDS and self.varies
+
+    @property
+    def error(self) -> float:
+        """Standard error of the gain."""
+        return math.sqrt(self.variance / self.size)
+
+
+def paired_difference(differences: Sequence[float]) -> Difference:
+    """From differences (against − arm, nats), one for each seed."""
+    values = np.asarray(differences, dtype=float)
+    count = len(values)
+    mean = float(values.mean()) if count else math.nan
+    variance = float(values.var(ddof=1)) if count > 1 else math.nan
+    return Difference(mean, count, variance, count - 1, count)
+
+
+def difference(losses: pd.Series, against: pd.Series) -> Difference:
+    """Between the losses of an arm and of what it is compared with, both by seed.
+
+    Runs without seeds (`UNPAIRED`) are compared as two samples of unequal variance (Welch, 1947).
     """
-
-    arm: np.ndarray
-    seed: np.ndarray
-    contrasts: np.ndarray
-    blocks: bool
-    """Whether the model has an effect for each seed, common to all arms."""
-    own: bool
-    """Whether each arm has a variance of its own. Of two arms with blocks only the difference's
-    variance is known: that is the paired t-test either way."""
-
-    @functools.cached_property
-    def _weights(self) -> np.ndarray:
-        """(contrasts, losses): what every loss weighs in every estimate."""
-        return np.asarray(self._padded @ np.linalg.pinv(self._columns))
-
-    @functools.cached_property
-    def _padded(self) -> np.ndarray:
-        more = self._columns.shape[1] - self.contrasts.shape[1]
-        return np.pad(self.contrasts.astype(float), ((0, 0), (0, more)))
-
-    @functools.cached_property
-    def _columns(self) -> np.ndarray:
-        columns = [self.arm[:, None] == np.arange(self.contrasts.shape[1])]
-        if self.blocks:
-            columns.append(self.seed[:, None] == np.unique(self.seed))
-        return np.hstack(columns).astype(float)
-
-    @functools.cached_property
-    def _residual(self) -> np.ndarray:
-        """The projection of losses onto their residuals."""
-        return np.asarray(np.eye(len(self.arm)) - self._columns @ np.linalg.pinv(self._columns))
-
-    @functools.cached_property
-    def _group(self) -> np.ndarray:
-        """(groups, losses): which losses have a variance in common."""
-        group = self.arm if self._told_apart else np.zeros_like(self.arm)
-        return np.asarray(group == np.arange(group.max() + 1)[:, None], dtype=float)
-
-    @property
-    def _told_apart(self) -> bool:
-        return self.own and not (self.blocks and self.contrasts.shape[1] == 2)
-
-    @property
-    def estimable(self) -> bool:
-        """Whether the losses tell every contrast, with a degree of freedom left for its error."""
-        told = np.allclose(self._weights @ self._columns, self._padded, atol=1e-8)
-        used = self._group @ np.square(self._residual).sum(1) > 1e-8
-        return bool(told and used.all())
-
-    def estimates(
-        self, losses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Of data sets (…, losses): estimates, standard errors, degrees of freedom (…, contrasts)
-        and correlations of the estimates (…, contrasts, contrasts)."""
-        group, residual = self._group, self._residual
-        squares = (losses @ residual) ** 2
-        shares = group @ residual**2 @ group.T
-        inverse = np.linalg.pinv(shares)
-        variances = squares @ group.T @ inverse.T
-        common = squares.sum(-1, keepdims=True) / np.trace(residual)
-        variances = np.maximum(variances, _FLOOR * common)
-        covariance = np.einsum("cu,...u,du->...cd", self._weights, variances @ group, self._weights)
-        squared = np.einsum("...cc->...c", covariance)
-        # The variance's estimate is a quadratic form of the losses; its own variance gives the df.
-        forms = (self._weights**2 @ group.T @ inverse) @ group
-        spread = np.stack([group @ ((residual * form) @ residual) ** 2 @ group.T for form in forms])
-        if self._told_apart:
-            # The square of an estimated variance is too large in the mean, by 1 + 2 / df. Half of
-            # that is taken off: with all of it, three arms at four seeds cover too little.
-            of_groups = shares.sum(1)
-            spread = spread * (1 - np.diag(1 / (of_groups + 1)))
-        freedom = squared**2 / np.einsum("...g,cgh,...h->...c", variances, spread, variances)
-        error = np.sqrt(squared)
-        correlation = covariance / (error[..., :, None] * error[..., None, :])
-        return losses @ self._weights.T, error, freedom, correlation
+    both = losses.index.intersection(against.index)
+    samples = [one[one.index.str.startswith(UNPAIRED)].to_numpy(float) for one in (losses, against)]
+    if len(both) or not all(len(sample) for sample in samples):
+        return paired_difference((against[both] - losses[both]).tolist())
+    few = min(map(len, samples))
+    gain = float(samples[1].mean() - samples[0].mean())
+    if few < 2:
+        return Difference(gain, few, math.nan, 0, 1, unpaired=True)
+    parts = [float(sample.var(ddof=1)) / len(sample) for sample in samples]
+    total = sum(parts)
+    spread = sum(part**2 / (len(one) - 1) for part, one in zip(parts, samples, strict=True))
+    size = 2 / sum(1 / len(sample) for sample in samples)
+    freedom = total**2 / spread if spread else 2 * few - 2
+    return Difference(gain, few, total * size, freedom, size, unpaired=True)
 
 
-def exceeded(size: float, correlation: np.ndarray, freedom: float) -> float:
-    """The chance that the largest |t| of a family without differences exceeds `size`."""
-    if len(correlation) == 1:
-        return float(2 * stats.t.sf(size, freedom))
-    # The common estimate of the variance is integrated exactly: |z| / chi > size.
-    largest = _largest(correlation.astype(float).tobytes(), len(correlation))
-    return float(special.chdtr(freedom, freedom * (largest / max(size, 1e-9)) ** 2).mean())
+def moderated(family: Sequence[Difference]) -> list[Difference]:
+    """A family's differences, each that claims with its moderated variance and freedom.
+
+    Families of one or two contrasts have nothing to share: theirs are plain t-tests.
+    """
+    own = [one for one in family if one.claims]
+    count = len(own)
+    if count < 3:
+        return list(family)
+    typical, strength = _prior([one.variance for one in own], [one.freedom for one in own])
+    found = []
+    for one in family:
+        if one.claims:
+            most = FAMILY_SHARE * one.freedom * (count - 2) / count
+            prior = min(strength, most)
+            variance = (prior * typical + one.freedom * one.variance) / (prior + one.freedom)
+            one = replace(one, variance=variance, freedom=prior + one.freedom)
+        found.append(one)
+    return found
 
 
-@functools.lru_cache(maxsize=64)
-def _largest(correlation: bytes, count: int) -> np.ndarray:
-    """The law of a family's largest |z|, as so many quantiles."""
-    values, vectors = np.linalg.eigh(np.frombuffer(correlation).reshape(count, count))
-    uniform = qmc.Sobol(count, seed=0).random_base2(15)
-    drawn = special.ndtri(uniform) @ (vectors * np.sqrt(np.maximum(values, 0))).T
-    return np.asarray(np.sort(np.abs(drawn).max(axis=1)).reshape(-1, 32).mean(axis=1))
+def _prior(variances: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:
+    """A family's typical variance, and the degrees of freedom that its likeness is worth.
 
+    Logs of sample variances scatter by their own degrees of freedom; what they scatter beyond that
+    is how far the true variances differ (Smyth, 2004, section 6.2).
+    """
+    half = np.asarray(freedoms) / 2
+    logs = np.log(variances) - special.digamma(half) + np.log(half)
+    scatter = float(logs.var(ddof=1) - special.polygamma(1, half).mean())
+    if scatter < 1e-4:
+        return math.exp(logs.mean()), math.inf
 
-def critical(correlation: np.ndarray, freedom: float, level: float = LEVEL) -> float:
-    """Half the width, in standard errors, of intervals that hold together at this level."""
-    least = float(stats.t.isf((1 - level) / 2, freedom))
-    most = float(stats.t.isf((1 - level) / 2 / len(correlation), freedom))
-    if len(correlation) == 1 or most - least < 1e-9:
-        return least
+    def excess(log_half: float) -> float:
+        return float(special.polygamma(1, math.exp(log_half))) - scatter
 
-    def over(size: float) -> float:
-        return exceeded(size, correlation, freedom) - (1 - level)
-
-    if over(least) <= 0:
-        return least
-    if over(most) >= 0:
-        return most
-    return float(optimize.brentq(over, least, most, xtol=1e-4))
-
-
-def varies(values: np.ndarray) -> bool:
-    """Whether these are of several seeds: values that agree to nine digits are one run's, recorded
-    again under other seeds."""
-    return len(values) > 1 and bool(np.ptp(values) > 1e-9 * np.abs(values).max())
+    prior = math.exp(optimize.brentq(excess, -20.0, 20.0))
+    return math.exp(logs.mean() + special.digamma(prior) - math.log(prior)), 2 * prior

@@ -18,7 +18,7 @@ import pandas as pd
 from scipy import optimize
 
 from tst_study.analysis.checks import Floats, positive
-from tst_study.analysis.verdict.intervals import varies
+from tst_study.analysis.verdict.intervals import paired_difference
 from tst_study.errors import UserError
 from tst_study.statistics import critical_t
 
@@ -91,7 +91,7 @@ class LengthCurve:
         length exp(`origin`), with its 95% interval: None for one seed, and on a side on which the
         difference is never shown within one more step between lengths."""
         best = self.place(float(losses.mean()), floor)
-        if not varies(self.at(best, floor) - losses):
+        if not paired_difference((self.at(best, floor) - losses).tolist()).varies:
             return best - origin, None, None
         critical = critical_t(len(losses) - 1, comparisons)
 

@@ -32,8 +32,6 @@ def asked_contrasts(
         found.append(
             Contrast(
                 name=question.name,
-                arm=question.within + arm.model_dump_json(exclude={"name"}),
-                against=question.within + against.model_dump_json(exclude={"name"}),
                 losses=_losses(runs, arm.name),
                 against_losses=_losses(against_runs, against.name),
                 diverged=len(diverged[0]),
@@ -48,14 +46,8 @@ def asked_contrasts(
 
 
 def arms(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
-    """A row for each arm that was asked about: name, seeds, mean loss and its standard deviation
-    over seeds, raw tokens and FLOPs of a run."""
-    kept = _labelled(kept)
-    every = {}
-    for one in questions:
-        runs, against = one.runs(kept)
-        for arm, own in ((one.against, against), (one.arm, runs)):
-            every[one.within + arm.model_dump_json()] = (arm.name, own)
+    """One row per arm that a question names: name, seeds, mean loss and its standard deviation over
+    seeds, raw tokens and FLOPs per run."""
     return pd.DataFrame(
         {
             "arm": name,
@@ -64,8 +56,24 @@ def arms(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
             "deviation": runs["nats_per_token"].std(),
             **runs[COSTS].mean(),
         }
-        for name, runs in every.values()
+        for name, runs in _arm_runs(kept, questions)
     )
+
+
+def arm_losses(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
+    """Final losses by seed (rows) of every arm that a question names (columns)."""
+    return pd.DataFrame({name: _losses(runs, name) for name, runs in _arm_runs(kept, questions)})
+
+
+def _arm_runs(kept: pd.DataFrame, questions: Sequence[Question]) -> list[tuple[str, pd.DataFrame]]:
+    """Every arm once, what it is compared with before it."""
+    kept = _labelled(kept)
+    every = {}
+    for one in questions:
+        runs, against = one.runs(kept)
+        for arm, own in ((one.against, against), (one.arm, runs)):
+            every[one.within + arm.model_dump_json()] = (arm.name, own)
+    return list(every.values())
 
 
 def on_the_way(

@@ -7,6 +7,7 @@ commit that first held it; they travel with the archive of the runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,6 +23,12 @@ FILE = "questions.json"
 
 
 Value = int | float | str | bool
+Method = Literal["paired", "simultaneous", "moderated-1"]
+"""How intervals are made, by the name that a study registers: a t-test over each pair's seeds, or
+`analysis.verdict.intervals`. A method never changes under its name; a better one gets another
+number. `simultaneous` was the default until `moderated-1` replaced it, because one run could blow
+its intervals up (`docs/analysis.md`); questions that name it are judged by `moderated-1`."""
+DEFAULT_METHOD: Method = "moderated-1"
 
 
 class _Strict(BaseModel):
@@ -33,22 +40,32 @@ class Arm(_Strict):
 
     name: str
     """In sentences: `power-law weights`."""
-    setting: str
-    """Label of the setting (`SuperpositionSetting.label`): `baseline`, `s = 4, r = 0.25`, …"""
+    setting: str | tuple[str, ...]
+    """Label of the setting (`SuperpositionSetting.label`): `baseline`, `s = 4, r = 0.25`, …; any of
+    several, where a pilot sweep names the one that is trained."""
     where: dict[str, Value | tuple[Value, ...]] = {}
-    """Values of other columns of the run table; of several, any one."""
+    """Values of other columns of the run table, any one of several; a text may be a pattern
+    (`primary-*`)."""
 
     def runs(self, table: pd.DataFrame) -> pd.DataFrame:
         """The arm's rows of a run table, in which `setting` is each run's label.
 
         Raises `UserError` for a column that the table lacks.
         """
-        kept = table[table["setting"] == self.setting]
+        kept = table[table["setting"].isin(_several(self.setting))]
         for column, value in self.where.items():
             if column not in kept:
                 raise UserError(f"arm {self.name!r}: the run table has no column {column!r}")
-            kept = kept[kept[column].isin(value if isinstance(value, tuple) else (value,))]
+            if isinstance(value, str):
+                wanted = kept[column].map(lambda cell, value=value: fnmatchcase(str(cell), value))
+                kept = kept[wanted.astype(bool)]
+            else:
+                kept = kept[kept[column].isin(_several(value))]
         return kept
+
+
+def _several(value: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 class Question(_Strict):
@@ -62,8 +79,8 @@ class Question(_Strict):
     """Questions whose intervals hold together; a family of one allows for nothing else."""
     primary: bool = False
     """The one that the study was made for."""
-    method: Literal["simultaneous", "paired"] = "simultaneous"
-    """How intervals are made: `analysis.verdict.intervals`, or a t-test over seeds alone."""
+    method: Method = DEFAULT_METHOD
+    """How intervals are made (`Method`)."""
     predicted: tuple[float, float] | None = None
     """The gain, in nats, that was expected: an interval."""
     registered: Annotated[str | None, Field(pattern="^[0-9a-f]{40}$")] = None

@@ -4,7 +4,8 @@
     python examples/huggingface/train.py --bag-size 1 --to out/baseline
 
 Needs torch, transformers, accelerate and `tst_study.superposition`. Before the switch a batch holds
-s times as many tokens; `trainer_state.json` in the last checkpoint is the log.
+s times as many tokens; `trainer_state.json` in the last checkpoint is the log. Lines marked TST are
+all that superposition changes. Tests also run it with accumulated gradients and on two processes.
 """
 
 from __future__ import annotations
@@ -30,16 +31,23 @@ BOOKS = Path(__file__).parents[2] / "data" / "books"
 class Batches(IterableDataset):  # type: ignore[type-arg]
     """The sequences of all steps, in order: those of superposed steps are s times as long."""
 
-    def __init__(self, text: Tensor, tst: Superposition, sequences: int, length: int) -> None:
-        self.text, self.tst, self.sequences, self.length = text, tst, sequences, length
+    def __init__(self, text: Tensor, tst: Superposition, sequences: int) -> None:
+        """`sequences`: of a step of the optimizer, over all processes and micro-batches."""
+        self.text, self.tst, self.sequences = text, tst, sequences
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         generator = torch.Generator().manual_seed(0)
         for step in range(self.tst.steps):
-            count = self.tst.raw_length(step, self.length) + 1
+            length = self.tst.raw_length(step)  # TST
             for _ in range(self.sequences):
-                start = int(torch.randint(len(self.text) - count, (), generator=generator))
-                yield {"tokens": self.text[start : start + count].long()}
+                start = int(torch.randint(len(self.text) - length - 1, (), generator=generator))
+                yield piece(self.text, start, length)
+
+
+def piece(text: Tensor, start: int, length: int) -> dict[str, Tensor]:
+    """Tokens, and the labels that they are to predict: shifted here, not in the model."""
+    tokens = text[start : start + length + 1].long()
+    return {"input_ids": tokens[:-1], "labels": tokens[1:]}
 
 
 class SuperposedTrainer(Trainer):
@@ -48,18 +56,22 @@ class SuperposedTrainer(Trainer):
     def __init__(self, *args: Any, tst: Superposition, **named: Any) -> None:
         super().__init__(*args, **named)
         self.tst = tst
+        tst.attach(self.model.get_input_embeddings())  # TST
+        # Our loss is a mean: the Trainer must divide it by the micro-batches of a step, which it
+        # leaves out where a batch has `labels` and the model takes `num_items_in_batch`.
+        self.model_accepts_loss_kwargs = False
 
     def compute_loss(  # type: ignore[override]
         self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **unused: Any
     ) -> Any:
-        tokens = inputs["tokens"]
+        self.tst.advance(to=self.state.global_step)  # TST
+        outputs = model(input_ids=inputs["input_ids"])
         if model.training:
-            step = self.state.global_step
-            hidden = self.tst.embed(model.get_input_embeddings(), tokens[:, :-1], step)
-            loss = self.tst.loss(model(inputs_embeds=hidden).logits, tokens[:, 1:], step)
+            loss = self.tst.loss(outputs.logits, inputs["labels"])  # TST
         else:  # evaluation is ordinary: next-token loss
-            logits = model(input_ids=tokens[:, :-1]).logits
-            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+            loss = F.cross_entropy(outputs.logits.flatten(0, 1), inputs["labels"].flatten())
+        if getattr(outputs, "aux_loss", None) is not None:  # of a mixture of experts
+            loss = loss + self.model.config.router_aux_loss_coef * outputs.aux_loss
         return (loss, {}) if return_outputs else loss
 
 
@@ -76,13 +88,16 @@ def trainer(options: argparse.Namespace, kind: type[Trainer] = SuperposedTrainer
             max_position_embeddings=options.length,
         )
     )
-    tst = Superposition(options.bag_size, options.step_ratio, options.steps)
+    tst = Superposition(
+        options.bag_size, options.step_ratio, options.steps, positions=options.length
+    )
     print(tst)
     train, held_out = (read(f"books.{name}.jsonl.xz") for name in ("train-00", "val"))
     settings = TrainingArguments(
         output_dir=str(options.to),
         max_steps=options.steps,
         per_device_train_batch_size=options.sequences,
+        gradient_accumulation_steps=options.accumulate,
         learning_rate=options.rate,
         lr_scheduler_type="cosine",
         warmup_steps=options.steps // 20,
@@ -91,19 +106,18 @@ def trainer(options: argparse.Namespace, kind: type[Trainer] = SuperposedTrainer
         eval_steps=options.every,
         save_steps=options.steps,
         remove_unused_columns=False,
-        label_names=["tokens"],
         prediction_loss_only=True,
         report_to=[],
         seed=options.seed,
         use_cpu=not torch.cuda.is_available(),
     )
     starts = range(0, len(held_out) - options.length - 1, len(held_out) // 64)
-    pieces = [{"tokens": held_out[i : i + options.length + 1].long()} for i in starts]
+    sequences = options.sequences * options.accumulate * settings.world_size
     return kind(
         model,
         settings,
-        train_dataset=Batches(train, tst, options.sequences, options.length),
-        eval_dataset=pieces,  # type: ignore[arg-type]
+        train_dataset=Batches(train, tst, sequences),
+        eval_dataset=[piece(held_out, i, options.length) for i in starts],  # type: ignore[arg-type]
         **({"tst": tst} if issubclass(kind, SuperposedTrainer) else {}),
     )
 
@@ -120,7 +134,8 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--bag-size", type=int, default=4, help="s; 1 is the baseline")
     parser.add_argument("--step-ratio", type=float, default=0.25, help="r")
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--sequences", type=int, default=16)
+    parser.add_argument("--sequences", type=int, default=16, help="of a micro-batch")
+    parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of a step")
     parser.add_argument("--length", type=int, default=64, help="positions of a sequence")
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
     parser.add_argument("--every", type=int, default=100, help="steps between rows of the log")

@@ -1,4 +1,4 @@
-"""This machine as a launcher: from text to report in one call, which lasts as long as the study."""
+"""The launcher of this machine: one call prepares text, trains every run and draws the report."""
 
 import os
 import shlex
@@ -24,17 +24,18 @@ from tst_study.record import lock as run_lock
 from tst_study.text import duration
 
 WAITING = ("waiting", "preempted", "interrupted")
-"""States of what a launcher may start."""
+"""States in which a launcher may start a run."""
 
 
 class Local:
-    """Child processes of the one that submits; a `Launcher`."""
+    """A `Launcher` that trains runs in child processes of the command that submits them."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
-        """Prepare, train, draw, say. Returns the exit status: 1 where a run failed."""
+        """Prepare the text, train, draw the report and print what it shows. Returns the exit
+        status: 1 if a run failed."""
         options = self._options
         if options.dry:
             raise UserError("--dry-run: is what Slurm would be asked; `tst-study plan` lists runs")
@@ -62,15 +63,15 @@ class Local:
         return int(bool(queue.failed))
 
     def jobs(self, root: Path) -> dict[str, Job]:
-        """None: a run that is trained here is held by its process (`record.lock`)."""
+        """No jobs: a run that is trained here is held by its process (`record.lock`)."""
         return {}
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
-        """Have no launcher start those that wait, and ask the processes of this machine that hold
-        runs to checkpoint and end."""
+        """Mark waiting runs so that no launcher starts them, and tell the processes of this machine
+        that train runs to write a checkpoint and end."""
         folders = [path.parent for path in root.glob("*/job") if wanted(path.parent.name)]
         waiting = [folder for folder in folders if row(folder).state in WAITING]
-        for folder in waiting:  # first: what ends makes room for them
+        for folder in waiting:  # first: a run that ends makes room for one of them
             cancel_mark(folder).touch()
         return {folder.name for folder in folders if _stop(folder) or folder in waiting}
 

@@ -1,4 +1,4 @@
-"""Progress of a study here: a live table in a terminal, a line every ten seconds elsewhere."""
+"""Progress of a study on this machine: a live table in a terminal, else lines now and then."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,12 +14,13 @@ from tst_study.experiments.state.status_screen import lines
 from tst_study.text import duration
 
 SHOWN = 24
-"""Runs in the live table at most; those that train and those that failed come first."""
+"""Most runs that the live table shows; runs that are training or have failed come first."""
 
 
 @contextmanager
 def shown(console: Console, title: str, every: float = 10.0) -> Iterator[Callable[[Queue], None]]:
-    """Yields what is called with the queue a few times a second; leaves the terminal in order."""
+    """Yield a function that draws the queue; call it several times a second. The terminal is
+    restored at the end."""
     started, last = time.monotonic(), float("-inf")
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
@@ -68,8 +69,8 @@ def _rows(queue: Queue) -> list[StatusRow]:
 
 
 def time_left(queue: Queue) -> float | None:
-    """Seconds until the last run is over, at the pace of those that train; None before any of them
-    has one."""
+    """Seconds until the last run is over, at the pace of the runs that are training; None before
+    one of them knows its pace."""
     rows = [row(one.folder) for one in queue.running.values()]
     paced = [one for one in rows if one.seconds_left and one.steps > one.step]
     if not paced:

@@ -1,10 +1,10 @@
-"""Runs of a study as child processes of this one: a bounded queue that asks the study for more.
+"""The runs of a study as child processes: a bounded queue that asks the study for more.
 
-Truth is in the run folders. The launcher holds nothing that a second launcher, or the next call
-of this one, could not read there: what is done is skipped, what was interrupted resumes from its
-checkpoint, what failed is tried again, what another live process trains is waited for. A run that
-was stopped or has crashed is started again at once, as on Slurm: `RETRIES` times in a row without
-a new checkpoint, and never where the same error would come again.
+The run folders hold the truth. The launcher knows nothing that a second launcher, or its own next
+call, could not read there: runs that are done are skipped, interrupted ones resume from their
+checkpoint, failed ones are tried again, and runs that another process is training are waited for.
+A run that was stopped or has crashed is started again at once, until `given_up` says otherwise, and
+never after an error that would recur.
 """
 
 import multiprocessing
@@ -18,45 +18,50 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 
 from tst_study.config.schema import Config
-from tst_study.experiments.launcher import RETRIES, Options
-from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state
+from tst_study.experiments.launcher import RETRIES, Options, given_up
+from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state, state_and_damage
 from tst_study.experiments.plan.planner import Planner
-from tst_study.experiments.run_process import Exit, Rank, cancel_mark, run, write_config
+from tst_study.experiments.run_process import (
+    PATIENCE,
+    Exit,
+    Rank,
+    cancel_mark,
+    run,
+    write_config,
+)
 from tst_study.experiments.study import Study
 from tst_study.process.host import cores
 from tst_study.process.local_ranks import free_port
 from tst_study.process.stop_request import signals_handled
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
+from tst_study.record.reader import FINAL_STATES
 from tst_study.record.writer import mark
-
-PATIENCE = 30.0
-"""Seconds that a run gets to write its checkpoint when it is told to stop."""
 
 
 @dataclass
 class Queue:
-    """Where the study stands, for watchers."""
+    """Progress of the study, for those who display it."""
 
     decided: list[PlannedRun] = field(default_factory=list)
     whole: list[PlannedRun] = field(default_factory=list)
     running: dict[str, PlannedRun] = field(default_factory=dict)
-    """By fingerprint: trained by a child of this launcher."""
+    """Runs that children of this launcher are training, by fingerprint."""
     over: dict[str, PlannedRun] = field(default_factory=dict)
-    """Done or diverged."""
+    """Runs that are done or have diverged."""
     failed: dict[str, tuple[PlannedRun, str]] = field(default_factory=dict)
-    """Failed in this call, or given up, and why."""
+    """Runs that failed or were given up in this call, with the reason."""
     begun_at: dict[str, int] = field(default_factory=dict)
-    """Checkpoint from which each run of this call was last started."""
+    """Checkpoint from which each run was last started in this call."""
     idle: dict[str, int] = field(default_factory=dict)
-    """Launches in a row that brought no new one."""
+    """Launches of each run in a row that left no new checkpoint."""
     slots: int = 1
     processes: int = 1
     """Ranks of each run."""
 
     @property
     def waiting(self) -> list[PlannedRun]:
-        """For room here, for a trunk, or for another live process that trains them."""
+        """Runs that wait for a free slot, for their trunk, or for another process."""
         known = self.running.keys() | self.over.keys() | self.failed.keys()
         return [run for run in self.decided if run.fingerprint not in known]
 
@@ -76,10 +81,10 @@ def launch(
     wanted: Callable[[PlannedRun], bool] = lambda run: True,
     target: Callable[..., None] = run,
 ) -> Queue:
-    """Train every run of the study that is not over; returns when none is left.
+    """Train every run of the study that is not over; return when none is left.
 
-    `look` is told where it stands a few times a second, and at the end. A failed run ends neither
-    the study nor the other runs: look at `failed`. Raises `StoppedError` on Ctrl-C or SIGTERM.
+    `look` gets the queue several times a second and at the end. A failed run stops neither the
+    study nor the other runs; it is in `failed`. Raises `StoppedError` on Ctrl-C or SIGTERM.
     """
     # Inherited by every run; a run that asks for more threads sets them itself.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -108,7 +113,7 @@ def launch(
 
 
 def fitting(runs: Iterable[PlannedRun], processes: int) -> int:
-    """How many runs of so many ranks the cores hold; one, where one may take a GPU."""
+    """How many runs of so many ranks the cores hold; one run if any of them may use a GPU."""
     executions = [run.config.execution for run in runs]
     if any(execution.device != "cpu" for execution in executions):
         return 1
@@ -120,9 +125,12 @@ def _plan(planning: Planner, queue: Queue, wanted: Callable[[PlannedRun], bool])
     queue.decided = [one for one in planning.decided() if wanted(one)]
     queue.whole = [one for one in planning.whole() if wanted(one)]
     for one in queue.decided:
-        if is_over(one):
+        said, damage = state_and_damage(one)
+        if said in FINAL_STATES:
             queue.over[one.fingerprint] = one
-    # What `cancel`, and whoever knows only the study's folder, see of a run that waits.
+        elif damage:
+            queue.failed[one.fingerprint] = (one, damage)
+    # `cancel`, and commands that know only the study's folder, see a waiting run by this file.
     for one in queue.waiting:
         write_config(one.config, one.folder)
 
@@ -130,10 +138,15 @@ def _plan(planning: Planner, queue: Queue, wanted: Callable[[PlannedRun], bool])
 def _start(
     queue: Queue, children: dict[str, list[BaseProcess]], target: Callable[..., None]
 ) -> None:
-    for one in queue.waiting:
-        if len(children) >= queue.slots:
-            return  # asked ten times a second: nobody's folder is read until there is room
-        if run_lock.is_held(one.folder):
+    if len(children) >= queue.slots:
+        return  # asked ten times a second: nobody's folder is read until there is room
+    waiting = queue.waiting
+    # Runs of another launcher, maybe of one that was killed and whose runs are about to end.
+    held = {one.fingerprint for one in waiting if run_lock.is_held(one.folder)}
+    for one in waiting:
+        if len(children) + len(held) >= queue.slots:
+            return
+        if one.fingerprint in held:
             continue
         if is_over(one):  # by another process
             queue.over[one.fingerprint] = one
@@ -154,17 +167,20 @@ def _start(
 
 
 def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
-    """Take note of children that ended."""
+    """Sort the runs whose processes have ended."""
     for key, ranks in list(children.items()):
         code = _ended(ranks)
         if code is None:
             continue
         del children[key]
         one = queue.running.pop(key)
-        if is_over(one):
+        said, damage = state_and_damage(one)
+        if said in FINAL_STATES:
             queue.over[key] = one
+        elif damage:
+            queue.failed[key] = (one, damage)
         elif code == Exit.HELD:
-            continue  # it waits for who has it
+            continue  # it waits for the other process
         elif cancel_mark(one.folder).exists():
             queue.failed[key] = (one, "cancelled")
         elif code == Exit.FAILED:
@@ -172,17 +188,18 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
         else:
             is_new = _checkpoint(one) > queue.begun_at[key]
             queue.idle[key] = 0 if is_new else queue.idle.get(key, 0) + 1
-            reason = _reason(one, code)
-            if queue.idle[key] > RETRIES:
-                said = f"given up: launches in a row without a new checkpoint: {queue.idle[key]}"
-                mark(one.folder, one.config, "failed", f"{said} ({reason})")
-                queue.failed[key] = (one, f"{said} ({reason})")
+            if why := given_up(queue.idle[key], RETRIES, _reason(one, code)):
+                mark(one.folder, one.config, "failed", why)
+                queue.failed[key] = (one, why)
             # Else it waits for its next turn.
 
 
 def _ended(ranks: list[BaseProcess]) -> int | None:
-    """Exit status of a run: of a rank that failed for good, else of the first that did not end
-    well, else of rank 0; None while one runs. Ranks cannot go on without each other."""
+    """Exit status of a run; None while one of its ranks is alive.
+
+    It is the status of a rank that failed for good, else of the first that did not end well, else
+    of rank 0. Ranks cannot go on without each other, so that one that failed ends the others.
+    """
     codes = [rank.exitcode for rank in ranks]
     bad = next((code for code in codes if code not in (None, Exit.OVER, Exit.PREEMPTED)), None)
     bad = Exit.FAILED if Exit.FAILED in codes else bad
@@ -202,7 +219,7 @@ def _checkpoint(one: PlannedRun) -> int:
 
 
 def _reason(one: PlannedRun, code: int) -> str:
-    """Why a child is gone; says it in `status.json` too where the child no longer could."""
+    """Why a child has ended. If the child could not write it into `status.json`, this does."""
     said = state(one)
     if said in ("failed", "preempted"):
         status = run_record.read_status(one.folder)
@@ -215,8 +232,8 @@ def _reason(one: PlannedRun, code: int) -> str:
 
 
 def _stop(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
-    """Tell every child to checkpoint and end; kill those that do not in time, or at a second
-    signal."""
+    """Tell every child to write a checkpoint and end. Kill those that take too long, or all of them
+    at a second signal."""
     every = [rank for ranks in children.values() for rank in ranks]
     for rank in every:
         rank.terminate()
@@ -240,8 +257,8 @@ def _stop_all(number: int, frame: FrameType | None) -> None:
 
 
 def _context(config: Config) -> ForkServerContext | SpawnContext:
-    """Runs on processors are forked from a server that has imported torch and Megatron once. What
-    may take a GPU is a process from the start: CUDA does not survive a fork, whoever set it up."""
+    """How a run's process is started. Runs on CPUs are forked from a server that has imported torch
+    and Megatron once. A run that may use a GPU gets a new process: CUDA does not survive a fork."""
     if config.execution.device != "cpu":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

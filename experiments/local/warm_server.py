@@ -1,15 +1,15 @@
-"""Imported once by the server that runs are forked from, so that each starts within milliseconds.
+"""Imports for the server from which runs are forked, so that each run starts within milliseconds.
 
-The launcher itself stays without torch; `multiprocessing` starts this server as a fresh process.
+`multiprocessing` starts the server as a new process; the launcher itself does not import torch.
 """
 
 import signal
 from contextlib import suppress
 
-# Whoever stops the launcher's whole process group must not stop the server under the runs' feet;
-# it ends by itself with the launcher.
+# A signal to the launcher's whole process group must not end the server while runs need it. It ends
+# by itself with the launcher.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-# What fails here fails again, with its traceback in a log, in the run that needs it.
+# An import that fails here fails again in the run that needs it, with its traceback in a log.
 with suppress(Exception):
     import tst_study.train  # noqa: F401

@@ -1,4 +1,4 @@
-"""What runs get and what it costs, whether they can be trained on it, and their memory there."""
+"""The devices that a run gets, their prices, and whether the run can be trained on them."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -8,15 +8,17 @@ from typing import get_args
 from tst_study.config.schema import Config, Model, Recompute
 from tst_study.cost.auto_layout import describe, resolve
 from tst_study.cost.compute import count_parameters
-from tst_study.cost.devices import DEVICES, Device, PublishedMfu, device_named, published_mfu
-from tst_study.cost.memory import Memory, estimate_memory, held_parameters
-from tst_study.cost.parallel_layout import (
-    bucket_weights,
-    check,
-    data_ranks,
-    layout_of,
-    tensor_sizes,
+from tst_study.cost.devices import (
+    DEVICES,
+    Device,
+    PublishedMfu,
+    device_named,
+    device_or_usual,
+    published_mfu,
 )
+from tst_study.cost.memory import Memory, estimate_memory
+from tst_study.cost.parallel_layout import check, tensor_sizes
+from tst_study.cost.traffic import count_traffic
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.text import listed
@@ -27,28 +29,35 @@ ENDLESS = 10**18
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a run gets."""
+    """The devices and the time that a run gets."""
 
     ranks: int = 1
     """Processes of torch.distributed."""
     on_gpu: bool = False
     seconds: float | None = None
-    """That one launch trains at most; None where nothing limits it."""
+    """Maximum training seconds per launch; None where nothing limits them."""
     memory: int | None = None
-    """Bytes of each rank's device, where they are known."""
+    """Bytes of each rank's device; by default as many as a GPU of that name has."""
+    device: str | None = None
+    """The name of the GPUs, where it is known."""
+    per_node: int | None = None
+    """Ranks of a node; by default as many as it usually has of these GPUs."""
 
 
 @dataclass(frozen=True)
 class Prices:
-    """What runs cost on a device; without one, hours are those measured in the study itself."""
+    """The device for which hours are given, and its price.
+
+    Without a device, hours are those measured in the study itself.
+    """
 
     device: str | None = None
     mfu: float | None = None
-    """In the place of the published ones."""
+    """A measured MFU, which replaces the published ones."""
     per_gpu_hour: float | None = None
 
     def gpu(self) -> Device | None:
-        """Raises `UserError` for a device that is not known."""
+        """The device's data sheet. Raises `UserError` for a device that is not listed."""
         known = device_named(self.device or "")
         if self.device and known is None:
             names = ", ".join(device.name for device in DEVICES)
@@ -58,8 +67,8 @@ class Prices:
         return known
 
     def mfus(self, model: Model) -> PublishedMfu | None:
-        """The range of MFU that the device is expected to reach, and who says so; None where
-        nobody does."""
+        """The range of MFU to expect on the device, with its source; None where none is
+        published."""
         if self.mfu is not None:
             return PublishedMfu(self.mfu, self.mfu, "as given")
         device = self.gpu()
@@ -70,16 +79,19 @@ AllocationOf = Callable[[PlannedRun], Allocation]
 
 
 def resolved(config: Config, given: Allocation) -> Config:
-    """With its layout, which is found for these ranks and their memory where it is "auto". Raises
-    `UserError` for one that cannot work."""
-    memory = given.memory or ENDLESS
-    config = resolve(config, given.ranks, memory, on_gpu=given.on_gpu).config
+    """Fill in the run's layout, chosen for its devices where it is "auto". Raises `UserError` for a
+    layout that cannot work."""
+    on_gpu, device, per_node = given.on_gpu, given.device, given.per_node
+    known = device_named(device or "") if on_gpu else None
+    memory = given.memory or (int(known.memory) if known else ENDLESS)
+    choice = resolve(config, given.ranks, memory, on_gpu=on_gpu, device=device, per_node=per_node)
+    config = choice.config
     check(config, given.ranks)
     return config
 
 
 def problems(runs: Iterable[PlannedRun], allocation: AllocationOf) -> list[str]:
-    """A line for every reason that some runs cannot be trained as they would be."""
+    """One line for each reason why runs cannot be trained."""
     found: dict[str, list[str]] = defaultdict(list)
     for run in runs:
         given = allocation(run)
@@ -91,19 +103,21 @@ def problems(runs: Iterable[PlannedRun], allocation: AllocationOf) -> list[str]:
 
 
 def check_layouts(runs: Iterable[PlannedRun], allocation: AllocationOf) -> None:
-    """Raises `UserError`, one line, where one of the runs could not be trained."""
+    """Raise `UserError`, one line, if one of the runs cannot be trained."""
     lines = problems(runs, allocation)
     if lines:
         raise UserError(lines[0] if len(lines) == 1 else f"{lines[0]} (and {len(lines) - 1} more)")
 
 
-def memory_by_part(runs: Sequence[Config], gpus: int, gigabytes: float) -> list[str]:
-    """Of each shape once: parameters, layout, and the memory of a GPU, as lines.
+def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
+    """Lines with the parameters, layout, memory and traffic of each shape of model.
 
-    `gigabytes`: 10^9 bytes of one GPU. Raises `UserError` where a layout cannot work on `gpus`.
+    `given.memory` must be set. Raises `UserError` where a layout cannot work.
     """
-    shapes = {(one.model, one.batch, one.execution.parallel): one for one in reversed(runs)}
-    memory, text = int(gigabytes * 1e9), []
+    shapes = {(run.model, run.batch, run.execution.parallel): run for run in reversed(runs)}
+    gpus, memory, text = given.ranks, given.memory or ENDLESS, []
+    device = device_or_usual(given.device)
+    per_node = given.per_node or device.per_node
     for config in reversed(shapes.values()):
         parameters = count_parameters(config.model)
         kinds = ", ".join(
@@ -111,7 +125,7 @@ def memory_by_part(runs: Sequence[Config], gpus: int, gigabytes: float) -> list[
             for kind, number in asdict(parameters).items()
             if number and kind not in ("total", "active")
         )
-        config = resolved(config, Allocation(gpus, on_gpu=True, memory=memory))
+        config = resolved(config, given)
         text += [
             "",
             f"{parameters.total:,} parameters, {parameters.active:,} of them active ({kinds})",
@@ -126,10 +140,9 @@ def memory_by_part(runs: Sequence[Config], gpus: int, gigabytes: float) -> list[
             cells = " ".join(f"{size / 1e9:>11.1f}" for size in asdict(estimate).values())
             fits = "" if estimate.peak <= memory else "  does not fit"
             text.append(f"  {recompute:<13}{cells}{fits}")
-        parallel = layout_of(config)
-        if parallel.overlap_gradients:
-            held = held_parameters(config.model, parallel, stage=0)
-            weights = held.dense + held.experts
-            buckets = round(weights / bucket_weights(weights, data_ranks(parallel, gpus)))
-            text.append(f"  gradients are summed in about {buckets} buckets")
+        traffic = count_traffic(config, gpus, per_node)
+        text.append(
+            f"  {traffic}: {traffic.seconds(device):.2g} s at the data sheets' rates of "
+            f"{device.name}, {per_node} a node, if nothing overlaps"
+        )
     return text

@@ -1,4 +1,4 @@
-"""A run of a study: its identity, its folder, and what the folder says of it."""
+"""A run of a study: its identity, its folder, and what the folder says about it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from tst_study.errors import UserError
 from tst_study.record import reader as run_record
 from tst_study.record.reader import FINAL_STATES
 
+DAMAGED = "damaged"
+"""State of a run whose record cannot be read. It stays as it is; all other runs go on."""
 Shape = tuple[Model, Batch]
 """Runs of one shape take one time per step: a step costs the same in both phases."""
 
@@ -19,12 +21,14 @@ Shape = tuple[Model, Batch]
 @dataclass(frozen=True)
 class PlannedRun:
     config: Config
-    """As it will be trained: a branch's names the checkpoint that it forks from."""
+    """The config that will be trained; that of a branch names the checkpoint that it forks from."""
     fingerprint: str
     folder: Path
     trunk: PlannedRun | None = None
     branch: str = ""
-    """Of a trunk, the name of the longest run that forks from it."""
+    """The name of the longest run that forks from this one, if this is a trunk."""
+    recorded: tuple[str, float] | None = None
+    """State and final held-out loss in the study's archive, for a run that is over there."""
 
     @property
     def run_id(self) -> str:
@@ -32,7 +36,7 @@ class PlannedRun:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """By which resources are asked for: a trunk needs what its branches need."""
+        """The names by which a profile finds resources: a trunk needs what its branches need."""
         return (self.config.name, self.branch) if self.branch else (self.config.name,)
 
     @property
@@ -50,48 +54,66 @@ class PlannedRun:
         return self.config.model, self.config.batch
 
 
-def state(run: PlannedRun) -> str:
-    """The run's own word: `waiting` before it said any. Raises `UserError` where the folder holds
-    another run."""
+def state_and_damage(run: PlannedRun) -> tuple[str, str]:
+    """The state that the run's record gives, `waiting` before there is one; and why the record
+    cannot be read, where that state is `damaged`.
+
+    Raises `UserError` where the folder holds another run.
+    """
+    there = run.fingerprint
     try:
-        header = (run.folder / "run.json").read_bytes()
-    except FileNotFoundError:
-        pass
-    else:
-        if run.fingerprint.encode() not in header:
-            there = run_record.read_header(run.folder)["fingerprint"]
-            raise UserError(
-                f"{run.folder}: holds run {there[:16]}, not {run.fingerprint[:16]} of this study; "
-                "move it away"
-            )
-    status = run_record.read_status(run.folder)
-    return status["state"] if status else "waiting"
+        try:
+            header = (run.folder / "run.json").read_bytes()
+        except FileNotFoundError:
+            if run.recorded:
+                return run.recorded[0], ""
+        else:
+            # Thousands of records are looked at again and again: only a suspicious one is parsed.
+            if there.encode() not in header or not header.endswith(b"}\n"):
+                there = run_record.read_header(run.folder)["fingerprint"]
+        status = run_record.read_status(run.folder)
+    except UserError as error:
+        return DAMAGED, str(error)
+    if there != run.fingerprint:
+        raise UserError(
+            f"{run.folder}: holds run {there[:16]}, not {run.fingerprint[:16]} of this study; "
+            "move it away"
+        )
+    return (status["state"] if status else "waiting"), ""
+
+
+def state(run: PlannedRun) -> str:
+    """The first half of `state_and_damage`."""
+    return state_and_damage(run)[0]
 
 
 def is_over(run: PlannedRun) -> bool:
-    """Done or diverged. Raises `UserError` as `state` does."""
+    """Whether a run is done or has diverged. Raises `UserError` as `state_and_damage` does."""
     return state(run) in FINAL_STATES
 
 
 def matches(run_id: str, pattern: str) -> bool:
-    """A pattern of the shell's kind, or any part of the name."""
+    """Whether a run id matches a shell pattern, or holds the text where it is no pattern."""
     return fnmatch(run_id, pattern) if set(pattern) & set("*?[") else pattern in run_id
 
 
 def total_flops(runs: Iterable[PlannedRun]) -> int:
-    """Of the steps that the runs train themselves, without those that they fork after."""
+    """FLOPs of the steps that these runs train themselves, without those of their trunks."""
     from tst_study.cost.compute import count_flops
 
     return sum(count_flops(run.config).per_step * (run.steps - run.first_step) for run in runs)
 
 
 def final_loss(run: PlannedRun) -> float | None:
-    """Held-out loss after the last step of a run that is over; None before."""
+    """Held-out loss after the last step of a run that is over; None before, infinity where it
+    diverged. Raises `UserError` where the record has no such loss."""
     ended = state(run)
     if ended == "diverged":
         return float("inf")
     if ended != "done":
         return None
+    if run.recorded and not (run.folder / "run.json").exists():
+        return run.recorded[1]
     last = run.config.schedule.steps
     rows = [row for row in run_record.read(run.folder).evals if row["step"] == last]
     if not rows:

@@ -8,6 +8,7 @@ ends where its second longest branch parts from it: what one run alone needs, it
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import gcd
 from typing import Any
 
@@ -19,6 +20,7 @@ from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import PlannedRun, final_loss, is_over, state
 from tst_study.experiments.run_process import config_path
 from tst_study.experiments.study import Results, Study
+from tst_study.record.reader import FINAL_STATES
 
 
 @dataclass
@@ -73,7 +75,20 @@ class Planner:
         if identity is None:
             identity = self._known[config] = fingerprint(config, self.data(config))
         name = self._folders.get(identity[:8], run_id(config, identity))
-        return PlannedRun(config, identity, self.study.folder / name)
+        folder = self.study.folder / name
+        return PlannedRun(config, identity, folder, recorded=self._recorded.get(identity))
+
+    @cached_property
+    def _recorded(self) -> dict[str, tuple[str, float]]:
+        """State and final loss by fingerprint, of runs that are over in the study's archive."""
+        from tst_study.analysis.tables.source import load
+
+        if self.study.recorded is None:
+            return {}
+        rows = load(self.study.recorded)
+        over = rows[rows["state"].isin(FINAL_STATES)]
+        states = zip(over["state"], over["nats_per_token"].astype(float), strict=True)
+        return dict(zip(over["fingerprint"], states, strict=True))
 
     def data(self, config: Config) -> dict[str, Any]:
         """Fingerprints of the corpora; their files are read once, not once per run."""

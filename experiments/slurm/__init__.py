@@ -1,7 +1,8 @@
 """Studies on a Slurm cluster.
 
-`profile` says how jobs are asked for; `handing_over` decides which runs need one and hands them
-over in arrays, each a `batch_script` and a `submission` written down before `sbatch` is called;
-`task` is what a job runs, from a `code_copy`; `jobs` asks Slurm what has become of them, and reads
-what they noted themselves; `commands` calls Slurm's programs; the `launcher` joins all of it.
+The `profile` describes the cluster. `submit` decides which runs need a job and submits them in
+arrays; each array has a `batch_script` and a `submission`, which is recorded before `sbatch` is
+called. In a job, `launch` starts the ranks and decides what becomes of the job; each rank is a
+`task` from a `code_copy`. `jobs` asks Slurm about jobs, `commands` calls Slurm's programs, and the
+`launcher` joins all of it.
 """

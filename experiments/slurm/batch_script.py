@@ -1,14 +1,14 @@
-"""What a job is asked for with, and the shell that surrounds its ranks (`launch.sh`).
+"""The batch script of a job: its options, its set-up, and the start of `launch`.
 
-submitit hands a script out by a private method alone, which is called here and nowhere else. Its
-public way to a job pickles a function and renames the pickle when `sbatch` has answered: a
-submitter that is killed in between leaves a job that finds nothing to run. Our job needs no pickle,
-for it is told by its run folder and runs a copy of the code that lies there; and it needs lines of
-shell around `srun`.
+submitit writes the script. Only a private method of its returns the text, and this is the only
+module that calls it. submitit's public way to a job pickles a function and renames the pickle after
+`sbatch` has answered; if the submitting process is killed in between, the job finds nothing to run.
+Our job needs no pickle: it knows its run folder, and runs a copy of the code that lies there.
 """
 
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,29 +17,28 @@ from typing import Any
 from tst_study.errors import UserError
 from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.slurm.submission import RUNS, Submission
-from tst_study.process.rank_environment import ON_GPUS
 
+PERCENT = "\ue000"
+"""Stands for a percent sign: a character without a meaning, which no folder of runs may hold."""
 TASK = "tst_study.experiments.slurm.task"
 
 
 def array_script(one: Submission, root: Path, profile: Profile, resources: Resources) -> str:
-    """Of all runs of a submission; `sbatch` does the same with it again."""
+    """The batch script of an array: one element for each run of a submission."""
     listed = shlex.quote(str(one.folder(root).absolute() / RUNS))
     line = f'sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {listed}'
+    rules = profile.retries, profile.signal_seconds, profile.exclude or ""
     around = {
         "setup": [
             f'TST_RUN={shlex.quote(str(root.absolute()))}/"$({line})"',
-            f"TST_RETRIES={profile.retries}",
-            f"TST_SIGNAL={profile.signal_seconds}",
-            f"TST_EXCLUDED={shlex.quote(profile.exclude or '')}",
             *_setup(one, profile),
+            "srun() { tst_supervise " + shlex.join(map(str, rules)) + ' "$@"; }',
         ],
-        "teardown": ["tst_end $?"],
     }
     python = _python(profile.container, profile.srun, profile.python)
     # -P: the working directory, most likely a checkout, must not shadow the copy of the code.
     gpu = " --gpu" if profile.on_gpu(resources) else ""
-    command = f'{python} -P -u -m {TASK} "$TST_RUN"{gpu} 2>"$TST_RUN/job/srun.txt"'
+    command = f'{python} -P -u -m {TASK} "$TST_RUN"{gpu}'
     parameters = _parameters(one, profile, resources) | around
     return script_text(one.folder(root), command, parameters, len(one.runs))
 
@@ -47,14 +46,17 @@ def array_script(one: Submission, root: Path, profile: Profile, resources: Resou
 def command_script(
     one: Submission, root: Path, profile: Profile, words: Sequence[str], *, inside: bool
 ) -> str:
-    """Of a small job that runs `tst-study WORDS`; `inside`: the container, or with the interpreter
-    that submits, beside Slurm's programs."""
+    """The batch script of a small job that runs `tst-study WORDS`.
+
+    `inside`: run it in the container; else with the interpreter that submits, beside Slurm's
+    programs.
+    """
     small, resources = profile.of_small_jobs()
     small = small if inside else small.model_copy(update={"srun": ()})
     python = _python(profile.container, small.srun, profile.python) if inside else _python()
     parameters = _parameters(one, small, resources)
     parameters["setup"] = ["TST_RUN=", *_setup(one, profile)]
-    if account := parameters["account"]:  # which the user may have said in a variable alone
+    if account := parameters["account"]:  # the user may have set it in a variable only
         parameters["setup"].append(f"export SBATCH_ACCOUNT={shlex.quote(account)}")
     # It listens to no signal and has nothing to save, so it is "warned" when its time is up.
     parameters["signal_delay_s"] = 1
@@ -64,8 +66,9 @@ def command_script(
 
 
 def _python(container: str = "", srun: Sequence[str] = (), python: str | None = None) -> str:
-    """The interpreter's words; in a container it starts where the study was submitted, as corpora
-    and trunks are named from there: an image has a working directory of its own."""
+    """The words that start Python. In a container it starts in the folder where the study was
+    submitted, because paths of corpora are relative to it and an image has a working directory of
+    its own."""
     words = shlex.quote(python or sys.executable)
     if not container and not any(option.startswith("--container") for option in srun):
         return words
@@ -74,7 +77,7 @@ def _python(container: str = "", srun: Sequence[str] = (), python: str | None = 
 
 
 def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict[str, Any]:
-    """In submitit's names; what is None is left out."""
+    """Options of the job, by submitit's names. None leaves an option out."""
     memory = f"{round(resources.memory_gb * 1024)}M" if resources.memory_gb else None
     return {
         "job_name": one.name,
@@ -87,7 +90,7 @@ def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict
         "mem": memory,
         "time": resources.time,
         "partition": resources.partition,
-        # By which a user names it to all commands; the profile's word counts more.
+        # Users may set the account in this variable; the profile comes first.
         "account": profile.account or os.environ.get("SBATCH_ACCOUNT"),
         "qos": profile.qos,
         "constraint": profile.constraint,
@@ -95,58 +98,72 @@ def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict
         "signal_delay_s": profile.signal_seconds,
         "stderr_to_stdout": True,
         "wckey": None,  # submitit's own; a cluster that keeps such keys may refuse it
-        # Corpora and trunks are named from where the study was submitted.
+        # Paths of corpora are relative to the folder where the study was submitted.
         "additional_parameters": {
             "requeue": True,
             **({"kill-on-invalid-dep": "yes"} if one.dependency else {}),
             "chdir": os.getcwd(),
             **profile.gpus(resources),
-            # An option that is turned off is one that is not there.
+            # An option that is set to false is left out.
             **{name: value for name, value in profile.sbatch.items() if value is not False},
         },
-        # One dead rank takes the others down; none outlives the first to end by a minute.
+        # One dead rank ends the others, and none outlives the first to end by a minute.
         "srun_args": ["--kill-on-bad-exit=1", "--wait=60", *profile.srun],
     }
 
 
 def _setup(one: Submission, profile: Profile) -> list[str]:
-    """Lines before the ranks; each of the profile's own must succeed."""
+    """Lines of shell before the ranks start. Each line of the profile must succeed."""
     lines = [*(f"module load {shlex.quote(name)}" for name in profile.modules), *profile.setup]
     return [
-        f"source {shlex.quote(one.code)}/tst_study/experiments/slurm/launch.sh || exit 1",
-        "tst_begin",
-        # The colon: a line may be a comment alone.
+        f"TST_PYTHON={shlex.quote(sys.executable)} TST_CODE={shlex.quote(one.code)}",
+        'source "$TST_CODE/tst_study/experiments/slurm/launch.sh" || exit 1',
+        # The colon is for lines that are only a comment.
         *(f"{{ :\n{line}\n}} || tst_stop {shlex.quote(line)}" for line in lines),
-        f"export PYTHONPATH={shlex.quote(one.code)}${{PYTHONPATH:+:$PYTHONPATH}}",
+        "trap - EXIT",
+        'export PYTHONPATH="$TST_CODE${PYTHONPATH:+:$PYTHONPATH}"',
         "export PYTHONSAFEPATH=1",
         "export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}",
-        *(f"export {name}=${{{name}:-{value}}}" for name, value in ON_GPUS.items()),
-        # Since Slurm 22.05 a step no longer takes it over from its job.
+        # Since Slurm 22.05 a step does not inherit this from its job.
         "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}",
     ]
 
 
-def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count: int) -> str:
-    """The script that runs `command` in `srun`.
+def check_setup(lines: Sequence[str]) -> None:
+    """Raise `UserError` for a line of a profile's `setup` that bash cannot read: it would end the
+    batch script before anything could be said about it."""
+    for line in lines:
+        done = subprocess.run(
+            ["bash", "-n"], input=f"{{ :\n{line}\n}}\n", capture_output=True, text=True
+        )
+        if done.returncode:
+            said = done.stderr.partition("\n")[0].removeprefix("bash: ")
+            raise UserError(f"setup = {line!r}: bash cannot read it ({said}); correct the line")
 
-    `folder`: for its output. `parameters`: those of `submitit.SlurmExecutor`. `count`: elements of
-    its array. Raises `UserError` where Slurm is not here, or a value
-    would be more than a line of the script.
+
+def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count: int) -> str:
+    """The text of a batch script that runs `command` by `srun`.
+
+    `folder`: where the output goes. `parameters`: those of `submitit.SlurmExecutor`. `count`: the
+    number of elements of the array. Raises `UserError` if Slurm is not installed here, or if a
+    value would add a line to the script.
     """
     from submitit import SlurmExecutor
 
     _check_lines("folder of runs", str(folder.absolute()))
     for key, value in parameters.items():
-        if key not in ("setup", "teardown"):  # shell, which may have lines
+        if key != "setup":  # shell, which may have lines
             _check_lines(key, value)
+    # In the name of an output file Slurm takes % for the beginning of a pattern, and %% for a
+    # percent sign. submitit replaces patterns too, so it gets to see none of the folder's.
     try:
-        executor = SlurmExecutor(folder)
+        executor = SlurmExecutor(str(folder).replace("%", PERCENT))
     except RuntimeError as error:
         raise UserError(f"{error} Submit on a login node, or with --launcher local") from None
     executor.update_parameters(**parameters)
     executor.parameters["map_count"] = count
     text: str = executor._make_submission_file_text(command, uid="")
-    return text
+    return text.replace(PERCENT, "%%")
 
 
 def _check_lines(key: str, value: Any) -> None:

@@ -1,8 +1,9 @@
-"""The code of a submission, kept in the study: queued jobs run this copy, whatever is edited."""
+"""A copy of the code in the study's folder. Queued jobs run it, whatever is edited meanwhile."""
 
 import hashlib
 import os
 import re
+import secrets
 import shutil
 from pathlib import Path
 
@@ -13,13 +14,13 @@ from tst_study.record.launch_facts import COPY_FACTS, code_version
 
 FOLDER = "code"
 VERBS = "pyproject.toml"
-"""By which a copy, which nobody installs, finds its verbs."""
+"""The file that lists the package's commands; a copy is not installed, and finds them here."""
 
 
 def keep_code(root: Path) -> Path:
-    """Copy the package into `root/code/<12 hex of their content>`; the same code is kept once.
+    """Copy the package into `root/code/<12 hex digits of its content>`, unless it is there already.
 
-    Raises `UserError` where that cannot be written.
+    Raises `UserError` if the copy cannot be written.
     """
     files = _files()
     digest = hashlib.sha256()
@@ -29,16 +30,17 @@ def keep_code(root: Path) -> Path:
     place = (root / FOLDER / digest.hexdigest()[:12]).absolute()
     if place.is_dir():
         return place
-    beside = place.with_name(f".{place.name}.{os.getpid()}")
+    beside = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
     try:
         with disk_errors_named(place):
+            beside.mkdir(parents=True)  # new: a link that somebody has put there is not followed
             for name, path in files.items():
                 (beside / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, beside / name)
             write_json(beside / COPY_FACTS, code_version())
             beside.rename(place)
     except UserError:
-        if not place.is_dir():  # else another submitter was faster
+        if not place.is_dir():  # else another command was faster
             raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -46,13 +48,13 @@ def keep_code(root: Path) -> Path:
 
 
 def copies(root: Path) -> list[Path]:
-    """What `keep_code` made there. A study's folder may hold another `code`, a user's own."""
+    """The copies that `keep_code` made. The folder may hold a `code` of the user's own, too."""
     named = (path for path in (root / FOLDER).glob("*") if re.fullmatch("[0-9a-f]{12}", path.name))
     return sorted(path for path in named if (path / COPY_FACTS).is_file())
 
 
 def _files() -> dict[str, Path]:
-    """Every file of the package, by its path in the copy."""
+    """All files of the package, by their paths in the copy."""
     package = Path(tst_study.__file__).parent
     root = package.parent
     found = {VERBS: root / VERBS} if (root / VERBS).is_file() else {}

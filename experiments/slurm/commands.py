@@ -1,6 +1,7 @@
-"""Slurm's own programs, called with an environment of our own and errors of one line."""
+"""Calls of Slurm's programs, with a clean environment and errors of one line."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -16,9 +17,13 @@ class SlurmError(UnreachableError):
     """Slurm could not be asked, or refused."""
 
 
+class NoAnswerError(SlurmError):
+    """The controller did not answer; it may be being started again."""
+
+
 def environment() -> dict[str, str]:
-    """This process' environment without what an enclosing job left there: it would override the
-    script's own options."""
+    """The environment of this process without the variables of an enclosing job, which would
+    override the options of a batch script."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -30,7 +35,7 @@ def environment() -> dict[str, str]:
 
 
 def call(*command: str, pass_fds: Sequence[int] = (), standard_input: str = "") -> str:
-    """Standard output of a program. Raises `SlurmError`."""
+    """Run a program of Slurm's and return its standard output. Raises `SlurmError`."""
     if shutil.which(command[0]) is None:
         raise SlurmError(
             f"{command[0]}: not on the PATH; submit on a login node of a Slurm cluster"
@@ -46,16 +51,20 @@ def call(*command: str, pass_fds: Sequence[int] = (), standard_input: str = "") 
             timeout=SECONDS,
             pass_fds=pass_fds,
         )
-    except subprocess.TimeoutExpired:
-        raise SlurmError(f"{command[0]}: no answer in {SECONDS} s; is slurmctld up?") from None
+    except subprocess.TimeoutExpired as error:
+        # sbatch says why it waits, such as for room where the queue is full.
+        text = " ".join((error.stderr or b"").decode(errors="replace").split())
+        why = f"it waits: {text}" if text else "is slurmctld up?"
+        raise NoAnswerError(f"{command[0]}: no answer in {SECONDS} s; {why}") from None
     if done.returncode:
         text = " ".join((done.stderr or done.stdout).split())
-        raise SlurmError(f"{command[0]}: {text or f'ended with status {done.returncode}'}")
+        kind = NoAnswerError if re.search("ontact|onnect|imed out", text) else SlurmError
+        raise kind(f"{command[0]}: {text or f'ended with status {done.returncode}'}")
     return done.stdout
 
 
 def setting(name: str) -> str | None:
-    """A value of the cluster's configuration, such as `MaxArraySize`."""
+    """A value of the cluster's configuration, such as `MaxArraySize`; None if it is not set."""
     for line in call("scontrol", "show", "config").splitlines():
         key, _, value = line.partition("=")
         if key.strip() == name:

@@ -1,4 +1,4 @@
-"""Slurm as a launcher: jobs that run while nobody is logged in."""
+"""The Slurm launcher: runs are jobs, which go on while nobody is logged in."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -12,21 +12,22 @@ from tst_study.experiments.plan.layouts import Allocation, Prices
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark
 from tst_study.experiments.slurm import submission
+from tst_study.experiments.slurm.batch_script import check_setup
 from tst_study.experiments.slurm.code_copy import copies
 from tst_study.experiments.slurm.commands import call
-from tst_study.experiments.slurm.handing_over import SECOND_LOOK, submit_to_slurm
-from tst_study.experiments.slurm.jobs import remark
+from tst_study.experiments.slurm.launch import remark
 from tst_study.experiments.slurm.profile import PLACES, Profile, found, load_profile, template
 from tst_study.experiments.slurm.submission import SMALL
+from tst_study.experiments.slurm.submit import SECOND_LOOK, submit_to_slurm
 from tst_study.experiments.study import Study
 from tst_study.record import lock as run_lock
 
 JOBS_PER_CALL = 200
-"""Of `scancel`."""
+"""Most jobs that one call of `scancel` gets."""
 
 
 class Slurm:
-    """A `Launcher`. Its profile is read only where something is to be submitted."""
+    """A `Launcher`. It reads the profile only when runs are planned or submitted."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -38,8 +39,8 @@ class Slurm:
         return profile.model_copy(update={"parallel": parallel}) if parallel else profile
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
-        """Returns at once, with runs queued; 1 where Slurm refused some of them."""
-        call("sbatch", "--version")  # preparing data may take hours: not without Slurm
+        """Queue the runs and return at once: 1 if some of them could not be queued."""
+        call("sbatch", "--version")  # before text is prepared, which may take hours
         if self._options.profile is None and found() is None:
             print(template())
             raise UserError(
@@ -47,18 +48,19 @@ class Slurm:
                 "for, or name another by --profile"
             )
         profile = self.profile
+        check_setup(profile.setup)
         check_can_be_trained(study, wanted, self.allocation)
         if not self._options.dry:
             study.prepare()
-        # Submits what the results of this call's runs decide.
+        # The command that submits the runs which depend on results of these.
         at = replace(study, folder=study.folder.absolute())
         rest = self._options.again(at, "--launcher", "slurm", "--only-new") if study.scale else ()
         done = submit_to_slurm(study, profile, self._options, wanted, rest)
         print(*done.lines(), sep="\n")
-        return 1 if done.refused else 0
+        return 1 if done.refused or done.damaged else 0
 
     def jobs(self, root: Path) -> dict[str, Job]:
-        """Asks Slurm only where the study was ever submitted to it."""
+        """The jobs by run id. Slurm is asked only if the study was ever submitted to it."""
         return {
             run: replace(job, remark="; ".join(filter(None, (job.remark, remark(root / run)))))
             for run, job in submission.known_jobs(root).items()
@@ -66,7 +68,7 @@ class Slurm:
         }
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
-        """Only jobs that carry this study's mark."""
+        """Cancel jobs of this study, which carry its mark, and no others."""
         found = [(job.id, run) for _, run, job in submission.tasks(root) if job.is_active]
         ids = sorted(id for id, run in found if wanted(run))
         runs = {run for _, run in found if wanted(run) and run not in SMALL}
@@ -77,7 +79,8 @@ class Slurm:
         return runs
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
-        """What jobs said before the run had a log of its own, newest last."""
+        """Output of the jobs' batch scripts, newest last: all there is of a job that ended before
+        its run had a log of its own."""
         found = []
         for one in submission.all_of(root):
             job = one.job_id(root)
@@ -87,13 +90,13 @@ class Slurm:
         return found
 
     def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
-        """Folders of jobs that ended, and copies of code that no active job runs."""
+        """Folders of jobs that have ended, and copies of the code that no active job runs."""
 
         def active() -> set[str]:
             return {one.id for one, _, job in submission.tasks(root) if job.is_active}
 
         submissions, needed = submission.all_of(root), active()
-        # Of a controller that has lost its state, jobs may go on that it knows nothing of.
+        # Jobs may go on of which the controller, having lost its state, knows nothing.
         needed |= {
             one.id for one in submissions if any(run_lock.is_held(root / run) for run in one.runs)
         }
@@ -111,7 +114,8 @@ class Slurm:
     def allocation(self, run: PlannedRun) -> Allocation:
         resources = self.profile.resources_of(*run.names)
         warned = max(1, resources.seconds - self.profile.signal_seconds)
-        return Allocation(resources.ranks, self.profile.on_gpu(resources), warned)
+        on_gpu, device = self.profile.on_gpu(resources), self.profile.device
+        return Allocation(resources.ranks, on_gpu, warned, None, device, resources.tasks_per_node)
 
     def prices(self) -> Prices:
         how = self.profile

@@ -1,4 +1,4 @@
-"""How jobs are asked for on one cluster: a TOML file that studies know nothing of."""
+"""The profile of a cluster, `slurm.toml`: how to ask for jobs. Studies do not depend on it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tst_study.experiments.launcher import RETRIES
 from tst_study.experiments.slurm.commands import call
 
 PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))
-"""Where a profile is looked for when none is named."""
+"""Places where a profile is looked for if none is named."""
 WallTime = Annotated[str, Field(pattern=r"^(\d{1,3}-)?\d{1,6}(:\d{1,6}){0,2}$")]
-"""In Slurm's format: minutes, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:…]`. What
-Slurm cannot count, it takes for a job without an end."""
+"""A time in Slurm's format: minutes, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:…]`.
+Numbers that are too large for Slurm would make a job without an end."""
 TAKEN = {
     "array": "holds the runs; say max_array and parallel",
     "chdir": "is where the study was submitted; submit from the folder that you mean",
@@ -39,7 +39,7 @@ TAKEN = {
     "signal": "warns a run before its time is up; say signal_seconds",
     "time": "decides when a run is warned; say time in [resources] or [small]",
 }
-"""Options of sbatch that jobs live by, and what to say in their place."""
+"""Options of sbatch that this package sets itself, and what to say in their place."""
 
 
 def _not_taken(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
@@ -53,35 +53,41 @@ def _not_taken(options: dict[str, str | int | bool]) -> dict[str, str | int | bo
 
 def _one_line(line: str) -> str:
     if not line.isprintable():
-        # Of two, a failure of the first would go unseen.
-        raise ValueError(f"{line!r}: is more than one line; give each as a string of its own")
+        # It could add a line to the batch script. Of two lines of `setup` in one string, a failure
+        # of the first would go unseen.
+        raise ValueError(
+            "holds a line break or another control character; remove it (in setup, give each line "
+            "as a string of its own)"
+        )
     return line
 
 
 Line = Annotated[str, AfterValidator(_one_line)]
-SbatchOptions = Annotated[dict[str, str | int | bool], AfterValidator(_not_taken)]
-"""Options of sbatch by their long names."""
+SbatchOptions = Annotated[dict[str, Line | int | bool], AfterValidator(_not_taken)]
+"""Options of sbatch, by their long names."""
+Gigabytes = Annotated[float, Field(ge=0.001, le=1e6, allow_inf_nan=False)]
+"""Memory in gigabytes. Slurm gets whole megabytes, and takes 0 for all the memory of a node."""
 
 
 LEAST_SECONDS = 60
-"""Of a launch, before it is told to stop; Slurm may tell it so up to a minute early."""
+"""Least time of a launch before it is told to stop. Slurm may warn it up to a minute early."""
 
 
 class Resources(Strict):
-    """What one run gets. Without GPUs named, none are asked for."""
+    """Resources of one run. No GPUs are asked for by default."""
 
     nodes: Positive = 1
     tasks_per_node: Positive = 1
-    """Ranks of torch.distributed per node; on GPUs, one per GPU."""
+    """Ranks per node; with GPUs, one per GPU."""
     gpus_per_node: NotNegative = 0
-    gpu_type: str | None = None
-    """As the cluster calls it: `a100`."""
+    gpu_type: Line | None = None
+    """The cluster's name for its GPUs, such as `a100`."""
     cpus_per_task: Positive = 1
-    memory_gb: PositiveFloat | None = None
-    """Per node; the partition's default where it is not set."""
+    memory_gb: Gigabytes | None = None
+    """Memory per node; by default the partition decides."""
     time: WallTime = "24:00:00"
-    """Of one launch; a longer run is requeued after a checkpoint."""
-    partition: str | None = None
+    """Time of one launch. A longer run is requeued after a checkpoint."""
+    partition: Line | None = None
 
     @property
     def seconds(self) -> int:
@@ -105,22 +111,22 @@ class Resources(Strict):
 
 
 class SmallJob(Strict):
-    """A job that trains nothing: it collects a study, or submits the rest of it. Of the profile it
-    has the account alone, so that it never sits on GPUs or whole nodes."""
+    """A job that trains nothing: it collects a study, or submits the rest of it. It shares only the
+    account with the runs, so that it never occupies GPUs or whole nodes."""
 
     time: WallTime = "1:00:00"
-    partition: str | None = None
-    qos: str | None = None
+    partition: Line | None = None
+    qos: Line | None = None
     cpus_per_task: Positive = 1
-    memory_gb: PositiveFloat | None = None
-    srun: tuple[str, ...] = ()
+    memory_gb: Gigabytes | None = None
+    srun: tuple[Line, ...] = ()
     sbatch: SbatchOptions = Field(default_factory=dict)
 
 
 class Match(Strict):
-    """Other resources for the runs whose names match a pattern of the shell's kind."""
+    """Other resources for the runs whose names match a shell pattern."""
 
-    match: str
+    match: Line
     resources: dict[str, Any]
 
 
@@ -129,45 +135,45 @@ class Profile(Strict):
 
     resources: Resources = Resources()
     runs: tuple[Match, ...] = ()
-    """`[[runs]]`: the last one that matches a run's name wins, key by key."""
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    exclude: str | None = None
+    """`[[runs]]`: for each key, the last entry that matches the run's name wins."""
+    account: Line | None = None
+    qos: Line | None = None
+    constraint: Line | None = None
+    exclude: Line | None = None
     signal_seconds: Positive = 300
-    """How long before the end of its time a run is told to write its checkpoint."""
+    """Seconds before the end of its time at which a run is told to write a checkpoint."""
     retries: NotNegative = RETRIES
-    """Launches in a row that may end without a new checkpoint before the run is given up."""
+    """Launches in a row without a new checkpoint before the run is given up."""
     parallel: Positive = 64
     """Runs of one array at a time."""
     gpu_option: Literal["gpus-per-node", "gres"] = "gpus-per-node"
-    """By which option of sbatch the cluster takes GPUs."""
+    """The option of sbatch that asks for GPUs on this cluster."""
     max_array: Positive | None = None
-    """Runs per array; the cluster's MaxArraySize by default."""
-    modules: tuple[str, ...] = ()
-    """Loaded by `module load` before the run."""
+    """Runs per array; by default the cluster's MaxArraySize."""
+    modules: tuple[Line, ...] = ()
+    """Environment modules to load before the run."""
     setup: tuple[Line, ...] = ()
-    """Lines of shell before the run; each must succeed."""
-    container: str = ""
-    """Put before python: `apptainer exec --nv image.sif`."""
-    python: str | None = None
+    """Lines of shell to run before the run. Each must succeed."""
+    container: Line = ""
+    """Words to put before python, such as `apptainer exec --nv image.sif`."""
+    python: Line | None = None
     """The interpreter; by default the one that submits."""
-    srun: tuple[str, ...] = ()
-    """More options of the srun that starts the ranks: `--container-image=…`, `--mpi=pmix`."""
+    srun: tuple[Line, ...] = ()
+    """More options of the srun that starts the ranks, such as `--container-image=…`."""
     sbatch: SbatchOptions = Field(default_factory=dict)
-    """More of them, for runs."""
-    mail: str | None = None
-    """Told by Slurm when the study has been collected."""
+    """More options of sbatch for runs."""
+    mail: Line | None = None
+    """The address that Slurm tells when the study has been collected."""
     small: SmallJob = SmallJob()
-    """`[small]`: for jobs that collect, or submit the rest of a study."""
-    device: str | None = None
-    """GPU's name, for `plan`'s hours: as in `tst_study.cost.devices`."""
+    """`[small]`: resources of jobs that collect a study or submit the rest of it."""
+    device: Line | None = None
+    """The GPU's name for the hours of `plan`, as in `tst_study.cost.devices`."""
     mfu: Annotated[float | None, Field(gt=0.0, le=1.0)] = None
-    """Measured there, in the place of what `plan` expects by its model of a step."""
+    """A measured MFU; by default `plan` estimates it."""
     price_per_gpu_hour: PositiveFloat | None = None
 
     def resources_of(self, *names: str) -> Resources:
-        """Of a run that goes by these names."""
+        """Resources of a run that goes by these names."""
         values = self.resources.model_dump()
         for one in self.runs:
             if any(fnmatch(name, one.match) for name in names):
@@ -175,7 +181,7 @@ class Profile(Strict):
         return Resources.model_validate(values)
 
     def gpus(self, resources: Resources) -> dict[str, str | int]:
-        """The option of sbatch that asks for them; none where none are wanted."""
+        """The option of sbatch that asks for GPUs; empty if none are wanted."""
         if not resources.gpus_per_node:
             return {}
         kind = f"{resources.gpu_type}:" if resources.gpu_type else ""
@@ -183,7 +189,7 @@ class Profile(Strict):
         return {self.gpu_option: f"{'gpu:' if by_gres else ''}{kind}{resources.gpus_per_node}"}
 
     def on_gpu(self, resources: Resources) -> bool:
-        """Whether a run gets a GPU, by whatever option."""
+        """Whether a run gets a GPU, by any option."""
         asked = (
             name.startswith("gpus") or (name.startswith(("gres", "tres")) and "gpu" in str(value))
             for name, value in self.sbatch.items()
@@ -192,7 +198,7 @@ class Profile(Strict):
         return resources.gpus_per_node > 0 or any(asked)
 
     def of_small_jobs(self) -> tuple[Profile, Resources]:
-        """What they get in the place of `self` and of a run's resources."""
+        """The profile and the resources of small jobs."""
         small = self.small
         mail = {"mail-user": self.mail, "mail-type": "END,FAIL"} if self.mail else {}
         profile = Profile(
@@ -203,13 +209,13 @@ class Profile(Strict):
 
 
 def found() -> Path | None:
-    """The first of `PLACES` that is there."""
+    """The first of `PLACES` that exists."""
     return next((path for place in PLACES if (path := place.expanduser()).exists()), None)
 
 
 def template() -> str:
-    """A first profile for the cluster that is seen from here: the partition that jobs get by
-    default, or one with GPUs, and a whole node of it for each run. Raises `SlurmError`."""
+    """A first profile for the cluster at hand: a whole node for each run, of a partition with GPUs
+    if there is one, else of the default partition. Raises `SlurmError`."""
     rows = [
         line.split("|")
         for line in call("sinfo", "--noheader", "--format=%P|%G|%c|%l").splitlines()
@@ -232,7 +238,7 @@ def template() -> str:
 
 
 def load_profile(path: Path | None = None) -> Profile:
-    """The profile in `path`, or in the first of `PLACES` that is there, or the defaults.
+    """The profile in `path`, else in the first of `PLACES` that exists, else the defaults.
 
     Raises `UserError` that names the key and the value.
     """

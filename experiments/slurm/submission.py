@@ -1,8 +1,8 @@
-"""One array of runs: written down before `sbatch` is called, so that nobody's death loses it.
+"""A submission: one array of runs, recorded before `sbatch` is called so that a kill loses nothing.
 
-`<study>/slurm/<id>/` holds `intent.json`, `script.sh`, `runs`, what `sbatch` answered in
-`job.json`, and the output of tasks that died before their run had a log. The id is the job's
-comment: whoever comes next finds the jobs of a submission whose `job.json` was never written.
+`<study>/slurm/<id>/` holds `intent.json`, `script.sh`, `runs`, the answer of `sbatch` in
+`job.json`, and the output of batch scripts. The job's comment names the id. If the submitting
+process is killed before it writes `job.json`, the next command finds the job by that comment.
 """
 
 import json
@@ -22,33 +22,34 @@ from tst_study.experiments.slurm.jobs import MARK, Key, in_the_queue
 FOLDER = "slurm"
 COLLECT, REST = "collect", "submit-rest"
 SMALL = (COLLECT, REST)
-"""In the place of a run id: small jobs that train nothing."""
+"""Names that small jobs, which train nothing, have in the place of a run id."""
 RUNS = "runs"
-"""A run id per line, in the order of the array: what the batch script reads of a submission."""
+"""The file with one run id per line, in the order of the array. The batch script reads it."""
 
 
 @dataclass(frozen=True)
 class Submission:
     id: str
     name: str
-    """Of the job: equal for equal lists of runs, so that `singleton` keeps two submitters apart."""
+    """The job's name. Equal lists of runs have equal names, so that `singleton` lets only one of
+    two equal jobs run at a time."""
     runs: tuple[str, ...]
-    """Run ids, in the order of the array, or the one name of a small job."""
+    """Run ids in the order of the array, or the name of a small job."""
     code: str
-    """Folder of the code that the jobs run."""
+    """The folder of the code that the jobs run."""
     created: float
     dependency: str = ""
 
     @property
     def comment(self) -> str:
-        """Of its jobs, by which they are known."""
+        """The comment by which its jobs are recognised."""
         return f"{MARK}{self.id}"
 
     def folder(self, root: Path) -> Path:
         return root / FOLDER / self.id
 
     def job_id(self, root: Path) -> str | None:
-        """What `sbatch` answered; None where nobody lived to write it down."""
+        """The job id that `sbatch` returned; None if it was never recorded."""
         try:
             answer: dict[str, str] = json.loads((self.folder(root) / "job.json").read_bytes())
         except FileNotFoundError:
@@ -57,19 +58,19 @@ class Submission:
 
 
 def new(root: Path, what: str, runs: Sequence[str], code: Path, dependency: str = "") -> Submission:
-    """`what`: added to the study's name in the job's."""
+    """A submission with a new id. `what` is added to the study's name in the job's name."""
     now = time.time()
     id = f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(3)}"
-    # Two checkouts have studies of one name; a job must not wait for another's.
+    # Two checkouts may have studies of the same name; a job must not wait for the other's.
     digest = sha256("\n".join([str(root.absolute()), *runs]).encode()).hexdigest()[:8]
     return Submission(id, f"{root.name}{what}-{digest}", tuple(runs), str(code), now, dependency)
 
 
 def submit(one: Submission, root: Path, script: str, lock: int) -> str:
-    """Write the intent, call `sbatch`, write its answer; returns the job id. Raises `SlurmError`.
+    """Record the intent, call `sbatch` and record its answer. Returns the job id.
 
-    `lock`: descriptor of the study's lock, which `sbatch` keeps open too, so that a submitter who
-    is killed in between does not let the next one in before the answer is there to be found.
+    `lock`: the descriptor of the study's lock. `sbatch` inherits it, so that if this process is
+    killed, no other command submits anything before the job is in the queue. Raises `SlurmError`.
     """
     folder = one.folder(root)
     folder.mkdir(parents=True)
@@ -80,7 +81,7 @@ def submit(one: Submission, root: Path, script: str, lock: int) -> str:
         said = call("sbatch", "--parsable", str(folder / "script.sh"), pass_fds=(lock,))
         job = said.strip().partition(";")[0]
     except SlurmError as error:
-        # It may have been accepted all the same: only the answer was lost.
+        # The job may have been accepted, with only the answer lost.
         job = _array_of(one, in_the_queue())
         if not job:
             write_json(folder / "job.json", {"job": "", "refused": str(error)})
@@ -90,7 +91,7 @@ def submit(one: Submission, root: Path, script: str, lock: int) -> str:
 
 
 def all_of(root: Path) -> list[Submission]:
-    """Every submission of a study, oldest first. Raises `UserError` where one is damaged."""
+    """All submissions of a study, oldest first. Raises `UserError` if a record is damaged."""
     found = []
     for path in (root / FOLDER).glob("*/intent.json"):
         try:
@@ -98,18 +99,18 @@ def all_of(root: Path) -> list[Submission]:
             one = Submission(**{**values, "runs": tuple(values["runs"])})
         except (ValueError, TypeError, KeyError) as error:
             raise UserError(f"{path}: damaged ({error}); move {path.parent} away") from None
-        if one.id != path.parent.name:  # an id becomes a path, so that it must be one of ours
+        if one.id != path.parent.name:  # an id becomes a path, and must not lead elsewhere
             raise UserError(f"{path}: id {one.id!r} is not its folder's name; move it away")
         found.append(one)
     return sorted(found, key=lambda one: one.created)
 
 
 def tasks(root: Path) -> Iterator[tuple[Submission, str, Job]]:
-    """Every submission of a study, oldest first, with each of its runs and the job of that. Slurm
-    is asked only where there is any; a job that it no longer knows has ended.
+    """Every run of every submission of a study, oldest first, with its job.
 
-    Those whose submitter died after `sbatch` are adopted: their answer is written down. Raises
-    `SlurmError` where nobody answers.
+    Slurm is asked only if there are submissions. A job that it no longer knows has ended. If the
+    submitting process was killed after `sbatch`, the job id is recorded now. Raises `SlurmError` if
+    Slurm does not answer.
     """
     submissions = all_of(root)
     known = in_the_queue() if submissions else {}
@@ -124,8 +125,8 @@ def tasks(root: Path) -> Iterator[tuple[Submission, str, Job]]:
 
 
 def known_jobs(root: Path) -> dict[str, Job]:
-    """The job of each run that ever had one: an active one, else that of its last submission.
-    Raises `SlurmError` where nobody answers."""
+    """The job of each run that ever had one: an active job, else that of the last submission.
+    Raises `SlurmError` if Slurm does not answer."""
     jobs: dict[str, Job] = {}
     for _, run, job in tasks(root):
         if run not in jobs or job.is_active or not jobs[run].is_active:
@@ -134,6 +135,6 @@ def known_jobs(root: Path) -> dict[str, Job]:
 
 
 def _array_of(one: Submission, known: dict[Key, Job]) -> str:
-    """The id of its array as the queue has it; empty where it is not there."""
+    """The job id of a submission in the queue; empty if the queue does not have it."""
     there = (job.id for (name, _), job in known.items() if name == one.id)
     return next(there, "").partition("_")[0]

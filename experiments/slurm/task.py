@@ -1,7 +1,7 @@
-"""One rank of one run, in a job: `python -m tst_study.experiments.slurm.task FOLDER [--gpu]`.
+"""One rank of a run in a job: `python -m tst_study.experiments.slurm.task FOLDER [--gpu]`.
 
-The run is told by its folder alone; its config lies in `job/config.toml`. A rank only trains: what
-becomes of its job is up to the batch script (`launch.sh`), which it tells by `job/ended`.
+The folder is all it needs: the config lies in `job/config.toml`. A rank only trains. The first rank
+writes its status into `job/ended`, and `launch` decides what becomes of the job.
 """
 
 import os
@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from tst_study.atomic_files import insist
 from tst_study.config import schema as config
 from tst_study.experiments.run_process import (
+    AWAY_SECONDS,
     Exit,
     config_path,
     log_path,
@@ -19,23 +21,25 @@ from tst_study.experiments.run_process import (
     train_rank,
 )
 from tst_study.process.host import leave
-from tst_study.process.rank_environment import adopt_slurm_ranks
+from tst_study.process.rank_environment import adopt_slurm_ranks, prepare_for_gpus
 
 EARLY = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
 LOCK_SECONDS = 20.0
-"""How long another process may go on holding the run: a dead one's lock can outlive it."""
+"""How long to wait for another process that holds the run: a lock can outlive a dead one."""
 
 
 class Stopped(BaseException):
-    """A signal came before the trainer listened."""
+    """A signal came before the trainer was ready for it."""
 
 
 def main(folder: Path, *, on_gpu: bool) -> int:
-    """`on_gpu`: the job asked for GPUs, so that training without one is an error."""
+    """Train as one rank, and return the exit status. `on_gpu`: the job has asked for GPUs, so that
+    training without one is an error."""
     rank = int(os.environ.get("SLURM_PROCID", "0"))
     send_output_to(log_path(folder, rank))
     for number in EARLY:
         signal.signal(number, _stop)
+    prepare_for_gpus()
     adopt_slurm_ranks()
     resolved = config.load(config_path(folder))
     if on_gpu and resolved.execution.device == "auto":
@@ -49,10 +53,10 @@ def main(folder: Path, *, on_gpu: bool) -> int:
     for number in EARLY:
         signal.signal(number, signal.SIG_IGN)
     if rank == 0:
-        # srun's own status is the highest of all ranks', also of those that it killed after one.
-        (folder / "job" / "ended").write_text(f"{said}\n")
+        # srun's own status is the highest of all ranks, including those that it killed itself.
+        insist(lambda: (folder / "job" / "ended").write_text(f"{said}\n"), AWAY_SECONDS, OSError)
     elif ended == Exit.PREEMPTED:
-        return Exit.OVER  # a bad exit would have the first rank killed
+        return Exit.OVER  # after a bad exit srun would kill the first rank
     return ended
 
 

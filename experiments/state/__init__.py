@@ -1,1 +1,1 @@
-"""The verbs on a submitted study: `status`, `cancel`, `logs`, `collect`, `clean`."""
+"""The commands for a submitted study: `status`, `cancel`, `logs`, `collect`, `clean`."""

@@ -1,8 +1,8 @@
-"""What of a study nothing needs any more. A run's record is never among it.
+"""Finds and deletes what a study no longer needs. It never deletes a run's record.
 
-Only what this package made is ever named: a folder that is no study is refused, a copy of code must
-carry its marker and the name of its content, and nothing that lies elsewhere is reached by a link
-or by what a file says.
+It only names what this package has made: a folder that is no study is refused, a copy of the code
+must carry its marker and be named by its content, and no link and no file's content leads out of
+the study's folder.
 """
 
 import shutil
@@ -13,7 +13,7 @@ from pathlib import Path
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.config import schema as config
 from tst_study.errors import UserError
-from tst_study.experiments.launcher import UnreachableError, launchers, the_only_submitter
+from tst_study.experiments.launcher import UnreachableError, launchers, submission_lock
 from tst_study.experiments.plan.planner import Planner, trunks_of
 from tst_study.experiments.state.status import check_is_one_study, folders_below, say_once
 from tst_study.record import lock as run_lock
@@ -30,10 +30,10 @@ class NotNeeded:
 
 def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
     """Older checkpoints of runs that are over, checkpoints of trunks from which nothing forks any
-    more, and folders of jobs that ended. Raises `UserError` for a folder that is no study.
+    more, and folders of jobs that have ended. Raises `UserError` for a folder that is no study.
 
-    `planner`: of the study; without it trunks are kept, as a branch that has not been started has
-    left nothing in the folder.
+    `planner`: that of the study. Without it trunks are kept, because a branch that has not started
+    has left no trace in the folder.
     """
     check_is_one_study(root)
     found = [*_checkpoints(root, planner)]
@@ -54,8 +54,9 @@ def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
 def delete(
     root: Path, found: Iterable[NotNeeded], planner: Planner | None = None
 ) -> list[NotNeeded]:
-    """Delete what of it is still not needed once no submitter is at work; returns that."""
-    with the_only_submitter(root):
+    """Wait until no other command submits runs of the study, then delete those of the items that
+    are still not needed. Returns what was deleted."""
+    with submission_lock(root):
         still = {one.path for one in not_needed(root, planner)}
         gone = [one for one in found if one.path in still]
         for one in gone:
@@ -63,23 +64,33 @@ def delete(
     return gone
 
 
+def _is_over(folder: Path) -> bool:
+    """Whether a run is done or has diverged; nothing is known of one whose record is damaged."""
+    try:
+        run_record.read_header(folder)
+        return run_record.is_over(folder)
+    except UserError:
+        return False
+
+
 def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, str]]:
-    """But those from which a run forks that was handed to a launcher and is not over."""
+    """Checkpoints that are not needed, with the reason. A checkpoint from which a submitted run
+    will fork is needed."""
     needed = {
         Path(fork.folder).name
         for path in root.glob("*/job/config.toml")
         if (fork := config.load(path).execution.fork_from)
-        if not run_record.is_over(path.parent.parent)
+        if not _is_over(path.parent.parent)
     }
     given_up = set()
     if planner:
-        # A trunk that it does not plan may be another scale's, whose branches are not known here.
+        # A trunk that is not planned may belong to another scale, whose branches are not known.
         trunks = {one.run.run_id for one in trunks_of(planner.asked_for(), planner)}
         planned = (*planner.decided(), *planner.whole())
         given_up = trunks - {run.trunk.run_id for run in planned if run.trunk}
-    # Of this study alone: which trunks are needed is not known of a folder full of studies.
+    # Only of this study: in a folder full of studies nobody knows which trunks are needed.
     for folder in sorted(path.parent for path in root.glob("*/run.json")):
-        if not run_record.is_over(folder) or run_lock.is_held(folder) or folder.name in needed:
+        if not _is_over(folder) or run_lock.is_held(folder) or folder.name in needed:
             continue
         header, steps = run_record.read_header(folder), checkpoint_steps(folder)
         if header["role"] != "trunk":

@@ -1,5 +1,5 @@
-"""What a study came to: run table, figures, report, the runs that are missing; and an archive of
-those that are over, small enough to be kept in git."""
+"""The results of a study: run table, figures, report and a list of missing runs; and an archive of
+the runs that are over, small enough for git."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +13,10 @@ ROWS = 100
 
 
 def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> list[str]:
-    """Write `report/` beside the runs, from whatever is there, and say what it shows, as lines.
-    `UserError` for no such folder.
+    """Write `report/` beside the runs from what is there, and return lines that sum it up.
 
-    `rows`: of the study's own list of runs, where it is known; else runs that never began are not
-    missed.
+    `rows`: status of all runs of the study, if they are known; by default runs that never began are
+    not missed. Raises `UserError` if there is no such folder.
     """
     from tst_study.analysis.tables.source import load
     from tst_study.paper_figures.build import build
@@ -38,7 +37,7 @@ def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> list[str]:
         else ["No run is over yet."]
     )
     why = {one.run_id: f"{one.state} {one.message}".strip() for one in missing}
-    # Last: by it a later submission sees that the study was collected.
+    # Written last: it tells a later submission that the study was collected.
     names = [one.run_id for one in over]
     write_json(report / "collected.json", {"over": names, "missing": why})
     text = [*summary, "", f"{len(over)} runs over, {len(missing)} missing"]
@@ -47,10 +46,10 @@ def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> list[str]:
 
 
 def keep(root: Path, to: Path) -> list[str]:
-    """Write the runs below `root` that are over, and its questions, into the archive `to`, new or
-    there already; returns their ids. Of the training curve about a hundred rows are kept.
+    """Add the runs below `root` that are over, and the study's questions, to the archive `to`.
 
-    Raises `UserError` for a damaged run.
+    The archive may be new. About a hundred rows of each training curve are kept. Returns the run
+    ids. Raises `UserError` for a damaged run.
     """
     from tst_study.analysis.tables.archive import add_to_archive
     from tst_study.analysis.tables.source import read_tables
@@ -60,5 +59,8 @@ def keep(root: Path, to: Path) -> list[str]:
     if tables.problems:
         raise UserError(tables.problems[0])
     over = tables.only(tables.runs["state"].isin(FINAL_STATES)).thinned(ROWS)
-    add_questions(to, read_questions(root))
-    return add_to_archive(to, over)
+
+    def questions(folder: Path) -> None:
+        add_questions(folder, [*read_questions(to), *read_questions(root)])
+
+    return add_to_archive(to, over, questions).written

@@ -1,4 +1,4 @@
-"""What launchers are asked for a study's runs: to stop them, and for their logs."""
+"""Stops the runs of a study and shows their logs, through the launchers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +17,11 @@ from tst_study.text import printable
 
 
 def cancel_runs(root: Path, pattern: str) -> list[str]:
-    """Cancel what matches, in queues and on this machine, and only this study's; returns the run
-    ids. Raises `UserError` for what is no folder of a study, and where nothing was cancelled and
-    a launcher could not be asked; it is said where something was."""
+    """Cancel this study's runs that match, in queues and on this machine; return their ids.
+
+    Raises `UserError` if the folder is no study, and if nothing was cancelled because a launcher
+    could not be asked. If something was cancelled, that failure is only printed.
+    """
     check_is_one_study(root)
     stopped: set[str] = set()
     problems: list[UnreachableError] = []
@@ -36,8 +38,8 @@ def cancel_runs(root: Path, pattern: str) -> list[str]:
 
 
 def log_tails(root: Path, pattern: str, lines: int) -> Iterator[str]:
-    """A heading and the last lines for each run that matches; those that failed, without a
-    pattern. Raises `UserError` where none does."""
+    """A heading and the last lines of the log for each run that matches; without a pattern, for
+    each run that failed or was stopped. Raises `UserError` if there is none."""
     check_is_one_study(root)
     rows = matching(rows_below(root), pattern, root)
     chosen = [row for row in rows if pattern or row.state in STOPPED]

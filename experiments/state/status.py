@@ -1,4 +1,4 @@
-"""How far runs are, read from their folders alone."""
+"""The progress of runs, read from their folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tst_study.checkpoints.places import checkpoint_place
 from tst_study.config import schema as config
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, launchers
-from tst_study.experiments.plan.planned_run import PlannedRun, matches
+from tst_study.experiments.plan.planned_run import DAMAGED, PlannedRun, matches
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import cancel_mark, config_path
 from tst_study.experiments.studies.catalogue import on_device
@@ -28,37 +28,41 @@ from tst_study.record import reader as run_record
 from tst_study.text import duration
 
 QUIET_SECONDS = 60.0
-"""For which a run may say nothing, whatever its steps take: an evaluation, a checkpoint."""
+"""Seconds without a heartbeat that are normal for any run, as in an evaluation or a checkpoint."""
 FULL_BYTES = 2**20
-STOPPED = frozenset({"failed", "preempted", "interrupted", "cancelled", "blocked"})
-"""States in which nothing happens until the run is submitted again."""
+STOPPED = frozenset({"failed", "preempted", "interrupted", "cancelled", "blocked", DAMAGED})
+"""States that a run leaves only when it is submitted again."""
 
 
 @dataclass(frozen=True)
 class StatusRow:
     run_id: str
     state: str
-    """A state of the run record, or before there was any: `waiting`; `cancelled`, which nothing
-    but a new submission undoes; `blocked` by a trunk that will not end by itself. `interrupted`
-    says that it runs, but no process does."""
+    """A state of the run record, or one of these: `waiting`, before there is a record; `cancelled`,
+    until it is submitted again; `blocked` by a trunk that will not finish by itself; `interrupted`,
+    if the record says `running` but no process trains it; `damaged`, if the record is unreadable.
+    """
     step: int
     steps: int
     phase: str
     loss: float | None
-    """Of the last training step that was logged: of bags, while it is superposed."""
+    """Training loss of the last step that was logged; in the superposition phase the bag loss."""
     tokens_per_second: float | None
     seconds_left: float | None
     message: str
     job: str = ""
-    """Of Slurm: `123_4`."""
+    """Slurm's job id, such as `123_4`."""
     held_out: float | None = None
-    """Next-token loss of the last evaluation, by which runs are compared."""
+    """Held-out next-token loss of the last evaluation, by which runs are compared."""
 
 
 def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
-    """The state of one run folder, which need not exist yet; `steps` are those planned for it."""
-    status = run_record.read_status(folder)
-    state, message = _state(status, folder, job)
+    """The status of one run folder, which need not exist yet. `steps`: the planned number."""
+    try:
+        status = run_record.read_status(folder)
+        state, message = _state(status, folder, job)
+    except UserError as error:
+        status, state, message = None, DAMAGED, str(error)
     said: Mapping[str, Any] = status or {"step": 0, "steps": 0}
     running = status is not None and state == "running"
     if status is not None and running:
@@ -82,8 +86,7 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
 
 
 def _state(status: run_record.Status | None, folder: Path, job: Job | None) -> tuple[str, str]:
-    """With a message. The run's own word comes first, then its lock, then what its launcher knows
-    of its job."""
+    """State and message. The run's record comes first, then its lock, then its job."""
     state, message = (status["state"], status["message"]) if status else ("waiting", "")
     remark, queued = (job.remark, job.state) if job else ("", "")
     if state in run_record.FINAL_STATES:
@@ -103,8 +106,8 @@ def _state(status: run_record.Status | None, folder: Path, job: Job | None) -> t
 
 
 def _silent(status: run_record.Status) -> str:
-    """Says so of a run that is longer without a word than two of its steps, and than what stands
-    between steps usually takes."""
+    """A remark on a run without a heartbeat for longer than two of its steps and `QUIET_SECONDS`;
+    empty for any other."""
     lag = time.time() - status["heartbeat"]
     left, steps = status.get("seconds_left"), status["steps"] - status["step"]
     usual = left / steps if left and steps else 0.0
@@ -114,12 +117,12 @@ def _silent(status: run_record.Status) -> str:
 
 
 def _obstacle(folder: Path) -> str:
-    """What stands in the way of the run's next launch, and what to do about it."""
+    """The obstacle to the run's next launch and its remedy; empty if there is none."""
     with suppress(OSError):
         if not os.access(folder, os.W_OK, effective_ids=True):
             number = folder.stat().st_uid
             owner = f"user {number}"
-            with suppress(KeyError):  # known by a name
+            with suppress(KeyError):  # a user without a name
                 owner = pwd.getpwuid(number).pw_name
             return f"its folder is {owner}'s: have it handed over, or submit with --runs elsewhere"
         if shutil.disk_usage(folder).free < FULL_BYTES:
@@ -128,19 +131,20 @@ def _obstacle(folder: Path) -> str:
 
 
 def rows_of(study: Study) -> list[StatusRow]:
-    """Every run that the study has decided on and every other one in its folder. `UserError` where
-    its corpora are not prepared."""
+    """The status of every run that the study has decided on, and of every other run in its folder.
+    Raises `UserError` if its corpora are not prepared."""
     return _rows(study.folder, Planner(study).decided())
 
 
 def rows_below(root: Path) -> list[StatusRow]:
-    """All runs of a study's folder, also those that failed before they wrote a record."""
+    """The status of all runs in a folder, including those that failed before they had a record."""
     check_is_there(root)
     return _rows(root, [])
 
 
 def _rows(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
-    """With their jobs; without any, which is said, where nobody answers for those."""
+    """The status of runs with their jobs. If a launcher does not answer, that is printed, and no
+    job is known."""
     runs = {run.folder: run for run in planned}
     known = {folder.name for folder in runs}
     folders = [*runs, *(path for path in folders_below(root) if path.name not in known)]
@@ -156,7 +160,7 @@ def _rows(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
     states = {one.run_id: one.state for one in rows}
 
     def told(one: StatusRow, folder: Path) -> StatusRow:
-        """What waits for a trunk that stopped is told apart."""
+        """Mark a run that waits for a trunk as blocked, if the trunk has stopped."""
         if one.state not in ("waiting", "cancelled"):
             return one
         trunk = _trunk_of(folder, runs.get(folder))
@@ -171,7 +175,7 @@ def _rows(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
 
 
 def _trunk_of(folder: Path, run: PlannedRun | None) -> str:
-    """By its config, where no plan is at hand."""
+    """The id of the run's trunk, from its plan or its config; empty if it has none."""
     if run is not None:
         return run.trunk.run_id if run.trunk else ""
     try:
@@ -182,7 +186,7 @@ def _trunk_of(folder: Path, run: PlannedRun | None) -> str:
 
 
 def matching(rows: Sequence[StatusRow], pattern: str, root: Path) -> list[StatusRow]:
-    """Those whose names match. Raises `UserError` where none does, or there is none."""
+    """The rows whose run ids match. Raises `UserError` if none does, or there are no rows."""
     if not rows:
         raise UserError(f"{root}: no run folder there; name the folder that holds the runs")
     found = [one for one in rows if matches(one.run_id, pattern)]
@@ -194,8 +198,8 @@ def matching(rows: Sequence[StatusRow], pattern: str, root: Path) -> list[Status
 
 
 def of_folder(root: Path, device: str | None = None) -> Study:
-    """The runs of a folder as a study: each as it was handed to its launcher last, and nothing
-    more. Raises `UserError`."""
+    """The runs of a folder as a study, each with the config of its last submission. Raises
+    `UserError`."""
     execution = on_device(device)
     check_is_one_study(root)
     configs = []
@@ -203,9 +207,13 @@ def of_folder(root: Path, device: str | None = None) -> Study:
         there = [path for path in (config_path(folder), folder / "run.json") if path.exists()]
         if not there:  # it failed before it wrote either
             continue
-        asked = config.load(there[0])
+        try:
+            asked = config.load(there[0])
+        except UserError as error:
+            say_once(f"without {folder.name}: {error}")
+            continue
         fork = asked.execution.fork_from
-        # What waits for its trunk's checkpoint comes when that is there.
+        # A branch is left out until the checkpoint that it forks from is there.
         if fork is None or checkpoint_place(Path(fork.folder), fork.step).exists():
             configs.append(asked.executed(**execution))
     if not configs:
@@ -215,7 +223,8 @@ def of_folder(root: Path, device: str | None = None) -> Study:
 
 
 def stopped(study: Study, pattern: str) -> Callable[[PlannedRun], bool]:
-    """Says whether a run failed or was stopped, or its trunk did, or it is the trunk of such."""
+    """A function that tells whether to retry a run: one that matches and failed or was stopped, a
+    branch of such a trunk, or the trunk of such a branch."""
     rows = matching(rows_of(study), pattern, study.folder)
     chosen = {one.run_id for one in rows if one.state in STOPPED}
     planned = Planner(study).decided()
@@ -229,13 +238,13 @@ def stopped(study: Study, pattern: str) -> Callable[[PlannedRun], bool]:
 
 
 def check_is_there(root: Path) -> None:
-    """Raises `UserError`."""
+    """Raise `UserError` if there is no such folder."""
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
 
 
 def check_is_one_study(root: Path) -> None:
-    """Raises `UserError`, also for a folder whose studies have folders of their own."""
+    """Raise `UserError` if there is no such folder, or if it holds folders of several studies."""
     check_is_there(root)
     below = {path.parent for path in folders_below(root)}
     if below and root not in below:
@@ -244,12 +253,12 @@ def check_is_one_study(root: Path) -> None:
 
 @cache
 def say_once(line: str) -> None:
-    """To people, on whose screen it stays however often a live one is renewed."""
+    """Print a line to standard error once, however often a live screen is redrawn."""
     print(line, file=sys.stderr)
 
 
 def folders_below(root: Path) -> list[Path]:
-    """Folders of runs; those of a study, that is, at the first level, else wherever they lie."""
+    """Run folders directly below a study's folder; if there are none, those at any depth."""
     if not root.is_dir():
         return []
     names, exists = ("status.json", "run.json", "job/config.toml"), os.path.exists

@@ -1,4 +1,4 @@
-"""`tst-study status`: sums, then one line per run, once or again and again."""
+"""`tst-study status`: a summary, then one line per run; once, or again and again."""
 
 import sys
 import time
@@ -9,6 +9,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 
 from tst_study.errors import UserError
+from tst_study.experiments.plan.planned_run import DAMAGED
 from tst_study.experiments.state.status import (
     StatusRow,
     check_is_there,
@@ -21,15 +22,15 @@ from tst_study.text import aligned, duration, printable, shortened
 
 STATES = (
     *("done", "running", "failed", "diverged", "preempted", "interrupted", "queued", "blocked"),
-    *("cancelled", "waiting"),
+    *("cancelled", DAMAGED, "waiting"),
 )
 ENDLESS = 10_000
-"""Columns of a screen that is none: a file or a pipe gets whole lines."""
+"""Width for a file or a pipe, which gets whole lines."""
 NUMBERS = ("step", "training", "held-out", "tokens/s", "left")
 
 
 def show(root: Path, rows: Callable[[], list[StatusRow]], every: float | None) -> None:
-    """Once, or again and again after so many seconds."""
+    """Print the status once, or again and again after so many seconds."""
     is_screen = sys.stdout.isatty()
     for look_number in count():
         found = rows()
@@ -46,7 +47,7 @@ def columns() -> int:
 
 
 def look(study: str, scale: str, root: Path, share: bool = True) -> list[StatusRow]:
-    """A study's own list of runs where its corpora are there, else what its folder holds."""
+    """Status of all runs of a study if its corpora are prepared, else of the runs in its folder."""
     if study in STUDIES:
         try:
             return rows_of(load(study, scale, root, share=share))
@@ -57,14 +58,14 @@ def look(study: str, scale: str, root: Path, share: bool = True) -> list[StatusR
 
 
 def totals(rows: Iterable[StatusRow]) -> str:
-    """`12 done, 2 running, 7 waiting`."""
+    """Counts of states, such as `12 done, 2 running, 7 waiting`."""
     counts = Counter(row.state for row in rows)
     order = [state for state in STATES if state in counts]
     return ", ".join(f"{counts[state]} {state}" for state in order) or "no runs"
 
 
 def sums(rows: Sequence[StatusRow]) -> str:
-    """Counts of states; speed and time left of what runs."""
+    """Counts of states, and speed and time left of the runs that are training."""
     text = totals(rows)
     speeds = [one.tokens_per_second for one in rows if one.tokens_per_second]
     left = [one.seconds_left for one in rows if one.seconds_left]
@@ -76,7 +77,7 @@ def sums(rows: Sequence[StatusRow]) -> str:
 
 
 def lines(rows: Sequence[StatusRow], width: int = ENDLESS) -> list[str]:
-    """A heading, then a line for each run, for a screen of so many columns."""
+    """A heading and a line for each run, for a screen of so many columns."""
     cells = [["run", "state", *NUMBERS, "job", "phase"]]
     for one in rows:
         said = (one.phase, "" if one.state == "done" else one.message)
@@ -97,10 +98,11 @@ def lines(rows: Sequence[StatusRow], width: int = ENDLESS) -> list[str]:
 
 
 def fitted(rows: Sequence[Sequence[str]], width: int, numbers: Sequence[str]) -> list[str]:
-    """Lines of a table for a screen of so many columns, without columns that nothing stands in.
+    """Lines of a table for a screen of so many columns, without its empty columns.
 
-    `numbers`: headings of columns that end alike. Names of runs, in the first column, give way
-    where it is narrow, in their middle: seeds stay apart. The last one may run over.
+    `numbers`: headings of columns that are aligned on the right. On a narrow screen the run names
+    in the first column are shortened in their middle, so that seeds stay visible. The last column
+    may run over the edge.
     """
     kept = [column for column in zip(*rows, strict=True) if any(column[1:])]
     beside = sum(max(map(len, column)) + 2 for column in kept[1:-1])

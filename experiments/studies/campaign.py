@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tst_study.analysis.verdict.question import Arm, Question
-from tst_study.config.schema import Superposition
+from tst_study.config.schema import SuperposedPhase
 from tst_study.experiments.corpora import Books
 from tst_study.experiments.studies.grid import Choice, Part, against_baseline, grid
 from tst_study.experiments.studies.scales import SMALL_MAIN
@@ -39,7 +39,7 @@ ABLATIONS: tuple[dict[str, object], ...] = (
 )
 SMALLER, LARGER, SIZES_STEPS, SWEEP_STEPS = "laptop-32", "laptop-128", 10_000, 5_000
 RATE_FACTORS = (0.5, 1.0, 2.0)
-OUTPUT_ONLY = Superposition.model_validate({**SMALL_MAIN.model_dump(), "mode": "output_only"})
+OUTPUT_ONLY = SuperposedPhase.model_validate({**SMALL_MAIN.model_dump(), "mode": "output_only"})
 LITTLE_TEXT = Books(megabytes=9)
 
 
@@ -70,18 +70,18 @@ def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
 
 
 def _lengths(
-    setting: Setting, lengths: Sequence[int], arms: tuple[Superposition, ...], seeds: range
+    setting: Setting, lengths: Sequence[int], arms: tuple[SuperposedPhase, ...], seeds: range
 ) -> Part:
     of_grid = setting.in_grid("lengths")
     return Part(tuple(of_grid.with_steps(steps) for steps in lengths), arms, seeds)
 
 
-def _ablations() -> list[Superposition]:
+def _ablations() -> list[SuperposedPhase]:
     """All at the main setting; of bags of 16, those that the paper's figures show there."""
     main = SMALL_MAIN.model_dump()
-    small = [Superposition.model_validate({**main, **one}) for one in ABLATIONS]
+    small = [SuperposedPhase.model_validate({**main, **one}) for one in ABLATIONS]
     large = [
-        Superposition.model_validate({**main, "bag_size": 16, **one}) for one in ABLATIONS[-2:]
+        SuperposedPhase.model_validate({**main, "bag_size": 16, **one}) for one in ABLATIONS[-2:]
     ]
     return [*small, *large]
 
@@ -115,13 +115,13 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
     usual |= {"hidden_size": _hidden(setting), "seed": four}
     at_length = usual | {"steps": STEPS}
 
-    def named(one: Superposition, where: dict[str, Any]) -> Arm:
+    def named(one: SuperposedPhase, where: dict[str, Any]) -> Arm:
         label = setting.with_steps(where["steps"]).label(one)
         return Arm(name=label, setting=label, where=where)
 
     def asked(
         family: str,
-        one: Superposition,
+        one: SuperposedPhase,
         where: dict[str, Any],
         name: str = "",
         against: Arm | None = None,

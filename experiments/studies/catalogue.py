@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import get_args
 
-from tst_study.config.schema import Config, DeviceName, Superposition
+from tst_study.config.schema import Config, DeviceName, SuperposedPhase
 from tst_study.errors import UserError, one_of
 from tst_study.experiments.corpora import PREPARED, place
 from tst_study.experiments.studies import (
@@ -12,6 +12,7 @@ from tst_study.experiments.studies import (
     gate,
     laptop,
     mixture_10b_a1b,
+    tuned,
     what_does_the_work,
 )
 from tst_study.experiments.studies.grid import Declared
@@ -27,6 +28,7 @@ STUDIES: dict[str, Declared] = {
     "data-constrained": data_constrained.STUDY,
     "mixture-10b-a1b": mixture_10b_a1b.STUDY,
     "what-does-the-work": what_does_the_work.STUDY,
+    "tuned": tuned.STUDY,
 }
 
 
@@ -36,6 +38,7 @@ def load(
     runs: Path | None = None,
     device: str | None = None,
     share: bool = True,
+    recorded: Path | None = None,
 ) -> Study:
     """The study of that name at that scale, on another device than the scale says where one is
     given; with its runs in another folder, corpora that are not there yet are made in that folder,
@@ -51,7 +54,7 @@ def load(
     folders = {name: place(recipe, made_in) for name, recipe in recipes.items()}
     moved = {str(PREPARED / name): str(folder) for name, folder in folders.items()}
 
-    def make(setting: Setting, arm: Superposition = BASELINE, seed: int = 0) -> Config:
+    def make(setting: Setting, arm: SuperposedPhase = BASELINE, seed: int = 0) -> Config:
         """With its corpora where they lie and on the device asked for."""
         run = setting.config(name, arm, seed)
         corpora = tuple(
@@ -70,6 +73,7 @@ def load(
         runs=lambda results: [run for part in parts for run in part.runs(make, results)],
         folder=runs or usual,
         share=share,
+        recorded=recorded,
         questions=declared.questions(chosen),
     )
 

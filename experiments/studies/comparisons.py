@@ -6,7 +6,7 @@ At scale `paper` they are its tables and figures to the digit.
 from dataclasses import replace
 
 from tst_study.config.optimizer_kinds import OptimizerName
-from tst_study.config.schema import Superposition
+from tst_study.config.schema import SuperposedPhase
 from tst_study.experiments.studies.grid import Choice, Declared, Part, against_baseline, grid
 from tst_study.experiments.studies.scales import (
     DENSE_3B,
@@ -66,7 +66,7 @@ def _equal_cost(scale: Scale) -> list[Part]:
 
 FIGURE_6 = DENSE_270M.with_steps(40_000)
 """It names no model, and its baseline (about 3.086) is in no table. Taken: 270M."""
-FIGURE_6_ARM = Superposition(bag_size=4, step_ratio=0.5)
+FIGURE_6_ARM = SuperposedPhase(bag_size=4, step_ratio=0.5)
 
 
 def _input_output(scale: Scale) -> list[Part]:

@@ -1,16 +1,19 @@
-"""Runs as products, set-ups × superpositions × seeds, and as choices among set-ups."""
+"""Runs as products (set-ups × superpositions × seeds), choices among set-ups, and tuned rates."""
 
-from collections.abc import Callable, Iterable, Sequence
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tst_study.analysis.verdict.question import Question
-from tst_study.config.schema import Config, Superposition
+from tst_study.config.schema import Config, SuperposedPhase
 from tst_study.experiments.corpora import Recipe
 from tst_study.experiments.studies.scales import SCALES, Scale
 from tst_study.experiments.studies.setting import BASELINE, Setting
 from tst_study.experiments.study import Results, best_of
 
-Make = Callable[[Setting, Superposition, int], Config]
+Make = Callable[[Setting, SuperposedPhase, int], Config]
 """A set-up's run of this arm and seed, as a study has it trained."""
 
 
@@ -19,7 +22,7 @@ class Part:
     """Every arm on every set-up with every seed."""
 
     settings: tuple[Setting, ...]
-    arms: tuple[Superposition, ...]
+    arms: tuple[SuperposedPhase, ...]
     seeds: range = range(1)
 
     def runs(self, make: Make, results: Results | None = None) -> list[Config]:
@@ -41,7 +44,7 @@ class Choice:
 
     candidates: tuple[Setting, ...]
     then: Callable[[Setting], Sequence[Part]]
-    arms: tuple[Superposition, ...] = (BASELINE,)
+    arms: tuple[SuperposedPhase, ...] = (BASELINE,)
     """What each candidate trains; the baselines alone choose."""
     seeds: range = range(1)
 
@@ -62,30 +65,102 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """The best learning rate of each arm, and what is trained with it.
+
+    A ladder of rates grows by a factor of √2 while its best rate lies at an end, at most
+    `extensions` times. Of several ladders (batches, say) an arm takes the best rung of all.
+    """
+
+    ladders: tuple[tuple[Setting, ...], ...]
+    """Set-ups with rising rates, by ladder."""
+    arms: tuple[SuperposedPhase, ...]
+    then: Callable[[Mapping[SuperposedPhase, Setting]], Sequence[Part | Tuning]]
+    """What follows, given every arm's best set-up; the arm with the lowest loss comes first."""
+    seeds: range = range(1)
+    extensions: int = 2
+
+    def runs(self, make: Make, results: Results) -> list[Config]:
+        """The candidates; once these are settled, what follows as well."""
+        tried: list[Config] = []
+        best: dict[SuperposedPhase, tuple[float, Setting]] = {}
+        for arm in self.arms:
+            found = [self._climbed(ladder, arm, make, results, tried) for ladder in self.ladders]
+            settled = [one for one in found if one is not None]
+            if len(settled) == len(found):
+                best[arm] = min(settled, key=lambda one: one[0])
+        if len(best) < len(self.arms):
+            return tried
+        if lost := [one for loss, one in best.values() if math.isinf(loss)]:
+            results.dead_end(f"{lost[0].grid}: every rate diverged; try lower learning rates")
+            return tried
+        order = sorted(best, key=lambda arm: best[arm][0])
+        following = self.then({arm: best[arm][1] for arm in order})
+        return [*tried, *(run for part in following for run in part.runs(make, results))]
+
+    def _climbed(
+        self,
+        ladder: tuple[Setting, ...],
+        arm: SuperposedPhase,
+        make: Make,
+        results: Results,
+        tried: list[Config],
+    ) -> tuple[float, Setting] | None:
+        """Mean loss and set-up of the best rung, or None while runs are missing; what is to be
+        trained for it is added to `tried`."""
+        for left in range(self.extensions, -1, -1):
+            means: list[float | None] = []
+            for setting in ladder:
+                runs = [make(setting, arm, seed) for seed in self.seeds]
+                tried.extend(run for run in runs if run not in tried)
+                losses = [results.held_out(run) for run in runs]
+                known = [loss for loss in losses if loss is not None]
+                means.append(sum(known) / len(known) if len(known) == len(losses) else None)
+            settled = [mean for mean in means if mean is not None]
+            if len(settled) < len(means):
+                return None
+            place = settled.index(min(settled))
+            if not left or 0 < place < len(ladder) - 1 or math.isinf(settled[place]):
+                break
+            if place == 0:
+                ladder = (_scaled(ladder[0], 1 / math.sqrt(2)), *ladder)
+            else:
+                ladder = (*ladder, _scaled(ladder[-1], math.sqrt(2)))
+        return settled[place], ladder[place]
+
+    def corpora(self) -> list[Recipe]:
+        return [recipe for ladder in self.ladders for one in ladder for recipe in one.corpora]
+
+
+def _scaled(setting: Setting, factor: float) -> Setting:
+    return setting.with_rate(float(f"{setting.learning_rate * factor:.3g}"))
+
+
+@dataclass(frozen=True)
 class Declared:
     """A study as its file declares it, at any of its scales."""
 
     title: str
     claims: str
     """What it can show."""
-    parts: Callable[[Scale], Sequence[Part | Choice]]
+    parts: Callable[[Scale], Sequence[Part | Choice | Tuning]]
     scales: Sequence[str] = SCALES
     questions: Callable[[Scale], Sequence[Question]] = lambda scale: ()
     """What it asks before its runs."""
 
 
 def against_baseline(
-    setting: Setting, arms: Iterable[Superposition], seeds: range = range(1)
+    setting: Setting, arms: Iterable[SuperposedPhase], seeds: range = range(1)
 ) -> Part:
     return Part((setting,), (BASELINE, *arms), seeds)
 
 
 def grid(
     bag_sizes: Sequence[int], step_ratios: Sequence[float], **more: object
-) -> list[Superposition]:
+) -> list[SuperposedPhase]:
     """Every s with every r; all r of one s stand together, as they share a trunk."""
     return [
-        Superposition.model_validate({"bag_size": s, "step_ratio": r, **more})
+        SuperposedPhase.model_validate({"bag_size": s, "step_ratio": r, **more})
         for s in bag_sizes
         for r in step_ratios
     ]

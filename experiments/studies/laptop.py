@@ -82,7 +82,7 @@ def _prose(scale: Scale) -> Sequence[Part | Choice]:
         return [against_baseline(headline, (SMALL_MAIN,), scale.seeds)]
     steps = SHORT_STEPS.get(scale.name, scale.setting.steps)
     setting = scale.setting.with_steps(steps)
-    return [against_baseline(setting, (SMALL_MAIN,), range(2))]
+    return [against_baseline(setting, (SMALL_MAIN,), range(3))]
 
 
 def _generated(scale: Scale) -> Part:

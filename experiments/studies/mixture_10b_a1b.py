@@ -8,7 +8,7 @@ experts, top 8, normed queries and keys, 24 heads over 4 groups, untied) and sma
 from dataclasses import replace
 
 from tst_study.config.presets import PRESETS
-from tst_study.config.schema import Parallel, Superposition
+from tst_study.config.schema import Parallel, SuperposedPhase
 from tst_study.experiments.corpora import HubText
 from tst_study.experiments.studies.grid import Declared, Part
 from tst_study.experiments.studies.scales import VALIDATION_TOKENS, WARMUP_STEPS, Scale
@@ -22,7 +22,7 @@ FINEWEB_EDU = HubText(
 DCLM = HubText("dclm-qwen3", "hf://mlfoundations/dclm-baseline-1.0", QWEN)
 
 BASELINE_STEPS = 125_000
-SUPERPOSED = Superposition(bag_size=16, steps=12_483)
+SUPERPOSED = SuperposedPhase(bag_size=16, steps=12_483)
 SUPERPOSED_RUN_STEPS = 49_983
 
 PAPER = Setting(
@@ -34,9 +34,8 @@ PAPER = Setting(
     warmup_steps=WARMUP_STEPS,
     learning_rate=3e-4,
     dtype="bfloat16",
-    micro_batch=2,
-    # Fits 64 GPUs of 141 or 192 GB. Experts stay within a node; nothing else is split, so that
-    # the optimizer state of the rest is shared by all 64.
+    # Experts stay within a node, and nothing else is split: 64 GPUs of 80 GB hold that with a
+    # micro-batch of one sequence and nothing computed again, larger ones with more sequences.
     parallel=Parallel(
         expert=8, optimizer="distributed", overlap_gradients=True, overlap_weights=True
     ),
@@ -50,13 +49,13 @@ def parts(scale: Scale) -> list[Part]:
             Part((PAPER,), (BASELINE,)),
             Part((PAPER.with_steps(SUPERPOSED_RUN_STEPS),), (SUPERPOSED,)),
         ]
-    twin = replace(scale.setting, model="moe-10b-a1b-twin", sequences=4, micro_batch=None)
+    twin = replace(scale.setting, model="moe-10b-a1b-twin", sequences=4)
     # Of the tokenizer that the scale's own text was prepared with.
     words = PRESETS[scale.setting.model]["vocabulary_size"]
     twin = twin.changed("", f"model.vocabulary_size={words}")
     # As in the paper: two fifths of the baseline's steps, a quarter of them superposed.
     steps = round(0.4 * twin.steps)
-    superposed = Superposition(bag_size=16, steps=round(0.25 * steps))
+    superposed = SuperposedPhase(bag_size=16, step_ratio=0.25)
     return [
         Part((twin,), (BASELINE,), scale.seeds),
         Part((twin.with_steps(steps),), (superposed,), scale.seeds),

@@ -16,7 +16,7 @@ clipping, initialisation and seeds (`tst_study`'s defaults).
 
 from dataclasses import dataclass
 
-from tst_study.config.schema import Parallel, Superposition
+from tst_study.config.schema import Parallel, SuperposedPhase
 from tst_study.experiments.corpora import Books, HubText
 from tst_study.experiments.studies.setting import Setting
 
@@ -31,16 +31,16 @@ FINEWEB_EDU = HubText(
     "meta-llama/Meta-Llama-3-8B",
 )
 
-PAPER_MAIN = Superposition(bag_size=6, step_ratio=0.3)
+PAPER_MAIN = SuperposedPhase(bag_size=6, step_ratio=0.3)
 """The paper's headline setting."""
-SMALL_MAIN = Superposition(bag_size=4, step_ratio=0.25)
+SMALL_MAIN = SuperposedPhase(bag_size=4, step_ratio=0.25)
 """In the middle of what the paper recommends; a pilot on two cores had s = 4, r = 0.2."""
 DCLM = HubText("dclm-llama3", "hf://mlfoundations/dclm-baseline-1.0", "meta-llama/Meta-Llama-3-8B")
 VALIDATION_TOKENS = 8_388_608
 WARMUP_STEPS = 2_000
 
 
-def _dense(model: str, steps: int, learning_rate: float, micro_batch: int) -> Setting:
+def _dense(model: str, steps: int, learning_rate: float) -> Setting:
     return Setting(
         model=model,
         corpora=(DCLM,),
@@ -50,16 +50,15 @@ def _dense(model: str, steps: int, learning_rate: float, micro_batch: int) -> Se
         warmup_steps=WARMUP_STEPS,
         learning_rate=learning_rate,
         dtype="bfloat16",
-        micro_batch=micro_batch,
         parallel=Parallel(optimizer="distributed", overlap_gradients=True, overlap_weights=True),
         validation_tokens=VALIDATION_TOKENS,
     )
 
 
-DENSE_270M = _dense("270m", 20_000, 2e-3, micro_batch=16)
+DENSE_270M = _dense("270m", 20_000, 2e-3)
 DENSE_270M_LONG = DENSE_270M.with_steps(100_000)
-DENSE_600M = _dense("600m", 20_000, 1e-3, micro_batch=8)
-DENSE_3B = _dense("3b", 20_000, 2e-4, micro_batch=4)
+DENSE_600M = _dense("600m", 20_000, 1e-3)
+DENSE_3B = _dense("3b", 20_000, 2e-4)
 EQUAL_LOSS_STEPS, EQUAL_DATA_STEPS = 36_000, 50_000
 """Figure 3: baselines of 3B that cost as much as they must for the same loss, or read as much."""
 
@@ -79,7 +78,7 @@ class Scale:
         return self.name == "paper"
 
     @property
-    def main(self) -> Superposition:
+    def main(self) -> SuperposedPhase:
         return PAPER_MAIN if self.is_paper else SMALL_MAIN
 
     def setting_of(self, paper: Setting) -> Setting:
@@ -120,7 +119,6 @@ _ONE_GPU = Setting(
     warmup_steps=500,
     learning_rate=1e-3,
     dtype="bfloat16",
-    micro_batch=8,
     validation_tokens=4_194_304,
 )
 TENTHS = tuple(tenth / 10 for tenth in range(1, 11))
@@ -137,7 +135,7 @@ _SCALES = (
     Scale(
         "quick",
         _prose(1_500, 100, 1, 65_536),
-        range(2),
+        range(3),
         (2, 4, 8),
         (0.2, 0.4),
         "A first look: trained this briefly, superposition loses on prose (docs/findings.md).",

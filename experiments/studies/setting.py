@@ -7,14 +7,14 @@ from tst_study.config.schema import (
     Config,
     DeviceName,
     Parallel,
-    Superposition,
+    SuperposedPhase,
     apply_override,
     from_dict,
 )
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.experiments.corpora import PREPARED, Recipe
 
-BASELINE = Superposition()
+BASELINE = SuperposedPhase()
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,6 @@ class Setting:
     logged_as: int | None = None
     """Log and evaluate as a run of this many steps does, so that lengths can share their rows."""
     validation_tokens: int | None = None
-    micro_batch: int | None = None
-    """Sequences per forward pass and rank; how, not what."""
     parallel: Parallel = field(default_factory=Parallel)
     """Layout over GPUs; how, not what."""
     device: DeviceName = "auto"
@@ -49,7 +47,9 @@ class Setting:
     tags: tuple[str, ...] = ()
     """More words for the runs' names."""
 
-    def config(self, study: str, superposition: Superposition = BASELINE, seed: int = 0) -> Config:
+    def config(
+        self, study: str, superposition: SuperposedPhase = BASELINE, seed: int = 0
+    ) -> Config:
         length = self.logged_as or self.steps
         values: dict[str, Any] = {
             "study": study,
@@ -65,7 +65,6 @@ class Setting:
             "schedule": {"steps": self.steps, "warmup_steps": self.warmup_steps},
             "numerics": {"dtype": self.dtype},
             "execution": {
-                "micro_batch": self.micro_batch,
                 "parallel": self.parallel.model_dump(),
                 "threads": self.threads,
                 "device": self.device,
@@ -81,7 +80,7 @@ class Setting:
         values |= {"name": f"{'-'.join(words)}-seed{seed}", "role": method.role}
         return from_dict(values, source="study")
 
-    def label(self, superposition: Superposition) -> str:
+    def label(self, superposition: SuperposedPhase) -> str:
         """As the run table names it at this length."""
         values = {"superposition": superposition.model_dump(), "schedule": {"steps": self.steps}}
         return SuperpositionSetting.from_config(values).label

@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from tst_study.analysis.verdict.question import Arm, Question
-from tst_study.config.schema import Superposition
+from tst_study.config.schema import SuperposedPhase
 from tst_study.experiments.studies.grid import Choice, Declared, Part
 from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
 from tst_study.experiments.studies.setting import BASELINE, Setting
+from tst_study.superposition.steps import superposed_steps
 
 STEPS = {"laptop": 20_000, "desktop": 20_000}
 """Of the study, where they are not the scale's; the gate's are two fifths of them."""
@@ -30,8 +31,8 @@ FALLING_WEIGHTS = ((1.0, 0.5, 0.25), (1.0, 0.5, 0.0), (1.0, 0.0, 0.0))
 record of 2025-12-22 has such weights)."""
 
 
-def _arm(**more: object) -> Superposition:
-    return Superposition.model_validate({**SMALL_MAIN.model_dump(), **more})
+def _arm(**more: object) -> SuperposedPhase:
+    return SuperposedPhase.model_validate({**SMALL_MAIN.model_dump(), **more})
 
 
 ARMS = {
@@ -105,6 +106,7 @@ def questions(scale: Scale) -> list[Question]:
                 "arm": arms[name],
                 "against": arms.get(against, baseline),
                 "family": family,
+                "method": "simultaneous",
                 **more,
             }
         )
@@ -130,7 +132,7 @@ def _setting(scale: Scale) -> Setting:
 
 
 def _superposed(setting: Setting) -> int:
-    return round(SMALL_MAIN.step_ratio * setting.steps)
+    return superposed_steps(setting.steps, SMALL_MAIN.bag_size, SMALL_MAIN.step_ratio)
 
 
 def _batch(setting: Setting, factor: float) -> Setting:

@@ -1,1 +1,1 @@
-"""What the paper does not show."""
+"""Figures that the paper does not have."""

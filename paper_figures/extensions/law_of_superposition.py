@@ -13,23 +13,24 @@ from tst_study.analysis.fits.law.superposition_law import Law, published_law
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import number
 from tst_study.paper_figures.catalogue import figure
+from tst_study.paper_figures.drawing import key
 from tst_study.paper_figures.item import Finding
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import INK, MUTED, PAGE, Look, cycle_mark, new_figure
+from tst_study.paper_figures.style import INK, MUTED, PAGE, Look, new_figure
 
 DATA = ["panel", "group", "table", "bag_size", "step_ratio", "observed", "predicted"]
 NULLS = {"law": INK, "copied": MUTED, "mean": MUTED}
-"""Whose errors are drawn: the law's and those of two predictions without a law."""
+"""Predictions whose errors are drawn: the law's, and two that need no law."""
 DATA += [*NULLS, "bias"]
 SHOWN = "270M → 600M"
 """The split whose predictions are drawn run by run: one size fitted, the other predicted."""
-TABLES = {4: "270M, 20k", 5: "270M, 100k", 6: "600M, 20k", 7: "600M, 20k, 1/i"}
+TABLES = {4: "270M, 20k", 5: "270M, 100k", 6: "600M, 20k", 7: "600M, 20k, power law"}
 
 
 @figure(
     "law_of_superposition",
-    title="A law of superposition, fitted and held out",
+    title="One law fits 462 published runs, and predicts runs that it has not seen",
     published=["final_loss_grid"],
 )
 def law_of_superposition(_sources: Sources) -> Picture:
@@ -41,8 +42,9 @@ def law_of_superposition(_sources: Sources) -> Picture:
     )
     return Picture(
         caption=f"The law with {number(len(law.fit.theta), 'parameter')}, fitted at once to "
-        f"{number(len(law.rows), 'published run')} (one seed each, r < 1): RMSE {rmse:.1f} mnats. "
-        "Middle: fitted to 270M alone, 600M predicted. Right: RMSE of predicted gains where the "
+        f"{number(len(law.rows), 'published run')} (one seed each, r < 1): RMSE {rmse:.1f} "
+        "thousandths of a nat. Left: fitted to 270M alone, 600M predicted. Right: RMSE of "
+        "predicted gains where the "
         "law saw only what stands before the arrow; nearest: the nearest fitted runs copied; "
         "this and the mean gain need no law. Gains are over the baseline of the same size "
         "and length. No runs of this package took part.",
@@ -54,7 +56,7 @@ def law_of_superposition(_sources: Sources) -> Picture:
         },
         finding=Finding(
             "named as future work in the paper; fitted here to its tables: RMSE "
-            f"{rmse:.1f} mnats, held out (mnats): {said}"
+            f"{rmse:.1f} thousandths of a nat, held out (thousandths of a nat): {said}"
         ),
     )
 
@@ -75,15 +77,8 @@ def _fits() -> tuple[Law, pd.DataFrame, pd.DataFrame]:
 
 
 def _figure(data: pd.DataFrame) -> Figure:
-    drawn, ((left, middle, right),) = new_figure(PAGE, 2.5, 3)
-    for axes, panel, title in (
-        (left, "fitted", "fitted to Tables 4 to 7"),
-        (middle, "held out", SHOWN.replace("→", "fitted,") + " predicted"),
-    ):
-        _draw_gains(axes, data[data["panel"] == panel])
-        axes.set_title(title)
-        axes.set_xlabel("published gain (nats)")
-    left.set_ylabel("gain by the law (nats)")
+    drawn, ((left, right),) = new_figure(PAGE, 2.6, 2)
+    _draw_gains(left, data[data["panel"] == "held out"])
     _draw_errors(right, data[data["panel"] == "rmse"])
     return drawn
 
@@ -91,26 +86,27 @@ def _figure(data: pd.DataFrame) -> Figure:
 def _draw_gains(axes: Axes, data: pd.DataFrame) -> None:
     ends = [float(data["observed"].min()), float(data["observed"].max())]
     axes.plot(ends, ends, color=MUTED, linewidth=0.7)
-    for place, (group, rows) in enumerate(data.groupby("group", sort=False)):
-        mark = cycle_mark(place)
-        look: Look = {"mfc": "none", "mew": 0.6, "ms": 3, "color": mark.colour, "label": group}
-        axes.plot(rows["observed"], rows["predicted"], mark.marker, **look)
-    axes.legend(loc="upper left", handletextpad=0.2)
+    look: Look = {"mfc": "none", "mew": 0.6, "ms": 3, "color": "#0072b2"}
+    axes.plot(data["observed"], data["predicted"], "D", **look)
+    axes.set_xlabel("published gain (nats)")
+    axes.set_ylabel("predicted gain (nats)")
+    axes.set_title(SHOWN.replace("→", "fitted,") + " predicted, 20k steps")
 
 
 def _draw_errors(axes: Axes, data: pd.DataFrame) -> None:
+    names = {"law": "law", "copied": "nearest run copied", "mean": "mean gain"}
+    looks: dict[str, Look] = {
+        names[name]: {"color": colour, "marker": marker, "mfc": INK if name == "law" else "none"}
+        for (name, colour), marker in zip(NULLS.items(), "oo|", strict=True)
+    }
     for place, row in enumerate(rows_of(data)):
         axes.plot([0, 1000 * row["law"]], [place, place], color=MUTED, linewidth=0.8)
-        for (name, colour), mark in zip(NULLS.items(), ["o", "o", "|"], strict=True):
-            look: Look = {"color": colour, "mfc": INK if name == "law" else "none"}
-            said = "" if place else {"copied": "nearest", "mean": "mean gain"}.get(name, name)
-            axes.plot(1000 * row[name], place, mark, label=said, **look)
-        at: Look = {"xytext": (2, 4), "textcoords": "offset points", "fontsize": 7}
-        axes.annotate(str(row["group"]), (0, place), **at)
-    axes.set_yticks([])
-    axes.set_ylim(len(data) - 0.4, -1.8)
-    axes.legend(loc="upper left", ncols=3, columnspacing=0.8, handletextpad=0.1)
+        for name in NULLS:
+            axes.plot(1000 * row[name], place, **looks[names[name]])
+    axes.set_yticks(range(len(data)), list(data["group"]))
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(data) - 0.4, -0.6)
     axes.spines["left"].set_visible(False)
     axes.set_xlim(0, None)
-    axes.set_xlabel("error of predictions (mnats, RMSE)")
-    axes.set_title("held-out errors")
+    axes.set_xlabel("RMSE (thousandths of a nat)")
+    key(axes, looks, 3)

@@ -16,12 +16,12 @@ from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import gain
 from tst_study.paper_figures import curves
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import end_labels
+from tst_study.paper_figures.drawing import arm_key
 from tst_study.paper_figures.groups import Group, folders_of
 from tst_study.paper_figures.item import Finding, judged
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import PAGE, Mark, new_figure
+from tst_study.paper_figures.style import BASELINE, PAGE, Mark, marks_of, new_figure
 
 SWITCH = 20_000
 
@@ -31,9 +31,9 @@ class Ablation:
     title: str
     figure: int
     column: str
-    """Of a setting: what differs."""
+    """The column of a setting that differs."""
     arms: Mapping[str, tuple[str, str]]
-    """Label and published run (empty: none) by value of the column."""
+    """Label and name of the published run, empty if there is none, by value of the column."""
     panels: Mapping[str, int]
     """Bag size by published panel."""
     claim: str = ""
@@ -48,8 +48,8 @@ class Ablation:
         return pd.concat(parts)
 
     def measured(self, sources: Sources) -> list[Group]:
-        """Settings of one s and r that differ in the column alone: of the group with most of them
-        as many bag sizes as were published."""
+        """Return settings of one s and r that differ in the column alone, for as many bag sizes as
+        were published; the group that has most of them counts."""
         best: list[Group] = []
         for group in sources.groups:
             rows = group.plain(self.column, "weighting").rows
@@ -67,12 +67,29 @@ class Ablation:
             best = max(best, ends, key=lambda entry: sum(len(one.rows) for one in entry))
         return sorted(best, key=lambda one: one.rows["bag_size"].iloc[0])
 
+    def looks(self, groups: list[Group]) -> dict[str, dict[str, Mark]]:
+        """Return the marks of the arms by label, for each panel."""
+        found = {}
+        for size in self.panels.values():
+            rows = [
+                {"bag_size": size, "superposed_steps": 1, "step_ratio": 0.5, self.column: value}
+                for value in self.arms
+            ]
+            labels = [label for label, _ in self.arms.values()]
+            found[f"s = {size}, r = 0.5"] = marks_of(
+                pd.DataFrame(rows).assign(label=labels), "label"
+            )
+        for group in groups:
+            own = group.rows.assign(label=self.labels(group.rows))
+            found[_panel(group)] = marks_of(own, "label")
+        return {panel: {"baseline": BASELINE, **own} for panel, own in found.items()}
+
     def labels(self, rows: pd.DataFrame) -> list[str]:
         return [self.arms[value][0] for value in rows[self.column]]
 
 
 INPUT_AND_OUTPUT = Ablation(
-    title="Figure 6. Superposition at the input, at the output, and at both",
+    title="Figure 6. In the paper, bags on both sides end lower than bags on one side",
     figure=6,
     column="mode",
     arms={
@@ -84,7 +101,7 @@ INPUT_AND_OUTPUT = Ablation(
     claim="both",
 )
 WEIGHTS = Ablation(
-    title="Figure 9. Weights of the tokens within a bag",
+    title="Figure 9. In the paper, weights within a bag matter little at s = 4 and much at s = 16",
     figure=9,
     column="weighting",
     arms={
@@ -115,17 +132,13 @@ def ablation_curves(sources: Sources, which: Ablation) -> Picture:
     data = pd.concat([which.published(), *own], ignore_index=True)
     return Picture(
         title=which.title,
-        caption="Training loss of the recovery phase at equal FLOPs, r = 0.5, 40,000 steps; "
-        f"numbers: the last of each curve. {curves.SMOOTHED}; one run each, of a model that the "
-        "paper does not name.",
+        caption="Training loss from the switch on, at equal FLOPs, r = 0.5, 40,000 steps; numbers: "
+        f"the last of each curve. {curves.SMOOTHED}; one run each, of a model that the paper does "
+        "not name.",
         measured=f"Measured: {groups[0].scale}; {curves.READING}." if groups else "",
         data=data,
         folders=folders_of(groups),
-        draw=partial(
-            _figure,
-            data,
-            curves.marks(["baseline", *(label for label, _ in which.arms.values())]),
-        ),
+        draw=partial(_figure, data, which.looks(groups)),
         finding=_finding(which, data, groups),
     )
 
@@ -135,18 +148,14 @@ def _panel(group: Group) -> str:
     return f"s = {first['bag_size']}, r = {first['step_ratio']:.3g}"
 
 
-def _figure(data: pd.DataFrame, looks: dict[str, Mark]) -> Figure:
+def _figure(data: pd.DataFrame, looks: Mapping[str, Mapping[str, Mark]]) -> Figure:
     panels = list(data.groupby(["source", "panel"], sort=False))
     counts = [len(panels[start : start + 2]) for start in range(0, len(panels), 2)]
     drawn, rows = new_figure(PAGE, 2.4 * len(counts), *counts)
     for axes, ((source, panel), part) in zip(itertools.chain(*rows), panels, strict=True):
-        late = part[part["quantity"] != "bag_loss"]
-        window = (float(part["switch"].max()), curves.end_of(part))
-        curves.draw(axes, late, looks, window, curves.limits(late, window), solid=True)
-        axes.set_title(f"{source}: {panel}, from the switch on")
-        axes.set_ylabel("loss (nats per token)")
-        ends = curves.last_losses(late).items()
-        end_labels(axes, [(window[1], at, words, looks[name].colour) for name, (at, words) in ends])
+        own = looks[str(panel)]
+        curves.draw(axes, part, own, curves.from_the_switch(part))
+        arm_key(axes, f"{source}: {panel}", curves.legend_looks(part, own), 2)
     return drawn
 
 

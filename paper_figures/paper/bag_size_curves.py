@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,8 +16,9 @@ from tst_study.analysis import published
 from tst_study.analysis.fits.bag_size import grid_of_runs, optima
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import number
+from tst_study.paper_figures.answers import of_one_family
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import end_labels, lines, log_axis, note
+from tst_study.paper_figures.drawing import key, log_axis
 from tst_study.paper_figures.groups import Group
 from tst_study.paper_figures.item import Finding, Verdict
 from tst_study.paper_figures.paper.final_loss_grid import (
@@ -31,54 +31,77 @@ from tst_study.paper_figures.paper.final_loss_grid import (
 )
 from tst_study.paper_figures.picture import Picture, say
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import FAINT, INK, PAGE, Look, new_figure, ratio_mark
+from tst_study.paper_figures.style import BASELINE, FAINT, INK, PAGE, Look, new_figure, ratio_colour
 
-NEAR = 0.55
-"""Step ratios up to here are shown once more, near their optimum."""
+SHOWN = (0.1, 0.3, 0.5, 0.7)
+"""Step ratios whose published curves are drawn; all are in the data."""
+LEAST = 3
+"""Bag sizes that make a measured curve."""
 SAME_RATIO = 0.051
-"""Published optima so near in r are held against a measured one: the optimum falls with r."""
-SIZES = (2, 3, 4, 6, 8, 12, 16)
+"""Distance in r up to which published optima are compared with a measured one: they fall with r."""
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
 @figure({"figure4": TABLE4}, published=LOSSES, needs=submit("bag-grid", "paper", "one-gpu"))
 @figure({"figure5": TABLE5, "figure8": TABLE6}, published=LOSSES, needs=submit("bag-grid", "paper"))
 @figure({"figure11": TABLE7}, published=LOSSES, needs=submit("power-law", "paper", "one-gpu"))
 def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
-    """One figure: the published grid above, the runs of this package that stand beside it below."""
+    """Show one published grid, and beside it the runs of this package that fit to it."""
     group = which.group(sources)
-    if group is not None and group.rows["bag_size"].nunique() < 2:
-        group = None
+    if group is not None:
+        tried = group.rows.groupby(group.rows["step_ratio"].round(4))["bag_size"].nunique()
+        group = group if tried.max() >= LEAST else None
     grid = published.loss_grid(which.table)
     data, found = _published(grid), optima(grid).assign(source="published")
-    count, scales = len(data), {"published": which.words}
+    count, scale = len(data), ""
     if group is not None:
+        group = group.only(of_one_family(group.rows, sources.summary.verdicts))
         own = group.beside_baseline().assign(source="measured")
         own["step_ratio"] = own["step_ratio"].round(4)
         data = pd.concat([data, own.reindex(columns=data.columns)], ignore_index=True)
-        scales["measured"] = f"{group.model}, {group.steps:,} steps"
+        scale = f"{group.model}, {group.steps:,} steps"
         best = optima(grid_of_runs(group.pairs)).assign(source="measured")
         best = best.reindex(columns=found.columns)
         best["loss"] = group.level + best["loss"].astype(float)
         found = pd.concat([found, best], ignore_index=True)
     return Picture(
-        title=f"Figure {which.figure}. Final loss over bag size, {which.words}",
+        title=_message(which, found),
         caption=f"Final training loss of {number(count, 'published run')} (Table {which.table}), "
-        "one seed each; numbers at the curves: r; black: the fitted optimum. Optimum: mean of a "
-        "parabola in log s and of a + b/s + c log s through all bag sizes of one r, less one that "
-        "the curve rules out; bars span their 95% intervals (an arrow: open on that side), pale "
-        "bar: where they are within one standard deviation of their lowest.",
-        measured=f"Below, measured: {group.scale}; held-out loss at the baseline's mean less the "
-        "paired gain, bars: its 95% interval over seeds."
+        "one seed each; s = 1 is the baseline. Black crosses: the fitted optimum and its 95% "
+        "interval, which ends at an arrow where it is open. Optimum: mean of a parabola in log s "
+        "and of a + b/s + c log s through all bag sizes above 1 of one r, less one that the curve "
+        "rules out; s = 1 takes part where these leave the lower end open. Pale bar: where they "
+        "are within one standard deviation of their lowest. Left r = "
+        f"{', '.join(map(str, SHOWN))}; the others are in the data.",
+        measured=f"Measured: {group.scale}; held-out loss at the baseline's mean less the paired "
+        "gain, bars: its 95% interval over seeds. {_optimum_here(found)}"
         if group
         else "",
         data=data,
         folders=group.folders if group else (),
-        draw=partial(_figure, data, found, scales),
+        draw=partial(_figure, data, found, {"published": which.words, "measured": scale}),
         fits={
             f"{row.pop('source')}, r = {row.pop('step_ratio'):.3g}": row for row in rows_of(found)
         },
         finding=_finding(found, group),
     )
+
+
+def _message(which: PublishedGrid, found: pd.DataFrame) -> str:
+    """Say how the best bag size changes with r, over the published optima that are determined."""
+    known = found[(found["source"] == "published") & found["best"].notna()]
+    known = known.sort_values("step_ratio")
+    first, last = (next(rows_of(known.iloc[[place]])) for place in (0, -1))
+    ends = (f"{end['best']:.0f} at r = {end['step_ratio']:.1f}" for end in (first, last))
+    return (
+        f"Figure {which.figure}. The best bag size falls from {' to '.join(ends)} ({which.words})"
+    )
+
+
+def _optimum_here(found: pd.DataFrame) -> str:
+    """Say the optimum of the measured curve with most bag sizes, or why there is none."""
+    own = found[found["source"] == "measured"].sort_values("points")
+    return f"Optimum: {_said(next(rows_of(own.iloc[[-1]])))}."
 
 
 def _published(grid: pd.DataFrame) -> pd.DataFrame:
@@ -90,105 +113,67 @@ def _published(grid: pd.DataFrame) -> pd.DataFrame:
 
 
 def _figure(data: pd.DataFrame, found: pd.DataFrame, scales: Mapping[str, str]) -> Figure:
-    """A row per source, `scales` its model and length: all curves, without intervals also those
-    near the optimum, and the optimum by r where it is known."""
-    known = set(found["source"][found["best"].notna()])
-    sure = {source: data["low"][data["source"] == source].notna().any() for source in scales}
-    counts = [1 + (not sure[source]) + (source in known) for source in scales]
-    drawn, rows = new_figure(PAGE, 2.6 * len(scales), *counts)
-    for (whole, *others), (source, scale) in zip(rows, scales.items(), strict=True):
+    """Draw the published curves over s, their optimum over r, and the measured curve over s."""
+    sources = list(dict.fromkeys(data["source"]))
+    drawn, (row,) = new_figure(PAGE, 2.7, 1 + len(sources))
+    for axes, source in zip((row[0], row[-1]), sources, strict=False):
         mine, own = data[data["source"] == source], found[found["source"] == source]
-        level = float(mine["baseline"].iloc[0])
-        if sure[source]:
-            _draw_near(whole, mine, own, level)
-        else:
-            low = float(mine["loss"].min())
-            top = level + 0.35 * abs(level - low)
-            _draw_curves(whole, mine, (low - 0.08 * (top - low), top))
-            near, *others = others
-            _draw_near(near, mine[mine["step_ratio"] <= NEAR], own[own["step_ratio"] <= NEAR])
-            near.set_title("near the optimum")
-        whole.axhline(level, color=INK, linewidth=0.9)
-        place: Look = {"xycoords": ("axes fraction", "data"), "ha": "center", "va": "top"}
-        note(whole, "baseline", (0.5, level), (-1, -2), color=INK, **place)
-        whole.set_title(f"{source}: {scale}")
-        whole.set_ylabel("final loss (nats per token)")
-        for axes in others:
-            _draw_best(axes, own)
-            axes.set_title("fitted optimum by r")
+        ratios = list(SHOWN)
+        if source == "measured":  # the r with most bag sizes
+            ratios = [mine.groupby("step_ratio")["bag_size"].nunique().idxmax()]
+        shown, best = (part[part["step_ratio"].round(3).isin(ratios)] for part in (mine, own))
+        _draw_curves(axes, shown, best, f"{source}: {scales[source]}")
+        axes.set_ylabel(f"final {'held-out ' * (source == 'measured')}loss (nats per token)")
+    _draw_best(row[1], found[found["source"] == "published"])
     return drawn
 
 
-def _draw_curves(axes: Axes, data: pd.DataFrame, loss: tuple[float, float]) -> None:
-    """Curves by r between two losses, r at the end of each, or where it leaves the frame."""
-    sizes = sorted(set(data["bag_size"]))
-    log_axis(axes, "x", [size for size in SIZES if size in sizes] or sizes)
-    axes.set_xlim(sizes[0] / 1.12, sizes[-1] * 1.12)
-    axes.set_ylim(*loss)
-    names = data["step_ratio"].map("{:.3g}".format)
-    looks = {name: ratio_mark(float(name)) for name in names}
-    markers = {name: mark.marker for name, mark in looks.items()}
-    drawn = data.assign(label=names)
-    lines(axes, drawn, looks, x="bag_size", band=False, markers=markers, markersize=3)
-    for line, (name, rows) in zip(axes.lines, drawn.groupby("label", sort=False), strict=True):
-        colour = looks[str(name)].colour
+def _draw_curves(axes: Axes, data: pd.DataFrame, found: pd.DataFrame, title: str) -> None:
+    """Draw a curve over s for each r, which begins at the baseline (s = 1), and its optimum."""
+    level, keys = float(data["baseline"].iloc[0]), {}
+    for ratio, rows in data.groupby("step_ratio"):
+        colour = ratio_colour(float(ratio))  # type: ignore[arg-type]
+        look: Look = {"color": colour, "lw": 1.1, "marker": "o", "ms": 2.5, "mew": 0}
+        sizes, losses = [1, *rows["bag_size"]], [level, *rows["loss"]]
+        (line,) = axes.plot(sizes, losses, **look)
         axes.vlines(rows["bag_size"], rows["low"], rows["high"], color=colour, lw=0.8)
-        line.set_markeredgewidth(0)
-        if len(rows) < 3:
-            line.set_linestyle("none")
-        low = rows.sort_values("loss").iloc[0]
-        say(line, f"r = {name}: lowest {low['loss']:.4f} at s = {low['bag_size']}")
-    ends: list[tuple[float, float, str, str]] = []
-    leaving: list[tuple[float, str]] = []
-    for name, rows in drawn.groupby("label", sort=True):
-        sizes, losses, colour = list(rows["bag_size"]), list(rows["loss"]), looks[str(name)].colour
-        inside = max((i for i, value in enumerate(losses) if value <= loss[1]), default=None)
-        if inside == len(rows) - 1:
-            ends.append((sizes[-1], losses[-1], str(name), colour))
-        elif inside is not None:
-            out = slice(inside, inside + 2)
-            at = np.exp(np.interp(loss[1], losses[out], np.log(sizes[out])))
-            leaving.append((float(at), str(name)))
-    end_labels(axes, ends)
-    for x, name in leaving:
-        note(axes, name, (x, loss[1]), (5, -1), va="top")
-    axes.set_xlabel("bag size s (log scale); numbers: r")
-
-
-def _draw_near(
-    axes: Axes, data: pd.DataFrame, found: pd.DataFrame, level: float | None = None
-) -> None:
-    """Curves and their optima; `level`: what must be in sight beside the intervals."""
-    low, high = float(data["loss"].min()), float(data["loss"].quantile(0.9))
-    if level is not None:
-        low, high = min(float(data["low"].min()), level), max(float(data["high"].max()), level)
-    pad = 0.1 * (high - low)
-    _draw_curves(axes, data, (low - pad, high + pad))
-    sizes = (float(data["bag_size"].min()), float(data["bag_size"].max()))
+        low = next(rows_of(rows.sort_values("loss")))
+        say(line, f"r = {ratio:.3g}: lowest {low['loss']:.4f} at s = {low['bag_size']}")
+        keys[f"r = {ratio:.3g}"] = {"color": colour, "linestyle": "-"}
+    axes.plot(1, level, BASELINE.marker, color=BASELINE.colour, ms=5, label="_arm baseline")
+    keys["baseline"] = {"color": BASELINE.colour, "marker": BASELINE.marker}
+    tried = (float(data["bag_size"].min()), float(data["bag_size"].max()))
     for row in rows_of(found[found["best"].notna()]):
-        # An interval that is open goes to the last value tried.
-        ends = [row[end] if pd.notna(row[end]) else sizes[end == "high"] for end in ("low", "high")]
+        # An open interval reaches the last value tried.
+        ends = [row[end] if pd.notna(row[end]) else tried[end == "high"] for end in ("low", "high")]
         axes.plot(ends, [row["loss"]] * 2, color=INK, linewidth=1.0, zorder=5)
         axes.plot(row["best"], row["loss"], "|", color=INK, markersize=6, mew=1.2, zorder=5)
+        keys["fitted optimum"] = {"color": INK, "marker": "|", "linestyle": "-"}
+    log_axis(axes, "x", SIZES)
+    axes.set_xlabel("bag size s (log scale)")
+    key(axes, keys, 3, title)
 
 
 def _draw_best(axes: Axes, found: pd.DataFrame) -> None:
-    """s* by r: bar its interval, pale bar the flat range; an arrow where it lies at an edge."""
+    """Draw the best s for each r, its interval, and the range that is about as good."""
     for row in rows_of(found[found["best"].notna()]):
-        mark, ratio = ratio_mark(float(row["step_ratio"])), row["step_ratio"]
+        ratio = row["step_ratio"]
         axes.plot([row["flat_low"], row["flat_high"]], [ratio] * 2, color=FAINT, linewidth=5)
         for end, edge, marker in (("low", SIZES[0], "<"), ("high", SIZES[-1], ">")):
             known = pd.notna(row[end])
             to = row[end] if known else edge
-            axes.plot([row["best"], to], [ratio] * 2, color=mark.colour, linewidth=1.1)
-            axes.plot(to, ratio, "" if known else marker, color=mark.colour)
-        (best,) = axes.plot(row["best"], ratio, mark.marker, color=mark.colour)
+            axes.plot([row["best"], to], [ratio] * 2, color=INK, linewidth=1.0)
+            axes.plot(to, ratio, "" if known else marker, color=INK, ms=3)
+        (best,) = axes.plot(row["best"], ratio, "|", color=INK, markersize=6, mew=1.2)
         say(best, f"r = {ratio:.3g}: s = {row['best']:.1f}")
     log_axis(axes, "x", SIZES)
-    axes.set_xlim(1.9, 18)
+    axes.set_xlim(0.9, 18)
     axes.set_ylim(0, 1)
-    axes.set_xlabel("optimal s (log scale)")
+    axes.set_xlabel("best bag size s (log scale)")
     axes.set_ylabel("step ratio r")
+    keys: dict[str, Look] = {"fitted optimum, 95%": {"color": INK, "marker": "|", "linestyle": "-"}}
+    keys["about as good"] = {"color": FAINT, "marker": "s", "markersize": 6}
+    key(axes, keys, 1, "published: the optimum by r")
 
 
 def _finding(found: pd.DataFrame, group: Group | None) -> Finding:

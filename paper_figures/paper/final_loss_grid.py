@@ -36,7 +36,7 @@ class PublishedGrid:
     any_scale: bool
     """Whether runs of another scale may stand here: once per weighting, not four times."""
     figure: int
-    """That shows it over bag size."""
+    """Number of the figure that shows it over bag size."""
 
     @property
     def words(self) -> str:

@@ -19,11 +19,11 @@ from tst_study.paper_figures.table import Grid, Table, gain_entry, number_as, nu
 from tst_study.text import big
 
 MFU = 0.4
-"""At which the cost model's hours are given."""
+"""MFU that the cost model's hours assume."""
 
 
 def runs_table() -> pd.DataFrame:
-    """Published runs of Table 1: with gain at equal steps, FLOPs, and both kinds of hours."""
+    """Return the runs of Table 1 with their gain at equal steps, FLOPs and both kinds of hours."""
     runs = published.headline_runs().query("method in ['baseline', 'tst']")
     loss, hours = runs["final_loss"], runs["b200_hours"].astype(float)
     level = loss.where(runs["method"] == "baseline")
@@ -56,7 +56,7 @@ def runs_table() -> pd.DataFrame:
     needs=submit("headline", "paper"),
 )
 def headline_runs(sources: Sources) -> Table:
-    """Published runs, and below them what was measured here, at whatever scale."""
+    """Show published runs, and below them those measured here, at whatever scale."""
     found = [group for group in map(Group.plain, sources.groups) if len(group.rows)]
     data = runs_table()
     if found:
@@ -79,7 +79,7 @@ def headline_runs(sources: Sources) -> Table:
 
 
 def _measured(group: Group) -> pd.DataFrame:
-    """The baseline and the plain settings of one comparison group."""
+    """Return rows for the baseline and the plain settings of one comparison group."""
     first, rows = group.members.iloc[0], group.with_baseline()
     own = rows.rename(columns={"loss": "loss_measured", "gain": "gain_measured"})
     columns = ["loss_measured", "seeds", "low", "high", "gain_measured"]
@@ -93,7 +93,7 @@ def _measured(group: Group) -> pd.DataFrame:
 
 
 def _grid(data: pd.DataFrame, measured: bool) -> Grid:
-    """What was measured here stands first."""
+    """Lay out the table; measured columns stand first."""
     lowest = data.groupby("model")["loss_published"].transform("min")
     own = {
         "loss, measured": lambda row: number_entry(row["loss_measured"], 4),
@@ -123,7 +123,7 @@ def _grid(data: pd.DataFrame, measured: bool) -> Grid:
 def _finding(found: list[Group]) -> Finding:
     said = "TST below the baseline of equal FLOPs at 270M, 600M and 3B, by 0.044 to 0.132 nats"
     details = tuple(f"{group.scale}: {_words(group.rows)}" for group in found)
-    # What made-up language gains says nothing of the paper's claim while there is prose.
+    # Gains on made-up language do not count where there is prose: the paper claims nothing of them.
     counted = [group for group in found if not group.is_generated] or found
     verdict = judged(verdict for group in counted for verdict in group.rows["verdict"])
     if not found:

@@ -5,7 +5,6 @@ for each model is.
 """
 
 from functools import partial
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -20,18 +19,17 @@ from tst_study.analysis.wording import group_label, number, told_apart
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import key_above, log_axis, means, note, point
-from tst_study.paper_figures.item import Finding
+from tst_study.paper_figures.drawing import arm_key, lines, log_axis, points_aside
+from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import BASELINE, COLUMN, PAGE, Look, new_figure, setting_marks
+from tst_study.paper_figures.style import COLUMN, PAGE, Look, marks_of, new_figure
 from tst_study.text import big
 
 MOST = 6
 """Settings of one panel."""
-PANELS = 3
-CHOSEN = "published: chosen for each model"
-DATA: tuple[str, ...] = ("panel", "setting", "bag_size", "step_ratio", "learning_rate")
+PANELS = 2
+DATA: tuple[str, ...] = ("panel", "setting", *SETTING, "learning_rate")
 DATA += ("seeds", "loss", "low", "high", "diverged")
 
 
@@ -39,32 +37,37 @@ DATA += ("seeds", "loss", "low", "high", "diverged")
     "figure7",
     title="Figure 7. Learning-rate sweeps",
     needs=submit("learning-rates", "paper", "one-gpu"),
+    lacks=f"an arm at two or more learning rates: {submit('learning-rates', 'laptop')}",
 )
-def learning_rate_sweep(sources: Sources) -> Picture:
-    """What the paper chose, and one panel per group that has a baseline at two or more rates."""
+def learning_rate_sweep(sources: Sources) -> Picture | list[Item]:
+    """Show measured sweeps, a panel for each group that has most arms at two or more rates."""
     sweeps, used = sweep_data(sources.summary)
-    rates = published.LEARNING_RATE
-    chosen = pd.DataFrame(
-        {"panel": CHOSEN, "setting": list(rates), "learning_rate": rates.values()}
-    )
-    data = pd.concat([chosen.reindex(columns=list(DATA)), sweeps], ignore_index=True)
-    more = list(dict.fromkeys(data["panel"]))[PANELS:]
+    if sweeps.empty:
+        return []
+    # A panel of the baseline alone is not drawn where another one has both arms.
+    settings = sweeps.groupby("panel")["setting"].nunique()
+    shown = list(settings.index[settings == settings.max()][:PANELS])
+    more = [panel for panel in settings.index if panel not in shown]
     not_drawn = f" In the data alone: {', '.join(more)}." if more else ""
+    used_rates = ", ".join(f"{size} {rate:g}" for size, rate in published.LEARNING_RATE.items())
+    best = _best(sweeps[sweeps["panel"] == shown[0]])
+    lowest = ", ".join(f"{at:g} for {arm}" for arm, at in best.items())
     return Picture(
-        caption="The peak learning rates that the paper used; its sweep is a picture whose numbers "
-        "were not published.",
+        title=f"Figure 7. The lowest loss is at a learning rate of {lowest}",
+        caption=f"Peak learning rates that the paper used: {used_rates}; its sweep is a picture "
+        "whose numbers were not published.",
         measured="Measured: held-out loss over the peak learning rate (log scale); points: means "
-        "over the seeds that all rates of a setting share, bars: their range; crosses at the upper "
-        f"edge: diverged. {number(len(used), 'run')}.{not_drawn}",
-        data=data,
+        "over the seeds that all rates of a setting share, bars: their range. "
+        f"{number(len(used), 'run')}.{not_drawn}",
+        data=sweeps,
         folders=used,
-        draw=partial(_figure, data),
+        draw=partial(_figure, sweeps, shown),
         finding=_finding(sweeps),
     )
 
 
 def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Means by rate, and the run folders they are of; groups in order of name."""
+    """Return means by rate, in order of the groups' names, and the run folders behind them."""
     found = swept(summary.tables.runs, summary.comparison.eligible)
     panels = told_apart(
         [group_label(members) for members in found],
@@ -78,12 +81,7 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
         for one in _shown(members)
     ]
     tables = [
-        _by_rate(same).assign(
-            panel=panel,
-            setting=setting.label,
-            bag_size=setting.bag_size,
-            step_ratio=setting.step_ratio,
-        )
+        _by_rate(same).assign(panel=panel, setting=setting.label, **setting.columns())
         for panel, setting, same in shown
     ]
     folders = sorted(folder for *_, same in shown for folder in same["folder"])
@@ -92,18 +90,15 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
 
 def _shown(members: pd.DataFrame) -> list[tuple[SuperpositionSetting, pd.DataFrame]]:
-    """Settings with several rates; where only the baseline has them, a plain setting beside it."""
+    """Return the settings with several rates, each with its runs."""
     by_setting = members.groupby(list(SETTING), dropna=False, sort=False)
     settings = [(SuperpositionSetting.of_row(next(rows_of(same))), same) for _, same in by_setting]
     settings.sort(key=lambda one: one[0].order)
-    several = [one for one in settings if one[1]["learning_rate"].nunique() > 1][:MOST]
-    single = [one for one in settings if one[1]["learning_rate"].nunique() == 1]
-    single = [one for one in single if not one[0].departures]
-    return several if len(several) > 1 else several + single[:1]
+    return [one for one in settings if one[1]["learning_rate"].nunique() > 1][:MOST]
 
 
 def _by_rate(same: pd.DataFrame) -> pd.DataFrame:
-    """Means, and from the lowest to the highest seed, over the seeds that every rate has."""
+    """Return means and the range over the seeds that every rate has."""
     losses = over_shared_seeds(same[same["state"] == "done"], "learning_rate", "nats_per_token")
     columns = {"loss": "mean", "low": "min", "high": "max", "seeds": "count"}
     table = pd.DataFrame({name: losses.agg(way, axis=1) for name, way in columns.items()})
@@ -112,54 +107,40 @@ def _by_rate(same: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-def _figure(data: pd.DataFrame) -> Figure:
-    panels = list(dict.fromkeys(data["panel"]))[:PANELS]
+def _figure(data: pd.DataFrame, panels: list[str]) -> Figure:
     drawn, (row,) = new_figure(PAGE if len(panels) > 1 else COLUMN, 2.6, len(panels))
-    _draw_chosen(row[0], data[data["panel"] == CHOSEN])
-    for axes, panel in zip(row[1:], panels[1:], strict=True):
+    for axes, panel in zip(row, panels, strict=True):
         _draw(axes, data[data["panel"] == panel], panel)
         axes.set_ylabel("held-out loss (nats per token)")
     return drawn
 
 
-def _draw_chosen(axes: Axes, data: pd.DataFrame) -> None:
-    for row in rows_of(data):
-        at = (published.PARAMS[row["setting"]], row["learning_rate"])
-        point(axes, at, BASELINE, words=f"{row['setting']}: {row['learning_rate']:g}")
-        note(axes, row["setting"], at, (4, 3))
-    log_axis(axes, "x", [3e8, 1e9, 3e9, 1e10], ["300M", "1B", "3B", "10B"])
-    log_axis(axes, "y", sorted(set(data["learning_rate"])))
-    axes.margins(x=0.25, y=0.12)
-    axes.set_xlabel("parameters (log scale)")
-    axes.set_ylabel("peak learning rate (log scale)")
-    axes.set_title(CHOSEN)
-
-
 def _draw(axes: Axes, data: pd.DataFrame, panel: str) -> None:
-    looks = setting_marks(data, "setting")
-    means(axes, data, looks, _said, x="learning_rate")
+    looks = marks_of(data, "setting")
+    lines(axes, data[data["loss"].notna()], looks, x="learning_rate", by="setting", band=False)
+    points_aside(axes, data[data["loss"].notna()], looks, "learning_rate", 1.02)
+    more: dict[str, Look] = {}
     for row in rows_of(data[data["diverged"] > 0]):
         edge: Look = {"transform": axes.get_xaxis_transform(), "clip_on": False}
         axes.plot(row["learning_rate"], 1.0, "x", color=looks[row["setting"]].colour, **edge)
+        more = {"diverged": {"marker": "x"}}
     log_axis(axes, "x", sorted(set(data["learning_rate"])))
     axes.set_xlabel("peak learning rate (log scale)")
-    key_above(axes, f"measured: {panel}", looks, 3)
+    arm_key(axes, f"measured: {panel}", looks, 2, more, markers=True)
 
 
-def _said(row: dict[str, Any]) -> str:
-    return f"{row['setting']}, {row['learning_rate']:g}: {row['loss']:.4f}"
+def _best(sweeps: pd.DataFrame) -> dict[str, float]:
+    """Return the rate of the lowest loss of each arm, but none at which a seed diverged."""
+    known = sweeps[sweeps["loss"].notna() & (sweeps["diverged"] == 0)].sort_values("loss")
+    best = known.drop_duplicates("setting").sort_index()
+    return dict(zip(best["setting"], best["learning_rate"], strict=True))
 
 
 def _finding(sweeps: pd.DataFrame) -> Finding:
     said = "a sweep shown as a picture; its numbers were not published"
-    if sweeps.empty:
-        return Finding(said)
-    texts = []
-    known = sweeps[sweeps["loss"].notna() & (sweeps["diverged"] == 0)].sort_values("loss")
-    for panel, rows in known.groupby("panel", sort=True):
-        best = rows.drop_duplicates("setting").set_index("setting")["learning_rate"]
-        texts.append(
-            f"{panel}: " + ", ".join(f"{name} best at {at:g}" for name, at in best.items())
-        )
+    texts = [
+        f"{panel}: " + ", ".join(f"{name} best at {at:g}" for name, at in _best(rows).items())
+        for panel, rows in sweeps.groupby("panel", sort=True)
+    ]
     seeds = number(int(sweeps["seeds"].max()), "seed")
     return Finding(said, "; ".join(texts), f"at most {seeds}", "undecided")

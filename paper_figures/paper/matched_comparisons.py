@@ -14,11 +14,11 @@ from tst_study.analysis.wording import bounds, gain, group_label, number, signed
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures import curves
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import is_baseline, key_above, level_line
+from tst_study.paper_figures.drawing import arm_key, is_baseline, level_line
 from tst_study.paper_figures.item import Finding, judged
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import PAGE, new_figure
+from tst_study.paper_figures.style import BASELINE, PAGE, arm_mark, new_figure, plain_mark
 
 PANELS = {
     "a_equal_flops": ("equal FLOPs", "dense_3b_baseline_20k", "20k"),
@@ -35,7 +35,7 @@ class Measured:
     superposed: pd.DataFrame
     """Rows of the run table, one per seed."""
     matches: dict[str, dict[str, Any]]
-    """Row of `matched` by kind of match, where it holds a number."""
+    """The row of `matched` for each kind of match that has a number."""
     baselines: dict[str, pd.DataFrame]
     """The baseline runs nearest to each match."""
     again: tuple[dict[str, Any], ...]
@@ -45,6 +45,14 @@ class Measured:
     def folders(self) -> tuple[str, ...]:
         tables = (self.superposed, *self.baselines.values())
         return tuple(sorted({str(path) for table in tables for path in table["folder"]}))
+
+    @property
+    def gains(self) -> dict[str, str]:
+        """The result in words, by kind of match."""
+        return {
+            kind: _ratio(row) if kind == "equal loss" else f"gain {gain(row)}"
+            for kind, row in self.matches.items()
+        }
 
     @property
     def scale(self) -> str:
@@ -57,32 +65,32 @@ class Measured:
 
 @figure(
     "figure3",
-    title="Figure 3. Equal FLOPs, equal loss and equal data, 3B",
+    title="Figure 3. TST is ahead at equal FLOPs, and behind when the baseline reads as much text",
     published=["loss_curves"],
     needs=submit("equal-cost", "paper", "one-gpu"),
 )
 def matched_comparisons(sources: Sources) -> Picture:
-    """Above the published panels, below the matches among the runs."""
+    """Show the published runs, and beside them the matches among the measured ones."""
     data = pd.concat([_published(panel) for panel in PANELS], ignore_index=True)
     found = find(sources.summary)
     if found is not None:
         data = pd.concat([data, _curves(sources.summary, found)], ignore_index=True)
     return Picture(
-        caption="Training loss, 3B, s = 6, r = 0.3; numbers: the last of each curve; dotted: the "
-        f"level that TST reached. {curves.SMOOTHED}; one run each. Before the switch the loss of "
-        "bags, another quantity, lies above the frame. The baseline of 20k steps ends at 2.755 "
-        "here and at 2.808 in Table 1.",
+        caption="Training loss, 3B, s = 6, r = 0.3, against baselines of equal FLOPs, equal loss "
+        f"and equal data; dotted: the level that TST reached. {curves.SMOOTHED}; one run each. "
+        "Before the switch TST trains on the loss of bags, another quantity, which is not drawn. "
+        "The baseline of 20k steps ends at 2.755 here and at 2.808 in Table 1.",
         measured=_said_of_runs(found) if found else "",
         data=data,
         folders=found.folders if found else (),
-        draw=partial(_figure, data, found.matches if found else {}),
+        draw=partial(_figure, data, found),
         finding=_finding(data, found),
     )
 
 
 def find(summary: Summary) -> Measured | None:
-    """The plain setting on prose with most kinds of match (there is none at equal loss where no
-    baseline reached it); of equals that with most seeds, then the longest."""
+    """Return the plain setting on prose with most kinds of match; of equals that with most seeds,
+    then the longest. There is no match at equal loss where no baseline reached it."""
     runs = summary.comparison.eligible
     if runs.empty:
         return None
@@ -110,7 +118,7 @@ def find(summary: Summary) -> Measured | None:
 
 
 def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: dict[str, Any]) -> pd.DataFrame:
-    """Baselines of its seeds, of the length nearest to the match."""
+    """Return the baselines of its seeds whose length is nearest to the match."""
     baselines = runs[(runs["method"] == "baseline") & runs["seed"].isin(own["seed"])]
     same = alike(baselines, own.iloc[0], SAME_BUT_LENGTH)
     away = (same["steps"] - match["baseline_steps"]).abs()
@@ -122,29 +130,15 @@ def _curves(summary: Summary, found: Measured) -> pd.DataFrame:
     parts = []
     for panel, (kind, _, _) in PANELS.items():
         if kind in found.matches:
-            match, level = found.matches[kind], None
             for name, runs in (("baseline", found.baselines[kind]), ("TST", found.superposed)):
                 label = f"{name}, {runs['steps'].iloc[0]:,} steps"
                 loss = float(runs["nats_per_token"].astype(float).mean())
                 end = {"label": label, "step": runs["steps"].iloc[0], "loss": loss, "switch": 0}
-                end["seeds"] = runs["seed"].nunique()
-                if level is not None:
-                    end |= _end_of_match(match, level)
-                level = loss
-                ends = pd.DataFrame([end]).assign(source="measured", quantity="held_out")
+                end |= {"seeds": runs["seed"].nunique(), "said": f"{label}: {loss:.3f}"}
+                ends = pd.DataFrame([end]).assign(source="measured", quantity="end")
                 both = pd.concat([curves.mean_curve(summary, label, runs), ends], ignore_index=True)
                 parts.append(both.assign(panel=panel).reindex(columns=list(curves.COLUMNS)))
     return pd.concat(parts, ignore_index=True)
-
-
-def _end_of_match(match: dict[str, Any], level: float) -> dict[str, Any]:
-    """Interval of a paired gain at the baseline's level; a ratio of steps has none in nats."""
-    if match["kind"] != "equal loss":
-        bounds = {"low": level - match["high"], "high": level - match["low"]}
-        bounds = bounds if pd.notna(match["low"]) else {}
-        return {"loss": level - match["gain"], **bounds, "verdict": match["verdict"]}
-    low, high = (float("nan") if match[end] is None else match[end] for end in ("low", "high"))
-    return {"verdict": "better" if low > 1 else "worse" if high < 1 else ""}
 
 
 def _published(panel: str) -> pd.DataFrame:
@@ -153,61 +147,62 @@ def _published(panel: str) -> pd.DataFrame:
     return curves.published_curves(3, runs, SWITCH, panel)
 
 
-def _figure(data: pd.DataFrame, matches: dict[str, dict[str, Any]]) -> Figure:
-    by_source = [part for _, part in data.groupby("source", sort=False)]
-    counts = [part["panel"].nunique() for part in by_source]
-    drawn, rows = new_figure(PAGE, 2.7 * len(counts), *counts)
-    for row, mine in zip(rows, by_source, strict=True):
-        panels = [part for _, part in mine.groupby("panel", sort=False)]
-        loss = _limits(panels)
-        for axes, part in zip(row, panels, strict=True):
-            looks = curves.marks(list(part["label"]))
-            curves.draw(axes, part, looks, (0.0, curves.end_of(part)), loss)
-            level_line(axes, _end(part))
-            kind = PANELS[part["panel"].iloc[0]][0]
-            title = f"{part['source'].iloc[0]}: {kind}"
-            if part["source"].iloc[0] == "measured":
-                title += ", held-out loss" if kind != "equal loss" else _ratio(matches[kind])
-            key_above(axes, title, curves.legend_looks(part, looks))
-        row[0].set_ylabel("loss (nats per token)")
+def _figure(data: pd.DataFrame, found: Measured | None) -> Figure:
+    by_source = dict(iter(data.groupby("source", sort=False)))
+    drawn, (row,) = new_figure(PAGE, 2.7, len(by_source))
+    for axes, (source, mine) in zip(row, by_source.items(), strict=True):
+        # Superposition is the same run in every panel of the paper, and so may a baseline be.
+        once = mine.drop_duplicates(["label", "quantity", "step"])
+        tst = plain_mark(6, 0.3)
+        if source == "measured" and found is not None:
+            tst = arm_mark(SuperpositionSetting.of_row(next(rows_of(found.superposed))))
+        looks = {name: BASELINE if is_baseline(name) else tst for name in once["label"]}
+        curves.draw(axes, once, looks, (0.0, 1.02 * curves.end_of(once)))
+        level_line(axes, _end(once))
+        kinds: dict[str, list[str]] = {}
+        for panel, part in mine.groupby("panel", sort=False):
+            name = next(label for label in part["label"] if is_baseline(label))
+            kinds.setdefault(name, []).append(PANELS[str(panel)][0])
+        ends = {curves.end_of(once[once["label"] == name]): same for name, same in kinds.items()}
+        words = [f"{end:,.0f}\n" + ",\n".join(same) for end, same in ends.items()]
+        axes.set_xticks([0, *ends], ["0", *words])
+        names = {name.split(",")[0]: look for name, look in looks.items()}
+        gains = _gains(mine) if source == "published" or found is None else found.gains
+        arm_key(
+            axes, str(source), names, 1, {f"{kind}: {words}": {} for kind, words in gains.items()}
+        )
     return drawn
 
 
-def _limits(panels: list[pd.DataFrame]) -> tuple[float, float]:
-    """One range of losses for all panels of a row, so that they can be compared."""
-    each = [curves.limits(part, (0.0, curves.end_of(part)), 0.12) for part in panels]
-    return min(low for low, _ in each), max(high for _, high in each)
+def _gains(data: pd.DataFrame) -> dict[str, str]:
+    """Return the gain of published runs by kind of match."""
+    found = {}
+    for panel, (kind, _, _) in PANELS.items():
+        mine = data[(data["source"] == "published") & (data["panel"] == panel)]
+        base = curves.last(mine[mine["label"].map(is_baseline)])
+        found[kind] = f"gain {signed(base - _end(mine))}"
+    return found
 
 
 def _end(data: pd.DataFrame) -> float:
-    """What superposition reached: held-out where it was measured here."""
+    """Return what superposition reached: held-out loss where it was measured here."""
     own = data[~data["label"].map(is_baseline)]
-    held_out = own[own["quantity"] == "held_out"]["loss"]
-    return float(held_out.iloc[0]) if len(held_out) else curves.last(own)
+    ends = own[own["quantity"] == "end"]["loss"]
+    return float(ends.iloc[0]) if len(ends) else curves.last(own)
 
 
 def _said_of_runs(found: Measured) -> str:
     lacking = [kind for kind, _, _ in PANELS.values() if kind not in found.matches]
     lacks = f" No match of {' or of '.join(lacking)} among the runs." if lacking else ""
-    return (
-        f"Below, measured: {found.scale}; {curves.READING}; numbers: held-out loss; at equal loss, "
-        f"the baseline nearest in length to the interpolated one.{lacks}"
-    )
+    return f"Measured: {found.scale}; {curves.READING}.{lacks}"
 
 
 def _finding(data: pd.DataFrame, found: Measured | None) -> Finding:
-    gains = []
-    for panel, (words, _, _) in PANELS.items():
-        mine = data[(data["source"] == "published") & (data["panel"] == panel)]
-        base = curves.last(mine[mine["label"].map(is_baseline)])
-        gains.append(f"{words}: {signed(base - _end(mine))}")
+    gains = [f"{kind}: {words.split()[-1]}" for kind, words in _gains(data).items()]
     said = "gains of TST in nats: " + ", ".join(gains)
     if found is None:
         return Finding(said)
-    measured = "; ".join(
-        f"{kind}{_ratio(row)}" if kind == "equal loss" else f"{kind}: {gain(row)}"
-        for kind, row in found.matches.items()
-    )
+    measured = "; ".join(f"{kind}: {words}" for kind, words in found.gains.items())
     for row in found.again:
         seeds = number(int(row["seeds"]), "seed")
         measured += f"; again at equal FLOPs, {row['study']}, {seeds}: {gain(row)}"
@@ -217,4 +212,4 @@ def _finding(data: pd.DataFrame, found: Measured | None) -> Finding:
 
 def _ratio(row: dict[str, Any]) -> str:
     interval = f" [{found}]" if (found := bounds(row)) else ""
-    return f": {row['steps_ratio']:.2f}{interval} times the steps"
+    return f"{row['steps_ratio']:.2f}{interval} times the steps"

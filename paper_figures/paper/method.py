@@ -8,18 +8,18 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.config.phase_plan import Phase, PhasePlan
+from tst_study.config.phase_plan import PhasePlan
 from tst_study.paper_figures.catalogue import figure
 from tst_study.paper_figures.item import Finding
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import FAINT, INK, MUTED, PAGE, Look, cycle_mark, new_figure
+from tst_study.paper_figures.style import FAINT, INK, MUTED, PAGE, Look, new_figure
+from tst_study.superposition.steps import Phase
 
 PLAN = PhasePlan(
     steps=10,
     superposed_steps=3,
     bag_size=3,
-    bags_as_input=True,
     sequences=1,
     sequence_length=4,
 )
@@ -28,10 +28,15 @@ PHASES: dict[Phase, str] = {
     "recovery": "recovery: the rest",
 }
 WIDTH, HEIGHT, NAMES = 12.0, 0.62, 3.2
-"""Of a phase, of a box, and of the names left of a phase, in the unit of the drawing."""
+"""Width of a phase, height of a box, width of the names left of a phase, in the drawing's unit."""
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
+"""Colours of the positions and of the target behind the last one; no arm is meant."""
 
 
-@figure("figure2", title="Figure 2. One step of training in each phase")
+@figure(
+    "figure2",
+    title="Figure 2. A bag predicts the next bag, then a token the next token, at the same cost",
+)
 def method(_sources: Sources) -> Picture:
     data = shapes(PLAN)
     return Picture(
@@ -47,7 +52,7 @@ def method(_sources: Sources) -> Picture:
 
 
 def shapes(plan: PhasePlan) -> pd.DataFrame:
-    """Places of the raw tokens that each latent position reads and predicts, phase by phase."""
+    """Return the places of the raw tokens that each latent position reads and predicts."""
     rows = []
     for phase in PHASES:
         stride, end = plan.tokens_per_position(phase), plan.tokens_per_sequence(phase)
@@ -86,8 +91,8 @@ def _draw(axes: Axes, data: pd.DataFrame, left: float) -> None:
         y = 1.4 * place + HEIGHT / 2
         axes.text(left - 0.3, y, name, fontsize=7, color=MUTED, ha="right", va="center")
     for row in rows_of(data):
-        centre, colour = left + slot * (row["position"] + 0.5), cycle_mark(row["position"]).colour
-        ahead = cycle_mark(row["position"] + 1).colour
+        centre, colour = left + slot * (row["position"] + 0.5), COLOURS[row["position"]]
+        ahead = COLOURS[row["position"] + 1]
         _tokens(axes, centre, slot, 0.0, row["reads"], colour)
         _arrow(axes, centre, 0.0)
         _box(axes, centre, 1.4, 0.8 * slot, "", colour)

@@ -7,6 +7,7 @@ with FILE named `mutual_information*.json` beside the runs.
 import json
 from collections.abc import Sequence
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from tst_study.paper_figures.drawing import log_axis
 from tst_study.paper_figures.item import Finding
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import COLUMN, INK, MUTED, PAGE, Look, cycle_mark, new_figure
+from tst_study.paper_figures.style import COLUMN, INK, PAGE, Look, new_figure
 
 NEEDS = "`tst-study analyse mutual-information --tokens PREFIX --to RUNS/mutual_information.json`"
 Constants = tuple[float, float, float]
@@ -32,13 +33,14 @@ PATTERN = "mutual_information*.json"
 COLUMNS = ["distance", "mutual_information", "low", "high"]
 
 
+COLOURS = ("#0072b2", "#009e73", "#cc79a7")
 PRINTED = (3.63, 1.35, -1.25)
 """C0, a and k as the paper prints them."""
 
 
 @figure(
     "figure10",
-    title="Figure 10. Mutual information of token pairs by distance",
+    title="Figure 10. Mutual information of two tokens falls as a power of their distance",
     published=["mutual_information"],
     needs=NEEDS,
 )
@@ -67,7 +69,7 @@ def mutual_information(sources: Sources) -> Picture:
 
 
 def _measured(folders: Sequence[Path]) -> dict[str, pd.DataFrame]:
-    """Curve by the file it lies in. Raises `UserError` for a file that holds something else."""
+    """Return each curve by its file. Raises `UserError` for a file that holds something else."""
     found = {}
     for folder, path in ((one, path) for one in folders for path in sorted(one.rglob(PATTERN))):
         try:
@@ -82,7 +84,7 @@ def _measured(folders: Sequence[Path]) -> dict[str, pd.DataFrame]:
 
 
 def _fitted(curve: pd.DataFrame) -> Constants:
-    """No numbers where too few distances have information above their noise."""
+    """Fit a curve; NaN where too few distances have information above their noise."""
     above = curve[curve["mutual_information"] > 0].astype(float)
     try:
         fit = fit_decay(above["distance"].to_numpy(), above["mutual_information"].to_numpy())
@@ -97,13 +99,10 @@ def _decay(constants: Constants, distance: Floats) -> Floats:
 
 
 def _figure(data: pd.DataFrame, fits: dict[str, Constants]) -> Figure:
-    """One panel for each unit: what the paper's is, it does not say."""
+    """Draw a panel for each unit; the paper does not say which its own is."""
     own = [source for source in fits if source != "published"]
     drawn, (row,) = new_figure(PAGE if own else COLUMN, 2.6, 2 if own else 1)
     _draw(row[0], data, {"published": fits["published"]})
-    distance = np.geomspace(1, 100, 200)
-    look: Look = {"color": MUTED, "lw": 1.2, "ls": (0, (3, 2))}
-    row[0].plot(distance, _decay(PRINTED, distance), label=f"printed: {_said(PRINTED, 2)}", **look)
     row[0].set_ylabel("mutual information (unit not stated)")
     if own:
         _draw(row[1], data, {source: fits[source] for source in own})
@@ -114,8 +113,8 @@ def _figure(data: pd.DataFrame, fits: dict[str, Constants]) -> Figure:
 
 
 def _draw(axes: Axes, data: pd.DataFrame, fits: dict[str, Constants]) -> None:
-    for place, (source, fit) in enumerate(fits.items()):
-        rows, colour = data[data["source"] == source], cycle_mark(place).colour
+    for (source, fit), colour in zip(fits.items(), cycle(COLOURS), strict=False):
+        rows = data[data["source"] == source]
         look: Look = {"color": colour, "markersize": 3, "mfc": "none", "mew": 0.7, "ls": "none"}
         label = "points" if source == "published" else source
         axes.plot(rows["distance"], rows["mutual_information"], "o", label=label, **look)

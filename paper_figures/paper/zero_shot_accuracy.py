@@ -99,7 +99,7 @@ def _finding(used: pd.DataFrame) -> Finding:
     needs=f"{submit('bag-grid', 'paper')}, then `tst-study evaluate RUN`",
 )
 def over_s_and_r(sources: Sources, which: int) -> Table:
-    """One table. Accuracies of other models would say nothing here: only the same scale counts."""
+    """Show one table; of measured runs only those of the same scale can stand beside it."""
     cells = published.downstream_grid(which)
     name, size, steps = cells.iloc[0][["task", "size", "steps"]]
     runs = sources.runs[is_at_scale(sources.runs, size, steps)]

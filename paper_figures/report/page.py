@@ -5,7 +5,7 @@ figures and tables are relative.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,22 +40,24 @@ class Section:
 
 
 def is_shown(item: Item, sources: Sources) -> bool:
-    """Whether runs have a part in it; without runs, always."""
+    """Return whether runs have a part in it; without runs it is always shown."""
     return not sources.folders or bool(item.folders)
 
 
-def html(sources: Sources, items: Sequence[Item], to: Path) -> str:
-    """The page; the pictures' SVG files must lie in `to`. Same runs, same bytes.
+def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], to: Path) -> str:
+    """Return the page for the folder `to`; the same runs give the same bytes.
 
-    A result stands here once: tables, which hold it again, are links.
+    `drawings`: the SVG of each picture by its name. A result stands here once: tables, which hold
+    it again, are links.
     """
     there, summary = [item for item in items if is_shown(item, sources)], sources.summary
+    pictures = _pictures(there, drawings)
+    first = pictures.pop(0) if pictures and sources.folders else None
     every = [
-        Section("Verdicts", sections.verdicts(summary)),
-        Section("Not read", sentences=summary.tables.problems),
-        Section("Figures", pictures=_pictures(there, to)),
+        Section("Verdicts", sections.verdicts(summary, sources.answers)),
+        Section("Not read", sentences=summary.tables.problems if sources.folders else ()),
+        Section("Figures", pictures=pictures),
         Section("Arms", [sections.arms(summary)]),
-        Section("Equal loss", [sections.equal_loss(summary)]),
         Section("Learning rates", sentences=[sweep.sentence() for sweep in summary.sweeps]),
         Section("Tables", links=[item for item in there if isinstance(item, Table)]),
         Section("What these numbers cannot say", sentences=limits(summary)),
@@ -75,26 +77,27 @@ def html(sources: Sources, items: Sequence[Item], to: Path) -> str:
     pages.filters["marked"] = marked
     return pages.get_template("report.html").render(
         subject=subject if sources.folders else "the published numbers",
-        lead=lead(sources) if sources.folders else [("lead", "", published)],
+        lead=lead(sources) if sources.folders else [("answer", "", published)],
+        first=first,
         sections=[section for section in every if not section.is_empty],
     )
 
 
 def marked(words: str) -> Markup:
-    """Escaped, with `commands` in backquotes set as code."""
+    """Escape words, and set `commands` in backquotes as code."""
     parts = str(escape(words)).split("`")
     return Markup(
         "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
     )
 
 
-def _pictures(items: Sequence[Item], to: Path) -> list[dict[str, object]]:
-    """A study's own say what was found; the paper's come after them."""
+def _pictures(items: Sequence[Item], drawings: Mapping[str, str]) -> list[dict[str, object]]:
+    """Return the pictures in order: a study's own say what was found, the paper's follow them."""
     pictures = [item for item in items if isinstance(item, Picture)]
     pictures.sort(key=lambda picture: (picture.group != "study", picture.kind != "overview"))
     found: list[dict[str, object]] = []
     for place, picture in enumerate(pictures):
-        svg = to.joinpath(f"{picture.name}.svg").read_text("utf8")
+        svg = drawings[picture.name]
         points = re.search(r'width="([\d.]+)pt"', svg)
         wide = points is not None and float(points[1]) > 1.3 * COLUMN * 72
         drawing = _inline(svg, f"f{place}", f"{picture.title}. {picture.caption}")
@@ -103,8 +106,10 @@ def _pictures(items: Sequence[Item], to: Path) -> list[dict[str, object]]:
 
 
 def _inline(svg: str, prefix: str, description: str) -> Markup:
-    """The `<svg>` element alone, in the colours of the page, light or dark: they become variables
-    (`--c-1c1c20`); ids get `prefix`. What a page does not need goes, and so does the fixed size.
+    """Return the `<svg>` element alone, without what a page does not need and a fixed size.
+
+    Colours become variables (`--c-1c1c20`), which the page sets for light and dark; ids get
+    `prefix`.
     """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)

@@ -29,7 +29,7 @@ OPEN = ("item", "published", "the command that measures it")
 
 
 def grids(items: Sequence[Item]) -> tuple[Grid, Grid]:
-    """What was measured and what was not: a row for each item that has a finding."""
+    """Return a table of measured and one of open items, a row for each finding."""
     done, open_ = [], []
     for item in items:
         if (found := item.finding) and found.measured:
@@ -61,7 +61,7 @@ def markdown(sources: Sources, items: Sequence[Item]) -> str:
 
 
 def _details(items: Sequence[Item]) -> list[tuple[str, str]]:
-    """What does not fit into the table, by item."""
+    """Return the details of each item that do not fit into the table."""
     known = [(item.title, item.finding.details) for item in items if item.finding]
     return [(title, "\n".join(f"- {line}" for line in found)) for title, found in known if found]
 

@@ -2,29 +2,46 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
+
+import pandas as pd
 
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import bounds, number, verdict_parts
+from tst_study.analysis.wording import number, verdict_parts
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.table import Entry, Grid, Row, number_as, number_entry
 from tst_study.text import big
 
 
-def verdicts(summary: Summary) -> list[Grid]:
-    """Every verdict as the terminal has it: planned questions, then all other settings."""
+def verdicts(summary: Summary, rows: pd.DataFrame) -> list[Grid]:
+    """Return every verdict as the terminal has it, each with what it is compared with: planned
+    questions, then all other settings. `rows`: of `answers`."""
     grids: list[Grid] = []
-    said = ""
-    for heading, words, cells in verdict_parts(summary.verdicts):
-        rows = tuple(tuple(map(Entry, row.values())) for row in cells)
+    said, found = "", summary.verdicts
+    against = dict(zip(rows["run_ids"], rows["against"], strict=True))
+    names = [
+        row["question"]
+        if "against" in row["question"]
+        else f"{row['question']} against {against[row['run_ids']]}"
+        for row in rows_of(found)
+    ]
+    for heading, words, cells in verdict_parts(found.assign(question=names)):
+        body = tuple(tuple(map(Entry, row.values())) for row in cells)
         title, said = heading if heading != said else "", heading
-        grids.append(Grid(title, tuple(cells[0]), rows, ", ".join(words)))
+        grids.append(Grid(title, tuple(cells[0]), body, ", ".join(words)))
+    if len(set(found["run_ids"])) < len(found):
+        twice = (
+            "A question under two headings has two intervals: each allows for all of its heading."
+        )
+        grids[0] = replace(grids[0], note=f"{grids[0].note}. {twice}")
     return grids
 
 
 def arms(summary: Summary) -> Grid:
-    """What planned questions hold against one another."""
+    """Return the arms that planned questions hold against one another."""
     columns: dict[str, Callable[[Row], Entry | str]] = {
         "arm": lambda row: row["arm"],
         "seeds": lambda row: number_entry(row["seeds"]),
@@ -34,29 +51,6 @@ def arms(summary: Summary) -> Grid:
         "FLOPs": lambda row: number_as(row["flops"], big),
     }
     return Grid.of(rows_of(summary.arms), columns)
-
-
-def equal_loss(summary: Summary) -> Grid:
-    corpora = dict(zip(summary.tables.runs["group"], summary.tables.runs["corpus"], strict=True))
-
-    def times(row: Row) -> Entry:
-        interval = f" [{found}]" if (found := bounds(row)) else ""
-        return number_as(row["steps_ratio"], lambda times: f"{times:.2f}{interval}")
-
-    columns = {
-        "setting": lambda row: row["setting"],
-        "times [95% interval]": times,
-        "steps": lambda row: number_entry(row["steps"]),
-        "baseline steps": lambda row: number_entry(row["baseline_steps"]),
-        "corpus": lambda row: corpora[row["group"]],
-        "note": lambda row: row["note"],
-    }
-    return Grid.of(
-        rows_of(summary.equal_loss),
-        columns,
-        note="Baseline steps that reach the loss of each setting, read between baselines of "
-        "several lengths; intervals for all settings of one question together.",
-    )
 
 
 def excluded(summary: Summary) -> Grid:
@@ -71,7 +65,10 @@ def excluded(summary: Summary) -> Grid:
 
 def runs(summary: Summary, to: Path) -> Grid:
     def link(row: Row) -> Entry:
-        return Entry(row["run_id"], link=Path(os.path.relpath(row["folder"], to)).as_posix())
+        if not Path(row["folder"]).is_dir():  # the runs of an archive have no folders
+            return Entry(row["run_id"])
+        # Quoted, no name can be a link of another kind, such as `javascript:…`.
+        return Entry(row["run_id"], link=quote(Path(os.path.relpath(row["folder"], to)).as_posix()))
 
     columns: dict[str, Callable[[Row], Entry | str]] = {
         "run": link,
@@ -86,7 +83,7 @@ def runs(summary: Summary, to: Path) -> Grid:
 
 
 def _state(row: Row) -> str:
-    """How it ended, and what is out of the ordinary about it."""
+    """Say how a run ended, and what is out of the ordinary about it."""
     said = [row["state"]]
     if row["state"] != "done":
         said += [f"at step {row['step']:,}"] if row["step"] == row["step"] else []

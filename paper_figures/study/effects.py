@@ -1,4 +1,4 @@
-"""The effect of superposition, with its interval, for every pair that was repeated with seeds."""
+"""Gains with their intervals: the study's own question first, then everything else."""
 
 from functools import partial
 
@@ -6,74 +6,66 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from tst_study.analysis.summary import verdict_counts
-from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import number, told_apart_by_set_up
-from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import forest
-from tst_study.paper_figures.groups import Group
+from tst_study.analysis.wording import number, span
+from tst_study.paper_figures.answers import message
+from tst_study.paper_figures.catalogue import PAIR, figure, submit
+from tst_study.paper_figures.drawing import NAMES, forest, forest_rows
 from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import PAGE, new_figure
-from tst_study.text import big
 
-MOST = 60
-"""Rows that still print at 7 pt on one page; of more, those with most seeds, then longest."""
-DATA = ["label", "setting", "bag_size", "seeds", "gain", "low", "high", "deviation"]
-DATA += ["smallest_detectable", "comparisons", "p_adjusted", "verdict"]
+FEW, MOST = 10, 60
+"""Rows of the overview, and rows that still print at 7 pt on one page."""
+HALF = (4.8, 140.0)
+"""Width of the overview in inches and of its names in points: half of a page's first screen."""
+
+
+@figure("overview", title="What the study found", lacks=PAIR)
+def overview(sources: Sources) -> list[Item]:
+    """Show the primary question and as many rows after it as make a picture of one screen."""
+    rows = sources.answers
+    rows = rows[rows["gain"].notna()]
+    return [_picture(sources, rows, FEW, message(rows), *HALF)] if len(rows) else []
 
 
 @figure(
     "effects",
-    title="Effect of superposition, every pair repeated with seeds",
+    title="Every gain, with its interval",
     lacks="a setting and its baseline with two or more seeds: "
     f"{submit('seed-noise', 'one-gpu')}, or {submit('laptop', 'laptop')}",
 )
 def effects(sources: Sources) -> list[Item]:
-    every = sources.all_settings
-    group = every.only(every.rows[every.rows["seeds"] > 1])
-    table = group.rows
-    if table.empty:
-        return []
-    runs = group.members.drop_duplicates("group").set_index("group")["parameters"]
-    order = table.assign(parameters=table["group"].map(runs))
-    by = ["corpus", "parameters", "steps"]
-    order = order.sort_values(by, kind="stable", ignore_index=True)
-    sizes, steps = order["parameters"].map(big), order["steps"].map("{:,}".format)
-    names = sizes + " parameters, " + order["corpus"] + ", " + steps + " steps"
-    order["label"] = told_apart_by_set_up(list(names), list(rows_of(order)))
-    kept = order.sort_values(["seeds", "flops"], ascending=False, kind="stable").head(MOST)
-    data = kept.sort_index()[DATA].reset_index(drop=True)
-    more = len(table) - len(data)
-    left_out = f" {number(more, 'row')} more stand in the report." if more else ""
-    return [
-        Picture(
-            caption="Baseline minus superposition, held-out next-token loss at equal FLOPs, paired "
-            "by seed: right of zero, superposition is better. Bars: 95% intervals over seeds, of "
-            "planned questions for each family, of others for all together; filled: the interval "
-            "excludes zero; the small tick: the smallest effect that so many "
-            f"seeds would show four times in five. {number(len(table), 'pair')}, {group.seeds}."
-            f"{left_out}",
-            data=data,
-            folders=group.folders,
-            draw=partial(_figure, data),
-            finding=_finding(group),
-        )
-    ]
+    """Show every question and setting that was repeated with seeds."""
+    rows = sources.answers
+    rows = rows[rows["seeds"] > 1]
+    title = f"{number(len(rows), 'comparison')} repeated with seeds: {verdict_counts(rows)}"
+    return [_picture(sources, rows, MOST, title, PAGE, NAMES)] if len(rows) else []
 
 
-def _figure(data: pd.DataFrame) -> Figure:
-    height = 0.75 + 0.17 * (len(data) + data["label"].nunique())
-    drawn, ((axes,),) = new_figure(PAGE, height, 1)
-    seeds = [f"{row['setting']}, {number(row['seeds'], 'seed')}" for row in rows_of(data)]
-    ticks = pd.Series([[smallest] for smallest in data["smallest_detectable"]], index=data.index)
-    words = "smallest effect that would show"
-    forest(axes, data.assign(setting=seeds, ticks=ticks), "label", words, 3)
+def _picture(
+    sources: Sources, rows: pd.DataFrame, most: int, title: str, width: float, names: float
+) -> Picture:
+    runs, data = sources.runs, rows.head(most).reset_index(drop=True)
+    used = runs["run_id"].isin(data["run_ids"].explode())
+    more = f" {number(len(rows) - most, 'row')} more in the verdicts." if len(rows) > most else ""
+    seeds, said = span(data["seeds"], "seed"), "no run is repeated with another seed"
+    counts = f"{number(len(rows), 'row')}: {verdict_counts(rows)}"
+    return Picture(
+        title=title,
+        caption="Baseline minus arm, or what the heading names minus arm, in held-out next-token "
+        "loss, paired by seed. Bars: 95% intervals; those under one heading hold together. "
+        f"Seeds: {seeds.split(' seed')[0]}.{more}",
+        data=data.drop(columns=["mark", "run_ids"]),
+        folders=tuple(sorted(runs["folder"][used].astype(str))),
+        draw=partial(_figure, data, width, names),
+        finding=Finding(said, counts, seeds, "not in the paper") if most == MOST else None,
+    )
+
+
+def _figure(data: pd.DataFrame, width: float, names: float) -> Figure:
+    headings, rows = forest_rows(data, names)
+    lines = max(place for _, place in [*headings, *rows]) + 1
+    drawn, ((axes,),) = new_figure(width, 0.8 + 0.165 * lines, 1)
+    forest(axes, data, names)
     return drawn
-
-
-def _finding(group: Group) -> Finding:
-    counts = verdict_counts(group.rows)
-    measured = f"{number(len(group.rows), 'pair')}: {counts}"
-    said = "no run is repeated with another seed"
-    return Finding(said, measured, group.seeds, "not in the paper")

@@ -1,78 +1,112 @@
-"""Where on the way gains appear: every arm against what the primary question holds its arm to."""
+"""When gains appear: every arm against what the primary question holds its arm to."""
 
+import json
 from functools import partial
+from itertools import chain
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import signed
+from tst_study.paper_figures.answers import arm_of, labelled
 from tst_study.paper_figures.catalogue import figure
-from tst_study.paper_figures.curves import marks
-from tst_study.paper_figures.drawing import end_labels, lines
+from tst_study.paper_figures.drawing import inside, lines, mark_time
 from tst_study.paper_figures.item import Item
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import MUTED, PAGE, new_figure
+from tst_study.paper_figures.style import MUTED, PAGE, Mark, new_figure, wrapped
 
 OFTEN = 5
 """Evaluations from which on a line is drawn."""
-FAR = 5
-"""An arm that ends so many times as far from zero as the middle one would squeeze all others."""
+COLUMNS = 4
+DEEP = 3
+"""A curve begins where its interval is above minus so many times the largest final gain: far below
+that an arm has only just been switched."""
 
 
 @figure(
     "gain_on_the_way",
-    title="Gain at every evaluation after the switch",
+    title="When the gains appear",
     lacks="a study with planned questions whose runs were evaluated on the way: "
     "`tst-study submit what-does-the-work --scale desktop`",
 )
 def gain_on_the_way(sources: Sources) -> list[Item]:
+    """Show a panel for each arm: its gain, with its interval, at every evaluation."""
     summary = sources.summary
     main = [(one.within, one.against) for one in summary.questions if one.primary][:1]
-    asked = {
-        (one.family, one.name) for one in summary.questions if (one.within, one.against) in main
-    }
-    way, verdicts = (
-        rows[pd.Series(zip(rows["family"], rows["question"], strict=True), rows.index).isin(asked)]
-        for rows in (summary.on_the_way, summary.verdicts)
+    asked = {one.arm.name: one for one in summary.questions if (one.within, one.against) in main}
+    own = {(one.family, one.name): name for name, one in asked.items()}
+    way = summary.on_the_way
+    keys = zip(way["family"], way["question"], strict=True)
+    data = way[pd.Series([key in own for key in keys], way.index, dtype=bool)].drop(
+        columns=["family", "question", "against"]
     )
-    data = way.drop_duplicates(["arm", "share"]).drop(columns=["family", "question", "against"])
     data = data[data.groupby("arm")["share"].transform("size") >= OFTEN]
     if data.empty:
         return []
     ends = data.groupby("arm", sort=False)["gain"].last()
-    near = ends.abs() <= FAR * ends.abs().median()
-    outside = [f"{arm} {signed(gain)}" for arm, gain in ends[~near].items()]
-    ids = {one for ids in verdicts["run_ids"] for one in ids}
-    runs = summary.tables.runs
+    near = inside(ends)
+    far = [f"{arm} {signed(gain)}" for arm, gain in ends[~near].items()]
+    every = labelled(summary)
+    looks = {arm: arm_of(every, asked[arm])[1] for arm in ends.index}
+    used = pd.concat([arm_of(every, asked[arm])[0] for arm in ends.index])
+    late = [_lead_since(rows) for _, rows in data.groupby("arm") if rows["gain"].iloc[-1] > 0]
+    last = sum(share >= 0.5 for share in late)
     return [
         Picture(
+            title=f"Gains come late: {last} of {len(late)} arms that end ahead take the lead in "
+            "the second half of the steps",
             caption="Baseline minus arm, held-out next-token loss after the same share of the "
-            "steps, mean over paired seeds; above zero, the arm is ahead. In the data: 95% "
-            "intervals, each by itself. No question plans these; only the last point is judged."
-            + (f" Outside the frame: {', '.join(outside)}." if outside else ""),
+            "steps, mean over paired seeds; bands: 95% intervals, each by itself. Above zero, the "
+            "arm is ahead. Dotted: the switch and the start of the decay. Losses right after the "
+            "switch are below the frame. No question plans these; only the last point is judged."
+            + (f" Not drawn: {', '.join(far)}." if far else ""),
             data=data.reset_index(drop=True),
-            folders=tuple(sorted(runs["folder"][runs["run_id"].isin(ids)])),
-            draw=partial(_draw, data[data["arm"].isin(ends[near].index)]),
+            folders=tuple(sorted(set(used["folder"].astype(str)))),
+            draw=partial(_draw, data[data["arm"].isin(ends[near].index)], looks, _times(used)),
         )
     ]
 
 
-def _draw(data: pd.DataFrame) -> Figure:
-    looks = marks(list(data["arm"]))
-    drawn, ((axes,),) = new_figure(PAGE, 3.0, 1)
-    axes.axhline(0, color=MUTED, linewidth=0.7)
-    lines(axes, data, looks, x="share", y="gain", by="arm", band=False)
-    late = data["gain"][data["share"] >= 0.5]
-    room = 0.08 * (late.max() - late.min())
-    axes.set_ylim(late.min() - room, late.max() + room)
-    axes.set_xlim(data.groupby("arm")["share"].min().max(), 1)
-    axes.xaxis.set_major_formatter(PercentFormatter(1, 0))
-    axes.set_xlabel("share of the steps")
-    axes.set_ylabel("gain (nats per token)")
-    ends = rows_of(data.drop_duplicates("arm", keep="last"))
-    said = ((one["arm"], one["gain"], f"{one['arm']}: {signed(one['gain'])}") for one in ends)
-    end_labels(axes, [(1.0, gain, words, looks[arm].colour) for arm, gain, words in said])
+def _lead_since(rows: pd.DataFrame) -> float:
+    """Return the share of the steps from which on an arm leads for good."""
+    behind = rows["share"][rows["gain"] <= 0]
+    return float(rows["share"][rows["share"] > behind.max()].min()) if len(behind) else 0.0
+
+
+def _times(runs: pd.DataFrame) -> dict[str, float]:
+    """Return when the arms are switched and when their learning rate begins to decay."""
+    switches = set(runs["step_ratio"][runs["bag_size"] > 1].astype(float).round(3))
+    schedules = [json.loads(config).get("schedule", {}) for config in runs["config"].dropna()]
+    decays = {1 - one["decay_ratio"] for one in schedules if one.get("decay_ratio")}
+    found = {"switch": switches, "decay": decays}
+    return {words: float(max(one)) for words, one in found.items() if len(one) == 1}
+
+
+def _draw(data: pd.DataFrame, looks: dict[str, Mark], times: dict[str, float]) -> Figure:
+    arms = list(dict.fromkeys(data["arm"]))
+    ends = data.groupby("arm")["gain"].last()
+    floor = -DEEP * float(ends.abs().max())
+    shown = data[data["low"] >= floor]
+    top = float(shown["high"].max())
+    rows = [arms[start : start + COLUMNS] for start in range(0, len(arms), COLUMNS)]
+    drawn, panels = new_figure(PAGE, 1.75 * len(rows), *map(len, rows))
+    for place, (axes, arm) in enumerate(zip(chain(*panels), arms, strict=True)):
+        axes.axhline(0, color=MUTED, linewidth=0.7)
+        lines(axes, shown[shown["arm"] == arm], looks, x="share", y="gain", by="arm")
+        axes.set_ylim(1.05 * floor, 1.1 * top)
+        axes.set_xlim(min(times.get("switch", 1.0), float(data["share"].min())) - 0.02, 1)
+        for words, share in times.items():
+            mark_time(axes, share, words if place == 0 else "")
+        axes.set_title(wrapped(f"{arm}: {signed(ends[arm])}", 110))
+        axes.xaxis.set_major_locator(MaxNLocator(3))
+        axes.xaxis.set_major_formatter(PercentFormatter(1, 0))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        if place % COLUMNS:
+            axes.tick_params(labelleft=False)
+        else:
+            axes.set_ylabel("gain (nats)")
+        if place + COLUMNS >= len(arms):
+            axes.set_xlabel("share of the steps")
     return drawn

@@ -90,11 +90,7 @@ def write_run(
         "config": to_dict(run),
         "parameters": asdict(count_parameters(run.model)),
         "flops": asdict(count_flops(run)),
-        "plan": {
-            **asdict(plan),
-            "step_ratio": plan.step_ratio,
-            "data_multiplier": plan.data_multiplier,
-        },
+        "plan": plan.record(),  # type: ignore[typeddict-item]
         "raw_tokens": plan.raw_tokens(plan.steps),
         "latent_tokens": plan.latent_tokens(plan.steps),
         "data": data,

@@ -162,7 +162,7 @@ def test_the_intervals_and_p_values_of_ten_settings_allow_for_ten() -> None:
 def test_what_was_not_planned_is_adjusted_over_all_settings_rates_and_lengths(
     tmp_path: Path,
 ) -> None:
-    for seed in (0, 1):
+    for seed in range(3):
         for steps in (500, 1000):
             for rate in (1e-3, 2e-3):
                 of = {"steps": steps, "optimizer__learning_rate": rate}
@@ -176,11 +176,6 @@ def test_what_was_not_planned_is_adjusted_over_all_settings_rates_and_lengths(
 def test_differences_that_are_no_numbers_are_refused(bad: list[float]) -> None:
     with pytest.raises(UserError, match="one finite number per seed"):
         paired(bad)
-
-
-def test_seeds_that_are_copies_of_one_run_make_no_claim() -> None:
-    found = paired([0.1, 0.1, 0.1])
-    assert (found.low, found.p_adjusted, found.verdict) == (None, None, "one seed: no claim")
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,16 @@ from tst_study.analysis.fits.scaling.laws import (
     Base,
     fit_chinchilla,
 )
+from tst_study.analysis.fits.scaling.repetition import Repetition, fit_repetition, worth
 from tst_study.analysis.questions import ask
 from tst_study.errors import UserError
 
 LAW = Base(np.log(1.8), np.log(480.0), np.log(2085.0), 0.35, 0.37)
 
 
-def lattice() -> pd.DataFrame:
-    """Runs of 12 sizes at 7 FLOPs budgets, without noise."""
-    budgets, sizes = np.meshgrid(np.geomspace(1e19, 1e22, 7), np.geomspace(1e8, 2e10, 12))
+def lattice(count: int = 12) -> pd.DataFrame:
+    """Runs of so many sizes at 7 FLOPs budgets, without noise."""
+    budgets, sizes = np.meshgrid(np.geomspace(1e19, 1e22, 7), np.geomspace(1e8, 2e10, count))
     table = pd.DataFrame({"flops": budgets.ravel(), "params": sizes.ravel()})
     table["tokens"] = table["flops"] / 6 / table["params"]
     return table.assign(loss=LAW.loss(table["params"], table["tokens"]))
@@ -47,6 +48,17 @@ def test_akima_is_nearer_on_exact_losses_and_the_parabola_under_noise() -> None:
             assert exponent is not None
             found.append(exponent - truth)
     assert np.std(off["parabola"]) < 0.7 * np.std(off["akima"])
+
+
+@pytest.mark.parametrize("law", [LAW, Base(np.log(1.8), np.log(5e3), np.log(400.0), 0.5, 0.28)])
+def test_an_interval_holds_both_forms_where_they_disagree(law: Base) -> None:
+    """Seven sizes over two decades: the parabola's own interval excludes the truth."""
+    points, truth = lattice(7), law.beta / (law.alpha + law.beta)
+    found = isoflop(points.assign(loss=law.loss(points["params"], points["tokens"])))
+    assert "form not settled: akima gives" in found.note
+    assert found.params_interval is not None
+    assert found.params_interval[0] < truth < found.params_interval[1]
+    assert found.params_exponent != pytest.approx(truth, abs=0.01)
 
 
 def test_the_form_is_chosen_by_name_and_refused_elsewhere() -> None:
@@ -149,3 +161,18 @@ def test_published_multipliers_at_270m_lie_between_two_and_three() -> None:
     (table,) = (rows for title, rows in answer.tables.items() if "multiplier" in title)
     plain = table[table["setting"] == "s = 6, r = 0.3"]
     assert plain["multiplier"].between(2.0, 2.7).all()
+
+
+def test_the_law_of_repeated_text_is_recovered_and_beats_the_null() -> None:
+    """Noise-free runs of one size: six lengths of fresh text, three of a text that is repeated."""
+    tokens = np.array([5e6, 1e7, 2e7, 4e7, 8e7, 1.6e8, 2e7, 4e7, 8e7])
+    unique = np.array([*[2e8] * 6, *[4e6] * 3])
+    law = Repetition(2.5, 1.4, 0.4, 5.0, {})
+    runs = pd.DataFrame({"tokens": tokens, "unique": unique})
+    found = fit_repetition(runs.assign(loss=law.loss(tokens, unique, 5.0)))
+    assert found.constant == pytest.approx(5.0, rel=1e-3)
+    assert [found.floor, found.exponent] == pytest.approx([2.5, 0.4], rel=1e-3)
+    assert found.errors["fitted"] < 1e-4 < found.errors["published"] < found.errors["null"]
+    assert worth(tokens, unique, np.inf).tolist() == tokens.tolist()
+    with pytest.raises(UserError, match="needs 4 and 1"):
+        fit_repetition(runs.assign(loss=3.0).head(6))

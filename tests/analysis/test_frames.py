@@ -13,6 +13,7 @@ from tst_study import analysis
 from tst_study.analysis.answer import Answer
 from tst_study.analysis.fits.scaling.laws import chinchilla_answer
 from tst_study.analysis.fits.scaling.points import at_best_rates
+from tst_study.analysis.fits.solver.solve import refit
 from tst_study.analysis.tables.source import load
 from tst_study.errors import UserError
 
@@ -75,6 +76,41 @@ def test_a_floor_that_the_runs_do_not_ask_for_is_named_and_has_no_interval() -> 
     assert row["note"] == "E not determined, at its bound of 0"
     assert row[["low", "high"]].isna().all()
     assert "E not determined" in str(found)
+
+
+def test_runs_that_do_not_determine_an_exponent_get_no_numbers() -> None:
+    """A cliff behind the smallest size has any large exponent."""
+    points = frame(0.004, seed=1)
+    flat = points["loss"] - TRUTH["A"] * points["params"] ** -TRUTH["alpha"]
+    points["params"] = 5e7 * (points["params"] / 5e7) ** 0.4
+    cliff = points.assign(loss=flat + 0.2 * (points["params"] == 5e7))
+    with pytest.raises(UserError, match=r"unidentified: alpha = .* fits these runs as well as"):
+        analysis.fit_chinchilla(cliff)
+    said = answered(cliff.assign(learning_rate=1e-3))
+    assert "no fit: unidentified: alpha" in " ".join(said.sentences)
+    assert not said.tables
+
+
+def test_a_larger_delta_of_hubers_loss_is_drawn_by_an_outlier() -> None:
+    """Out of thousands of runs one bad one moves the fit as far as delta lets it."""
+    points = frame()
+    bad = points.assign(loss=points["loss"].where(points.index != 44, points["loss"] * 1.1))
+    plain = analysis.fit_chinchilla(points, 0)
+    off = [
+        abs(analysis.fit_chinchilla(bad, 0, huber).beta - plain.beta) for huber in (1e-3, np.inf)
+    ]
+    assert off[0] < 0.002 < off[1]
+
+
+def test_draws_refitted_together_end_where_each_would_alone() -> None:
+    found = analysis.fit_chinchilla(frame(0.003), draws=20)
+    problem, models = found.found.problem, pd.factorize(found.points["size"])[0]
+    alone = []
+    for drawn in np.random.default_rng(0).integers(9, size=(20, 9)):
+        counts = np.bincount(drawn, minlength=9)[models]
+        alone.append(refit(problem.rows(np.repeat(np.arange(45), counts)), found.found.theta))
+    together = np.sort(found.drawn.draws.to_numpy(), axis=0)
+    assert together == pytest.approx(np.sort(alone, axis=0), rel=2e-3)
 
 
 def test_missing_tokens_are_computed_from_flops_and_missing_both_is_an_error() -> None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
 import math
 import os
+import sqlite3
+import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import zstandard
 
 from tests.analysis.made_runs import config, imported, write_run
 from tst_study.analysis.questions import ask
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.columns import Tables
-from tst_study.analysis.tables.imports import import_logs, write_template
+from tst_study.analysis.tables.foreign_logs import _leveldb_records
+from tst_study.analysis.tables.imports import import_logs, read_facts, write_template
 from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.errors import UserError
@@ -183,7 +190,77 @@ def wide_csv(folder: Path) -> Path:
     return folder
 
 
-FORMATS = (torchtitan, megatron_events, wandb_offline, wandb_page, trainer_state, megatron_printed)
+def trackio_store(folder: Path) -> Path:
+    """As trackio 0.43 writes it."""
+    folder.mkdir()
+    with closing(sqlite3.connect(folder / "project.db")) as store, store:
+        store.execute(
+            "CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_id, timestamp, run_name,"
+            " step INTEGER, metrics)"
+        )
+        store.execute("CREATE TABLE configs (run_id, run_name, config)")
+        for step in STEPS:
+            row = json.dumps({"train/loss": loss(step), "val/loss": held_out(step)}).encode()
+            when = f"2026-11-26T05:21:{step}.205328+00:00"
+            said = ("c9cf", when, "adam", step, row)
+            store.execute(
+                "INSERT INTO metrics(run_id, timestamp, run_name, step, metrics)"
+                " VALUES (?, ?, ?, ?, ?)",
+                said,
+            )
+        store.execute("INSERT INTO configs VALUES ('c9cf', 'adam', '{\"learning_rate\": 0.001}')")
+    return folder
+
+
+def mlflow_store(folder: Path) -> Path:
+    """As mlflow-skinny 3 writes it."""
+    run = folder / "1" / "dbc886"
+    for name, of in (("train/loss", loss), ("val/loss", held_out)):
+        (run / "metrics" / name).parent.mkdir(parents=True)
+        rows = [f"1795670572562 {of(step)} {step}\n" for step in STEPS]
+        (run / "metrics" / name).write_text("".join(rows))
+    (run / "params").mkdir()
+    (run / "params" / "learning_rate").write_text("0.001")
+    (run / "meta.yaml").write_text(
+        "end_time: 1795670572586\nrun_name: adam-0\nstart_time: 1795670572546\n"
+    )
+    (folder / "1" / "meta.yaml").write_text("name: opt\n")
+    return folder
+
+
+def packed(folder: Path) -> Path:
+    for name, pack in (
+        (".gz", gzip.compress),
+        (".xz", lzma.compress),
+        (".zst", zstandard.compress),
+    ):
+        if not folder.exists():
+            json_lines(folder)
+        text = (folder / "log.jsonl").read_text().splitlines(keepends=True)
+        part = text[:1] + text[1 + (".gz", ".xz", ".zst").index(name) :: 3]
+        (folder / f"log.jsonl{name}").write_bytes(pack("".join(part).encode()))
+    (folder / "log.jsonl").unlink()
+    return folder
+
+
+def spreadsheet(folder: Path) -> Path:
+    """As a German one saves it: a byte-order mark, semicolons and decimal commas."""
+    folder.mkdir()
+    rows = [f"{s};{loss(s)};{held_out(s)}".replace(".", ",") for s in STEPS]
+    text = "\r\n".join(["step;loss;val_loss", *rows, ";;"])
+    (folder / "a.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    return folder
+
+
+def utf16(folder: Path) -> Path:
+    text = (wide_csv(folder) / "a.csv").read_text()
+    (folder / "a.csv").write_bytes(text.replace(",", "\t").encode("utf-16"))
+    return folder
+
+
+FORMATS: tuple[Callable[[Path], Path], ...] = (torchtitan, megatron_events, wandb_offline)
+FORMATS += (wandb_page, trainer_state, megatron_printed)
+FORMATS += (trackio_store, mlflow_store, packed, spreadsheet, utf16)
 FORMATS += (nanogpt, modded_nanogpt, lingua, json_lines, long_parquet, wide_csv)
 
 
@@ -198,6 +275,39 @@ def test_a_log_of_every_format_becomes_its_curve_and_its_evaluations(write, tmp_
     np.testing.assert_allclose(found.evaluations["nats_per_token"], expected, rtol=1e-4)
     assert found.runs["state"].item() == "done"
     assert found.evaluations["annealed"].tolist() == [False, False, True]
+    if write in (torchtitan, trainer_state):  # whose files are called alike in every run
+        assert found.runs["run_id"].item() == "run"
+
+
+def leveldb(records: list[bytes]) -> bytes:
+    """Write LevelDB's log format (its `doc/log_format.md`) behind the seven bytes of W&B."""
+    found = b"W&BHEAD"
+    for record in records:
+        first = True
+        while first or record:
+            if (left := 32768 - len(found) % 32768) < 7:
+                found += bytes(left)
+                continue
+            piece, record = record[: left - 7], record[left - 7 :]
+            kind = {(True, True): 1, (True, False): 2, (False, False): 3, (False, True): 4}
+            found += struct.pack("<IHB", 0, len(piece), kind[first, not record]) + piece
+            first = False
+    return found
+
+
+@pytest.mark.parametrize("left", range(9))
+def test_records_of_wandb_go_over_the_ends_of_its_blocks(left: int) -> None:
+    """The first record leaves so many bytes of its block."""
+    records = [b"a" * (32768 - 7 - 7 - left), b"b" * 100_000, b"c"]
+    data = leveldb(records)[7:]
+    assert list(_leveldb_records(data, 7)) == records
+    assert list(_leveldb_records(data[:-1], 7)) == records[:2]
+
+
+def test_the_first_of_several_known_names_counts(tmp_path: Path) -> None:
+    rows: Rows = [{"step": 30, "train/loss": 9.0, "loss": 3.0, "eval/loss": 8.0, "val_loss": 3.1}]
+    run = tables(jsonl(tmp_path / "run", rows)).runs.iloc[0]
+    assert (run["last_train_loss"], run["nats_per_token"]) == (3.0, 3.1)
 
 
 def test_nanochat_prints_bits_per_byte_which_need_bytes_per_token(tmp_path: Path) -> None:
@@ -210,6 +320,7 @@ def test_nanochat_prints_bits_per_byte_which_need_bytes_per_token(tmp_path: Path
         tables(log)
     found = tables(log, bytes_per_token="4").evaluations
     np.testing.assert_allclose(found["nats_per_token"], [held_out(s) for s in STEPS], rtol=1e-5)
+    assert found["step"].tolist() == list(STEPS)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +341,7 @@ def test_losses_in_another_unit_are_converted_when_asked(unit, of_nats, tmp_path
         import_logs([str(log)], FACTS, unit="hartleys")
 
 
-@pytest.mark.parametrize("key", ["seed", "parameters", "tokens_per_step", "corpus", "annealed"])
+@pytest.mark.parametrize("key", ["parameters", "tokens_per_step", "steps", "annealed"])
 def test_a_missing_fact_is_named_with_its_run(key: str, tmp_path: Path) -> None:
     known = {name: value for name, value in FACTS.items() if name != key}
     with pytest.raises(UserError, match=rf"'a'.*{key}.*--set"):
@@ -264,7 +375,8 @@ def test_two_foreign_optimizers_get_a_verdict(tmp_path: Path) -> None:
         for seed in range(4):
             noise = 0.002 * (seed - 1.5) * (1 if arm == "muon" else -1)
             rows = [
-                {"step": s, "loss": loss(s), "val_loss": held_out(s) - gain + noise} for s in STEPS
+                {"step": s, "loss": loss(s) + noise - gain, "val_loss": held_out(s) - gain + noise}
+                for s in STEPS
             ]
             written(tmp_path / f"{arm}-{seed}", "log.jsonl", list(map(json.dumps, rows)))
     sources = [str(tmp_path / f"{arm}-{seed}") for arm in ("adamw", "muon") for seed in range(4)]
@@ -324,7 +436,7 @@ def test_superposed_runs_of_a_foreign_trainer_get_a_report(
     for seed in range(3):
         for arm, facts in arms.items():
             gain = 0.1 + 0.01 * seed if arm == "tst" else 0.0
-            rows = [{"step": s} | dict.fromkeys(keys, loss(s) - gain) for s in STEPS]
+            rows = [{"step": s} | dict.fromkeys(keys, loss(s) + seed / 1000 - gain) for s in STEPS]
             log = written(tmp_path / f"{arm}-{seed}", "log.jsonl", list(map(json.dumps, rows)))
             found = import_logs([str(log)], known | facts | {"seed": str(seed)})
             add_to_archive(archive, found)
@@ -343,7 +455,7 @@ def test_what_cannot_be_compared_is_said_when_it_is_imported(tmp_path: Path) -> 
         import_logs([str(log)], FACTS | {"mode": "outputonly"})
     said = import_logs([str(log)], FACTS).problems
     assert any("no held-out loss in run" in line and "--column" in line for line in said)
-    assert any("run (29 of 30)" in line and "step + 1" in line for line in said)
+    assert any("run (29 of 30)" in line and "--steps-from 0" in line for line in said)
 
 
 @pytest.mark.parametrize(
@@ -367,6 +479,172 @@ def test_a_tracker_that_is_not_installed_is_named(write, package, tmp_path, monk
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UserError, match=f"pip install.*{package}"):
         tables(log)
+
+
+Rows = list[dict[str, object]]
+
+
+def jsonl(folder: Path, rows: Rows) -> Path:
+    return written(folder, "log.jsonl", [json.dumps(row) for row in rows])
+
+
+def curve(**last: float) -> Rows:
+    rows: Rows = [{"step": s, "loss": loss(s), "val_loss": held_out(s)} for s in STEPS]
+    return [*rows[:-1], {**rows[-1], **last}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "state", "said"),
+    [
+        (curve(loss=math.nan), "diverged", "diverged, for the loss is not finite at the end: run"),
+        (curve(val_loss=math.inf), "diverged", "diverged"),
+        ([{"step": 5, "loss": math.nan}, *curve()], "done", "1 losses are not finite, but later"),
+        (curve()[:-1], "failed", "ends before the last step: run (20 of 30)"),
+        ([*curve(), {"step": 40, "loss": 3.0}], "done", "goes on after the last step: run (40"),
+    ],
+)
+def test_how_a_run_ended_follows_from_its_log(
+    rows: Rows, state: str, said: str, tmp_path: Path
+) -> None:
+    found = tables(jsonl(tmp_path / "run", rows))
+    assert found.runs["state"].item() == state
+    assert any(said in line for line in found.problems), found.problems
+
+
+@pytest.mark.parametrize(("mode", "read"), [("full", 75), ("input_only", 75), ("output_only", 30)])
+def test_text_is_counted_as_our_trainer_counts_it(mode: str, read: int, tmp_path: Path) -> None:
+    known = {"bag_size": "4", "step_ratio": "0.5", "mode": mode, "arm": "x"}
+    found = tables(json_lines(tmp_path / "run"), **known)
+    assert found.runs["raw_tokens"].item() == 512 * read
+    assert found.curves["raw_tokens"].iloc[-1] == 512 * read
+
+
+def test_arms_are_named_by_folders_and_each_keeps_its_own_rate(tmp_path: Path) -> None:
+    for arm, rate in (("adamw", 1e-3), ("muon", 2e-2)):
+        for seed in range(3):
+            gain = 0.05 + 0.001 * seed if arm == "muon" else 0
+            (tmp_path / "logs" / arm).mkdir(parents=True, exist_ok=True)
+            rows = [{**row, "lr": rate, "val_loss": held_out(30) - gain} for row in curve()]
+            jsonl(tmp_path / "logs" / arm / f"seed{seed}", [{"seed": seed}, *rows])
+    known = {k: v for k, v in FACTS.items() if k not in ("arm", "seed", "learning_rate")}
+    known["baseline"] = "adamw"
+    found = import_logs([str(tmp_path / "logs")], known, arm_from="folder")
+    assert set(found.runs["arm"]) == {"baseline", "muon"}
+    add_to_archive(tmp_path / "archive", found)
+    stored = pd.read_parquet(tmp_path / "archive" / "runs.parquet")
+    assert set(stored["learning_rate"]) == {1e-3, 2e-2}
+    (row,) = compare(read_tables(tmp_path / "archive").runs).table.to_dict("records")
+    assert (row["setting"], row["seeds"]) == ("muon", 3)
+
+
+def test_what_is_set_beats_the_runs_csv_and_that_the_log(tmp_path: Path) -> None:
+    log = jsonl(tmp_path / "run", [{"study": "of the log", "batch": "of the log"}, *curve()])
+    (tmp_path / "runs.csv").write_text("run,study,batch\nrun,of the row,of the row\n")
+    found = import_logs([str(log)], FACTS | {"study": "as set"}, tmp_path / "runs.csv").runs
+    assert (found["study"].item(), "of the row" in found["group"].item()) == ("as set", True)
+
+
+def test_a_template_is_never_written_over_a_file(tmp_path: Path) -> None:
+    log = str(json_lines(tmp_path / "run"))
+    assert write_template(tmp_path / "runs.csv", [log], {}) == 1
+    with pytest.raises(UserError, match=r"runs\.csv: is there already"):
+        write_template(tmp_path / "runs.csv", [log], {})
+    text = (tmp_path / "runs.csv").read_text()
+    (tmp_path / "runs.csv").write_bytes(b"\xef\xbb\xbf" + text.replace(",", ";").encode())
+    assert read_facts(tmp_path / "runs.csv") == {"run": {"seed": "0"}}
+
+
+def test_each_loss_has_its_unit_and_steps_may_be_counted_from_0(tmp_path: Path) -> None:
+    rows = [{"step": s - 1, "loss": loss(s), "val_ppl": math.exp(held_out(s))} for s in STEPS]
+    found = import_logs(
+        [str(jsonl(tmp_path / "run", rows))],
+        FACTS,
+        columns={"nats_per_token": "val_ppl"},
+        unit=["nats_per_token=perplexity"],
+        steps_from=0,
+    )
+    assert found.curves["step"].tolist() == list(STEPS)
+    np.testing.assert_allclose(found.curves["loss"], [loss(step) for step in STEPS])
+    expected = [held_out(step) for step in STEPS]
+    np.testing.assert_allclose(found.evaluations["nats_per_token"], expected)
+    assert found.evaluations["annealed"].tolist() == [False, False, True]
+
+
+def test_when_a_run_was_trained_and_for_how_long_is_kept(tmp_path: Path) -> None:
+    line = "step:{}/30 train_loss:3.5000 train_time:{}ms step_avg:1.00ms"
+    lines = [line.format(step, 100 * step) for step in STEPS]
+    run = tables(written(tmp_path / "modded", "log.txt", lines)).runs.iloc[0]
+    assert run["training_seconds"] == 3.0
+    assert run["tokens_per_second"] == 512 * 30 / 3.0
+    (launch,) = json.loads(tables(mlflow_store(tmp_path / "mlflow")).runs["launches"].item())
+    assert launch == {"start": 1795670572.546, "end": 1795670572.586}
+
+
+def test_runs_without_seeds_are_stored_without_them(tmp_path: Path) -> None:
+    log = str(json_lines(tmp_path / "a"))
+    (tmp_path / "a" / "log.jsonl").write_text("\n".join(map(json.dumps, curve())))
+    known = {key: value for key, value in FACTS.items() if key != "seed"}
+    found = import_logs([log], known)
+    assert "no seed of a: compared unpaired" in found.problems
+    add_to_archive(tmp_path / "archive", found)
+    add_to_archive(tmp_path / "archive", tables(json_lines(tmp_path / "b"), seed="7"))
+    first, second = read_tables(tmp_path / "archive").runs["seed"]
+    assert (math.isnan(first), second) == (True, 7)
+
+
+def test_a_table_of_finished_runs_needs_size_tokens_and_loss_alone(tmp_path: Path) -> None:
+    sizes, lengths = np.meshgrid(np.geomspace(5e7, 2e9, 5), np.geomspace(1e9, 4e10, 5))
+    table = pd.DataFrame({"N": sizes.ravel(), "D": lengths.ravel()}).round()
+    table["loss"] = 1.8 + 480 * table["N"] ** -0.35 + 2085 * table["D"] ** -0.37
+    table.to_csv(tmp_path / "runs.csv", index=False)
+    found = import_logs([str(tmp_path / "runs.csv")], {})
+    assert "no run says its arm: all are the baseline" in found.problems
+    assert "steps are not known: one step stands for one position" in found.problems
+    add_to_archive(tmp_path / "archive", found)
+    fitted, excluded = ask("chinchilla", tmp_path / "archive"), read_tables(tmp_path / "archive")
+    assert any("95% intervals" in title for title in fitted.tables)
+    assert len(excluded.runs) == 25
+    assert ask("compute", tmp_path / "archive").lines()
+    table.assign(C=6 * table["N"] * table["D"]).drop(columns="N").rename(
+        columns={"loss": "final CE"}
+    ).to_csv(tmp_path / "other.csv", index=False)
+    named = import_logs([str(tmp_path / "other.csv")], {}, columns={"nats_per_token": "final CE"})
+    assert named.runs["parameters"].tolist() == table["N"].astype(int).tolist()
+
+
+def test_a_fit_that_no_run_may_enter_says_why(tmp_path: Path) -> None:
+    rows = "N,D,loss,annealed\n" + "1e8,2e9,3.0,false\n" * 3
+    (tmp_path / "runs.csv").write_text(rows)
+    add_to_archive(tmp_path / "archive", import_logs([str(tmp_path / "runs.csv")], {}))
+    for question in ("chinchilla", "compute", "bag-size"):
+        with pytest.raises(UserError, match=r"3 runs left out: .*not annealed"):
+            ask(question, tmp_path / "archive")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [(".aim", "Aim.*query_metrics"), ("mlflow.db", "get_metric_history")]
+)
+def test_a_store_that_is_not_read_is_named_with_its_export(
+    name: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=said):
+        import_logs([str(tmp_path)], FACTS)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ("run,step,loss\nr,30,1\n", "run,step,loss\nr,30,2\n", r"is in .*a\.csv and .*b\.csv"),
+        ("run,N,D,loss\nr,1e8,1e9,3\nr,1e8,1e9,4\n", "", "line 3: run 'r' is also in .*line 2"),
+        ('"x - loss","Step","x - loss"\n1,1,2\n', "", "column 'x - loss' is there twice"),
+    ],
+)
+def test_two_runs_are_never_taken_for_one(one: str, other: str, words: str, tmp_path: Path) -> None:
+    for name, text in (("a", one), ("b", other)):
+        (tmp_path / f"{name}.csv").write_text(text)
+    with pytest.raises(UserError, match=words):
+        import_logs([str(tmp_path)], FACTS)
 
 
 def test_runs_of_one_name_from_two_places_are_refused(tmp_path: Path) -> None:

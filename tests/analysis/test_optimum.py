@@ -9,6 +9,7 @@ import pytest
 
 from tst_study.analysis import published
 from tst_study.analysis.fits.bag_size import UNKNOWN, grid_of_runs, optima, optimum
+from tst_study.analysis.questions import ask
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.errors import UserError
 
@@ -70,7 +71,8 @@ def test_the_order_of_the_runs_does_not_matter() -> None:
     [
         (BAGS, 40.0, "s = 16, the largest tried; run larger ones"),
         (BAGS[2:], 1.0, "s = 4, the smallest tried; run smaller ones"),
-        (BAGS, 1.0, "s = 2, the smallest that there is"),
+        (BAGS, 1.0, "s = 2, the smallest bag; give its baseline, s = 1, too"),
+        (BAGS - 1, 0.1, "s = 1, the baseline"),
     ],
 )
 def test_an_optimum_beyond_what_was_tried_is_an_edge_not_a_number(
@@ -120,6 +122,15 @@ def test_published_optima_fall_with_r() -> None:
     """270M, 20,000 steps: also read as 8.6, 7.3, 6.3 at r = 0.2, 0.3, 0.4."""
     table = optima(published.loss_grid().query("table == 4")).set_index("step_ratio")
     assert table["best"].loc[[0.2, 0.3, 0.4]].to_numpy() == pytest.approx([8.6, 7.3, 6.3], abs=0.7)
+
+
+def test_the_baseline_says_whether_the_best_bag_is_smaller_than_the_smallest() -> None:
+    """First campaign: s = 2, 3, 4 and the baseline show an optimum near 2, not an edge at 2."""
+    answer = ask("bag-size", "docs/records/campaign")
+    row = answer.tables["Best s (both forms, all values)"].iloc[0]
+    assert row["steps"] == 20_000
+    assert 2.0 <= row["best"] <= 2.3
+    assert row["low"] < 2
 
 
 def test_runs_with_seeds_bring_their_own_noise(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.analysis.made_runs import config, write_run, write_study
+from tst_study import analysis
 from tst_study.analysis.answer import Answer, table_lines
 from tst_study.analysis.questions import QUESTIONS, ask
 from tst_study.command_line import program
@@ -56,7 +57,9 @@ def test_each_question_is_answered_of_the_published_numbers(question: str) -> No
         ("bagsize", {}, "did you mean 'bag-size'?"),
         ("law", {}, "name --runs DIR, or --published"),
         ("law", {"of_published": True, "at": "270M"}, "--at '270M': give params,tokens"),
+        ("law", {"of_published": True, "at": "1B,x"}, "--at, tokens 'x': give a number above 0"),
         ("matched", {"of_published": True, "at": "1,2"}, "only by law"),
+        ("law", {"of_published": True, "huber": 0.01}, "only by chinchilla"),
         ("chinchilla", {"of_published": True}, "needs --runs"),
         ("law", {"runs": Path("x"), "of_published": True}, "keep one"),
         ("law", {"tokens": Path("x")}, "only by mutual-information"),
@@ -97,6 +100,11 @@ def test_the_law_says_nothing_of_models_far_from_its_own(study: Path) -> None:
     assert all("no law: " in sentence for sentence in answer.sentences)
 
 
+def test_the_package_lists_what_it_offers() -> None:
+    assert dir(analysis) == sorted(analysis.__all__)
+    assert all(callable(getattr(analysis, name)) for name in dir(analysis))
+
+
 def test_tables_are_aligned_and_what_is_missing_is_a_dash() -> None:
     lines = table_lines(pd.DataFrame({"loss_at": [3.25, None], "name": ["a", "long"]}))
     assert lines == ["loss at  name", " 3.2500  a", "      –  long"]
@@ -112,6 +120,18 @@ def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
     Answer("q", {"t": table}, (), {}).write_json(tmp_path / "a.json")
     rows = json.loads((tmp_path / "a.json").read_text())["tables"]["t"]
     assert rows == [{"x": None, "y": 10**22}, {"x": 1.0, "y": 1}]
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_what_a_run_says_of_itself_never_steers_the_terminal(
+    form: list[str], tmp_path: Path
+) -> None:
+    folder = write_run(tmp_path, config(0), 3.5, state="diverged")
+    status = json.loads((folder / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps({**status, "message": "\x1b[2J\x9b2J"}))
+    shown = CliRunner().invoke(program(), ["analyse", "--runs", str(tmp_path), *form]).stdout
+    assert "[2J" in shown
+    assert not {"\x1b", "\x9b"} & set(shown)
 
 
 def test_a_notebook_shows_words_and_tables() -> None:

@@ -5,9 +5,17 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,6 +23,7 @@ from tests.analysis.made_runs import BOOKS, config, write_run
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
+from tst_study.analysis.verdict.question import Arm, Question, add_questions, read_questions
 from tst_study.config.identity import fingerprint
 from tst_study.config.schema import from_dict, of_record
 from tst_study.errors import UserError
@@ -108,23 +117,6 @@ def test_an_excluded_run_is_compared_with_nothing_and_reported(tmp_path: Path) -
     assert "12345678 matches no run" in tables.problems[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("run\nabcdefgh\n", "needs the columns run and reason"),
-        ("run,reason\nabcdefgh,\n", "exclusions.csv:2: abcdefgh has no reason"),
-        ("run,reason\nab,broken\n", "'ab' is too short"),
-    ],
-)
-def test_an_exclusion_without_a_reason_is_an_error(
-    tmp_path: Path, text: str, complaint: str
-) -> None:
-    write_run(tmp_path, config(0), loss=3.5)
-    (tmp_path / "exclusions.csv").write_text(text)
-    with pytest.raises(UserError, match=complaint):
-        load(tmp_path)
-
-
 def test_exclusions_beside_a_studys_runs_hold_from_the_folder_above(tmp_path: Path) -> None:
     for study in ("one", "two"):
         write_run(tmp_path / study, config(0, study=study, name=study), loss=3.5)
@@ -176,7 +168,11 @@ def test_an_archive_tells_what_a_run_is_and_nothing_of_whose_machine_it_was(
     assert fingerprint(recorded, data) == row["fingerprint"]
     assert data == BOOKS
     assert recorded.data.corpora[0].path == "books-bpe1024"
-    for path in kept.iterdir():
+    (launch,) = json.loads(row["launches"])
+    assert (
+        launch["end"] >= launch["start"] > 1.7e9
+    )  # so that a reader sees whether a plan was first
+    for path in kept.glob("*.parquet"):
         said = pd.read_parquet(path).to_json()
         assert not [word for word in ("someone", "secret", "home", "host") if word in said]
 
@@ -194,6 +190,84 @@ def test_runs_are_added_to_an_archive_and_replaced_in_it(tmp_path: Path) -> None
     both = read_tables([kept, tmp_path / "one"])
     assert sorted(both.runs["nats_per_token"]) == [3.3, 3.4, 3.5]
     assert set(both.curves["folder"]) == set(both.runs["folder"])
+
+
+def test_writers_at_once_each_keep_the_runs_of_the_others(tmp_path: Path) -> None:
+    for seed in range(6):
+        write_run(tmp_path / f"{seed}", config(seed), loss=3.5)
+    apart = multiprocessing.get_context("fork")
+    to = tmp_path / "kept"
+    writers = [
+        apart.Process(target=archive_of, args=(tmp_path / f"{seed}", to)) for seed in range(6)
+    ]
+    for one in writers:
+        one.start()
+    for one in writers:
+        one.join(60)
+    found = {name: pd.read_parquet(to / f"{name}.parquet")["run_id"].nunique() for name in FILES}
+    assert found == dict.fromkeys(FILES, 6)
+
+
+def test_an_archive_whose_writer_is_killed_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+    """Killed before any of its renames, one after the other."""
+    old = archive_of(write_run(tmp_path / "old", config(0), loss=3.5), tmp_path / "kept")
+    new = read_tables(write_run(tmp_path / "new", config(0), loss=3.4))
+    question = Question(
+        name="s = 2",
+        arm=Arm(name="s = 2", setting="s = 2, r = 0.2"),
+        against=Arm(name="baseline", setting="baseline"),
+        family="family",
+    )
+
+    def write_until(left: int, to: Path) -> None:
+        def killed_after(rename: Callable[..., None]) -> Callable[..., None]:
+            def renamed(*paths: Path) -> None:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                rename(*paths)
+
+            return renamed
+
+        os.replace, os.rename = killed_after(os.replace), killed_after(os.rename)
+        add_to_archive(to, new, lambda folder: add_questions(folder, [question]))
+
+    found = []
+    for left in range(20):
+        to = shutil.copytree(old, tmp_path / f"{left}")
+        writer = multiprocessing.get_context("fork").Process(target=write_until, args=(left, to))
+        writer.start()
+        writer.join(60)
+        runs = read_tables(to)
+        said = [runs.runs["nats_per_token"].item(), runs.evaluations["nats_per_token"].item()]
+        found.append((*said, len(read_questions(to))))
+        assert len({one.name for one in to.iterdir()} - {".lock", ".staged"}) in (3, 4)
+        if writer.exitcode == 0:
+            break
+    assert writer.exitcode == 0
+    assert set(found) == {(3.5, 3.5, 0), (3.4, 3.4, 1)}
+    assert found == sorted(found, reverse=True)
+
+
+def test_what_an_archive_cannot_hold_is_named_before_anything_is_written(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", config(0), loss=3.5)
+    kept, tables = tmp_path / "kept", read_tables(tmp_path / "runs")
+    for column, value, said in (
+        ("seed", 2**63, "9223372036854775808 is not a whole number"),
+        ("run_id", "../../x", "'../../x' is no name of a folder"),
+        ("state", "fine", "state: 'fine'"),
+    ):
+        wrong = replace(tables, runs=tables.runs.assign(**{column: value}))
+        with pytest.raises(UserError, match=re.escape(said)):
+            add_to_archive(kept, wrong)
+        assert not kept.exists()
+    archive_of(tmp_path / "runs", kept)
+    table = pd.read_parquet(kept / "runs.parquet").assign(run_id="../../x")
+    schema = pq.read_schema(kept / "runs.parquet")
+    pq.write_table(pa.Table.from_pandas(table, schema), kept / "runs.parquet")
+    with pytest.raises(UserError, match=r"runs\.parquet, row 1, column run_id: '\.\./\.\./x'"):
+        read_tables(kept)
 
 
 def test_a_column_that_came_later_is_as_all_runs_were_before_it(tmp_path: Path) -> None:

@@ -27,6 +27,10 @@ def law() -> Law:
     return published_law()
 
 
+def at(law: Law, params: float, tokens: float, bag_size: int, step_ratio: float) -> float:
+    return law.gain(params, tokens, bag_size, step_ratio, extrapolate=True)
+
+
 def made(law: Law, noise: float, seed: int = 0, **kept: list[float]) -> pd.DataFrame:
     """A frame of a grid whose truth is `law`, of two sizes and two lengths unless `kept` less."""
     random = np.random.default_rng(seed)
@@ -39,7 +43,7 @@ def made(law: Law, noise: float, seed: int = 0, **kept: list[float]) -> pd.DataF
             for s in kept.get("bags", [2, 4, 8, 16]):
                 trunk = 0.5 * noise * random.standard_normal()
                 for r in (0.1, 0.2, 0.3, 0.5, 0.7):
-                    rows.append((params, tokens, s, r, level - law.gain(params, tokens, s, r)))
+                    rows.append((params, tokens, s, r, level - at(law, params, tokens, s, r)))
                     rows[-1] = (*rows[-1][:4], rows[-1][4] + trunk + noise * random.normal())
     return pd.DataFrame(rows, columns=["params", "tokens", "bag_size", "step_ratio", "loss"])
 
@@ -105,12 +109,12 @@ def test_the_question_fits_judges_and_recommends_and_refuses_outside(
     bags = [2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]
     rows = made(law, 0.001, params=[2e8], tokens=[4e10], bags=bags).assign(steps=20_000)
     archive = imported(tmp_path, rows)
-    answer = ask("law", archive, at="2e8,4e10")
+    answer = ask("law", archive, at="200M,40B")
     tables = {name.partition(". ")[2]: table for name, table in answer.tables.items()}
     errors = tables["Errors on held-out gains, nats (root mean square)"].set_index("split")
     assert errors.loc["leave one s out", "law"] < errors.loc["leave one s out", "copied"]
     (advice,) = tables["Recommended (s, r), uniform weights"].to_dict("records")
-    assert advice["low"] < law.gain(2e8, 4e10, 6, 0.3) + 0.005
+    assert advice["low"] < at(law, 2e8, 4e10, 6, 0.3) + 0.005
     assert 4 <= advice["s"] <= 9
     said = " ".join(answer.sentences)
     assert "Held: size, one model size." in said
@@ -187,18 +191,19 @@ def test_advice_lies_where_the_grid_has_its_best_cells_and_nowhere_beyond(law: L
 
 
 @pytest.mark.parametrize(
-    ("tokens", "bag", "ratio", "complaint"),
+    ("params", "tokens", "bag", "ratio", "complaint"),
     [
-        (SHORT, 4, 1.0, "0 <= r < 1"),
-        (-2e9, 4, 0.3, "positive number"),
-        (SHORT, 0, 0.3, "bag_size 0"),
+        (270e6, SHORT, 4, 1.0, "0 <= r < 1"),
+        (270e6, -2e9, 4, 0.3, "positive number"),
+        (270e6, SHORT, 0, 0.3, "bag_size 0"),
+        (1e9, SHORT, 4, 0.3, "1e.09 parameters: outside .* `tst-study advise` says"),
     ],
 )
 def test_where_the_law_means_nothing_it_says_so(
-    law: Law, tokens: float, bag: int, ratio: float, complaint: str
+    law: Law, params: float, tokens: float, bag: int, ratio: float, complaint: str
 ) -> None:
     with pytest.raises(UserError, match=complaint):
-        law.gain(270e6, tokens, bag, ratio)
+        law.gain(params, tokens, bag, ratio)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from benchmarks.steps import PackageSteps, PlainModel, plain_step, step_config, 
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Model
 from tst_study.parallel.process_groups import process_groups
-from tst_study.superposition.method import NEXT_TOKEN
+from tst_study.superposition.steps import NEXT_TOKEN
 
 
 @pytest.mark.parametrize("groups", [2, 1])

@@ -21,7 +21,6 @@ from tests.tiny_runs import (
     when_step_begins,
 )
 from tst_study.checkpoints.places import DIGESTS
-from tst_study.config.megatron_version import megatron_version
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
 
@@ -38,9 +37,7 @@ def finished(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-FILES = [".metadata", "metadata.json", "__0_0.distcp", DIGESTS]
-if megatron_version() < (0, 19):  # from then on the common state lies among the shards
-    FILES.append("common.pt")
+FILES = [".metadata", "metadata.json", "common.pt", "__0_0.distcp", DIGESTS]
 
 
 def cut_off(path: Path) -> None:
@@ -165,11 +162,10 @@ def test_what_a_disk_refuses_of_a_save_costs_nothing_that_was_saved(
 def test_wherever_a_disk_becomes_full_the_disk_is_named_and_the_run_goes_on_when_it_is_larger(
     words: Path, finished: Path, small_disk: Path, kilobytes: int, settings: tuple[str, ...]
 ) -> None:
-    """torch's zip writer, refused a write, says `unexpected pos`; a person wants to hear of the
-    disk."""
+    """torch's zip writer may say `unexpected pos`; a person wants to hear of the disk."""
     resized = f"remount,size={kilobytes}k"
     subprocess.run(["mount", "-o", resized, str(small_disk)], check=True)
-    with pytest.raises(UserError, match=r"cannot be written \(No space left on device\); free"):
+    with pytest.raises(UserError, match=r"cannot be written \(.*No space left on device\); free"):
         run(words, small_disk / "run", *settings, "execution.keep_checkpoints=4")
     if kilobytes == 400:
         subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)

@@ -217,6 +217,28 @@ def test_verbs_are_found_where_the_package_is_a_mere_copy(tmp_path: Path) -> Non
     assert shown.stdout.split() == ["tst_study", "experiments", "analysis", "paper_figures"]
 
 
+@pytest.mark.parametrize("names", [["analysis"], ["experiments", "paper_figures", "datasets"]])
+def test_files_of_the_working_directory_are_not_imported(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from here')")
+    shown = tst_study("figures", "--runs", "nowhere", "--to", "out", cwd=tmp_path)
+    assert (shown.returncode, shown.stderr.startswith("error: nowhere: ")) == (2, True), shown
+
+
+@pytest.mark.parametrize(("package", "extra"), [("pandas", "study"), ("transformers", "export")])
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
+) -> None:
+    """A wheel without extras has `tst_study.superposition` alone."""
+
+    def without_it(*arguments: object) -> None:
+        raise ModuleNotFoundError(name=f"{package}.inner")
+
+    monkeypatch.setattr("tst_study.config.schema.load", without_it)
+    said = refusal(["train", "run.toml"], tmp_path)
+    assert said == f"{package} is not installed; pip install 'tst-study[{extra}]'"
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -37,7 +37,7 @@ LEDGER = [
 def test_ledger_of_the_paper(
     batch: int, steps: int, superposed: int, s: int, tst: str, total: str
 ) -> None:
-    plan = PhasePlan(steps, superposed, s, True, batch // 2048, 2048)
+    plan = PhasePlan(steps, superposed, s, sequences=batch // 2048, sequence_length=2048)
     assert _printed(plan.raw_tokens(superposed)) == tst
     assert _printed(plan.raw_tokens(steps)) == total
     # A step of either phase runs as many latent positions as a baseline's.
@@ -82,7 +82,7 @@ def test_output_only_reads_no_more_text_than_a_baseline() -> None:
 )
 def test_counters_add_up_step_by_step(steps: int, share: float, s: int, length: int) -> None:
     superposed = round(share * steps)
-    plan = PhasePlan(steps, superposed, s, True, 3, length)
+    plan = PhasePlan(steps, superposed, s, sequences=3, sequence_length=length)
     for step in range(steps):
         read = plan.raw_tokens(step + 1) - plan.raw_tokens(step)
         assert read == 3 * plan.tokens_per_sequence(plan.phase(step))

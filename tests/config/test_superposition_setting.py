@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from tst_study.config.schema import Superposition
+from tst_study.config.schema import SuperposedPhase
 from tst_study.config.superposition_setting import (
+    ABLATIONS,
     BASELINE,
     COLUMNS,
-    DEPARTURES,
     SuperpositionSetting,
 )
 
 
 def setting(*, smoothing: Any = None, **values: Any) -> SuperpositionSetting:
-    superposition = Superposition(**{"bag_size": 4, "step_ratio": 0.2} | values)
+    superposition = SuperposedPhase(**{"bag_size": 4, "step_ratio": 0.2} | values)
     return SuperpositionSetting.from_config(
         {
             "superposition": superposition.model_dump(mode="json"),
@@ -26,10 +26,11 @@ def setting(*, smoothing: Any = None, **values: Any) -> SuperpositionSetting:
     )
 
 
-DEPARTED = {
+ABLATED = {
     "mode": "input_only",
     "loss": "sum_to_one",
     "weighting": "power_law",
+    "pooling": "max",
     "align_bags_to_documents": True,
     "shuffle_targets": True,
     "reinitialize_at_switch": True,
@@ -37,12 +38,12 @@ DEPARTED = {
 }
 
 
-def test_every_key_of_superposition_but_s_and_r_is_a_departure() -> None:
-    keys = set(Superposition.model_fields) - {"bag_size", "step_ratio", "steps"}
-    of_bags = {one.key.removeprefix("superposition."): one for one in DEPARTURES if one.of_bags}
-    assert set(of_bags) == keys == set(DEPARTED)
+def test_every_key_of_superposition_but_s_and_r_is_an_ablation() -> None:
+    keys = set(SuperposedPhase.model_fields) - {"bag_size", "step_ratio", "steps"}
+    of_bags = {one.key.removeprefix("superposition."): one for one in ABLATIONS if one.of_bags}
+    assert set(of_bags) == keys == set(ABLATED)
     for key, one in of_bags.items():
-        assert Superposition.model_fields[key].default == one.plain
+        assert SuperposedPhase.model_fields[key].default == one.plain
 
 
 def test_a_smoothed_baseline_is_not_the_baseline() -> None:
@@ -63,23 +64,23 @@ def test_the_paper_s_method_is_plain_and_the_baseline_is_not() -> None:
     assert setting(bag_size=8, step_ratio=0.0) is BASELINE
 
 
-@pytest.mark.parametrize("key", DEPARTED)
-def test_a_departure_has_its_own_label_name_and_role(key: str) -> None:
-    one = setting(**{key: DEPARTED[key]})
+@pytest.mark.parametrize("key", ABLATED)
+def test_an_ablation_has_its_own_label_name_and_role(key: str) -> None:
+    one = setting(**{key: ABLATED[key]})
     assert not one.is_plain
     assert one.role == "ablation"
     assert one.label != setting().label
     assert one.name != setting().name
     assert " " not in one.name
     assert one.order > setting().order
-    (departure,) = [known for known, _ in one.departures]
+    (departure,) = [known for known, _ in one.ablations]
     assert one.is_plain_but(departure.column)
     shares_trunk = one.trunk_name == setting().trunk_name
     assert shares_trunk == departure.at_switch
 
 
 def test_columns_and_setting_say_the_same() -> None:
-    for one in (BASELINE, setting(), setting(**DEPARTED | {"mode": "full", "loss": "mce"})):
+    for one in (BASELINE, setting(), setting(**ABLATED | {"mode": "full", "loss": "mce"})):
         assert tuple(one.columns()) == COLUMNS
         assert SuperpositionSetting.of_row(one.columns()) == one
 
@@ -97,3 +98,12 @@ def test_words() -> None:
     assert falling.name == "s2-r0.5-weighting_given"
     for one in (given, falling):
         assert SuperpositionSetting.of_row(one.columns()).label == one.label
+
+
+def test_a_loss_with_parameters_has_a_label_and_without_them_its_name_s_identity() -> None:
+    assert SuperposedPhase(loss={"kind": "mce", "label_smoothing": 0}) == SuperposedPhase()
+    smoothed = setting(loss={"kind": "mce", "label_smoothing": 0.1})
+    assert smoothed.label == "s = 4, r = 0.2, loss kind mce label_smoothing 0.1"
+    assert smoothed.name == "s4-r0.2-loss_kind_given"
+    with pytest.raises(ValueError, match="loss kind 'focal' is unknown: use one of mce"):
+        SuperposedPhase(loss={"kind": "focal"})

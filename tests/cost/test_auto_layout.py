@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from tst_study.config import schema as config
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Batch, Config
 from tst_study.cost.auto_layout import USABLE, describe, resolve, with_gpu_defaults
+from tst_study.cost.devices import device_or_usual
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.parallel_layout import check, layout_of
+from tst_study.cost.traffic import count_traffic
 from tst_study.errors import UserError
 
 GB = 10**9
@@ -53,7 +56,8 @@ def test_what_fits_is_left_to_data_parallelism_with_a_shared_optimizer(
     check(found, gpus)
     assert estimate_memory(found, gpus, on_gpu=True).total <= USABLE * 141 * GB
     parallel = layout_of(found)
-    assert (parallel.tensor, parallel.pipeline, parallel.expert) == (1, 1, 1)
+    assert (parallel.tensor, parallel.pipeline) == (1, 1)
+    assert parallel.expert <= (8 if found.model.experts else 1)
     assert parallel.optimizer == ("distributed" if gpus > 1 else "replicated")
     assert parallel.overlap_gradients == (gpus > 1)
     assert found.execution.recompute != "layer"
@@ -72,9 +76,36 @@ def test_less_memory_is_answered_by_tensor_ranks_then_recomputing_then_stages(pr
             break
         parallel = layout_of(found)
         whole_layers = found.execution.recompute == "layer"
-        order.append((parallel.pipeline, whole_layers, parallel.tensor, parallel.expert))
+        order.append((parallel.pipeline, parallel.expert > 8, whole_layers, parallel.tensor))
     assert order == sorted(order)
     assert len(set(order)) > 1
+
+
+@pytest.mark.parametrize("gpus", [8, 64, 512])
+@pytest.mark.parametrize(("name", "memory"), [("H100", 80), ("H200", 141), ("B200", 180)])
+def test_experts_are_spread_over_a_node_before_anything_is_computed_again(
+    name: str, memory: int, gpus: int
+) -> None:
+    """And of the sizes that fit, the one is taken that moves its bytes in the shortest time."""
+    given, device = asked("moe-10b-a1b", 8192), device_or_usual(name)
+    found = resolve(given, gpus, memory * GB, on_gpu=True, device=name).config
+    seconds = {}
+    for expert, micro_batch in product((1, 2, 4, 8), (1, 2)):
+        parallel = layout_of(found).model_copy(update={"expert": expert})
+        other = found.executed(parallel=parallel, micro_batch=micro_batch)
+        if estimate_memory(other, gpus, on_gpu=True).peak <= USABLE * memory * GB:
+            seconds[expert, micro_batch] = count_traffic(other, gpus, 8).seconds(device)
+    chosen = layout_of(found).expert, found.execution.micro_batch
+    assert (found.execution.recompute, seconds[chosen]) == ("none", min(seconds.values()))
+    assert (chosen == (8, 1)) == (name == "H100")
+
+
+def test_a_node_is_as_large_as_the_launch_says() -> None:
+    for per_node in (2, 4, 8):
+        given = asked("moe-10b-a1b", 8192)
+        found = resolve(given, 64, 80 * GB, on_gpu=True, device="H100", per_node=per_node)
+        assert layout_of(found.config).expert <= per_node
+        assert str(count_traffic(found.config, 64, per_node)) in found.reason
 
 
 def test_tensor_ranks_stay_within_a_node_of_the_device() -> None:
@@ -119,15 +150,35 @@ def test_what_the_user_set_stays() -> None:
 def test_a_named_layout_on_gpus_gets_the_largest_micro_batch_that_fits_or_is_refused() -> None:
     given = asked("600m", 2048, parallel={"optimizer": "distributed"})
     roomy, tight = (resolve(given, 8, size * GB, on_gpu=True).config for size in (80, 40))
-    assert roomy.execution.parallel == tight.execution.parallel == given.execution.parallel
+    assert roomy.execution.parallel == tight.execution.parallel
+    assert layout_of(roomy).optimizer == "distributed"
     assert tight.execution.micro_batch < roomy.execution.micro_batch <= 128
     for found, size in ((roomy, 80), (tight, 40)):
         assert estimate_memory(found, 8, on_gpu=True).total <= USABLE * size * GB
-    replicated = asked("3b", 2048, parallel={})
+    replicated = asked("3b", 2048, parallel={"optimizer": "replicated"})
     with pytest.raises(UserError, match=r'parallel: needs \d+.* of .*"auto" takes data 8, distr'):
         resolve(replicated, 8, 40 * GB, on_gpu=True)
     with pytest.raises(UserError, match="needs"):
         resolve(asked("600m", 2048, parallel={}, micro_batch=128), 8, 80 * GB, on_gpu=True)
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),  # shared optimizer, overlapped gradients, overlapped weights
+    [
+        ({"tensor": 2}, ("distributed", True, True)),
+        ({"overlap_gradients": False}, ("distributed", False, False)),
+        ({"optimizer": "replicated"}, ("replicated", True, False)),
+        ({"pipeline": 2}, ("distributed", False, False)),
+    ],
+)
+def test_on_gpus_a_named_layout_keeps_the_defaults_of_data_parallelism(
+    named: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    given = asked("3b", 2048, parallel=named)
+    found = layout_of(resolve(given, 8, 141 * GB, on_gpu=True).config)
+    assert (found.optimizer, found.overlap_gradients, found.overlap_weights) == expected
+    assert named.items() <= found.model_dump().items()
+    assert resolve(given, 8, 141 * GB, on_gpu=False).config is given
 
 
 def test_gpu_defaults_are_bfloat16_and_auto_and_never_replace_what_is_named() -> None:

@@ -66,10 +66,13 @@ def peak_of_a_step(config: Config) -> int:
         return allocated.peak
 
 
+UNEVEN = ("model.layers=4", "model.vocabulary_size=512")
+"""A head as large as several layers."""
 LAYOUTS = [
     (1, ()),
     (2, ("tensor=2",)),
     (2, ("pipeline=2",)),
+    (2, ("pipeline=2", *UNEVEN)),
     (2, ("tensor=2", "sequence_parallel=true")),
     (2, ("expert=2",)),
     (4, ("tensor=2", "sequence_parallel=true", "expert=2", "pipeline=2")),
@@ -82,7 +85,7 @@ def test_weights_of_a_rank_are_counted_to_the_digit(
     tmp_path: Path, ranks: int, layout: tuple[str, ...], tied: str
 ) -> None:
     model = MIXTURE if "expert=2" in layout else ()
-    overrides = [f"execution.parallel.{entry}" for entry in layout]
+    overrides = [x if x in UNEVEN else f"execution.parallel.{x}" for x in layout]
     config = tiny(tmp_path, *model, f"model.tied_embeddings={tied}", *overrides)
 
     def weights_held() -> int:

@@ -1,4 +1,4 @@
-"""A layout that cannot work is refused in one line, with the nearest one that does."""
+"""A layout that cannot work is refused in one line, and `auto` finds one that does."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from tests.tiny_runs import MIXTURE, MUON, tiny
 from tst_study.config import schema as config
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Parallel
+from tst_study.cost.auto_layout import resolve
 from tst_study.cost.parallel_layout import (
     bucket_weights,
     check,
+    stage_layers,
     tensor_sizes,
 )
 from tst_study.errors import UserError
@@ -35,13 +37,14 @@ REFUSALS = [
         (*MIXTURE, "model.experts.feed_forward_size=15"),
         "feed_forward_size = 15 does not divide",
     ),
+    (2, ("tensor=2",), ("superposition.pooling=max",), "pooling = 'max' needs the whole vocab"),
     (2, ("tensor=2",), MUON, 'optimizer.kind = "muon" needs whole matrices on a rank'),
     (2, ('optimizer="distributed"',), MUON, 'optimizer = "distributed": optimizer.kind = "muon"'),
 ]
 
 
 @pytest.mark.parametrize(("ranks", "layout", "others", "message"), REFUSALS, ids=str)
-def test_refusals_name_key_reason_and_nearest(
+def test_refusals_name_key_reason_and_remedy(
     tmp_path: Path, ranks: int, layout: tuple[str, ...], others: tuple[str, ...], message: str
 ) -> None:
     overrides = [f"execution.parallel.{entry}" for entry in layout]
@@ -52,10 +55,8 @@ def test_refusals_name_key_reason_and_nearest(
     assert text.startswith("execution.parallel.")
     assert message in text
     assert "\n" not in text
-    # What it calls the nearest works.
-    changes = text.partition("nearest that works: ")[2].split(", ")
-    nearest = [f"execution.parallel.{change}" for change in changes]
-    check(tiny(tmp_path, *others, *overrides, *nearest, "batch.sequences=12"), ranks)
+    automatic = tiny(tmp_path, *others, 'execution.parallel="auto"', "batch.sequences=12")
+    check(resolve(automatic, ranks, 10**9, on_gpu=False).config, ranks)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +87,16 @@ def test_the_heads_and_the_vocabulary_say_which_tensor_sizes_there_are(
     preset: str, sizes: list[int]
 ) -> None:
     assert tensor_sizes(config.Model(**PRESETS[preset])) == sizes
+
+
+@pytest.mark.parametrize(
+    ("preset", "stages", "layers"),
+    [("moe-10b-a1b", 1, (32, 32)), ("moe-10b-a1b", 2, (20, 12)), ("moe-10b-a1b", 4, (10, 2))],
+)
+def test_the_last_stage_has_fewer_layers_where_the_head_is_large(
+    preset: str, stages: int, layers: tuple[int, int]
+) -> None:
+    assert stage_layers(config.Model(**PRESETS[preset]), stages) == layers
 
 
 @pytest.mark.parametrize(

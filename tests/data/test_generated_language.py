@@ -96,7 +96,7 @@ def test_a_folder_is_written_once_and_says_what_it_holds(tmp_path):
 def test_after_a_kill_the_first_of_two_calls_begins_anew_and_the_second_waits(
     tmp_path, monkeypatch
 ):
-    """With another language, too: of the killed one nothing is left."""
+    """The next call may ask for another language: nothing is left of the killed one."""
     folder, said = tmp_path / "out", tmp_path / "said"
     parameters = LanguageParameters(words=24, classes=4, topics=3)
     other = dataclasses.replace(parameters, seed=6)

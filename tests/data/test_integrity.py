@@ -53,7 +53,7 @@ def test_a_manifest_is_utf8_in_any_locale(corpus: Path) -> None:
 def test_bytes_between_the_parts_of_a_fingerprint_are_looked_at_as_well(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a large file the fingerprint knows 256 parts alone: here, of 4 bytes each."""
+    """The fingerprint of a large file covers 256 parts alone, here of 4 bytes each."""
     monkeypatch.setattr(integrity, "FINGERPRINT_PART_BYTES", 4)
     prefix = corpus / "train"
 
@@ -163,6 +163,63 @@ def test_files_made_elsewhere_are_described_where_they_lie(tmp_path: Path) -> No
     flip(tmp_path / "train.bin", 7_000)
     with pytest.raises(UserError, match=r"train\.bin: "):
         open_stream(config)
+
+
+def test_files_adopted_one_after_the_other_share_a_manifest(tmp_path: Path) -> None:
+    ids = np.random.default_rng(0).integers(0, 64, size=9_000).astype(np.uint16)
+    for name in ("train", "val"):
+        ids.tofile(tmp_path / f"{name}.bin")
+    adopt([tmp_path / "train.bin"], 64, dtype="uint16", end_of_document=63)
+    both = adopt([tmp_path / "val.bin"], dtype="uint16")
+    assert list(both.splits) == ["train", "val"]
+    assert both.splits["train"] == both.splits["val"]  # the end of a document is not forgotten
+    assert verify(tmp_path) == both
+    open_stream(tiny(tmp_path / "train", f"data.validation={tmp_path / 'val'}"))
+    with pytest.raises(UserError, match=r"describes train, val with another tokenizer"):
+        adopt([tmp_path / "val.bin"], 65)
+
+
+HEADERS = {
+    "llm.c, modded-nanogpt": (np.uint16, np.array([20240520, 1, 9_000] + [0] * 253, "<i4"), {}),
+    "llm.c for Llama 3": (np.uint32, np.array([20240801, 7, 9_000] + [0] * 253, "<i4"), {}),
+    "any": (np.uint16, np.full(5, 2**30, "<i4"), {"dtype": "uint16", "header_bytes": 20}),
+}
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_ids_behind_a_header_are_read_where_they_lie(tmp_path: Path, kind: str) -> None:
+    dtype, header, options = HEADERS[kind]
+    ids = np.random.default_rng(0).integers(0, 64, size=9_000).astype(dtype)
+    path, prefix = tmp_path / "train.bin", tmp_path / "train"
+    path.write_bytes(header.tobytes() + ids.tobytes())
+    with pytest.raises(UserError, match=r"header-bytes|copy it again|is missing"):
+        adopt([path], 64, **(options and {"dtype": "uint16"}) or {"header_bytes": 4})
+    adopt([path], 64, end_of_document=63, **options)
+    file = TokenFile(prefix)
+    assert np.array_equal(file.tokens, ids)
+    ends = np.flatnonzero(ids == 63) + 1
+    assert file.document_starts(1, file.document_count).tolist() == ends.tolist()
+    megatron = pytest.importorskip("megatron.core.datasets.indexed_dataset")
+    theirs = megatron.IndexedDataset(str(prefix))
+    assert np.array_equal(np.concatenate(theirs[:]), ids)
+    open_stream(tiny(prefix, f"data.validation={prefix}"))
+    verify(tmp_path)
+    if not options:
+        (tmp_path / "cut.bin").write_bytes(path.read_bytes()[:-8])
+        with pytest.raises(UserError, match="announces 9,000; copy it again"):
+            adopt([tmp_path / "cut.bin"])
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+def test_datatrove_s_documents_are_taken_from_its_own_index(tmp_path: Path, dtype: type) -> None:
+    ids = np.random.default_rng(0).integers(0, 64, size=9_000).astype(dtype)
+    ids.tofile(tmp_path / "000_tokens.ds")
+    np.array([90, 5_000, 9_000], "<u8").tofile(tmp_path / "000_tokens.ds.index")
+    adopt([tmp_path / "000_tokens.ds"], 64)
+    file = TokenFile(tmp_path / "000_tokens")
+    assert np.array_equal(file.tokens, ids)
+    assert file.document_starts(0, 4).tolist() == [0, 90, 5_000, 9_000]
+    assert list(verify(tmp_path).splits) == ["000_tokens"]
 
 
 def test_a_tokenizer_that_is_named_is_taken_along(documents: Path, tmp_path: Path) -> None:

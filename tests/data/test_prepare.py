@@ -116,14 +116,6 @@ def saved(folder: Path, texts: list[str]) -> Path:
     return folder / "train"
 
 
-def with_mds(folder: Path, texts: list[str]) -> Path:
-    streaming = pytest.importorskip("streaming")
-    with streaming.MDSWriter(out=str(folder), columns={"text": "str"}) as out:
-        for text in texts:
-            out.write({"text": text})
-    return folder
-
-
 def with_parquet(folder: Path, texts: list[str]) -> Path:
     folder.mkdir()
     for number, part in enumerate((texts[:40], texts[40:])):
@@ -139,21 +131,21 @@ def with_jsonl(folder: Path, texts: list[str]) -> str:
     return f"hf://{folder}"
 
 
-@pytest.mark.parametrize("make", [saved, with_mds, with_parquet, with_jsonl])
+@pytest.mark.parametrize("make", [saved, with_parquet, with_jsonl])
 def test_rows_of_a_library_are_read_and_gone_on_with(tmp_path, monkeypatch, make):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(module, "SHARD_BYTES", 1000)
+    monkeypatch.setattr(module, "PIECE_BYTES", 1000)
     (tmp_path / "held.txt").write_text("held out")
     texts, settings = documents(100), {"validation": [str(tmp_path / "held.txt")]}
-    source, made, make_shard = make(tmp_path / "rows", texts), [], module._make_shard
+    source, made, make_piece = make(tmp_path / "rows", texts), [], module._make_piece
 
     def third_time_unlucky(*arguments):
         made.append(arguments)
         if len(made) == 3:
             raise KeyboardInterrupt
-        return make_shard(*arguments)
+        return make_piece(*arguments)
 
-    monkeypatch.setattr(module, "_make_shard", third_time_unlucky)
+    monkeypatch.setattr(module, "_make_piece", third_time_unlucky)
     with pytest.raises(KeyboardInterrupt):
         quietly([source], tmp_path / "out", **settings)
     quietly([source], tmp_path / "out", **settings)
@@ -200,9 +192,9 @@ def held_out_by_default(text: str) -> bool:
 
 def test_killed_at_any_shard_it_goes_on_and_ends_in_the_same_bytes(tmp_path, monkeypatch):
     (tmp_path / "a.jsonl").write_bytes(jsonl(documents(300)))
-    monkeypatch.setattr(module, "SHARD_BYTES", 5000)
+    monkeypatch.setattr(module, "PIECE_BYTES", 5000)
     quietly([tmp_path / "a.jsonl"], tmp_path / "whole", "bpe:300")
-    out, make_shard, made = tmp_path / "out", module._make_shard, []
+    out, make_piece, made = tmp_path / "out", module._make_piece, []
 
     def call():
         quietly([tmp_path / "a.jsonl"], out, "bpe:300")
@@ -211,9 +203,9 @@ def test_killed_at_any_shard_it_goes_on_and_ends_in_the_same_bytes(tmp_path, mon
         if made:
             os.kill(os.getpid(), signal.SIGKILL)
         made.append(arguments)
-        return make_shard(*arguments)
+        return make_piece(*arguments)
 
-    monkeypatch.setattr(module, "_make_shard", then_killed)
+    monkeypatch.setattr(module, "_make_piece", then_killed)
     for shards in range(1, 50):
         child = multiprocessing.get_context("fork").Process(target=call)
         child.start()
@@ -228,13 +220,45 @@ def test_killed_at_any_shard_it_goes_on_and_ends_in_the_same_bytes(tmp_path, mon
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_shards_made_at_once_merge_to_the_same_bytes(tmp_path, monkeypatch, count):
+    """A shard is every n-th source, or every n-th piece where there are fewer sources."""
+    monkeypatch.setattr(module, "PIECE_BYTES", 5000)
+    for seed, name in enumerate("abc"):
+        (tmp_path / f"{name}.jsonl").write_bytes(jsonl(documents(120, seed)))
+    sources = [str(tmp_path / f"{name}.jsonl") for name in "abc"]
+    request = Request(sources, "bpe:300", validation_share=0.1)
+    module.prepare(request, tmp_path / "whole", progress=False)
+    out, fork = tmp_path / "out", multiprocessing.get_context("fork")
+
+    def make(number):
+        return module.prepare_shard(request, out, f"{number}/{count}", progress=False)
+
+    with pytest.raises(UserError, match="no such file"):
+        module.merge(out)
+    children = [fork.Process(target=make, args=[number]) for number in range(1, count)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    with pytest.raises(UserError, match=r"out: \d of 3 sources are not tokenised yet"):
+        module.merge(out)
+    assert make(count) is None
+    assert len(list(out.glob(f"{UNFINISHED}/*.npz"))) > 7
+    assert module.merge(out) == verify(out) == module.merge(out) == make(1)
+    for name in (*RESULTS, "manifest.json"):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
 def test_token_files_of_a_preparation_that_has_not_ended_are_not_read(tmp_path, monkeypatch):
     """They are whole, but a run would not know its tokenizer, and so be another run. Nor are they
     text, where a folder of text is prepared into itself."""
     (tmp_path / "a.jsonl").write_bytes(jsonl(documents(300)))
 
-    def killed(*_):
-        raise KeyboardInterrupt
+    def killed(path, value):
+        if path.parent.name != UNFINISHED:
+            raise KeyboardInterrupt
+        atomic_files.write_json(path, value)
 
     with monkeypatch.context() as broken:
         broken.setattr(manifest, "write_json", killed)
@@ -277,11 +301,32 @@ def test_a_damaged_result_is_made_again(tmp_path):
     assert {name: (tmp_path / "out" / name).read_bytes() for name in RESULTS} == whole
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_source_that_changes_while_it_is_read_is_an_error(tmp_path, monkeypatch, deleted):
+    source = tmp_path / "a.jsonl"
+    source.write_bytes(jsonl(documents(300)))
+    monkeypatch.setattr(module, "PIECE_BYTES", 30_000)
+    make = module._make_piece
+
+    def change_meanwhile(*arguments):
+        source.write_bytes(jsonl(documents(300)) + jsonl(documents(10, 2)))
+        if deleted:
+            source.unlink()
+        return make(*arguments)
+
+    monkeypatch.setattr(module, "_make_piece", change_meanwhile)
+    with pytest.raises(UserError, match=r"a\.jsonl: has been changed or deleted while it was read"):
+        quietly([source], tmp_path / "out")
+    monkeypatch.setattr(module, "_make_piece", make)
+    source.write_bytes(jsonl(documents(300)))
+    assert quietly([source], tmp_path / "out") == quietly([source], tmp_path / "again")
+
+
 @pytest.mark.parametrize("writes", [1, 2, 4, 6, 8])
 def test_a_full_disk_is_a_user_error_and_what_is_finished_is_kept(tmp_path, monkeypatch, writes):
     source = tmp_path / "a.jsonl"
     source.write_bytes(jsonl(documents(300)))
-    monkeypatch.setattr(module, "SHARD_BYTES", 30_000)
+    monkeypatch.setattr(module, "PIECE_BYTES", 30_000)
     left = iter(range(writes))
     sync = os.fsync
 
@@ -297,7 +342,8 @@ def test_a_full_disk_is_a_user_error_and_what_is_finished_is_kept(tmp_path, monk
     assert not list((tmp_path / "out").rglob("*.tmp"))
     monkeypatch.setattr(atomic_files.os, "fsync", sync)
     quietly([source], tmp_path / "out")
-    assert len(kept) == min(writes - 1, 3)  # before the first of three shards comes the request
+    # Before the first of three pieces come the request, the tokenizer and the manifest so far.
+    assert len(kept) == min(max(writes - 3, 0), 3)
     quietly([source], tmp_path / "whole")
     for name in RESULTS:
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

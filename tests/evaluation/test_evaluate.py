@@ -18,7 +18,7 @@ from tst_study.evaluation import evaluate as evaluation
 from tst_study.evaluation.evaluate import evaluate, sequences_at_once
 from tst_study.model.model import SuperposedGPT
 from tst_study.record.log import Progress
-from tst_study.superposition.method import NEXT_TOKEN
+from tst_study.superposition.steps import NEXT_TOKEN
 
 # 499 predictions: 62 whole sequences of 8 and one that is filled up.
 SETTINGS = ("model.initial_deviation=0.2",)

@@ -27,7 +27,7 @@ from tst_study.evaluation.domains import domains_of_run
 from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.run import evaluate_run, trained_model
 from tst_study.record import reader as run_record
-from tst_study.superposition.method import NEXT_TOKEN
+from tst_study.superposition.steps import NEXT_TOKEN
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.run import evaluate_run, trained_model
 from tst_study.paper_figures.sources import Sources
 from tst_study.record import reader as run_record
-from tst_study.superposition.method import NEXT_TOKEN
+from tst_study.superposition.steps import NEXT_TOKEN
 
 pytest.importorskip("lm_eval", reason="downstream tasks need tst-study[evaluation]")
 pytest.importorskip("safetensors", reason="exports need tst-study[export]")

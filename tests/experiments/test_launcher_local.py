@@ -6,10 +6,12 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +23,7 @@ from tests.experiments import fake_training
 from tests.experiments.fake_training import at, config, launches, study_of
 from tests.experiments.test_studies import NoResults
 from tests.record.test_record import DATA
+from tests.slurm.test_launching import wait_until
 from tst_study.config.schema import Config, to_toml
 from tst_study.config.schema import load as load_config
 from tst_study.data import run_data
@@ -46,6 +49,7 @@ from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
+WITH_TESTS = os.environ | {"PYTHONPATH": str(ROOT)}
 CONTEXT = local_queue._context
 
 
@@ -190,21 +194,82 @@ def test_signal_stops_runs_behind_a_checkpoint_within_seconds(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     study = study_of(config("seconds_60", "seed=0"), config("seconds_61", "seed=1"))
+    assert stopped_by(number, study, tmp_path) == 128 + number
+    for name in ("seconds_60", "seconds_61"):
+        said = status(tmp_path, name)
+        assert (said["state"], said["message"].partition(" ")[0]) == ("preempted", "SIGTERM")
+        (folder,) = tmp_path.glob(f"{name}-*")
+        assert not run_lock.is_held(folder)
+
+
+def stopped_by(number: signal.Signals, study: Study, root: Path) -> int:
+    """Exit status of a launcher that gets a signal as soon as all runs have begun."""
 
     def stop_soon() -> None:
-        deadline = time.monotonic() + 90
-        while len(launches(tmp_path)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: len(list(root.glob("*/checkpoints/*"))) == len(study.runs(NoResults())))
         os.kill(os.getpid(), number)
 
     threading.Thread(target=stop_soon).start()
     with pytest.raises(StoppedError) as stopped:
-        submit(study, tmp_path)
-    assert stopped.value.status == 128 + number
-    for name in ("seconds_60", "seconds_61"):
-        assert status(tmp_path, name)["state"] == "preempted"
-        (folder,) = tmp_path.glob(f"{name}-*")
-        assert not run_lock.is_held(folder)
+        submit(study, root)
+    return stopped.value.status
+
+
+def test_a_run_that_does_not_stop_in_time_is_killed_and_said_to_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_queue, "PATIENCE", 1.0)
+    stopped_by(signal.SIGINT, study_of(config("slow_60")), tmp_path)
+    said = status(tmp_path, "slow_60")
+    assert (said["state"], said["message"]) == ("preempted", "stopped with the launcher")
+
+
+def test_runs_that_another_launcher_trains_count(tmp_path: Path) -> None:
+    study = at(study_of(config("a", "seed=0"), config("b", "seed=1")), tmp_path)
+    held, _ = Planner(study).decided()
+    at_once: list[tuple[bool, int]] = []
+
+    def look(queue: Queue) -> None:
+        at_once.append((run_lock.is_held(held.folder), len(queue.running)))
+        if len(at_once) == 10:
+            stack.close()
+
+    with ExitStack() as stack:
+        stack.enter_context(run_lock.hold(held.folder))
+        launch(study, Options(parallel=1), look, target=fake_training.run)
+    assert at_once[:9] == [(True, 0)] * 9
+    assert launches(tmp_path) == {"a": 1, "b": 1}
+
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from tests.experiments import fake_training
+from tests.experiments.fake_training import at, config, study_of
+from tests.record.test_record import DATA
+from tests.slurm.test_launching import wait_until
+from tst_study.data import run_data
+from tst_study.experiments.launcher import Options
+from tst_study.experiments.local.queue import launch
+run_data.fingerprints = lambda config: DATA
+study = at(study_of(config("seconds_60", "execution.device=" + sys.argv[2])), Path(sys.argv[1]))
+if __name__ == "__main__":
+    launch(study, Options(), target=fake_training.run)
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_runs_end_with_a_launcher_that_is_killed(tmp_path: Path, device: str) -> None:
+    """After a checkpoint, whether they were forked from the server or spawned."""
+    root, script = tmp_path / "runs", tmp_path / "launcher.py"
+    script.write_text(LAUNCHER)
+    launcher = subprocess.Popen([sys.executable, script, root, device], env=WITH_TESTS)
+    wait_until(lambda: any(root.glob("*/checkpoints/*")))
+    launcher.kill()
+    launcher.wait()
+    (folder,) = root.glob("seconds_60-*")
+    wait_until(lambda: not run_lock.is_held(folder))
+    assert status(root, "seconds_60")["message"].startswith("SIGTERM at step ")
 
 
 @pytest.mark.parametrize("verb", [cli.submit, cli.retry])

@@ -10,7 +10,7 @@ import pytest
 from tst_study.config.phase_plan import plan_phases
 from tst_study.cost.compute import count_parameters
 from tst_study.errors import UserError
-from tst_study.experiments.plan.layouts import memory_by_part
+from tst_study.experiments.plan.layouts import Allocation, memory_by_part
 from tst_study.experiments.studies.catalogue import load
 from tst_study.experiments.study import Study
 
@@ -47,18 +47,27 @@ def test_both_runs_are_one_model_with_two_corpora_in_equal_parts(paper: Study) -
     assert baseline.optimizer == superposed.optimizer
 
 
-@pytest.mark.parametrize("gigabytes", [141.0, 192.0])
-def test_it_fits_sixty_four_gpus_without_recomputing(paper: Study, gigabytes: float) -> None:
-    text = "\n".join(memory_by_part(paper.runs(None), 64, gigabytes))  # type: ignore[arg-type]
+@pytest.mark.parametrize("gpus", [64, 512])
+@pytest.mark.parametrize(
+    ("device", "memory", "micro_batch"), [("H100", 80, 1), ("H200", 141, 2), ("B200", 180, 2)]
+)
+def test_it_fits_every_device_with_its_largest_micro_batch_and_without_recomputing(
+    paper: Study, gpus: int, device: str, memory: int, micro_batch: int
+) -> None:
+    given = Allocation(gpus, on_gpu=True, memory=memory * 10**9, device=device)
+    text = "\n".join(memory_by_part(paper.runs(None), given))  # type: ignore[arg-type]
     assert "10,489,144,832 parameters, 1,429,448,192 of them active" in text
-    assert "expert 8, data 64, distributed optimizer" in text
+    layout = f"expert 8, data {gpus}, distributed optimizer, micro-batch {micro_batch}"
+    assert layout in text
     assert "does not fit" not in text
+    assert f"at the data sheets' rates of {device}, 8 a node" in text
     assert "Tensor sizes that divide it: 1, 2, 4; pipeline stages: those that divide 32" in text
 
 
 def test_gpus_that_the_layout_cannot_use_are_refused(paper: Study) -> None:
+    given = Allocation(48, on_gpu=True, memory=141 * 10**9)
     with pytest.raises(UserError, match="does not divide"):
-        memory_by_part(paper.runs(None), 48, 141.0)  # type: ignore[arg-type]
+        memory_by_part(paper.runs(None), given)  # type: ignore[arg-type]
 
 
 def test_twins_keep_the_structure() -> None:

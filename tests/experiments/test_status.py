@@ -19,7 +19,7 @@ from tests.examples import example
 from tests.record.test_record import evaluation, open_run
 from tst_study.config.schema import to_toml
 from tst_study.errors import UserError
-from tst_study.experiments.launcher import Job, the_only_submitter
+from tst_study.experiments.launcher import Job, submission_lock
 from tst_study.experiments.local.progress import shown, time_left
 from tst_study.experiments.local.queue import Queue
 from tst_study.experiments.plan.planned_run import PlannedRun
@@ -68,7 +68,7 @@ def test_a_file_system_without_locks_is_named(
     said = r"cannot be locked \(Function not implemented\); .*-o flock\), or choose a folder"
     with (
         pytest.raises(UserError, match=f"{tmp_path}/.submit.lock: {said}"),
-        the_only_submitter(tmp_path),
+        submission_lock(tmp_path),
     ):
         pass
     assert train_rank(example(), tmp_path, 0) == Exit.FAILED

@@ -23,7 +23,7 @@ from tst_study.experiments.studies import catalogue, data_constrained
 from tst_study.experiments.studies.scales import FINEWEB_EDU, SCALES, scale_of
 
 PUBLISHED = Path(__file__).parents[2] / "analysis" / "published"
-OTHERS = ("laptop", "gate", "mixture-10b-a1b", "optimizers", "what-does-the-work")
+OTHERS = ("laptop", "gate", "mixture-10b-a1b", "optimizers", "what-does-the-work", "tuned")
 FIXED = [name for name in catalogue.STUDIES if name not in OTHERS]
 Row = dict[str, str]
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from tests.experiments import fake_training
+from tests.experiments.fake_training import at, config, study_of
 from tests.experiments.test_trunks import begin, one, planner
 from tests.input.answers import answer, refusal
 from tests.record.test_record import DATA, evaluation, metrics, open_run
@@ -18,12 +23,18 @@ from tst_study.config.schema import to_toml
 from tst_study.data import run_data
 from tst_study.errors import UserError
 from tst_study.experiments import cli
+from tst_study.experiments.launcher import Options
+from tst_study.experiments.local import queue as local_queue
+from tst_study.experiments.local.queue import launch
 from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.run_process import write_config
 from tst_study.experiments.slurm.code_copy import keep_code
 from tst_study.experiments.state.clean import delete, not_needed
 from tst_study.experiments.state.collect import collect, keep
 from tst_study.experiments.state.jobs import cancel_runs, log_tails
+from tst_study.experiments.state.status import of_folder, rows_of, stopped
 from tst_study.experiments.studies.catalogue import folder_of, load
+from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 
 
@@ -47,6 +58,44 @@ def test_collect_writes_tables_and_names_what_is_missing(tmp_path: Path) -> None
     collected = json.loads((tmp_path / "report" / "collected.json").read_text())
     assert collected == {"over": ["a"], "missing": {"b": "failed disk full"}}
     assert (tmp_path / "report" / "report.html").exists()
+
+
+def test_a_damaged_run_is_one_row_and_all_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a full disk leaves it, or a machine that has lost its power."""
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
+    monkeypatch.setattr(
+        local_queue, "_context", lambda _: multiprocessing.get_context("forkserver")
+    )
+    configs = [config(name, f"seed={n}") for n, name in enumerate(("bad", "fail", "good"))]
+    study = at(study_of(*configs), tmp_path)
+    bad, fail, good = Planner(study).decided()
+    for run in (bad, fail):
+        write_config(run.config, run.folder)
+        writer = open_run(run.folder, f"name={run.config.name}", f"seed={run.config.seed}")
+        writer.status("running", 3)
+    (bad.folder / "run.json").write_bytes(b"")
+    damage = f"{bad.folder}/run.json: not JSON"
+    with run_lock.hold(bad.folder), run_lock.hold(fail.folder):
+        rows = {row.run_id: row for row in rows_of(study)}
+        assert rows[bad.run_id].message.startswith(damage)
+        states = [rows[run.run_id].state for run in (bad, fail, good)]
+        assert states == ["damaged", "running", "waiting"]
+        asked: list[tuple[int, int]] = []
+        with monkeypatch.context() as patch:
+            patch.setattr("os.kill", lambda *words: asked.append(words))
+            assert set(cancel_runs(tmp_path, "")) == {bad.run_id, fail.run_id}
+        assert asked == [(os.getpid(), signal.SIGTERM)] * 2
+    assert f"=== {bad.run_id}: damaged {damage}" in "\n".join(log_tails(tmp_path, "", 9))
+    assert not_needed(tmp_path) == []
+    assert f"  {bad.run_id}: damaged {damage}" in "\n".join(collect(tmp_path))
+    assert stopped(of_folder(tmp_path), "")(bad)
+    queue = launch(study, Options(), target=fake_training.run)
+    assert {run.run_id for run in queue.over.values()} == {good.run_id}
+    why = {run.run_id: why for run, why in queue.failed.values()}
+    assert why[bad.run_id].startswith(damage)
+    assert why[fail.run_id] == "corpus: too short; give more text"
 
 
 def test_a_study_of_one_s_own_goes_by_its_name(
@@ -145,7 +194,7 @@ def test_a_pattern_that_names_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_plan_for_programs_has_numbers(tmp_path: Path) -> None:
     told = json.loads(answer(["plan", "laptop", "--scale", "smoke", "--json"], tmp_path).out)
-    assert len(told["runs"]) == 8
+    assert len(told["runs"]) == 10
     for run in told["runs"]:
         assert run["flops"] > 1e9
         assert (run["steps"], run["state"], run["wall_seconds"]) == (300, "waiting", None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import tomllib
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, cast
+from threading import Thread
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
@@ -18,6 +21,7 @@ from typer.testing import CliRunner
 
 from tests.huggingface.trained import BYTES, KINDS, train_and_export
 from tests.tiny_runs import run
+from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.command_line import program
 from tst_study.config.schema import Config
@@ -29,10 +33,11 @@ from tst_study.huggingface import export as export_module
 from tst_study.huggingface.export import export
 from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tokenizer_files import plain, tokenizer_of_run
+from tst_study.model.initialization import shards
 from tst_study.model.megatron_patches import cuda_means_cpu
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
-from tst_study.superposition.method import NEXT_TOKEN
+from tst_study.superposition.steps import NEXT_TOKEN
 
 pytest.importorskip("safetensors", reason="exports need tst-study[export]")
 transformers = pytest.importorskip("transformers", reason="exports need tst-study[export]")
@@ -119,6 +124,18 @@ def test_a_large_model_is_split_over_files_and_is_the_same_model(
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_the_users_umask_says_who_may_read_an_export(
+    llama: tuple[Path, Path], tmp_path: Path, umask: int, mode: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        export(open_run(llama[0]), tmp_path / "to", None)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "to").iterdir()} == {mode}
+
+
 def test_bfloat16_stays_bfloat16(documents: Path, tmp_path: Path) -> None:
     _, folder = train_and_export(documents, tmp_path, "numerics.dtype=bfloat16")
     assert {entry.get("dtype") for entry in header(folder).values()} == {None, "BF16"}
@@ -201,10 +218,70 @@ def test_the_hub_reads_the_fields_of_the_card(llama: tuple[Path, Path], tmp_path
     assert (data.library_name, data.pipeline_tag) == ("transformers", "text-generation")
 
 
+def test_what_was_measured_is_in_the_model_index(llama: tuple[Path, Path]) -> None:
+    from huggingface_hub import ModelCard
+
+    final = run_record.read(llama[0]).evals[-1]
+    results = ModelCard.load(llama[1] / "README.md").data.eval_results
+    found = {one.metric_type: (one.dataset_name, one.metric_value) for one in results}
+    assert found == {
+        name: (final["eval_set"], final[name]) for name in ("nats_per_token", "bits_per_byte")
+    }
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub's interface as an upload needs; every file comes inside the commit."""
+
+    files: ClassVar[dict[str, bytes]] = {}
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        answer: dict[str, Any] = {"errors": [], "warnings": []}
+        if self.path == "/api/repos/create":
+            answer = {"url": f"http://{self.headers['Host']}/me/mine"}
+        elif "/preupload/" in self.path:
+            names = [file["path"] for file in json.loads(content)["files"]]
+            modes = [{"path": name, "uploadMode": "regular"} for name in names]
+            answer = {"files": [{**mode, "shouldIgnore": False} for mode in modes]}
+        elif "/commit/" in self.path:
+            for line in map(json.loads, content.splitlines()):
+                if line["key"] == "file":
+                    self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            answer = {
+                "commitUrl": f"http://{self.headers['Host']}/me/mine/commit/1",
+                "commitOid": "1",
+            }
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+def test_an_export_is_pushed_file_by_file(
+    llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    Thread(target=server.serve_forever, daemon=True).start()
+    hub = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub)
+    monkeypatch.setenv("HF_TOKEN", "none")
+    made = tmp_path / "made"
+    said = tst_study("export", llama[0], "--to", made, "--push", "me/mine")
+    server.shutdown()
+    assert Hub.files == {path.name: path.read_bytes() for path in made.iterdir()}
+    assert "model.safetensors" in Hub.files
+    assert said.splitlines()[1] == f"uploaded to {hub}/me/mine"
+    server.server_close()
+    with pytest.raises(UserError, match=r"--push me/mine: .*made is whole: log in with `hf auth"):
+        export_module.push(made, "me/mine")
+
+
 def test_a_dataset_that_was_streamed_is_on_the_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its id on the hub, which here is a folder: `datasets` looks there first."""
+    """Its id on the hub is a folder here, where `datasets` looks first."""
     from huggingface_hub import ModelCard
 
     rows = tmp_path / "acme" / "stories" / "train.jsonl"
@@ -268,7 +345,7 @@ def test_no_text_of_a_record_is_more_than_text_in_the_card(llama: tuple[Path, Pa
 
 
 def text_and_block(card: str) -> tuple[str, str]:
-    """Of a card: all but the configuration, and the configuration."""
+    """Split a card into all but the configuration, and the configuration."""
     lines = card.splitlines()
     start = lines.index("```toml")
     end = lines.index("```", start)
@@ -372,7 +449,7 @@ def test_what_a_tokenizer_does_beside_splitting_is_left_out(tmp_path: Path) -> N
 def test_a_stock_megatron_model_loads_the_other_form(
     documents: Path, tmp_path: Path, kind: str
 ) -> None:
-    """By Megatron's own layer specification, without any of our layers."""
+    """The stock model has Megatron's own layer specification and none of our layers."""
     run(documents, tmp_path / "run", *BYTES, *KINDS[kind])
     opened = open_run(tmp_path / "run")
     made = export(opened, tmp_path / "megatron", None, form="megatron")
@@ -382,9 +459,9 @@ def test_a_stock_megatron_model_loads_the_other_form(
         stock = stock_megatron_model(trained.config, opened.config).eval()
         state = stock.sharded_state_dict()
         wanted = {name: value for name, value in state.items() if "_extra_state" not in name}
-        loaded = dist_checkpointing.load(
-            wanted, str(made), validate_access_integrity=False, strict="raise_all"
-        )
+        # Megatron 0.19's own comparison of the names fails with torch 2.15.
+        assert {shard.key for shard in shards(stock)} == {*CheckpointReader(made).names}
+        loaded = dist_checkpointing.load(wanted, str(made), validate_access_integrity=False)
         stock.load_state_dict(loaded, strict=False)
         mask = torch.ones(1, 1, 8, 8, dtype=torch.bool).triu(1)
         found = stock(ids, torch.arange(8).expand(2, -1), mask)
@@ -413,7 +490,7 @@ def stock_megatron_model(transformer: Any, config: Config) -> Any:
 
 
 def tst_study(*arguments: str | Path) -> str:
-    """What the command prints. Raises whatever it raises."""
+    """Run a command and return what it prints. Raises whatever it raises."""
     result = CliRunner().invoke(program(), [str(part) for part in arguments])
     if result.exception is not None:
         raise result.exception

@@ -71,7 +71,11 @@ PROFILES = [
     ("mfu = 2.0", "mfu: "),
     ("x = [", "not valid TOML: "),
     (f"parallel = {'[' * 20_000}", "not valid TOML: "),
-    ('setup = ["module load cuda\\nsource env"]', "give each as a string of its own"),
+    ('setup = ["module load cuda\\nsource env"]', "give each line as a string of its own"),
+    ('container = "env\\ntouch x"', "container: 'env\\ntouch x': holds a line break"),
+    ('mail = "me@example.org\\u001b[2J"', "mail: "),
+    ('sbatch = {mem = "0\\n#SBATCH --wrap=x"}', "holds a line break"),
+    ("[resources]\nmemory_gb = 1e-9", "resources.memory_gb: "),
     ("[resources]\ntime = '99999999999999999999'", "resources.time: "),
 ]  # fmt: skip
 

@@ -26,7 +26,6 @@ STAGES = ("execution.parallel.pipeline=2", "model.tied_embeddings=true")
 DISPATCHER = MoEAlltoAllTokenDispatcher
 NEEDED: dict[tuple[Any, str], tuple[int, tuple[str, ...], tuple[int, ...]]] = {
     (torch.cuda, "current_device"): (1, (), (0, 16)),
-    (torch.cuda, "synchronize"): (1, ("schedule.stop_after=2",), (0, 16)),
     (torch.cuda, "current_stream"): (2, (), (0, 19)),
     (DISPATCHER, "cuda_dtoh_stream"): (2, EXPERTS, (0, 16)),
     (DISPATCHER, "_maybe_dtoh_and_synchronize"): (2, EXPERTS, (0, 16)),

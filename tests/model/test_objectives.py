@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from tests.layouts import standing_still
 from tests.superposition.naive import multi_hot_loop
 from tests.tiny_runs import VOCABULARY, built, randomize_norms, run, tiny
+from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Experts
 from tst_study.data.run_data import open_stream
-from tst_study.model.model import Targets, superposition_objective
+from tst_study.model.model import Targets
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.record.reader import read
-from tst_study.superposition.losses import SET_LOSSES
-from tst_study.superposition.method import NEXT_TOKEN
+from tst_study.superposition import BAG_LOSS_KINDS
+from tst_study.superposition.steps import NEXT_TOKEN
 from tst_study.train import train
 
 MODES = ("full", "input_only", "output_only")
@@ -46,7 +47,7 @@ def test_loss_and_gradients_are_those_of_a_plain_computation(
     words: Path, overrides: tuple[str, ...]
 ) -> None:
     config = tiny(words, *overrides, "model.initial_deviation=0.2")
-    objective = superposition_objective(config.superposition)
+    objective = plan_phases(config).objective(0)
     generator = torch.Generator().manual_seed(0)
     shape = (3, 6 * objective.stride)
     ids = torch.randint(VOCABULARY, shape, generator=generator)
@@ -126,7 +127,7 @@ def router_losses(weight: torch.Tensor, experts: Experts, x: torch.Tensor) -> to
     return experts.balance_loss * torch.stack(balance).mean() + experts.router_z_loss * z
 
 
-@pytest.mark.parametrize("kind", SET_LOSSES)
+@pytest.mark.parametrize("kind", BAG_LOSS_KINDS[1:])
 def test_the_other_bag_losses_train_under_a_name_of_their_own(
     words: Path, tmp_path: Path, kind: str
 ) -> None:

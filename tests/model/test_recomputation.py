@@ -18,7 +18,7 @@ from tst_study.config.schema import Config
 from tst_study.model.layers import compile_layers
 from tst_study.parallel.forward_backward import micro_batches
 from tst_study.parallel.process_groups import process_groups
-from tst_study.superposition.method import NEXT_TOKEN
+from tst_study.superposition.steps import NEXT_TOKEN
 
 
 def recomputing(model: dict[str, Any], recompute: str, sequences: int, length: int) -> Config:

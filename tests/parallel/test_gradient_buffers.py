@@ -11,7 +11,7 @@ from tst_study.config.schema import Config, Parallel
 from tst_study.model.model import Targets
 from tst_study.parallel.forward_backward import MicroBatch, forward_backward
 from tst_study.parallel.gradient_buffers import GradientBuffers
-from tst_study.superposition.method import NEXT_TOKEN
+from tst_study.superposition.steps import NEXT_TOKEN
 
 IN_BUFFERS = Parallel(optimizer="distributed")
 

@@ -17,14 +17,15 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.parallel.test_parallel_layouts import EXPERT, SEQUENCE
 from tests.tiny_runs import tiny
+from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.model.initialization import shards
-from tst_study.model.model import empty_model, superposition_objective
+from tst_study.model.model import empty_model
 from tst_study.parallel import process_groups as process_groups_module
 from tst_study.parallel.forward_backward import micro_batches
 from tst_study.parallel.process_groups import process_groups
 from tst_study.superposition import BAG_LOSS_KINDS, linear_loss
-from tst_study.superposition.method import NEXT_TOKEN
+from tst_study.superposition.steps import NEXT_TOKEN
 
 META = torch.device("meta")
 
@@ -77,7 +78,7 @@ def test_no_tensor_of_a_step_is_left_on_the_host(
     with as_rank(0, ranks, config), FakeTensorMode():
         model = empty_model(config)
         model.compiled_loss = True
-        for objective in (superposition_objective(config.superposition), NEXT_TOKEN):
+        for objective in (plan_phases(config).objective(0), NEXT_TOKEN):
             shape = 2, 2, 8 * objective.stride
             ids, labels = torch.zeros(*shape, dtype=torch.int64, device=META)
             counts = objective.count_targets(labels)
@@ -96,7 +97,10 @@ def test_no_communicator_is_made_before_it_is_used(monkeypatch: pytest.MonkeyPat
     """A device bound to the world would have NCCL split it at once for each of its groups."""
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(dist, "init_process_group", lambda **settings: asked.append(settings))
-    process_groups_module._join(torch.device("cuda", 0), timedelta(seconds=1))
-    (settings,) = asked
-    assert settings["backend"] == "nccl"
-    assert settings.get("device_id") is None
+    device = torch.device("cuda", 0)
+    for ranks in (2, 1):
+        monkeypatch.setenv("WORLD_SIZE", str(ranks))
+        process_groups_module._join(device, timedelta(seconds=1))
+    assert [settings["backend"] for settings in asked] == ["nccl"] * 2
+    # A rank that is alone has one communicator, and NCCL warns where it has to guess the device.
+    assert [settings["device_id"] for settings in asked] == [None, device]

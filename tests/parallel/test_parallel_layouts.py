@@ -48,6 +48,11 @@ ROUTED = (*MIXTURE, "model.experts.router_z_loss=0.01")
 # Each stands also for its parts: what is wrong with TP2 is wrong with TP2 DP2.
 CASES = {
     "dense PP2 in micro-batches": ((), 2, (*PIPELINE, "execution.micro_batch=1")),
+    "dense PP2, three layers and one with the head": (
+        ("model.layers=4", "model.vocabulary_size=512"),
+        2,
+        PIPELINE,
+    ),
     "dense DP2 overlapped": ((), 2, OVERLAP),
     "dense DP2 distributed weights overlapped": ((), 2, WEIGHTS),
     "dense TP2 DP2": ((), 4, TENSOR),

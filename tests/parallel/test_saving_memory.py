@@ -73,7 +73,7 @@ def test_saving_and_loading_take_what_the_plan_says_and_hardly_more_than_trainin
     planned = estimate_memory(config, 4).checkpoint
     found = run_ranks(4, peaks, config, tmp_path, timeout=120.0)
     for trained, saved, loaded in found:
-        assert max(saved, loaded) <= min(planned, 1.15 * trained)
+        assert max(saved, loaded) <= min(1.01 * planned, 1.15 * trained)
     assert max(loaded for _, _, loaded in found) >= 0.9 * planned
     # What was loaded is what was saved.
     assert_same_tensors(*(tensors_of(checkpoint_place(tmp_path, step)) for step in (1, 2)))

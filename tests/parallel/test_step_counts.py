@@ -27,8 +27,10 @@ from torch.utils._pytree import tree_leaves
 
 from tests.distributed import run_ranks
 from tst_study import train
+from tst_study.bookkeeping import Bookkeeper
 from tst_study.config import schema as config
 from tst_study.config.schema import Config
+from tst_study.cost.traffic import count_traffic
 
 aten = torch.ops.aten
 SIZED_BY_NUMBERS = {
@@ -61,6 +63,8 @@ class Counts:
     """By the function that waits."""
     messages: Counter[str] = field(default_factory=Counter)
     """By kind; none where a rank is alone in its group."""
+    sent: float = 0.0
+    """Bytes to other ranks, by the shortest rings."""
 
 
 @contextmanager
@@ -104,11 +108,17 @@ class _Operations(TorchDispatchMode):
         return operation(*args, **(kwargs or {}))
 
     def _note_message(self, name: str, args: Any) -> None:
-        group = next(x for x in tree_leaves(args) if isinstance(x, torch.ScriptObject))
-        if dist.ProcessGroup.unbox(group).size() == 1:
+        script = next(x for x in tree_leaves(args) if isinstance(x, torch.ScriptObject))
+        ranks = dist.ProcessGroup.unbox(script).size()
+        if ranks == 1:
             return
         kind = next(kind for start, kind in KINDS.items() if name.strip("_").startswith(start))
         self.counts.messages[kind] += 1
+        # An all-to-all brings other numbers of bytes than it sends: output, then input.
+        tensors = args[1] if kind == "all-to-all" else args
+        size = max(x.nbytes for x in tree_leaves(tensors) if isinstance(x, Tensor))
+        parts = {"all-reduce": 2 * (ranks - 1), "send": ranks, "receive": 0}
+        self.counts.sent += size * parts.get(kind, ranks - 1) / ranks
 
 
 class _Functions(TorchFunctionMode):
@@ -194,15 +204,15 @@ def _run_counted(config: Config, folder: Path) -> list[Counts]:
     """Train on this rank: of every step, and of the last row of the log."""
     counted: list[tuple[str, Counts]] = []
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("step", "log_loss"):
-            patch.setattr(train._Trainer, name, _watched(name, counted))
-        patch.setattr(train._Trainer, "evaluate", lambda *unused: True)
+        for owner, name in ((train.Trainer, "step"), (Bookkeeper, "log_loss")):
+            patch.setattr(owner, name, _watched(owner, name, counted))
+        patch.setattr(Bookkeeper, "evaluate", lambda *unused: True)
         train.train(config, folder, progress=False)
     return [counts for name, counts in counted if name == "step"] + [counted[-1][1]]
 
 
-def _watched(name: str, counted: list[tuple[str, Counts]]) -> Any:
-    method = getattr(train._Trainer, name)
+def _watched(owner: type, name: str, counted: list[tuple[str, Counts]]) -> Any:
+    method = getattr(owner, name)
 
     def watched(*args: Any, **named: Any) -> Any:
         with counting() as counts:
@@ -248,6 +258,15 @@ def test_the_host_waits_only_for_the_sizes_of_messages_to_experts(
     for *steps, log in counted(name):
         assert [step.waits.total() for step in steps[1:]] == [expected] * 3
         assert log.waits.total() == (3 if "expert" in name else 2)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_ranks_send_the_bytes_that_a_plan_counts(counted: Counted, words: Path, name: str) -> None:
+    ranks, config = of_layout(name, words)
+    planned = count_traffic(config, ranks, per_node=ranks)
+    sent = sum(steps[RECOVERING].sent for steps in counted(name)) / ranks
+    assert sent == pytest.approx(planned.node, rel=0.05, abs=2e4)
+    assert planned.network == 0
 
 
 def test_what_waits_is_seen_wherever_it_is() -> None:

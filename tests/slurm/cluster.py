@@ -87,9 +87,9 @@ class Cluster:
         for process in _processes_of(self.folder, node):
             _signal(process, signal.SIGKILL)
 
-    def kill_tasks(self, job: str, of: bytes = b"") -> int:
-        """SIGKILL what a job `123_4` runs, or of it what has such words in its command line;
-        returns how many processes that were."""
+    def kill_tasks(self, job: str, of: bytes = b"", but: bytes = b"\0none\0") -> int:
+        """SIGKILL what a job `123_4` runs, or those of its processes whose command lines hold one
+        text and not another; returns how many processes that were."""
         array, _, place = job.partition("_")
         wanted = {f"SLURM_ARRAY_JOB_ID={array}".encode(), f"SLURM_ARRAY_TASK_ID={place}".encode()}
         killed = 0
@@ -97,7 +97,7 @@ class Cluster:
             with suppress(OSError):
                 variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
                 words = Path(f"/proc/{process}/cmdline").read_bytes()
-                if wanted <= set(variables) and of in words:
+                if wanted <= set(variables) and of in words and but not in words:
                     os.kill(process, signal.SIGKILL)
                     killed += 1
         return killed

@@ -127,19 +127,6 @@ def test_studies_of_one_name_in_two_checkouts_do_not_wait_for_each_other(tmp_pat
         wait_for_end(root)
 
 
-@fake
-def test_a_line_of_set_up_that_fails_ends_the_job_and_is_named(tmp_path: Path) -> None:
-    study = seeded("a")
-    for how in ({"modules": ("cuda/99",)}, {"setup": ("true", "source /no/such/environment")}):
-        submit(study, tmp_path, profile(**how))
-        wait_for_end(tmp_path)
-        row = the_row(study, tmp_path)
-        assert row.state == "failed"
-        line = "module load cuda/99" if "modules" in how else "source /no/such/environment"
-        assert row.message.endswith(f"set-up failed: {line}")
-    assert launches(tmp_path) == {}
-
-
 def test_a_job_with_gpus_does_not_train_without_one(words: Path, tmp_path: Path) -> None:
     """The cluster's GPUs are pretended: a driver that is not there."""
     study = Study("real", "test", "Real", "", {}, lambda results: [tiny(words, "name=gpu")])

@@ -27,9 +27,10 @@ from tests.slurm.test_launching import (
 from tests.slurm.test_submitters import FORK, slow_sbatch
 from tst_study.experiments.launcher import Options
 from tst_study.experiments.slurm import submission
-from tst_study.experiments.slurm.handing_over import submit_to_slurm
+from tst_study.experiments.slurm.commands import SlurmError
 from tst_study.experiments.slurm.launcher import Slurm
 from tst_study.experiments.slurm.profile import Resources, SmallJob
+from tst_study.experiments.slurm.submit import submit_to_slurm
 from tst_study.experiments.state.clean import delete, not_needed
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.experiments.state.status import stopped
@@ -62,13 +63,15 @@ def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(
 
 
 def test_a_job_after_all_others_collects_whatever_came_of_them(tmp_path: Path) -> None:
-    """Refused at first, it is made up by the next submission, although there is nothing left to
-    train; but once, as long as nothing else has ended."""
+    """Refused, it stops the submission before anything is queued. Left out, it is made up by the
+    next submission, although nothing is left to train; but once, as long as nothing else has
+    ended."""
     study = seeded("a", "fail")
     nowhere = profile(small=SmallJob(partition="nowhere"))
-    refused = submit_to_slurm(at(study, tmp_path), nowhere, Options())
-    assert not refused.follow_ups
-    assert "refused: collect: sbatch: " in "\n".join(refused.lines())
+    with pytest.raises(SlurmError, match="the job that collects the study: sbatch: "):
+        submit_to_slurm(at(study, tmp_path), nowhere, Options())
+    assert not submission.all_of(tmp_path)
+    submit(study, tmp_path)
     wait_for_end(tmp_path)
     only_new = submit_to_slurm(at(study, tmp_path), profile(), Options(only_new=True))
     assert (only_new.new, [*only_new.follow_ups]) == ([], ["collect"])

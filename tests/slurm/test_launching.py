@@ -14,9 +14,10 @@ from tests.slurm.conftest import profile
 from tst_study.experiments.launcher import Options
 from tst_study.experiments.slurm import submission
 from tst_study.experiments.slurm.commands import call
-from tst_study.experiments.slurm.handing_over import Submitted, submit_to_slurm
 from tst_study.experiments.slurm.jobs import in_the_queue
+from tst_study.experiments.slurm.launcher import Slurm
 from tst_study.experiments.slurm.profile import Profile, Resources
+from tst_study.experiments.slurm.submit import Submitted, submit_to_slurm
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.experiments.state.status import StatusRow, rows_of
 from tst_study.experiments.study import Study
@@ -129,8 +130,11 @@ def test_a_thousand_runs_are_one_call_of_sbatch(
 
 
 def test_jobs_run_the_copy_of_the_code_that_was_submitted(tmp_path: Path) -> None:
-    """Whatever is edited in the checkout while they wait."""
-    submit(seeded("a"), tmp_path)
-    wait_for_end(tmp_path)
-    (row,) = run_record.read(next(tmp_path.glob("a-*"))).segments
-    assert row["package"].startswith(f"{tmp_path}/code/")
+    """Whatever is edited in the checkout while they wait; and a folder's name is no pattern."""
+    root = tmp_path / "100%a of %j"
+    submit(seeded("a"), root)
+    wait_for_end(root)
+    (run,) = root.glob("a-*")
+    (row,) = run_record.read(run).segments
+    assert row["package"].startswith(f"{root}/code/")
+    assert all(path.exists() for path in Slurm(Options()).logs(root, run.name))

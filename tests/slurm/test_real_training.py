@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,9 @@ import pytest
 from tests.slurm.cluster import Cluster
 from tests.slurm.test_launching import ROOT, rows, submit, wait_for_end, wait_until
 from tests.tiny_runs import assert_same_run, logged_step, run, tiny
+from tst_study.data.manifest import read_manifest
+from tst_study.data.preparation.prepare import merge, prepare
+from tst_study.data.preparation.request import Request
 from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
@@ -112,3 +117,29 @@ def test_a_study_from_text_to_report(cluster: Cluster, tmp_path: Path) -> None:
     cleaned = tst_study("clean", *study, "--yes", cwd=tmp_path).stdout
     assert "nothing forks from this trunk any more" in cleaned
     assert tst_study("status", *study, cwd=tmp_path).stdout.splitlines()[0] == ended.splitlines()[0]
+
+
+def test_the_array_of_the_documents_prepares_what_one_process_prepares(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """`docs/data.md` with other names, 4 shards and without the hours."""
+    (line,) = re.findall("^sbatch .*", (ROOT / "docs" / "data.md").read_text(), re.MULTILINE)
+    for ours, here in {
+        "=1-64 ": "=1-4 ",
+        "_ID/64": "_ID/4",
+        " --cpus-per-task=8 --time=8:00:00": "",
+        '"texts/*.jsonl.zst"': "text.jsonl",
+        "--tokenizer tokenizer.json": "--tokenizer bpe:300",
+        "tst-study data": f"{sys.executable} -m tst_study data",
+    }.items():
+        assert ours in line
+        line = line.replace(ours, here)
+    texts = [f"Text {k} of some that are {'very ' * (k % 50)}short." for k in range(20_000)]
+    with open(tmp_path / "text.jsonl", "w") as file:
+        file.writelines(f'{{"text": "{text}"}}\n' for text in texts)
+    done = subprocess.run(shlex.split(line), cwd=tmp_path, capture_output=True, text=True)
+    logs = [path.read_text() for path in tmp_path.glob("slurm-*.out")]
+    assert (done.returncode, len(logs)) == (0, 4), (done.stderr, logs)
+    request = Request([str(tmp_path / "text.jsonl")], "bpe:300")
+    prepare(request, tmp_path / "alone", progress=False)
+    assert merge(tmp_path / "prepared" / "mine") == read_manifest(tmp_path / "alone")

@@ -25,7 +25,7 @@ from tests.slurm.test_launching import (
     wait_until,
 )
 from tst_study.data import run_data
-from tst_study.experiments.slurm.jobs import Launch, launches_of, remark
+from tst_study.experiments.slurm.launch import Launch, launches_of, remark
 from tst_study.experiments.slurm.profile import Resources
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.record import reader as run_record
@@ -137,7 +137,7 @@ def test_the_limit_ends_no_run_whose_ranks_do_not_obey(
     wait_for_end(timed)
     first, second, *_ = resumed_from(timed, name)
     noted = after_the_first_launch(timed, name, tmp_path, trained=True)
-    assert (first, second, state(timed, name)) == (None, int(noted.checkpoint), "done")
+    assert (first, second, state(timed, name)) == (None, int(noted.after), "done")
     assert noted.outcome == "limit"
     assert f"stopped by the limit, resumed from step {second}" in remark(tmp_path)
 
@@ -150,6 +150,28 @@ def test_a_start_up_longer_than_the_time_is_no_crash_of_a_node(
     noted = after_the_first_launch(timed, name, tmp_path, trained=False)
     assert (noted.outcome, state(timed, name)) == ("early", "done")
     assert f"a start-up of {noted.words}: more time in [resources]" in remark(tmp_path)
+
+
+def test_a_file_system_that_is_away_costs_a_launch_and_the_reason_is_kept(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    root, away = tmp_path / "runs", tmp_path / "away"
+    submit(seeded("seconds_10"), root)
+    wait_until(lambda: is_training(root, "seconds_10"))
+    root.rename(away)
+    time.sleep(20.0)
+    away.rename(root)
+    (folder,) = root.glob("seconds_10-*")
+    wait_until(lambda: bool(launches_of(folder)))
+    assert (
+        "cannot be written (No such file or directory)" in run_state(root, "seconds_10")["message"]
+    )
+    assert "crashed 1 times" in remark(folder)
+    wait_for_end(root)
+    first, second = resumed_from(root, "seconds_10")
+    assert (first, state(root, "seconds_10")) == (None, "done")
+    assert second
+    assert second >= 5
 
 
 @pytest.mark.parametrize("name", ["seconds_8", "deaf_2", "slow_40"])

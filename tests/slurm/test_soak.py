@@ -18,8 +18,8 @@ from tst_study.config.schema import Config
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Options
 from tst_study.experiments.plan.planner import Planner
-from tst_study.experiments.slurm.handing_over import submit_to_slurm
 from tst_study.experiments.slurm.profile import Profile, Resources
+from tst_study.experiments.slurm.submit import submit_to_slurm
 from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 
@@ -28,8 +28,9 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 RUNS, RATIOS = 40, (0.2, 0.3, 0.4, 0.5)
 SETTINGS = ("schedule.steps=200", "execution.log_every=20", "execution.checkpoint_every=20")
 MINUTES = 60
-TASKS = (b"-m\0experiments.slurm.task", b"slurm_script")
-"""Ranks with their srun; the batch script."""
+LAUNCH = b"-m\0tst_study.experiments.slurm.launch"
+TASKS = ((b"-m\0tst_study.experiments.slurm.task", LAUNCH), (LAUNCH,))
+"""Ranks with their srun; the process that has started them."""
 
 
 def settings_of(seed: int, ratio: float | None) -> tuple[str, ...]:
@@ -82,7 +83,7 @@ class Soak:
     def kill_a_task(self) -> bool:
         running = self.cluster.run("squeue", "-h", "--states=RUNNING", "-o%F_%K").split()
         words = self.dice.choice(TASKS)
-        return bool(running) and self.cluster.kill_tasks(self.dice.choice(running), words) > 0
+        return bool(running) and self.cluster.kill_tasks(self.dice.choice(running), *words) > 0
 
     def kill_a_node(self) -> bool:
         """Its daemon alone: the jobs on it live on, and are told to another one seconds later."""

@@ -118,7 +118,7 @@ def test_without_locks_singleton_and_the_run_lock_keep_two_submitters_apart(
 ) -> None:
     """A file system on which the study's lock does not reach the other login node."""
     monkeypatch.setattr("fcntl.flock", lambda *arguments: None)
-    monkeypatch.setattr("tst_study.experiments.slurm.handing_over.known_jobs", lambda root: {})
+    monkeypatch.setattr("tst_study.experiments.slurm.submit.known_jobs", lambda root: {})
     for _ in range(2):
         assert len(submit(seeded(*NAMES), tmp_path).new) == 3
     wait_for_end(tmp_path)

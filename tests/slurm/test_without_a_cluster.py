@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -13,17 +14,18 @@ from typing import Any
 import pytest
 
 from tests.examples import example
+from tests.experiments.fake_training import at, config, study_of
 from tests.input.answers import answer
 from tests.slurm.test_launching import wait_until
 from tst_study.errors import UserError
-from tst_study.experiments.launcher import Options, the_only_submitter
-from tst_study.experiments.plan.planned_run import PlannedRun
+from tst_study.experiments.launcher import Options, submission_lock
+from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import write_config
-from tst_study.experiments.slurm import batch_script, code_copy, submission
+from tst_study.experiments.slurm import code_copy, commands, submission
 from tst_study.experiments.slurm.batch_script import array_script
 from tst_study.experiments.slurm.code_copy import keep_code
 from tst_study.experiments.slurm.commands import SlurmError
-from tst_study.experiments.slurm.handing_over import short_times
+from tst_study.experiments.slurm.launch import remark
 from tst_study.experiments.slurm.launcher import Slurm
 from tst_study.experiments.slurm.profile import Profile, Resources, load_profile
 from tst_study.experiments.slurm.submission import Submission
@@ -32,6 +34,8 @@ from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.record.writer import mark
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -53,7 +57,7 @@ def test_a_second_submitter_says_that_it_waits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def submit() -> None:
-        with the_only_submitter(tmp_path):
+        with submission_lock(tmp_path):
             print("my turn")
 
     second, said = Thread(target=submit), ""
@@ -63,7 +67,7 @@ def test_a_second_submitter_says_that_it_waits(
         said += capsys.readouterr().err
         return said == f"{tmp_path}: another command submits or cleans it; waiting\n"
 
-    with the_only_submitter(tmp_path):
+    with submission_lock(tmp_path):
         second.start()
         wait_until(waits)
         assert second.is_alive()
@@ -77,7 +81,7 @@ def submitted(root: Path, programs: Path) -> Submission:
     one = submission.new(root, "", ["a-01230123"], keep_code(root))
     (root / one.runs[0] / "job").mkdir(parents=True)
     write_config(example(), root / one.runs[0])
-    with the_only_submitter(root) as lock:
+    with submission_lock(root) as lock:
         assert submission.submit(one, root, "", lock) == "12"
     return one
 
@@ -119,51 +123,118 @@ def test_bytes_that_are_no_text_hide_no_job(tmp_path: Path, programs: Path) -> N
     assert [job.state for job in Slurm(Options()).jobs(tmp_path).values()] == ["running"]
 
 
-AROUND = Path(batch_script.__file__).with_name("launch.sh")
+RUN = "a-01230123"
+NODE = {"SLURMD_NODENAME": "n1", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_NUM_NODES": "1"}
+JOB = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0", "SLURM_JOB_PARTITION": "main"}
 
 
-def around(run: Path, programs: Path, shell: str) -> subprocess.CompletedProcess[str]:
-    """Lines of a batch script, after `launch.sh` was sourced; requeueing ends nothing here."""
+def launched(
+    root: Path, programs: Path, srun: str = "", **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """A launch by the batch script as it is; the controller ends a job that it requeues."""
+    one = submission.new(root, "", [RUN], ROOT)
+    one.folder(root).mkdir(parents=True)
+    (one.folder(root) / submission.RUNS).write_text(f"{RUN}\n")
+    write_config(example(), root / RUN)
     says(programs / "squeue", "echo RUNNING")
-    says(programs / "scontrol", f"echo $* >>'{run.parent}/asked'")
-    says(programs / "sleep", "")
-    words = f'TST_RUN="{run}" TST_RETRIES=1 SLURMD_NODENAME=n1\nSLURM_JOB_NUM_NODES=1\n'
-    words += f"SLURM_JOB_ID=7 SLURM_JOB_NODELIST=n1\nsource {shlex.quote(str(AROUND))}\n"
-    words += f"tst_begin\n{shell}\n"
-    return subprocess.run(["bash", "-c", words], capture_output=True, text=True)
+    says(programs / "scontrol", f"echo $* >>'{root}/asked'; kill -TERM $PPID")
+    says(programs / "srun", f"cd {root / RUN}; {srun}")
+    script = array_script(one, root, Profile(retries=1, **how), Resources())
+    return subprocess.run(
+        ["bash", "-c", script], env=os.environ | NODE | JOB, capture_output=True, text=True
+    )
 
 
-def told(run: Path) -> tuple[str, str]:
-    status = run_record.read_status(run)
+def told(root: Path) -> tuple[str, str]:
+    status = run_record.read_status(root / RUN)
     assert status is not None
     return status["state"], status["message"]
 
 
-def test_a_set_up_that_fails_is_the_runs_last_word(tmp_path: Path, programs: Path) -> None:
-    run = tmp_path / "a-01230123"
-    run.mkdir()
-    mark(run, example(), "preempted", "SIGUSR2 at step 500")
-    around(run, programs, """tst_stop 'module load cuda/12 | tee "/dev/null" && true'""")
-    said = "set-up failed: module load cuda/12 | tee  /dev/null     true"
-    assert told(run) == ("failed", said)
-    mark(run, example(), "done", "")
-    around(run, programs, "tst_stop x")
-    assert told(run) == ("done", "")
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            'load "cuda/12" | grep x || false',
+            'load "cuda/12" | grep x || false',
+        ),
+        ("exit 0", "it ended early: a line of setup, or what it sources, calls exit"),
+    ],
+)
+def test_a_set_up_that_fails_is_the_runs_last_word(
+    tmp_path: Path, programs: Path, line: str, said: str
+) -> None:
+    (tmp_path / RUN).mkdir()
+    mark(tmp_path / RUN, example(), "preempted", "SIGUSR2 at step 500")
+    assert launched(tmp_path, programs, modules=("cuda/99",)).returncode == 1
+    assert told(tmp_path) == ("failed", "set-up failed: module load cuda/99")
+    assert launched(tmp_path, programs, "touch trained", setup=("true", line)).returncode == 1
+    assert told(tmp_path) == ("failed", f"set-up failed: {said}")
+    assert remark(tmp_path / RUN) == f"set-up failed: {said}"
+    mark(tmp_path / RUN, example(), "done", "")
+    launched(tmp_path, programs, "touch trained", setup=("true", line))
+    assert told(tmp_path) == ("done", "")
+    assert not (tmp_path / RUN / "trained").exists()
+
+
+ENDS = [
+    ("echo 0 >job/ended", 0, None),
+    ("echo 1 >job/ended; exit 1", 1, None),
+    ("echo 69 >job/ended; exit 69", 69, "69 0 0 - status 69"),
+    ("echo 75 >job/ended; exit 75", 69, "75 0 0 - status 75"),
+    ("echo 69 >job/ended; echo srun: error: n1: task 1: Killed >&2; exit 137", 69,
+     "crash 0 0 n1 n1: task 1: Killed"),
+    ("echo 'srun: error: n1: task 0: User defined signal 2' >&2; exit 140", 69, "early 0 0 - 0 s"),
+    ("exit 3", 69, "crash 0 0 n1 status 3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("srun", "status", "noted"), ENDS, ids=range(len(ENDS)))
+def test_how_the_ranks_end_decides_what_becomes_of_the_job(
+    tmp_path: Path, programs: Path, srun: str, status: int, noted: str | None
+) -> None:
+    done = launched(tmp_path, programs, srun)
+    assert done.returncode == status, done.stderr
+    if noted is None:
+        assert not (tmp_path / "asked").exists()
+        return
+    assert (tmp_path / "asked").read_text() == "requeue 7_0\n"
+    (line,) = (tmp_path / RUN / "job" / "launches").read_text().splitlines()
+    assert line.partition(" ")[2] == noted
 
 
 def test_launches_that_cannot_be_counted_are_not_made_again(tmp_path: Path, programs: Path) -> None:
     """As on a full disk, on which no crash leaves a line."""
-    run = tmp_path / "a-01230123"
-    (run / "job" / "launches").mkdir(parents=True)
-    done = around(run, programs, "touch $TST_RUN/job/srun.txt; tst_end 1")
+    noted = tmp_path / RUN / "job" / "launches"
+    noted.mkdir(parents=True)
+    done = launched(tmp_path, programs, "exit 1")
     assert done.returncode == 1
-    assert "cannot be written; submit again to go on" in done.stderr
+    assert "cannot be written" in done.stderr
+    assert "submit again to go on" in done.stderr
     assert not (tmp_path / "asked").exists()
-    (run / "job" / "launches").rmdir()
+    noted.rmdir()
     for _ in range(2):
-        around(run, programs, "touch $TST_RUN/job/srun.txt; tst_told=1; tst_end 1")
+        launched(tmp_path, programs, "exit 1")
     assert (tmp_path / "asked").read_text().count("requeue 7") == 1
-    assert told(run)[1].startswith("given up: launches in a row without a new checkpoint: 2")
+    assert told(tmp_path)[1].startswith("given up: launches in a row without a new checkpoint: 2")
+
+
+def test_a_file_system_that_is_away_for_a_while_costs_a_launch(
+    tmp_path: Path, programs: Path
+) -> None:
+    away = f"cd {tmp_path}; mv {RUN} away; (sleep 3; mv away {RUN}) >&- 2>&- & exit 1"
+    assert launched(tmp_path, programs, away).returncode == 69
+    assert (tmp_path / "asked").read_text() == "requeue 7_0\n"
+    assert remark(tmp_path / RUN) == "crashed 1 times, last status 1"
+
+
+def test_where_the_submitting_python_is_missing_a_run_is_trained_and_not_requeued(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    done = launched(tmp_path, programs, "exit 69")
+    assert done.returncode == 69
+    assert "/nowhere/python, which submitted this job, is not on n1: nothing" in done.stderr
 
 
 def one_submission(root: Path) -> Submission:
@@ -182,12 +253,12 @@ IN_IMAGE = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())} pyth
         ({"python": "python"}, "python -P", IN_IMAGE),
         ({"container": "apptainer exec x.sif", "python": "python"}, IN_IMAGE, "--gpu"),
         ({"srun": ("--container-image=x.sqsh",), "python": "python"}, IN_IMAGE, "--gpu"),
-        ({"sbatch": {"mail-user": "gpu-team@example.org"}}, "mail-user", '" --gpu '),
-        ({"sbatch": {"gres": "lustre"}}, "--gres=lustre", '" --gpu '),
-        ({"sbatch": {"gpus": False}}, "srun", '" --gpu '),
-        ({"sbatch": {"gres": "gpu:a100:2"}}, '" --gpu ', IN_IMAGE),
-        ({"sbatch": {"tres_per_node": "gres/gpu:1"}}, '" --gpu ', IN_IMAGE),
-        ({"sbatch": {"gpus": 4}}, '" --gpu ', IN_IMAGE),
+        ({"sbatch": {"mail-user": "gpu-team@example.org"}}, "mail-user", '" --gpu\n'),
+        ({"sbatch": {"gres": "lustre"}}, "--gres=lustre", '" --gpu\n'),
+        ({"sbatch": {"gpus": False}}, "srun", '" --gpu\n'),
+        ({"sbatch": {"gres": "gpu:a100:2"}}, '" --gpu\n', IN_IMAGE),
+        ({"sbatch": {"tres_per_node": "gres/gpu:1"}}, '" --gpu\n', IN_IMAGE),
+        ({"sbatch": {"gpus": 4}}, '" --gpu\n', IN_IMAGE),
     ],
 )
 def test_what_a_profile_says_stands_in_the_script_which_is_bash(
@@ -256,7 +327,7 @@ def test_a_dry_run_shows_arrays_and_the_first_script_and_leaves_nothing(
     said = answer(words, tmp_path)
     assert (said.status, said.err) == (0, "")
     sizes = [int(n) for n in re.findall(r"^array\d: runs: (\d+); each: nodes: 1", said.out, re.M)]
-    assert (sum(sizes), max(sizes)) == (8, 3)
+    assert (sum(sizes), max(sizes)) == (10, 3)
     assert "#SBATCH --array=0-2%3" in said.out
     assert [path.name for path in tmp_path.iterdir() if path != programs] == ["slurm.toml"]
     says(programs / "sbatch", '[ "$1" != --test-only ] || { echo no such account >&2; exit 1; }')
@@ -264,21 +335,90 @@ def test_a_dry_run_shows_arrays_and_the_first_script_and_leaves_nothing(
     assert (said.status, said.err) == (2, "error: sbatch: no such account\n")
 
 
-def test_a_layout_is_refused_before_hours_of_preparing(tmp_path: Path, programs: Path) -> None:
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        ('setup = ["true", "load (cuda"]', "setup = 'load (cuda': bash cannot read it (line 2: "),
+        ('setup = ["export A=b \\\\"]', "bash cannot read it"),
+        ("max_array = 5000", "max_array = 5000: the cluster takes arrays of at most 1001 runs"),
+        ('[small]\npartition = "nowhere"', "the job that collects the study: sbatch: "),
+    ],
+)
+@pytest.mark.parametrize("dry", [False, True])
+@pytest.mark.usefixtures("without_data")
+def test_what_slurm_would_refuse_is_refused_before_anything_is_queued(
+    tmp_path: Path, programs: Path, profile: str, said: str, dry: bool
+) -> None:
     site(programs)
-    (tmp_path / "slurm.toml").write_text("[resources]\ntasks_per_node = 3\n")
-    said = answer(["submit", "laptop", "--scale", "smoke", "--launcher", "slurm"], tmp_path)
+    nowhere = "--partition=nowhere"
+    says(
+        programs / "sbatch",
+        f'[ "$1" = --version ] || ! cat $2 | grep -e {nowhere} >&2 && echo 12',
+    )
+    (tmp_path / "slurm.toml").write_text(profile)
+    options, root = Options(profile=tmp_path / "slurm.toml", dry=dry), tmp_path / "runs"
+    with pytest.raises(UserError, match=re.escape(said)):
+        Slurm(options).submit(at(study_of(config("a")), root))
+    assert not list(root.glob("slurm/*"))
+
+
+@pytest.mark.usefixtures("without_data")
+def test_a_damaged_run_is_not_submitted_and_all_others_are(
+    tmp_path: Path, programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site(programs)
+    says(programs / "sbatch", "echo 12")
+    study = at(study_of(config("a"), config("b", "seed=2")), tmp_path / "runs")
+    bad, good = Planner(study).decided()
+    bad.folder.mkdir(parents=True)
+    (bad.folder / "run.json").touch()
+    (tmp_path / "slurm.toml").touch()
+    assert Slurm(Options(profile=tmp_path / "slurm.toml")).submit(study) == 1
+    said = capsys.readouterr().out
+    assert "1 submitted in 1 arrays" in said
+    assert f"not submitted: {bad.run_id}: {bad.folder}/run.json: not JSON" in said
+    (array, _) = submission.all_of(study.folder)
+    assert array.runs == (good.run_id,)
+
+
+def test_a_full_queue_is_not_taken_for_a_controller_that_is_down(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "SECONDS", 0.5)
+    says(programs / "sbatch", "echo unable to accept job, sleeping and retrying. >&2; exec sleep 9")
+    with pytest.raises(SlurmError, match=r"no answer in 0.5 s; it waits: unable to accept job"):
+        commands.call("sbatch")
+    says(programs / "sbatch", "exec sleep 9")
+    with pytest.raises(SlurmError, match=r"no answer in 0.5 s; is slurmctld up\?"):
+        commands.call("sbatch")
+
+
+def test_a_percent_sign_in_a_folder_is_no_pattern_of_slurms(tmp_path: Path, programs: Path) -> None:
+    root = tmp_path / "%t of %j"
+    script = array_script(one_submission(root), root, Profile(), Resources())
+    outputs = re.findall(r"--output[= ]'([^']*)'", script)
+    assert len(outputs) == 2
+    assert all("/%%t of %%j/" in output and "/%A_%a_" in output for output in outputs)
+
+
+@pytest.mark.parametrize(
+    ("study", "profile", "reason"),
+    [
+        ("laptop --scale smoke", "[resources]\ntasks_per_node = 3", "on 3 ranks"),
+        (
+            "mixture-10b-a1b --scale paper",
+            'device = "L4"\n[resources]\nnodes = 8\ntasks_per_node = 8\ngpus_per_node = 8',
+            "of a GPU's 24.0 GB",
+        ),
+    ],
+)
+def test_a_layout_is_refused_before_hours_of_preparing(
+    tmp_path: Path, programs: Path, study: str, profile: str, reason: str
+) -> None:
+    site(programs)
+    (tmp_path / "slurm.toml").write_text(f"{profile}\n")
+    said = answer(["submit", *study.split(), "--launcher", "slurm"], tmp_path)
     assert said.status == 2
-    assert "cannot be trained on 3 ranks" in said.err
+    assert "cannot be trained on" in said.err
+    assert reason in said.err
     assert not (tmp_path / "prepared").exists()
-
-
-def test_a_time_shorter_than_the_last_start_up_is_warned_of(tmp_path: Path) -> None:
-    run = PlannedRun(example("name=a"), "0" * 64, tmp_path / "a-01230123")
-    (run.folder / "job").mkdir(parents=True)
-    (run.folder / "job" / "launches").write_text("1 early 0 0 - 700 s\n1 69 0 5 - -\n")
-    short, enough = (Profile(resources=Resources(time=time)) for time in ("16", "17"))
-    (said,) = short_times([run], short)
-    assert "700 s" in said
-    assert "time = '16'" in said
-    assert short_times([run], enough) == []

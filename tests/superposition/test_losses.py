@@ -1,3 +1,5 @@
+from dataclasses import dataclass
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,10 +14,14 @@ from tests.superposition.naive import (
 )
 from tst_study.superposition import (
     BAG_LOSS_KINDS,
+    BagLoss,
+    Superposition,
     bag_loss,
     count_valid_targets,
     offset_weights,
 )
+from tst_study.superposition.loss_kinds import LOSSES, MultiHot, loss_of
+from tst_study.superposition.losses import Bags
 from tst_study.superposition.weighting import NAMED_WEIGHTINGS
 
 
@@ -223,12 +229,44 @@ def test_smoothing_is_that_of_cross_entropy_for_each_target(bag_size):
         F.cross_entropy(logits.flatten(0, 1), targets[..., i].flatten(), label_smoothing=0.3)
         for i in range(bag_size)
     ]
-    actual = bag_loss(logits, labels, bag_size, label_smoothing=0.3)
+    actual = bag_loss(logits, labels, bag_size, kind=MultiHot(label_smoothing=0.3), inplace=True)
     assert_same_value_and_grad(actual, torch.stack(losses).mean(), logits, 1e-12)
 
 
-@pytest.mark.parametrize("options", [{"kind": "hinge"}, {"inplace": True}])
-def test_smoothing_is_refused_where_it_has_no_meaning(options):
-    logits, labels = problem(2)
-    with pytest.raises(ValueError, match=r"label_smoothing = 0\.1"):
-        bag_loss(logits, labels, 2, label_smoothing=0.1, **options)
+@dataclass(frozen=True)
+class Focal(BagLoss):
+    """A loss of someone else: multi-hot, with a parameter, and with weights."""
+
+    gamma: float = 2.0
+    takes_weights = True
+
+    def __call__(self, bags: Bags) -> torch.Tensor:
+        log_probabilities = bags.log_probabilities()
+        return bags.mean(-((1 - log_probabilities.exp()) ** self.gamma) * log_probabilities)
+
+
+def test_a_loss_is_a_class_with_its_parameters_and_takes_weights_and_repeats(monkeypatch):
+    logits, labels = problem(3, ignored=0.2)
+    targets, weights = targets_of_labels(labels, 3, 3), offset_weights("power_law", 3)
+    total = 0.0
+    for i, weight in enumerate(weights):
+        valid = targets[..., i] != IGNORE
+        p = logits.softmax(dim=-1)[valid].gather(1, targets[..., i][valid][:, None])
+        total = total + weight * (-((1 - p) ** 0.5) * p.log()).mean() / sum(weights)
+    loss = bag_loss(logits, labels, 3, kind=Focal(gamma=0.5), weighting="power_law")
+    assert_same_value_and_grad(loss, total, logits, 1e-11)
+    with pytest.raises(ValueError, match=r"loss kind 'focal' is unknown: use one of mce, sum"):
+        loss_of({"kind": "focal", "gamma": 0.5})
+    monkeypatch.setitem(LOSSES, "focal", Focal)
+    assert loss_of({"kind": "focal", "gamma": 0.5}) == Focal(0.5)
+    with pytest.raises(ValueError, match=r"no parameter alpha = 1: use numbers for gamma"):
+        loss_of({"kind": "focal", "alpha": 1})
+    tst = Superposition(3, 0.5, 4, loss_kind=Focal(0.5), weighting="power_law")
+    assert torch.equal(tst.loss(logits, labels, 0), loss)
+    assert tst.objective(0).name == "bag_focal"
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.0])
+def test_smoothing_leaves_the_target_a_weight(value):
+    with pytest.raises(ValueError, match="label_smoothing = "):
+        MultiHot(label_smoothing=value)

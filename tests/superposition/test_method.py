@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import warnings
+from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
@@ -84,35 +88,126 @@ def test_micro_batches_add_up_with_the_counts_of_the_step() -> None:
     torch.testing.assert_close(sum(parts), method.loss(logits, labels, 0))
 
 
-@pytest.mark.parametrize(("by", "line"), [(0, "tokens themselves: shift"), (4, "shifted by 4: ")])
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("without_a_target", [0, 9])
-def test_labels_that_are_not_shifted_by_one_are_refused(
-    by: int, line: str, without_a_target: int
+@pytest.mark.parametrize("by", [0, 2, 4, 7])
+def test_labels_that_are_not_shifted_by_one_are_refused_by_their_shift(
+    by: int, without_a_target: int, compiled: bool
 ) -> None:
     """Hugging Face's convention, where the model shifts its inputs; and the next bag by hand."""
-    tokens = text(POSITIONS * 4 + 4)
-    method, table = tst(), nn.Embedding(WORDS, WORDS)
-    for right in (1, by):
-        hidden = method.embed(table, tokens[:, : POSITIONS * 4], 0)
-        labels = tokens[:, right : right + POSITIONS * 4].clone()
+    tokens, table = text(POSITIONS * 4 + 7), nn.Embedding(WORDS, WORDS)
+
+    def loss(method: Superposition, shift: int) -> Tensor:
+        labels = tokens[:, shift : shift + POSITIONS * 4].clone()
         labels[:, :without_a_target] = -100
-        if right == 1:
-            method.loss(hidden, labels, 0)
-            continue
-        with pytest.raises(ValueError, match=line):
-            method.loss(hidden, labels, 0)
+        hidden = method.embed(table, tokens[:, : POSITIONS * 4], 0)
+        return method.loss(hidden, labels, 0)
+
+    run = torch.compile(loss, backend="eager") if compiled else loss
+    run(tst(), 1)
+    line = f"shifted by {by}: shift" if by else "tokens themselves: shift"
+    with pytest.raises(ValueError, match=line):
+        run(tst(), by)
+    torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("length", [POSITIONS, POSITIONS * 4])
-def test_a_loader_that_reads_the_same_in_both_phases_is_refused_at_the_switch(length: int) -> None:
-    method, table = tst(), nn.Embedding(WORDS, 8)
-    tokens = text(4 * length)[:, : 4 * length]
-    for step in range(5):
-        method.embed(table, tokens, step)
-    with pytest.raises(
-        ValueError, match=r"before the switch .* raw_length\(step, L\) ids, 4 times"
-    ):
-        method.embed(table, tokens, 5)
+def test_weights_that_change_are_arguments_of_compiled_code() -> None:
+    graphs = 0
+
+    def counted(module: Any, inputs: Any) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return module
+
+    for weighting in (((1.0, 1.0, 1.0, 1.0), (1.0, 0.0, 0.0, 0.0)), lambda i: (1.0, i, 0.0, 1.0)):
+        graphs, method, table = 0, deepcopy(tst(weighting=weighting)), nn.Embedding(WORDS, WORDS)
+
+        def loss(tokens: Tensor, step: int, own: Superposition = method) -> Tensor:
+            return own.loss(own.embed(table, tokens[:, :-1], step), tokens[:, 1:], step)  # noqa: B023
+
+        compiled = torch.compile(loss, backend=counted, fullgraph=True)
+        for step in range(STEPS):
+            tokens = text(method.raw_length(step, POSITIONS))
+            torch.testing.assert_close(
+                compiled(tokens, step), loss(tokens, step, tst(weighting=weighting))
+            )
+        assert graphs <= 3
+        torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("settings", "lengths", "refused_at"),
+    [
+        ({}, [24, 24, 24], 2),  # a loader that reads as much before the switch as after it
+        ({"positions": 24}, [24, 24, 24], 0),
+        ({"positions": 6}, [24, 24, 6], None),
+        ({}, [24, 20, 6], 1),
+        ({"positions": "any"}, [24, 20, 7], None),
+        ({"equal_raw_length": True, "positions": 24}, [24, 24, 24], None),
+        ({"equal_raw_length": True}, [24, 24, 6], 2),
+        ({"mode": "output_only"}, [6, 6, 6], None),
+    ],
+)
+def test_a_loader_that_does_not_fit_is_refused_when_that_can_be_seen(
+    settings: dict[str, object], lengths: list[int], refused_at: int | None
+) -> None:
+    method, table = tst(**settings), nn.Embedding(WORDS, 8)
+    for place, (step, length) in enumerate(zip((0, 4, 5), lengths, strict=True)):
+        if place == refused_at:
+            with pytest.raises(
+                ValueError, match=r"positions at step ., not .* raw_length\(step, L\)"
+            ):
+                method.embed(table, text(length)[:, :-1], step)
+            return
+        method.embed(table, text(length)[:, :-1], step)
+        if isinstance(method.positions, int):
+            assert method.raw_length(step) == length
+
+
+def test_steps_beyond_the_end_are_next_token_steps_and_warn_once() -> None:
+    """litgpt fetches one batch more than it trains on, nanoGPT trains `max_iters + 1` steps."""
+    method, table, tokens = tst(), nn.Embedding(WORDS, WORDS), text(POSITIONS)
+    assert method.raw_length(STEPS, POSITIONS) == POSITIONS  # a batch fetched early is no step
+    with pytest.warns(UserWarning, match="step 10 lies beyond the 10 steps"):
+        hidden = method.embed(table, tokens[:, :-1], STEPS)
+    with warnings.catch_warnings(action="error"):
+        loss = method.loss(hidden, tokens[:, 1:], STEPS)
+        method.embed(table, tokens[:, :-1], STEPS + 1)
+    assert torch.equal(
+        loss, F.cross_entropy(table(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    )
+
+
+def test_evaluation_mode_embeds_tokens_and_has_no_bag_loss() -> None:
+    method, table, tokens = tst(mode="output_only"), nn.Embedding(WORDS, WORDS).eval(), text(7)
+    assert torch.equal(method.embed(table, tokens[:, :-1], 0), table(tokens[:, :-1]))
+    with pytest.raises(ValueError, match="evaluation mode: methods are compared by next-token"):
+        method.loss(table(tokens[:, :-1]), tokens[:, 1:], 0)
+
+
+def test_a_resumed_run_goes_on_at_its_step_with_its_settings() -> None:
+    method, table = tst(weighting=[[1, 1, 1, 1], [1, 0, 0, 0]]), nn.Embedding(WORDS, 8)
+    for _ in range(7):
+        method.embed(table, text(method.raw_length(method.step, POSITIONS))[:, :-1])
+        method.advance()
+    state = json.loads(json.dumps(method.state_dict()))
+    resumed = tst(weighting=((1, 1, 1, 1), (1, 0, 0, 0)))
+    resumed.load_state_dict(state)
+    assert resumed.step == 7
+    with pytest.raises(ValueError, match="step = 0, but the run was resumed at step 7"):
+        resumed.embed(table, text(POSITIONS)[:, :-1], 0)
+    with pytest.raises(ValueError, match="steps = 20, but the checkpoint's run has 10: resume"):
+        tst(steps=20).load_state_dict(state)
+
+
+def test_bags_of_one_token_have_the_bits_of_float32_logits() -> None:
+    """A model in pure bfloat16 that takes the cross-entropy in bfloat16 rounds its loss."""
+    tokens, logits = text(64), torch.randn(2, 64, WORDS).bfloat16().requires_grad_()
+    loss = tst(bag_size=1).loss(logits, tokens[:, 1:], 0)
+    wide = F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+    assert torch.equal(loss, wide)
+    (ours,), (theirs,) = (torch.autograd.grad(x, logits) for x in (loss, wide))
+    assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +217,7 @@ def test_a_loader_that_reads_the_same_in_both_phases_is_refused_at_the_switch(le
         (lambda m, e, t: m.embed(e, t[:, :-1], 0), r"must be \(batch, l · 4\)"),
         (lambda m, e, t: m.embed(e, t[:, :0], 0), r"must be \(batch, l · 4\)"),
         (lambda m, e, t: m.embed(e, t.to(torch.uint16), 0), r"tokens are torch\.uint16"),
-        (lambda m, e, t: m.embed(e, t, STEPS), "step = 10 lies outside 0 … 9"),
+        (lambda m, e, t: m.embed(e, t, -1), "step = -1: steps count from 0"),
         (lambda m, e, t: m.loss(m.embed(e, t, 0), t.where(t > 3, -1), 0), "mark positions without"),
         (lambda m, e, t: m.loss(m.embed(e, t, 0)[:, 1:], t + 1, 0), "logits must be"),
         (

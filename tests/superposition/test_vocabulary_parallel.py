@@ -15,8 +15,7 @@ CASES = [
     (3, {"weighting": "first_token"}),
     (4, {"stride": 1}),
     (4, {"inplace": True}),
-    (1, {"label_smoothing": 0.2}),
-    (4, {"label_smoothing": 0.2}),
+    *((size, {"kind": {"kind": "mce", "label_smoothing": 0.2}}) for size in (1, 4)),
 ]
 
 

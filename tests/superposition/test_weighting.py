@@ -45,8 +45,6 @@ def test_only_the_multi_hot_loss_takes_weights():
     check_loss_kind("mce", "power_law")
     with pytest.raises(ValueError, match="sum_to_one"):
         check_loss_kind("sum_to_one", "power_law")
-    with pytest.raises(ValueError, match="'focal' is unknown"):
-        check_loss_kind("focal")
 
 
 def test_rows_of_weights_lie_evenly_over_the_phase_with_straight_lines_between_them():

@@ -44,10 +44,10 @@ def slow_disk(patch: pytest.MonkeyPatch, wait: Callable[[], None]) -> None:
     """A thread that writes a rank's files calls `wait` first."""
     write = checkpoint_writer._write
 
-    def write_late(*arguments: Any) -> None:
+    def write_late(*arguments: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():
             wait()
-        write(*arguments)
+        return write(*arguments)
 
     patch.setattr(checkpoint_writer, "_write", write_late)
 

@@ -9,11 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.tiny_runs import logged_step, tiny
 from tst_study.config.schema import to_toml
 from tst_study.process.rank_environment import (
+    DUMPS,
     ON_GPUS,
     adopt_slurm_ranks,
     prepare_for_gpus,
@@ -121,8 +123,13 @@ def test_one_ctrl_c_stops_all_ranks_with_a_checkpoint(running: Running) -> None:
     assert list((folder / "checkpoints").glob("step-*"))
 
 
-def test_ranks_do_not_outlive_their_launcher(running: Running) -> None:
+def test_ranks_listen_on_the_loopback_alone_and_do_not_outlive_their_launcher(
+    running: Running,
+) -> None:
     folder, launcher = running
+    ranks = psutil.Process(launcher.pid).children()
+    doors = [door for rank in ranks for door in rank.net_connections() if door.status == "LISTEN"]
+    assert {door.laddr.ip for door in doors} == {"127.0.0.1"}
     launcher.kill()
     # Both pipes are at their end once every rank is gone.
     assert "preempted" not in launcher.communicate(timeout=60)[0]
@@ -171,4 +178,5 @@ def test_one_task_or_torchrun_inside_slurm_is_left_alone(change: dict[str, str])
 def test_what_gpus_need_of_the_environment_is_set_but_what_is_there_stays() -> None:
     environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
     prepare_for_gpus(environment)
+    assert environment.pop(DUMPS).startswith(f"{Path.home()}/")  # where nobody else plants a link
     assert environment == {**ON_GPUS, "CUDA_DEVICE_MAX_CONNECTIONS": "8"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.tiny_runs import assert_same_run, run, tiny
-from tst_study import train
+from tst_study import batches, train
 from tst_study.data.token_stream import TokenStream
 from tst_study.errors import UserError
 from tst_study.parallel.optimizer import ModelOptimizer
@@ -20,7 +20,7 @@ from tst_study.record.reader import read
 @pytest.fixture
 def _ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """On processors, too, though without pinned memory."""
-    monkeypatch.setattr(train, "_reads_ahead", lambda device: True)
+    monkeypatch.setattr(batches, "_reads_ahead", lambda device: True)
 
 
 def readers() -> list[str]:

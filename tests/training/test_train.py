@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.tiny_runs import MIXTURE, MUON, VOCABULARY, run, tiny
-from tst_study import train
+from tst_study import bookkeeping, train
 from tst_study.config.phase_plan import learning_rate_factor, plan_phases
 from tst_study.cost.compute import count_flops
 from tst_study.dry_run import check_start
@@ -160,7 +160,7 @@ def test_the_first_row_tells_of_it_and_its_steps_are_timed_without_it(
     monkeypatch.setattr(
         train, "compile_layers", lambda layers: compile_layers(layers, slow_backend)
     )
-    monkeypatch.setattr(train._Trainer, "evaluate", lambda *unused: True)
+    monkeypatch.setattr(bookkeeping.Bookkeeper, "evaluate", lambda *unused: True)
     began = time.perf_counter()
     record = run(words, tmp_path, "execution.compile=true", "schedule.steps=4")
     seconds = time.perf_counter() - began

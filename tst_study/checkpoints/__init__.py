@@ -1,2 +1,2 @@
-"""Checkpoints: where they lie (`places`), how they are written while a run trains (`checkpoint`,
-`writer`), and read without Megatron (`reader`, `pickles`) to be used or forked (`trained_run`)."""
+"""Checkpoints: their paths (`places`), saving and resuming a run (`checkpoint`), their files
+(`writer`, `reader`, `pickles`), and using a run's checkpoint elsewhere (`trained_run`)."""

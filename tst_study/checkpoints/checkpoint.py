@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,17 +16,7 @@ import torch.distributed as dist
 import tst_study.model  # noqa: F401  # before megatron.core, which it prepares
 
 # isort: split
-from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
-from megatron.core.dist_checkpointing.serialization import (
-    get_default_load_sharded_strategy,
-    get_default_save_sharded_strategy,
-)
-from megatron.core.dist_checkpointing.strategies.fully_parallel import (
-    FullyParallelLoadStrategyWrapper,
-    FullyParallelSaveStrategyWrapper,
-)
-from torch.distributed.checkpoint.api import CheckpointException
 
 from tst_study.atomic_files import FULL
 from tst_study.checkpoints.pickles import read_description, reason_of
@@ -39,16 +28,18 @@ from tst_study.checkpoints.places import (
     digests_of,
     write_digests,
 )
-from tst_study.checkpoints.writer import FilesBeingWritten, plan_save
+from tst_study.checkpoints.reader import CheckpointReader
+from tst_study.checkpoints.writer import (
+    COMMON,
+    FilesBeingWritten,
+    shards_of,
+    write_common,
+)
 from tst_study.errors import UserError
-from tst_study.model.megatron_patches import cuda_means_cpu
 from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.optimizer import ModelOptimizer
 
 PARTIAL = "partial-"
-
-# Damaged files fail in more ways than a list could name; torch's own exception is no `Exception`.
-FAILURES = (Exception, CheckpointException)
 
 
 class Checkpoints:
@@ -66,13 +57,13 @@ class Checkpoints:
         self.keep = keep
         self.keep_steps = keep_steps
         self.damaged: list[str] = []
-        """Those that `load_last` has passed over, and why."""
+        """The checkpoints that `load_last` has passed over, each with the reason."""
         self._begun: tuple[int, FilesBeingWritten] | None = None
 
     def save(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer, common: dict[str, Any]
     ) -> None:
-        """`begin` and `finish`."""
+        """Write a checkpoint and wait for it: `begin`, then `finish`."""
         self.begin(step, model, optimizer, common, while_training=False)
         self.finish()
 
@@ -85,7 +76,7 @@ class Checkpoints:
         *,
         while_training: bool,
     ) -> None:
-        """Plan a save of the state as it is, once the save before is finished; all ranks together.
+        """Begin to save the present state, after the save before is finished; all ranks together.
 
         `common` is rank 0's: counters and whatever else is small. `while_training`: a thread
         writes a copy, so that the state may change before `finish`; else `finish` writes.
@@ -98,16 +89,13 @@ class Checkpoints:
                 beside.mkdir(parents=True)
             dist.barrier()
             model_state = _weights(model)
-            state = {
-                "model": model_state,
-                "optimizer": optimizer.sharded_state_dict(model_state),
-                "common": {**common, "step": step, "random_state": torch.get_rng_state()},
-            }
-            shared = _by_data_ranks(
-                FullyParallelSaveStrategyWrapper, get_default_save_sharded_strategy()
-            )
-            plan = plan_save(state, beside, shared)
-            self._begun = step, FilesBeingWritten(plan, beside, while_training=while_training)
+            state = optimizer.sharded_state_dict(model_state)
+            shards = shards_of({"model": model_state, "optimizer": state["tensors"]})
+            if dist.get_rank() == 0:
+                common = {**common, "step": step, "random_state": torch.get_rng_state()}
+                del state["tensors"]
+                write_common(beside, {"optimizer": state, "common": common})
+            self._begun = step, FilesBeingWritten(shards, beside, while_training=while_training)
 
     @property
     def writing(self) -> bool:
@@ -115,7 +103,7 @@ class Checkpoints:
         return self._begun is not None and not self._begun[1].done
 
     def finish(self) -> int | None:
-        """Bring the save that has begun, once it is whole, into its place; all ranks together.
+        """Wait for the save that has begun, and move it into its place; all ranks together.
 
         Returns its step, or None where none has begun. Raises `UserError` where it cannot be
         written; earlier checkpoints stay.
@@ -125,13 +113,10 @@ class Checkpoints:
         (step, files), self._begun = self._begun, None
         place, first = checkpoint_place(self.run, step), dist.get_rank() == 0
         with self._refused_in_one_line(step) as beside:
-            digests = _from_all_ranks(files.finish())
+            digests = files.finish()
             if first:
-                described = [
-                    path.name for path in beside.iterdir() if not path.name.startswith("__")
-                ]
-                digests.append(digests_of(beside, described))
-                write_digests(beside, {name: one for part in digests for name, one in part.items()})
+                described = {path.name for path in beside.iterdir()} - digests.keys()
+                write_digests(beside, digests | digests_of(beside, described))
                 if place.exists():  # a launch that was killed after its rename saves the step again
                     shutil.rmtree(place)
                 _sync(*beside.iterdir(), beside)
@@ -150,16 +135,16 @@ class Checkpoints:
 
     @contextmanager
     def _refused_in_one_line(self, step: int) -> Iterator[Path]:
-        """Gives the folder in which a save lies until it is whole; a failure removes it."""
+        """Yield the folder in which a save lies until it is whole; a failure removes it."""
         place = checkpoint_place(self.run, step)
         beside = self.folder / f"{PARTIAL}{place.name}"
         try:
             yield beside
-        except FAILURES as error:
-            reason = _refusal(self.folder) or _reason(error)  # before there is space again
+        except Exception as error:
+            reason = _reason(error)
             if dist.get_rank() == 0:
                 shutil.rmtree(beside, ignore_errors=True)
-            # Of another rank's error, or one of Megatron's threads, there are the words alone.
+            # Of another rank's error there are the words alone.
             full = any(os.strerror(number) in reason for number in FULL)
             raise UserError(
                 f"{place}: cannot be written ({reason}); {'free some space' if full else 'mend it'}"
@@ -200,12 +185,11 @@ class Checkpoints:
         return self._restore(step, model, optimizer)
 
     def load_weights(self, step: int, model: SuperposedGPT) -> None:
-        """Those of the checkpoint after `step`, into a model that is not trained on."""
-        read_description(checkpoint_place(self.run, step))  # refuses code, which Megatron would run
-        self._load(step, {"model": _weights(model)}, model)
+        """Restore the weights alone, of the checkpoint after `step`, in a model for evaluation."""
+        self._fill(checkpoint_place(self.run, step), {"model": _weights(model)})
 
     def _problem(self, step: int) -> str | None:
-        """What is wrong with a checkpoint, as far as any rank sees; the same on all of them."""
+        """Say what is wrong with a checkpoint, or None; all ranks get the same answer."""
         place = checkpoint_place(self.run, step)
         found = damage(place, dist.get_rank(), dist.get_world_size())
         if found is None:
@@ -218,43 +202,31 @@ class Checkpoints:
     def _restore(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer
     ) -> dict[str, Any]:
-        model_state = _weights(model)
-        wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
-        state = self._load(step, wanted, model)
-        optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["common"]["random_state"])
+        place, model_state = checkpoint_place(self.run, step), _weights(model)
+        wanted = optimizer.sharded_state_dict(model_state)["tensors"]
+        # Each rank reads its own part of the main weights, of which the others get the model's.
+        self._fill(place, wanted if "main" in wanted else {"model": model_state, **wanted})
+        try:
+            state: dict[str, Any] = torch.load(place / COMMON, "cpu", weights_only=True)
+        except Exception as error:  # damaged files fail in more ways than a list could name
+            raise _unreadable(place, f"{COMMON}: {reason_of(error)}") from None
+        optimizer.restored(int(state["optimizer"]["steps_taken"]))
         common: dict[str, Any] = state["common"]
+        torch.set_rng_state(common["random_state"])
         return common
 
-    def _load(self, step: int, wanted: dict[str, Any], model: SuperposedGPT) -> dict[str, Any]:
-        """What is wanted of a checkpoint, the model's weights already in their places."""
-        place = checkpoint_place(self.run, step)
+    def _fill(self, place: Path, wanted: dict[str, Any]) -> None:
+        """Read this rank's parts of tensors into their places."""
         try:
-            shared = _by_data_ranks(
-                FullyParallelLoadStrategyWrapper, get_default_load_sharded_strategy(str(place))
+            CheckpointReader(place).fill(
+                {index: shard.tensor for index, shard in shards_of(wanted).items()}
             )
-            with cuda_means_cpu():  # the exchange between ranks names its device outright
-                state: dict[str, Any] = dist_checkpointing.load(
-                    wanted, str(place), shared, validate_access_integrity=False
-                )
-        except FAILURES as error:
-            raise _unreadable(place, _reason(error)) from error
-        # Megatron drops the handles of its broadcasts, and over gloo reads what may not have come.
-        # A barrier of the same group waits for all that was begun before it.
-        dist.barrier(parallel_state.get_data_parallel_group())
-        model.load_state_dict(state["model"], strict=False)  # load() has missed nothing
-        return state
-
-
-def _by_data_ranks(wrapper: type, strategy: Any) -> Any:
-    """Data ranks write, or read and send to each other, equal parts of what all of them have; None,
-    which is Megatron's own way, where there is but one."""
-    group = parallel_state.get_data_parallel_group()
-    return None if group.size() == 1 else wrapper(strategy, group)
+        except UserError as error:
+            raise _unreadable(place, str(error).removeprefix(f"{place}/")) from None
 
 
 def _weights(model: SuperposedGPT) -> ShardedStateDict:
-    """Without the empty extra states that some of Megatron's classes have, and others have not."""
+    """The model's weights, without the empty extra states of some of Megatron's classes."""
     state = model.sharded_state_dict()
     return {name: value for name, value in state.items() if "_extra_state" not in name}
 
@@ -273,7 +245,7 @@ def _unreadable(place: Path, reason: str) -> UserError:
 
 
 def _sync(*paths: Path) -> None:
-    """To the disk, so that a rename never outlives what it names, even when the power goes."""
+    """Write files to the disk, so that a rename does not outlive them when the power fails."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -282,22 +254,9 @@ def _sync(*paths: Path) -> None:
             os.close(descriptor)
 
 
-def _refusal(folder: Path) -> str | None:
-    """What the disk says to a megabyte more. torch's zip writer, when it is refused a write, often
-    complains of its own state alone."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(2**20))
-            file.flush()
-    except OSError as error:
-        return error.strerror
-    return None
-
-
 def _reason(error: BaseException) -> str:
-    """What went wrong at the bottom of it, in one line."""
-    if isinstance(error, CheckpointException) and error.failures:
-        error = next(iter(error.failures.values()))[0]
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return reason_of(error).removeprefix("Worker failure: ")  # Megatron's, of another rank
+    """Say in one line what went wrong first."""
+    # torch's zip writer, when it is refused a write, complains of its own state.
+    while before := error.__cause__ or error.__context__:
+        error = before
+    return reason_of(error)

@@ -1,28 +1,23 @@
-"""The pickles inside a distributed checkpoint are read as data: none of them can run anything.
+"""Reads the pickle that describes a distributed checkpoint without running anything.
 
-torch describes a checkpoint's tensors in a pickle (`.metadata`), stores objects as pickles beside
-them, and would run whatever these name. Here the description may name what one is made of and
-nothing else, tensors and no objects but the one in which newer versions of Megatron-Core keep a
-run's common state, files of the checkpoint's own folder alone; what torch is given to read has
-passed this.
+torch describes a checkpoint's tensors in a pickle (`.metadata`) and would call whatever function
+that names. Here the description may only use the classes of which torch makes one, may fill only
+objects that it has just made, may list tensors but no other objects, and may point to files of the
+checkpoint's own folder alone. torch reads only what has passed these checks.
 """
 
 import pickle
-from io import BytesIO
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
     Metadata,
     TensorStorageMetadata,
 )
 
 from tst_study.errors import UserError
-
-COMMON_STATE = "common_state/"
-"""What the name of the common state begins with, where it lies among the shards."""
 
 _CLASSES = {
     "torch.distributed.checkpoint.metadata": {
@@ -51,21 +46,40 @@ _CLASSES = {
 }
 
 
-class _DescriptionUnpickler(pickle.Unpickler):
+class _DescriptionUnpickler(pickle._Unpickler):
+    """The Python one, as the one in C cannot be told which objects a pickle may fill."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+
     def find_class(self, module: str, name: str) -> Any:
+        module = module.removesuffix("._local")  # of pathlib, in pickles of Python 3.13
         if name not in _CLASSES.get(module, ()):
-            raise UserError(
-                f"it would run {module}.{name}, which no checkpoint needs; it is refused, and "
-                "nothing in this folder is to be trusted"
-            )
+            raise _refused(f"it would run {module}.{name}")
         return super().find_class(module, name)
+
+    def load_build(self) -> None:
+        """Fill an object. A class, a function or a member of an enumeration is shared by the whole
+        process, which would go on with what the pickle has made of it."""
+        made: Any = self.stack[-2]  # type: ignore[attr-defined]
+        if isinstance(made, type) or not is_dataclass(made):
+            raise _refused(f"it would change {made!r}")
+        super().load_build()  # type: ignore[misc]
+
+    dispatch[pickle.BUILD[0]] = load_build
+
+
+def _refused(what: str) -> UserError:
+    return UserError(
+        f"{what}, which no checkpoint needs; it is refused, and nothing in this folder is to be "
+        "trusted"
+    )
 
 
 def read_description(place: str | Path) -> Metadata:
-    """What `.metadata` of a checkpoint folder says: tensors, their chunks, where each lies.
+    """Read a checkpoint folder's `.metadata`: its tensors, their chunks, and where each chunk lies.
 
-    Raises `UserError` where it is missing, damaged, names anything that could be run, holds an
-    object that is neither tensor nor common state, or points out of the folder.
+    Raises `UserError` if it is missing or damaged, names a function, lists anything but tensors, or
+    points out of the folder.
     """
     path = Path(place) / ".metadata"
     try:
@@ -80,7 +94,7 @@ def read_description(place: str | Path) -> Metadata:
     if not isinstance(found, Metadata):
         raise UserError(f"{path}: holds a {type(found).__name__}, not a checkpoint's description")
     for name, value in found.state_dict_metadata.items():
-        if not isinstance(value, TensorStorageMetadata) and not _is_common_state(name, value):
+        if not isinstance(value, TensorStorageMetadata):
             raise UserError(f"{path}: {name} is not a tensor; no checkpoint of ours has others")
     for index, stored in found.storage_data.items():
         if Path(stored.relative_path).name != str(stored.relative_path):
@@ -88,29 +102,14 @@ def read_description(place: str | Path) -> Metadata:
                 f"{path}: {index.fqn} lies at {str(stored.relative_path)!r}, which is not a file "
                 "of this folder; it is refused, and nothing in this folder is to be trusted"
             )
-        if _is_common_state(index.fqn, found.state_dict_metadata.get(index.fqn)):
-            # torch loads this object later without asking what its pickle names.
-            _refuse_code(path.parent / stored.relative_path, stored)
     return found
 
 
-def _is_common_state(name: str, value: Any) -> bool:
-    return isinstance(value, BytesStorageMetadata) and name.startswith(COMMON_STATE)
-
-
-def _refuse_code(path: Path, stored: Any) -> None:
-    """Raises `UserError` where a place of a file holds more than tensors and plain values."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(stored.offset)
-            torch.load(BytesIO(file.read(stored.length)), map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged files fail in more ways than a list could name
-        raise UserError(f"{path}: the common state cannot be read ({reason_of(error)})") from None
-
-
 def reason_of(error: BaseException) -> str:
-    """Why torch could not read something, in one line; without its advice to read it nevertheless,
-    which is the last thing to do with a pickle that it refused."""
+    """Say in one line why torch could not read something.
+
+    torch advises to read a refused pickle without its checks; that advice is left out.
+    """
     if isinstance(error, pickle.UnpicklingError):
         return "it holds more than tensors and plain values: damaged, or not to be trusted"
     return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""A run folder whose checkpoint is to be used: which one, of what phase, and what made it."""
+"""Opens a run folder to use one of its checkpoints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,10 +7,11 @@ from typing import Any
 
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps, damage
 from tst_study.config.identity import prefix_form, shared_until
-from tst_study.config.phase_plan import Phase, is_annealed, plan_phases
+from tst_study.config.phase_plan import is_annealed, plan_phases
 from tst_study.config.schema import Config, ForkPoint, Model, from_dict, of_record
 from tst_study.errors import UserError
 from tst_study.record.reader import RunHeader, read_header, read_status
+from tst_study.superposition.steps import Phase
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class TrainedRun:
     folder: Path
     header: RunHeader
     config: Config
-    """The run's, with the default layout of one process."""
+    """The run's config, with the default layout of one process."""
     step: int
     checkpoint: Path
 
@@ -37,7 +38,7 @@ class TrainedRun:
 
     @property
     def phase(self) -> Phase:
-        """Of the step that made these weights."""
+        """The phase of the step that made these weights."""
         return plan_phases(self.config).phase(self.step - 1)
 
     @property
@@ -54,7 +55,7 @@ class TrainedRun:
 
 
 def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
-    """The last checkpoint of a run folder, or that after `step` steps.
+    """Open the last checkpoint of a run folder, or the one after `step` steps.
 
     Raises `UserError` for a folder without a run, a checkpoint that is not there, or changed files.
     """
@@ -82,11 +83,11 @@ def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
 
 
 def fork_point(config: Config, data: dict[str, Any]) -> ForkPoint | None:
-    """Where the run begins; None: at its first step, as `execution.fork_from` is not set, or names
-    a trunk that diverged before, as this run will by itself.
+    """Find the checkpoint of a shared prefix run at which this run begins.
 
-    `data`: fingerprints of the run's own text. Raises `UserError` for what is no checkpoint of a
-    trunk of this run.
+    None if it begins at its first step: `execution.fork_from` is not set, or the prefix run
+    diverged before that checkpoint, as this run will by itself. `data`: fingerprints of the run's
+    own text. Raises `UserError` if the config names a run that is no prefix of this one.
     """
     fork = config.execution.fork_from
     if fork is None:

@@ -19,17 +19,20 @@ from typing import Any
 from pydantic import BaseModel
 
 from tst_study.config.keys import sections_of
-from tst_study.config.phase_plan import plan_phases, superposed_steps
+from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import AddedLater, Config, to_dict
-from tst_study.config.superposition_setting import DEPARTURES
+from tst_study.config.superposition_setting import ABLATIONS
 from tst_study.superposition import weight_rows
+from tst_study.superposition.steps import superposed_steps
 
-LABELS_AND_EXECUTION = ("study", "name", "role", "execution")
+LABELS_AND_EXECUTION = ("study", "name", "role", "execution", "fork_from")
+"""What is left out: labels, how a result is computed, and a place of weights, whose fingerprint is
+among those of the data."""
 SEEDS = ("seed", "data_seed")
 SCHEMA_VERSION = 1
 AFTER_THE_TRUNK = (
     "schema_version",
-    *(one.key for one in DEPARTURES if one.at_switch),
+    *(one.key for one in ABLATIONS if one.at_switch),
     *(f"schedule.{key}" for key in ("steps", "kind", "decay_ratio", "decay_shape", "final_ratio")),
     "schedule.stop_after",
 )

@@ -6,38 +6,26 @@ follows one schedule over both phases: the switch does not touch it.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
-from tst_study.config.schema import Config, Schedule
+from tst_study.config.schema import Config, LabelSmoothing, Schedule
+from tst_study.superposition.loss_kinds import MultiHot
+from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phase, Phases, superposed_steps
 
-Phase = Literal["superposition", "recovery"]
 
+@dataclass(frozen=True, kw_only=True)
+class PhasePlan(Phases):
+    """The phases of one of our runs, with its batch: what a step costs and reads.
 
-@dataclass(frozen=True)
-class PhasePlan:
-    """Steps are counted from 0; a counter at step t says what has been done before step t.
-
-    A baseline is a plan without superposed steps: recovery from its first step on.
+    Steps are counted from 0; a counter at step t says what has been done before step t.
     """
 
-    steps: int
-    superposed_steps: int
-    bag_size: int
-    """Tokens per bag, s."""
-    bags_as_input: bool
-    """False for output-only superposition, which reads no more text than a baseline."""
     sequences: int
     """Sequences per step, over all ranks."""
     sequence_length: int
     """Latent positions per sequence, L."""
-
-    def phase(self, step: int) -> Phase:
-        return "superposition" if step < self.superposed_steps else "recovery"
-
-    def tokens_per_position(self, phase: Phase) -> int:
-        """Raw tokens that one latent position reads: s under bags of inputs, else 1."""
-        return self.bag_size if phase == "superposition" and self.bags_as_input else 1
+    label_smoothing: LabelSmoothing | None = None
 
     def tokens_per_sequence(self, phase: Phase) -> int:
         return self.sequence_length * self.tokens_per_position(phase)
@@ -46,9 +34,16 @@ class PhasePlan:
         return step * self.sequences * self.sequence_length
 
     def raw_tokens(self, step: int) -> int:
-        superposed = min(step, self.superposed_steps)
-        per_step = self.sequences * self.tokens_per_sequence("superposition")
-        return superposed * per_step + self.latent_tokens(step - superposed)
+        return self.tokens_read(step, self.sequences * self.sequence_length)
+
+    def objective(self, step: int) -> Objective:
+        """What the step after `step` steps predicts: bags, the next token, or smoothed labels."""
+        smoothing = self.label_smoothing
+        objective = super().objective(step)
+        if objective is NEXT_TOKEN and smoothing is not None and smoothing.covers(step):
+            smoothed = MultiHot(label_smoothing=smoothing.epsilon)
+            return replace(objective, name="smoothed_token", loss=smoothed)
+        return objective
 
     def counters(self, done: int) -> dict[str, Any]:
         """What a row of a run's logs says after `done` steps, whatever it measures."""
@@ -59,15 +54,14 @@ class PhasePlan:
             "latent_tokens": self.latent_tokens(done),
         }
 
-    @property
-    def step_ratio(self) -> float:
-        """r, as the rounded number of steps makes it."""
-        return self.superposed_steps / self.steps
-
-    @property
-    def data_multiplier(self) -> float:
-        """Text read over the text of a baseline of as many steps: 1 + r(s − 1)."""
-        return self.raw_tokens(self.steps) / self.latent_tokens(self.steps)
+    def record(self) -> dict[str, Any]:
+        """The plan as `run.json` holds it."""
+        names = ("steps", "superposed_steps", "bag_size", "sequences", "sequence_length")
+        sums = {"step_ratio": self.step_ratio, "data_multiplier": self.data_multiplier}
+        bags_as_input = self.mode != "output_only"
+        return (
+            {name: getattr(self, name) for name in names} | sums | {"bags_as_input": bags_as_input}
+        )
 
 
 def plan_phases(config: Config) -> PhasePlan:
@@ -75,25 +69,32 @@ def plan_phases(config: Config) -> PhasePlan:
 
     A bag size of one, or no superposed step, is the baseline: the same plan, hence the same run.
     """
-    superposition, steps = config.superposition, config.schedule.steps
-    superposed = superposed_steps(
-        steps, superposition.bag_size, superposition.step_ratio, superposition.steps
-    )
-    return PhasePlan(
-        steps=steps,
-        superposed_steps=superposed,
-        bag_size=superposition.bag_size if superposed else 1,
-        bags_as_input=superposition.mode != "output_only",
+    chosen, steps = config.superposition, config.schedule.steps
+    superposed = superposed_steps(steps, chosen.bag_size, chosen.step_ratio, chosen.steps)
+    plan = PhasePlan(
+        steps,
+        superposed_steps=0,
+        bag_size=1,
         sequences=config.batch.sequences,
         sequence_length=config.batch.sequence_length,
+        label_smoothing=config.label_smoothing,
+    )
+    if not superposed:
+        return plan
+    return replace(
+        plan,
+        superposed_steps=superposed,
+        bag_size=chosen.bag_size,
+        mode=chosen.mode,
+        loss_kind=chosen.loss,
+        weighting=chosen.weighting,
+        pooling=chosen.pooling,
     )
 
 
-def superposed_steps(steps: int, bag_size: int, step_ratio: float, given: int | None) -> int:
-    """Of `steps`: those given outright, else the ratio's, to the nearest; none for bags of one."""
-    if bag_size == 1:
-        return 0
-    return round(step_ratio * steps) if given is None else given
+def learning_rate(config: Config, step: int) -> float:
+    """The learning rate of step `step`, counted from 0."""
+    return config.optimizer.learning_rate * learning_rate_factor(config.schedule, step)
 
 
 def learning_rate_factor(schedule: Schedule, step: int) -> float:

@@ -4,6 +4,7 @@ A `Config` has two halves. `execution` says how a result is computed and is only
 rest changes the result and makes up the run's identity (`identity.py`).
 """
 
+import dataclasses
 import json
 import re
 import tomllib
@@ -15,6 +16,7 @@ from typing import Annotated, Any, Literal, Self, assert_never
 import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from tst_study.config.architecture import HUGGING_FACE, from_huggingface
 from tst_study.config.keys import problem_of, sections_of
 from tst_study.config.optimizer_kinds import OptimizerName
 from tst_study.config.presets import expand_preset
@@ -26,7 +28,7 @@ from tst_study.superposition import (
     offset_weights,
     weight_rows,
 )
-from tst_study.superposition.loss_kinds import Mode
+from tst_study.superposition.loss_kinds import LOSSES, Mode, Pooling, loss_of
 
 Positive = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
@@ -41,7 +43,7 @@ NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
-def _fit_for_a_folder(name: str) -> str:
+def _validate_folder_name(name: str) -> str:
     if not re.fullmatch(r"\w[\w.,=+@ -]{0,99}", name) or len(name.encode()) > 200:
         raise ValueError(
             "names a folder: begin with a letter or digit, then use only these, spaces and "
@@ -56,8 +58,17 @@ def _fit_for_a_path(path: str) -> str:
     return path
 
 
-FolderName = Annotated[str, AfterValidator(_fit_for_a_folder)]
+def _plainest(setting: Any) -> Any:
+    """A loss without parameters of its own by its name alone, so that it has one identity."""
+    loss = loss_of(setting)
+    if loss == LOSSES[loss.name]():
+        return loss.name
+    return {"kind": loss.name, **dataclasses.asdict(loss)}
+
+
+FolderName = Annotated[str, AfterValidator(_validate_folder_name)]
 PathText = Annotated[str, AfterValidator(_fit_for_a_path)]
+HuggingFacePlace = Annotated[PathText, Field(pattern=f"^{HUGGING_FACE}.")]
 
 
 @dataclass(frozen=True)
@@ -150,7 +161,7 @@ class Model(Strict):
         return self
 
 
-class Superposition(Strict):
+class SuperposedPhase(Strict):
     """Phase 1 of the paper (section 3): what is bagged, for how long, under which loss."""
 
     bag_size: Width = 1
@@ -161,13 +172,16 @@ class Superposition(Strict):
     """Superposed steps given outright, in place of `step_ratio`."""
     mode: Mode = "full"
     """`input_only`: bags in, one next token out. `output_only`: tokens in, next bag out."""
-    loss: BagLossKind = "mce"
-    """`mce`: multi-hot cross-entropy, the paper's; the others see the next bag as a set."""
+    loss: Annotated[BagLossKind | dict[str, str | float | int], AfterValidator(_plainest)] = "mce"
+    """`mce`: multi-hot cross-entropy, the paper's; the others see the next bag as a set. A table
+    sets a loss's parameters: `{kind = "mce", label_smoothing = 0.1}`."""
     weighting: (
         NamedWeighting | tuple[NotNegativeFloat, ...] | tuple[tuple[NotNegativeFloat, ...], ...]
     ) = Field(default="uniform", union_mode="left_to_right")
     """Weights of the s tokens of the next bag in the loss: a name, s numbers, or rows of s numbers
     that lie evenly over the superposed steps, with straight lines between them."""
+    pooling: Annotated[Pooling, AddedLater("mean")] = "mean"
+    """Ablation: how the embeddings of a bag become one vector."""
     align_bags_to_documents: bool = False
     """Pad documents to whole bags instead of letting a bag straddle two documents."""
     shuffle_targets: Annotated[bool, AddedLater(False)] = False
@@ -194,6 +208,8 @@ class Superposition(Strict):
             raise ValueError(
                 "shuffle_targets has no meaning with mode = 'output_only' (its bags overlap)"
             )
+        if self.mode == "output_only" and self.pooling != "mean":
+            raise ValueError("pooling has no meaning with mode = 'output_only' (tokens in)")
         check_loss_kind(self.loss, self.weighting)
         if not isinstance(self.weighting, str):
             for row in weight_rows(self.weighting) or [()]:
@@ -397,6 +413,13 @@ class ForkPoint(Strict):
     step: Positive
     """The step after which that checkpoint was written."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check(cls, given: Any) -> Any:
+        if isinstance(given, str) and given.startswith(HUGGING_FACE):
+            raise ValueError("other weights make another run: set fork_from, outside [execution]")
+        return given
+
 
 class Execution(Strict):
     """Everything that must not change the result beyond floating-point reordering."""
@@ -470,8 +493,11 @@ class Config(Strict):
     """Seed of the initial weights; arms of a pair share them."""
     data_seed: Annotated[Seed | None, AddedLater(None)] = None
     """Seed of the order in which text is read; by default `seed`."""
+    fork_from: Annotated[HuggingFacePlace | None, AddedLater(None)] = None
+    """`hf:FOLDER`: begin with the weights of a Hugging Face model, with an optimizer that has seen
+    nothing. `model` may then be left out. The weights, not their place, are part of the run."""
     model: Model
-    superposition: Superposition = Superposition()
+    superposition: SuperposedPhase = SuperposedPhase()
     label_smoothing: Annotated[LabelSmoothing | None, AddedLater(None)] = None
     """By default none."""
     data: Data
@@ -480,6 +506,11 @@ class Config(Strict):
     schedule: Schedule
     numerics: Numerics = Numerics()
     execution: Execution = Execution()
+
+    @property
+    def weights_folder(self) -> Path | None:
+        """The Hugging Face model whose weights the run begins with, if it does not draw its own."""
+        return Path(self.fork_from.removeprefix(HUGGING_FACE)) if self.fork_from else None
 
     @property
     def order_seed(self) -> int:
@@ -533,6 +564,9 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
     Raises `UserError`, one line that names the key, the value and what is wrong with it.
     """
     values = {**values}
+    fork = values.get("fork_from")
+    if isinstance(fork, str) and fork.startswith(HUGGING_FACE) and "model" not in values:
+        values["model"] = from_huggingface(Path(fork.removeprefix(HUGGING_FACE)))
     if isinstance(values.get("model"), Mapping):
         values["model"] = expand_preset(values["model"], source)
     try:

@@ -1,2 +1,3 @@
-"""What a run costs before it runs: products per token (`compute`), memory, devices, the
-layouts that work and the one chosen by `auto_layout`. Torch-free."""
+"""The cost of a run before it runs, without torch: FLOPs (`compute`), `memory`, `devices`, the
+layouts that work (`parallel_layout`), the bytes that they move (`traffic`), and the choice among
+them (`auto_layout`)."""

@@ -1,50 +1,64 @@
-"""What a GPU gets where a config names nothing, and `parallel = "auto"`: the least divided layout
-of a model that fits its ranks and their memory.
+"""The defaults of a run on GPUs, and `parallel = "auto"`: the least divided layout that fits.
 
-In this order, because each costs more than the one before: data parallelism with the optimizer's
-state shared, experts spread over ranks, tensor parallelism within a node, whole layers computed
-again, pipeline stages; with each, the largest micro-batch that fits. `parallel_layout.py` says what
-can work at all, `memory.py` what fits.
+The choices are tried in this order, because each costs more than the one before: data parallelism
+with a shared optimizer and experts spread over at most a node, the feed-forward layers computed
+again, tensor parallelism within a node, whole layers computed again, experts spread over nodes,
+pipeline stages. Where several sizes of expert parallelism and micro-batches fit, the one that
+moves its bytes in the shortest time is taken (`traffic.py`). `parallel_layout.py` says what can
+work at all, `memory.py` what fits.
 """
 
 from collections.abc import Iterator
-from itertools import product
-from typing import NamedTuple
+from itertools import groupby, product
+from typing import Any, NamedTuple, get_args
 
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.schema import Config, Parallel, Recompute
-from tst_study.cost.devices import device_named
+from tst_study.cost.devices import Device, device_or_usual
 from tst_study.cost.memory import estimate_memory
-from tst_study.cost.parallel_layout import (
-    check,
-    data_ranks,
-    divisors,
-    layout_of,
-    works,
-)
+from tst_study.cost.parallel_layout import check, data_ranks, divisors, layout_of, works
+from tst_study.cost.traffic import count_traffic
 from tst_study.errors import UserError
 from tst_study.text import memory_size
 
 USABLE = 0.9
-"""Of a device's memory: the rest is for the libraries, fragments and communication."""
-GPUS_PER_NODE = 8
-"""Of a device that is not known."""
+"""The share of a device's memory that a layout may fill; libraries, fragments and communication
+need the rest."""
 
 
 class Choice(NamedTuple):
     config: Config
-    """With the layout, micro-batch and recomputation filled in."""
+    """The config with its layout, micro-batch and recomputation filled in."""
     reason: str
 
 
 class _Candidate(NamedTuple):
     config: Config
     memory: int
+    seconds: float
+    """The time that its bytes take (`traffic.py`)."""
+
+
+class _Place(NamedTuple):
+    """The ranks that a layout is for."""
+
+    ranks: int
+    memory: int
+    """Bytes of each rank's device."""
+    device: Device
+    per_node: int
+    on_gpu: bool
+
+    @property
+    def usable(self) -> int:
+        return int(USABLE * self.memory)
 
 
 def with_gpu_defaults(config: Config) -> Config:
-    """On a GPU, where the config names none: bfloat16 and a layout that fits. The defaults of the
-    keys themselves are a laptop's."""
+    """Fill in bfloat16 and `parallel = "auto"` where the config names neither.
+
+    The defaults of the keys themselves are a laptop's.
+    """
     if "dtype" not in config.numerics.model_fields_set:
         numerics = config.numerics.model_copy(update={"dtype": "bfloat16"})
         config = config.model_copy(update={"numerics": numerics})
@@ -53,70 +67,83 @@ def with_gpu_defaults(config: Config) -> Config:
 
 
 def resolve(
-    config: Config, ranks: int, memory: int, *, on_gpu: bool, device: str | None = None
+    config: Config,
+    ranks: int,
+    memory: int,
+    *,
+    on_gpu: bool,
+    device: str | None = None,
+    per_node: int | None = None,
 ) -> Choice:
-    """A config whose layout is `"auto"` with one that fits, and why. A layout that the config
-    names stays; on a GPU it gets the largest micro-batch that fits.
+    """Choose a layout that fits in the place of `"auto"`, and say why.
 
-    `memory`: bytes of one rank's device; `device`: its name. A micro-batch or recomputation that
-    the user set stays. Raises `UserError` where nothing fits, with what does.
+    A layout that the config names stays. On GPUs its keys that the config does not name are filled
+    in, and it gets the largest micro-batch that fits. A micro-batch or recomputation that the user
+    set stays.
+
+    `memory`: bytes of one rank's device; `device`: its name; `per_node`: ranks of a node, by
+    default the device's usual number. Raises `UserError` where nothing fits.
     """
-    known = device_named(device or "")
-    room = int(USABLE * memory)
-    per_node = known.per_node if known else GPUS_PER_NODE
+    known = device_or_usual(device)
+    place = _Place(ranks, memory, known, per_node or known.per_node, on_gpu)
     parallel = config.execution.parallel
     if parallel != "auto":
-        if not on_gpu:
-            return Choice(config, "as configured")
-        check(config, ranks)
-        return _as_laid_out(config, parallel, ranks, memory, per_node)
-    larger: _Candidate | None = None
-    least: _Candidate | None = None
-    for candidate in _candidates(config, ranks, per_node, on_gpu=on_gpu):
-        if candidate.memory <= room:
-            why = f"{describe(candidate.config, ranks)}: {memory_size(candidate.memory)}"
-            why += f" of {memory_size(room)} usable"
-            if larger is not None:
-                before = f"{describe(larger.config, ranks)} ({memory_size(larger.memory)})"
-                why += f"; less divided, but too large: {before}"
-            return Choice(candidate.config, why)
-        larger = candidate
-        least = min(least or candidate, candidate, key=lambda one: one.memory)
-    if least is None:
+        return _as_named(config, parallel, place) if on_gpu else Choice(config, "as configured")
+    preferred: list[_Candidate] = []
+    for alternatives in _candidates(config, place):
+        chosen = _quickest(alternatives, place)
+        if chosen is not None:
+            parts = [f"{_described(chosen, ranks)} of {memory_size(place.usable)} usable"]
+            if ranks > 1 and on_gpu:
+                parts.append(str(count_traffic(chosen.config, ranks, place.per_node)))
+            if preferred:
+                parts.append(f"preferred, but too large: {_described(preferred[-1], ranks)}")
+            return Choice(chosen.config, "; ".join(parts))
+        preferred.append(min(alternatives, key=lambda candidate: candidate.memory))
+    if not preferred:
         raise UserError(
             f'execution.parallel = "auto": batch.sequences = {config.batch.sequences} divides in '
             f"no layout over {ranks} ranks; change one of them"
         )
+    least = min(candidate.memory for candidate in preferred)
     raise UserError(
-        f'execution.parallel = "auto": no layout on {ranks} ranks fits {memory_size(room)} '
-        f"({USABLE:.0%} of {memory_size(memory)}); the least needs {memory_size(least.memory)}: "
-        "use more ranks, or lower batch.sequence_length"
+        f'execution.parallel = "auto": no layout on {ranks} ranks fits '
+        f"{memory_size(place.usable)} ({USABLE:.0%} of {memory_size(memory)}); the least needs "
+        f"{memory_size(least)}: use more ranks, or lower batch.sequence_length"
     )
 
 
-def _as_laid_out(
-    config: Config, parallel: Parallel, ranks: int, memory: int, per_node: int
-) -> Choice:
-    """A layout that the config names, on GPUs. Raises `UserError` where it does not fit them."""
-    room, least = int(USABLE * memory), 0
-    share = config.batch.sequences // data_ranks(parallel, ranks)
-    for micro_batch in _micro_batches(config, share):
-        candidate = config.executed(micro_batch=micro_batch)
-        least = estimate_memory(candidate, ranks, on_gpu=True).peak
+def _described(candidate: _Candidate, ranks: int) -> str:
+    return f"{describe(candidate.config, ranks)}: {memory_size(candidate.memory)}"
+
+
+def _quickest(alternatives: list[_Candidate], place: _Place) -> _Candidate | None:
+    """Choose the layout that fits and moves its bytes in the shortest time; None if none fits."""
+    fitting = (candidate for candidate in alternatives if candidate.memory <= place.usable)
+    return min(fitting, key=lambda candidate: candidate.seconds, default=None)
+
+
+def _as_named(config: Config, parallel: Parallel, place: _Place) -> Choice:
+    """Complete a layout that the config names, on GPUs. Raises `UserError` if it does not fit."""
+    check(config, place.ranks)
+    candidates = list(_sized(config, parallel, config.execution.recompute, place))
+    for candidate in candidates:
         # The estimate is no reason to refuse what may just fit.
-        if least <= room or (micro_batch in (1, config.execution.micro_batch) and least <= memory):
-            return Choice(candidate, f"as configured: {describe(candidate, ranks)}")
+        limit = place.memory if candidate is candidates[-1] else place.usable
+        if candidate.memory <= limit:
+            return Choice(candidate.config, f"as configured: {_described(candidate, place.ranks)}")
     undecided = config.executed(parallel="auto", micro_batch=None)
-    others = _candidates(undecided, ranks, per_node, on_gpu=True)
-    nearest = next((one.config for one in others if one.memory <= room), None)
+    others = (_quickest(group, place) for group in _candidates(undecided, place))
+    other = next(filter(None, others), None)
+    remedy = f'"auto" takes {describe(other.config, place.ranks)}' if other else "use more ranks"
     raise UserError(
-        f"execution.parallel: needs {memory_size(least)} of a GPU's {memory_size(memory)}; "
-        + ("use more ranks" if nearest is None else f'"auto" takes {describe(nearest, ranks)}')
+        f"execution.parallel: needs {memory_size(candidates[-1].memory)} of a GPU's "
+        f"{memory_size(place.memory)}; {remedy}"
     )
 
 
 def describe(config: Config, ranks: int) -> str:
-    """One line about a resolved layout."""
+    """Describe a resolved layout in one line."""
     parallel, execution = layout_of(config), config.execution
     parts = [
         f"{name} {size}"
@@ -137,39 +164,69 @@ def describe(config: Config, ranks: int) -> str:
     return ", ".join(parts)
 
 
-def _candidates(config: Config, ranks: int, per_node: int, *, on_gpu: bool) -> Iterator[_Candidate]:
-    """In the order of preference, those that can work at all."""
-    wanted, experts = config.execution.recompute, config.model.experts
-    can_share = not OPTIMIZER_KINDS[config.optimizer.kind].needs_whole_matrices
+def _candidates(config: Config, place: _Place) -> Iterator[list[_Candidate]]:
+    """Yield groups of layouts that can work at all, in the order of preference.
+
+    Within a group only expert parallelism and the micro-batch differ.
+    """
+    ranks, per_node, experts = place.ranks, place.per_node, config.model.experts
+    wanted = config.execution.recompute
     stages = divisors(config.model.layers, at_most=ranks)
+    tensor_sizes = [size for size in _powers_of_two(per_node) if per_node % size == 0]
     expert_sizes = divisors(experts.count, at_most=ranks) if experts else [1]
-    parts: tuple[tuple[Recompute, ...], ...] = (("none", "feed_forward"), ("layer",))
-    tensor_sizes = _powers_of_two(min(per_node, ranks))
-    for pipeline, part, tensor, expert in product(stages, parts, tensor_sizes, expert_sizes):
-        recomputes = [one for one in part if wanted in ("none", one)]
-        if ranks % (tensor * pipeline) or config.batch.sequences % (ranks // (tensor * pipeline)):
-            continue
-        sharers = ranks // (tensor * pipeline)
-        shares, overlaps = can_share and sharers > 1, on_gpu and sharers > 1 and pipeline == 1
-        parallel = Parallel(
-            tensor=tensor,
-            sequence_parallel=tensor > 1,
-            pipeline=pipeline,
-            expert=expert,
-            optimizer="distributed" if shares else "replicated",
-            overlap_gradients=overlaps,
-            overlap_weights=overlaps and shares,
-        )
-        micro_batches = _micro_batches(config, config.batch.sequences // sharers)
-        for recompute, micro_batch in product(recomputes, micro_batches):
-            changes = {"parallel": parallel, "micro_batch": micro_batch, "recompute": recompute}
-            candidate = config.executed(**changes)
-            if works(candidate, parallel, ranks):
-                yield _Candidate(candidate, estimate_memory(candidate, ranks, on_gpu=on_gpu).peak)
+    recomputes = [one for one in get_args(Recompute) if wanted in ("none", one)]
+
+    def preference(sizes: tuple[int, int, int, Recompute]) -> tuple[int, ...]:
+        pipeline, tensor, expert, recompute = sizes
+        over_nodes, whole_layers = per_node % expert > 0, recompute == "layer"
+        return pipeline, over_nodes, whole_layers, tensor, recomputes.index(recompute)
+
+    every = sorted(product(stages, tensor_sizes, expert_sizes, recomputes), key=preference)
+    for _, group in groupby(every, preference):
+        candidates: list[_Candidate] = []
+        for pipeline, tensor, expert, recompute in group:
+            parallel = Parallel(
+                tensor=tensor, sequence_parallel=tensor > 1, pipeline=pipeline, expert=expert
+            )
+            if works(config, parallel, ranks):
+                candidates += _sized(config, parallel, recompute, place)
+        if candidates:
+            yield candidates
+
+
+def _sized(
+    config: Config, parallel: Parallel, recompute: Recompute, place: _Place
+) -> Iterator[_Candidate]:
+    """Yield a layout with every micro-batch that the batch allows, the largest first."""
+    named = parallel.model_dump(include=parallel.model_fields_set)
+    parallel = parallel.model_copy(update=_data_parallelism(config, parallel, place) | named)
+    share, rest = divmod(config.batch.sequences, data_ranks(parallel, place.ranks))
+    for micro_batch in [] if rest else _micro_batches(config, share):
+        changes = {"parallel": parallel, "micro_batch": micro_batch, "recompute": recompute}
+        candidate = config.executed(**changes)
+        memory = estimate_memory(candidate, place.ranks, on_gpu=place.on_gpu).peak
+        traffic = count_traffic(candidate, place.ranks, place.per_node)
+        yield _Candidate(candidate, memory, traffic.seconds(place.device))
+
+
+def _data_parallelism(config: Config, parallel: Parallel, place: _Place) -> dict[str, Any]:
+    """The keys of a layout that are about data-parallel ranks: a shared optimizer and, on GPUs,
+    messages during the passes. Keys that the config names count for the others."""
+    several = data_ranks(parallel, place.ranks) > 1
+    matrices = OPTIMIZER_KINDS[config.optimizer.kind].needs_whole_matrices
+    named = {key: getattr(parallel, key) for key in parallel.model_fields_set}
+    optimizer = named.get("optimizer", "distributed" if several and not matrices else "replicated")
+    overlaps = place.on_gpu and several and parallel.pipeline == 1
+    overlaps = named.get("overlap_gradients", overlaps)
+    return {
+        "optimizer": optimizer,
+        "overlap_gradients": overlaps,
+        "overlap_weights": overlaps and optimizer == "distributed",
+    }
 
 
 def _micro_batches(config: Config, share: int) -> list[int]:
-    """The largest first; a whole share is the plain way where it is not a power of two."""
+    """Sizes that divide a rank's share of the batch: powers of two and the share, largest first."""
     if config.execution.micro_batch is not None:
         return [config.execution.micro_batch] if share % config.execution.micro_batch == 0 else []
     return [size for size in sorted({share, *_powers_of_two(share)})[::-1] if share % size == 0]

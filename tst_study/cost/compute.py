@@ -1,4 +1,4 @@
-"""What a run costs: parameters by kind, FLOPs, GPU-hours. Arithmetic on the config alone.
+"""Counts parameters by kind, FLOPs and GPU-hours of a run from the config alone.
 
 FLOPs follow the usual convention (PaLM, appendix B): six per active matrix parameter and position,
 plus attention scores over the full, not the causal half, of the sequence. The input embedding is a
@@ -13,7 +13,7 @@ from tst_study.config.schema import Config, Model
 
 @dataclass(frozen=True)
 class Parameters:
-    """Numbers of weights by kind, over the whole model; `active` are those one position uses."""
+    """Numbers of weights by kind in the whole model; one position uses `active` of them."""
 
     input_embedding: int
     output_head: int
@@ -73,10 +73,10 @@ class Flops:
     per_step: int
     """Model FLOPs of any step, superposed or not (invariant 1)."""
     bag_sum_per_step: int
-    """What a superposed step adds for summing and scattering the embeddings of its bags: reported
-    beside the model's FLOPs, which it never reaches a thousandth of in a model of useful size."""
+    """FLOPs that a superposed step adds for summing and scattering the embeddings of its bags. They
+    are reported separately, and are below a thousandth of the model's at any useful size."""
     superposition: int
-    """Of all superposed steps together, without the bag sums."""
+    """FLOPs of all superposed steps together, without the bag sums."""
     recovery: int
     total: int
 

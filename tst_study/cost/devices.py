@@ -1,6 +1,6 @@
-"""What GPUs can do at most, by the makers' data sheets, and what training has made of it, by
-published rows. A device that is not listed gives None, and with it no MFU and no hours: a guess
-would be worse.
+"""Peak rates of GPUs from the makers' data sheets, and the MFU that published trainings reached.
+
+A device that is not listed has no MFU and no hours: a guess would be worse.
 """
 
 from dataclasses import dataclass
@@ -13,34 +13,42 @@ class Device:
     """Dense bfloat16 FLOP/s, without sparsity."""
     memory: float
     """Bytes."""
+    bandwidth: float
+    """Bytes per second to and from its memory."""
+    link: float
+    """Bytes per second that it can send to the other GPUs of its node."""
     per_node: int = 8
-    """GPUs of one node, among which tensor ranks may be spread."""
+    """GPUs of one node."""
     like: str = ""
     """The device of the same chip whose published MFUs serve where its own are not known."""
 
 
+NETWORK = 50e9
+"""Bytes per second that a GPU can send to other nodes: one port of 400 Gbit/s for each."""
+
+
 DEVICES = (
     # More specific names first: the first one contained in the device's name counts.
-    Device("GB300", 2.5e15, 288e9, per_node=4, like="B200"),
-    Device("GB200", 2.5e15, 186e9, per_node=4, like="B200"),
-    Device("B300", 2.25e15, 288e9, like="B200"),
-    Device("B200", 2.25e15, 180e9),
-    Device("H200", 989e12, 141e9, like="H100"),
-    Device("H100 NVL", 835e12, 94e9, like="H100"),
-    Device("H100 PCIe", 756e12, 80e9, like="H100"),
-    Device("H100", 989e12, 80e9),
-    Device("H800", 989e12, 80e9, like="H100"),
-    Device("A100", 312e12, 80e9),
-    Device("A800", 312e12, 80e9, like="A100"),
-    Device("L40S", 362e12, 48e9),
-    Device("L4", 121e12, 24e9),
-    Device("A10G", 70e12, 24e9),
+    Device("GB300", 2.5e15, 288e9, 8e12, 900e9, per_node=4, like="B200"),
+    Device("GB200", 2.5e15, 186e9, 8e12, 900e9, per_node=4, like="B200"),
+    Device("B300", 2.25e15, 288e9, 8e12, 900e9, like="B200"),
+    Device("B200", 2.25e15, 180e9, 8e12, 900e9),
+    Device("H200", 989e12, 141e9, 4.8e12, 450e9, like="H100"),
+    Device("H100 NVL", 835e12, 94e9, 3.9e12, 300e9, like="H100"),
+    Device("H100 PCIe", 756e12, 80e9, 2e12, 300e9, like="H100"),
+    Device("H100", 989e12, 80e9, 3.35e12, 450e9),
+    Device("H800", 989e12, 80e9, 3.35e12, 200e9, like="H100"),
+    Device("A100", 312e12, 80e9, 2e12, 300e9),
+    Device("A800", 312e12, 80e9, 2e12, 200e9, like="A100"),
+    Device("L40S", 362e12, 48e9, 864e9, 32e9),
+    Device("L4", 121e12, 24e9, 300e9, 32e9),
+    Device("A10G", 70e12, 24e9, 600e9, 32e9),
 )
 
 
 @dataclass(frozen=True)
 class PublishedMfu:
-    """The lowest and the highest MFU of published trainings in bfloat16, by the count of
+    """The lowest and highest MFU of published trainings in bfloat16, with FLOPs counted as in
     `compute.py`."""
 
     low: float
@@ -71,12 +79,13 @@ PUBLISHED_MFU = {
         0.23, 0.38, f"{BRIDGE} (GPT-OSS 120B, Qwen3 235B-A22B, DeepSeek V3)"
     ),
 }
-"""By device and kind of model. Mixtures were measured with routing forced to be even, but for the
-paper's."""
+"""Keyed by device and kind of model. All mixtures but the paper's were measured with routing forced
+to be even."""
 
 
 def device_named(name: str) -> Device | None:
-    """`NVIDIA H100 80GB HBM3` -> H100; None where the data sheet is not known here."""
+    """Find a device by its driver's name for it, such as `NVIDIA H100 80GB HBM3`; None for one that
+    is not listed."""
     words = name.replace("-", " ").split()
     for device in DEVICES:
         parts = device.name.split()
@@ -85,14 +94,21 @@ def device_named(name: str) -> Device | None:
     return None
 
 
+def device_or_usual(name: str | None) -> Device:
+    """The same, but an H100 for a device that is not listed or not named."""
+    found = device_named(name or "") or device_named("H100")
+    assert found is not None
+    return found
+
+
 def peak_flops(device_name: str, dtype: str) -> float | None:
-    """FLOP/s that the device can reach at most, or None where the data sheet is not known here."""
+    """Peak FLOP/s of a device in this number format; None where it is not known."""
     device = device_named(device_name) if dtype == "bfloat16" else None
     return device.peak if device else None
 
 
 def published_mfu(device: Device, *, experts: bool) -> PublishedMfu | None:
-    """Of trainings on the device, or else on the same chip; None where no row is known here."""
+    """Published MFUs on this device, or else on the same chip; None where there are none."""
     kind = "mixture" if experts else "dense"
     own = PUBLISHED_MFU.get((device.name, kind))
     return own or PUBLISHED_MFU.get((device.like, kind))

@@ -1,8 +1,8 @@
-"""Memory of the fullest rank of a layout, by part: arithmetic on the config alone.
+"""Predicts the memory of the fullest rank of a layout from the config alone.
 
 Weights, gradients and optimizer state follow from the layout. Activations count the tensors that
-the layers of `model/layers.py` keep for the backward pass; tests hold the sum against the peak
-of allocated tensors on a CPU. On a GPU the norms' kernels keep less, which is taken from reading.
+the layers of `model/layers.py` keep for the backward pass; tests compare the sum with the peak of
+allocated tensors on a CPU. On a GPU the norms keep less; that part comes from reading kernels.
 """
 
 import math
@@ -12,13 +12,13 @@ from typing import Self
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.schema import Config, Model, Parallel
 from tst_study.cost.compute import count_parameters
-from tst_study.cost.parallel_layout import data_ranks, layout_of
-from tst_study.superposition.loss_kinds import LINEAR_KINDS
+from tst_study.cost.parallel_layout import data_ranks, layout_of, stage_layers
+from tst_study.superposition.loss_kinds import loss_of
 from tst_study.superposition.row_chunks import GPU_CHUNK_ELEMENTS, rows_with_head
 
 UNEVEN_LOAD = 1.5
-"""Of an even share of the positions: for how many the fullest of several expert ranks has room.
-One rank with all experts gets the same number however they are chosen."""
+"""Room on the fullest of several expert ranks, in even shares of the positions. A rank that has all
+experts gets the same number of positions whichever they choose."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Memory:
     activations: int
     """Kept for the backward passes of the micro-batches in flight, and what is computed again."""
     logits: int
-    """What the head and the loss need at once."""
+    """Tensors that the head and the loss hold at the same time."""
     buffers: int
-    """Gradients on their way back through one layer, beyond what the head has freed by then."""
+    """Gradients inside one layer's backward pass, beyond what the head has freed by then."""
     total: int
     checkpoint: int
-    """While a checkpoint is written or read, when there are no activations."""
+    """The total while a checkpoint is written or read, when there are no activations."""
 
     @property
     def peak(self) -> int:
@@ -44,10 +44,10 @@ class Memory:
 
 
 def estimate_memory(config: Config, ranks: int = 1, *, on_gpu: bool = False) -> Memory:
-    """Of the rank that needs most, in a step of either phase.
+    """Predict the memory of the rank that needs most, in a step of either phase.
 
-    `ranks`: processes in all. Raises `ValueError` for the layout `"auto"`, which is a question to
-    this function.
+    `ranks`: processes in all. Raises `ValueError` for the layout `"auto"`, which must be resolved
+    first.
     """
     stages = {0, layout_of(config).pipeline - 1}
     return max((_of_stage(config, ranks, stage, on_gpu) for stage in stages), key=lambda m: m.peak)
@@ -58,25 +58,26 @@ class HeldParameters:
     """Weights that one rank holds."""
 
     dense: int
-    """The same on all data-parallel ranks."""
+    """Weights that all data-parallel ranks hold alike."""
     experts: int
-    """The same on those that hold the same experts."""
+    """Weights of this rank's experts."""
     projections: int
-    """Of the dense ones: the matrices of attention and feed-forward layers."""
+    """The part of `dense` that is in matrices of attention and feed-forward layers."""
 
 
 def held_parameters(model: Model, parallel: Parallel, stage: int) -> HeldParameters:
-    """Of a rank of pipeline stage `stage`; what Megatron allocates, to the digit."""
+    """Count the weights of a rank of pipeline stage `stage`, exactly as Megatron allocates them."""
     whole, stages = count_parameters(model), parallel.pipeline
+    layers = stage_layers(model, stages)[stage == stages - 1]
     final_norm = model.hidden_size
     projections, of_experts = whole.attention, 0
     if model.experts is None:
         projections += whole.feed_forward
     else:
-        sharers = stages * parallel.expert * parallel.expert_tensor_ranks
-        of_experts = whole.feed_forward // sharers
-    projections //= stages * parallel.tensor
-    dense = projections + (whole.router + whole.norms - final_norm) // stages
+        sharers = model.layers * parallel.expert * parallel.expert_tensor_ranks
+        of_experts = whole.feed_forward * layers // sharers
+    projections = projections * layers // (model.layers * parallel.tensor)
+    dense = projections + (whole.router + whole.norms - final_norm) * layers // model.layers
     table = whole.input_embedding // parallel.tensor
     first, last = stage == 0, stage == stages - 1
     if first:
@@ -98,7 +99,7 @@ def _of_stage(config: Config, ranks: int, stage: int, on_gpu: bool) -> Memory:
     micro_batch = config.execution.micro_batch or share
     positions = micro_batch * config.batch.sequence_length
     in_flight = min(parallel.pipeline - stage, share // micro_batch)
-    layers = model.layers // parallel.pipeline
+    layers = stage_layers(model, parallel.pipeline)[stage == parallel.pipeline - 1]
 
     layer = _LayerBytes.of(model, parallel, width, on_gpu)
     residual = width * model.hidden_size // layer.sharers_of_positions
@@ -126,14 +127,11 @@ def _of_stage(config: Config, ranks: int, stage: int, on_gpu: bool) -> Memory:
     }
     state = parts["weights"] + parts["gradients"] + parts["optimizer"]
     checkpoint = state + 2 * 4 * _largest_tensor(model, parallel)
-    if data_ranks(parallel, ranks) > 1:  # what comes from other ranks is not read into its place
-        checkpoint += parts["weights"]
-        checkpoint += parts["optimizer"] if parallel.optimizer == "replicated" else 0
     return Memory(**parts, total=sum(parts.values()), checkpoint=checkpoint)
 
 
 def _largest_tensor(model: Model, parallel: Parallel) -> int:
-    """Numbers that a rank holds of the largest weight."""
+    """The size of the largest weight on a rank."""
     if model.experts is None:
         width = model.feed_forward_size // parallel.tensor
     else:
@@ -143,7 +141,7 @@ def _largest_tensor(model: Model, parallel: Parallel) -> int:
 
 
 def _optimizer(config: Config, held: HeldParameters, ranks: int) -> int:
-    """The rule's states; and under bfloat16 main weights, which are the model's own otherwise."""
+    """Bytes of the update rule's states, and of the main weights that bfloat16 needs beside."""
     parallel, kind = layout_of(config), OPTIMIZER_KINDS[config.optimizer.kind]
     main = 4 if config.numerics.dtype == "bfloat16" else 0
     per_projection = main + 4 * kind.states_per_projection_weight
@@ -158,10 +156,10 @@ def _optimizer(config: Config, held: HeldParameters, ranks: int) -> int:
 
 @dataclass(frozen=True)
 class _LayerBytes:
-    """What one layer keeps per latent position of a micro-batch."""
+    """Bytes that one layer keeps per latent position of a micro-batch."""
 
     attention: int
-    """Its norm included, and that of the feed-forward layer."""
+    """Attention with its norm, and the norm of the feed-forward layer."""
     feed_forward: int
     sharers_of_positions: int
     """Tensor ranks among which the positions between the matrices are shared."""
@@ -204,7 +202,7 @@ def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu
     """Logits and their gradient, that of the head's matrix, and those of its input."""
     hidden = config.model.hidden_size
     vocabulary = config.model.vocabulary_size // parallel.tensor
-    in_one_pass = parallel.tensor == 1 and config.superposition.loss in LINEAR_KINDS
+    in_one_pass = parallel.tensor == 1 and loss_of(config.superposition.loss).in_one_pass
     if in_one_pass or not on_gpu:
         chunk = rows_with_head(positions, vocabulary, on_gpu=on_gpu) * vocabulary
     else:

@@ -1,22 +1,22 @@
-"""Which layouts work for a model on a number of ranks: refusals with the nearest that does.
+"""The rules of which layouts work for a model on a number of ranks.
 
-Every rule here is either arithmetic (what does not divide) or a row of the table in
+Every rule is either arithmetic (a number that does not divide) or a row of the table in
 `docs/parallel.md`.
 """
 
 import json
 import math
 from collections.abc import Iterator
-from itertools import product
-from typing import Any
 
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
-from tst_study.config.schema import Config, Model, Parallel
+from tst_study.config.schema import Config, Model, Parallel, to_dict
+from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.cost.compute import count_parameters
 from tst_study.errors import UserError
 
 
 def layout_of(config: Config) -> Parallel:
-    """The layout that a config names. Raises `ValueError` for `"auto"` that is not resolved."""
+    """Get a config's layout. Raises `ValueError` where it is still `"auto"`."""
     parallel = config.execution.parallel
     if parallel == "auto":
         raise ValueError('execution.parallel = "auto" must be resolved first (auto_layout.py)')
@@ -24,13 +24,13 @@ def layout_of(config: Config) -> Parallel:
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raise `UserError`, one line, where the config's layout cannot work on `ranks` processes."""
+    """Raise `UserError`, one line, if the config's layout cannot work on `ranks` processes."""
     parallel = layout_of(config)
     for key, reason in _problems(config, parallel, ranks):
-        change = ", ".join(_nearest(config, parallel, ranks))
         value = json.dumps(getattr(parallel, key))
         raise UserError(
-            f"execution.parallel.{key} = {value}: {reason}; nearest that works: {change}"
+            f"execution.parallel.{key} = {value}: {reason}; change one of them, or say "
+            'execution.parallel = "auto", which finds a layout that works'
         )
     sequences, sharers = config.batch.sequences, data_ranks(parallel, ranks)
     if sequences % sharers:
@@ -47,7 +47,7 @@ def check(config: Config, ranks: int) -> None:
 
 
 def works(config: Config, parallel: Parallel, ranks: int) -> bool:
-    """Whether a layout of the config's model can be, on `ranks` processes; the batch aside."""
+    """Whether a layout can work on `ranks` processes for the config's model, the batch aside."""
     return next(_problems(config, parallel, ranks), None) is None
 
 
@@ -58,19 +58,40 @@ def least_ranks(parallel: Parallel) -> int:
 
 
 def data_ranks(parallel: Parallel, ranks: int) -> int:
-    """Among how many a batch is shared."""
+    """The number of data-parallel ranks, which share a batch."""
     return ranks // (parallel.tensor * parallel.pipeline)
 
 
+def stage_layers(model: Model, stages: int) -> tuple[int, int]:
+    """Count the layers of each pipeline stage but the last, and those of the last.
+
+    The last one also has the head, which may cost as much as several layers. The slowest stage gets
+    as little to do as can be; all but the last have equal numbers, as Megatron wants it.
+    """
+    if stages == 1:
+        return model.layers, model.layers
+    weights = count_parameters(model)
+    head = weights.input_embedding
+    layer = (weights.active - weights.output_head - head) / model.layers
+    choices = (
+        ((model.layers - last) // (stages - 1), last)
+        for last in range(1, model.layers)
+        if (model.layers - last) % (stages - 1) == 0
+    )
+    return min(choices, key=lambda layers: max(layers[0] * layer, layers[1] * layer + head))
+
+
 def bucket_weights(weights: int, ranks: int) -> int:
-    """How many of a rank's `weights` are summed over `ranks` at a time, where sums are overlapped
-    with the backward pass: 16 parts, or fewer where a rank's share of one would be below 2^16
-    numbers, whose message would take longer to start than to send; but never fewer than four."""
+    """The size of a bucket of gradients that is summed over `ranks` during the backward pass.
+
+    A rank's `weights` make 16 buckets, or fewer where a rank's share of one would be below 2^16
+    numbers, whose message takes longer to start than to send; but never fewer than four.
+    """
     return max(1, min(weights // 4, max(weights // 16, 2**16 * ranks)))
 
 
 def tensor_sizes(model: Model) -> list[int]:
-    """How many tensor ranks the model's numbers allow."""
+    """The numbers of tensor ranks that divide the model."""
     common = math.gcd(*_shared_by_tensor_ranks(model).values())
     return divisors(common, at_most=common)
 
@@ -87,7 +108,7 @@ def _shared_by_tensor_ranks(model: Model) -> dict[str, int]:
 
 
 def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[str, str]]:
-    """Keys of the layout, and what is wrong with them."""
+    """Pairs of a layout's key and the reason why its value cannot work."""
     model, experts, tensor = config.model, config.model.experts, parallel.tensor
     divided = [("tensor", tensor, *named) for named in _shared_by_tensor_ranks(model).items()]
     divided.append(("pipeline", parallel.pipeline, "model.layers", model.layers))
@@ -116,6 +137,9 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[
             yield "optimizer", reason
         if tensor > 1:
             yield "tensor", reason
+    for ablation, value in SuperpositionSetting.from_config(to_dict(config)).ablations:
+        if tensor > 1 and not ablation.is_sharded(value):
+            yield "tensor", f"{ablation.key} = {value!r} needs the whole vocabulary on a rank"
     if parallel.overlap_weights and not (distributed and parallel.overlap_gradients):
         reason = 'it needs the shares of optimizer = "distributed" and the buckets of'
         yield "overlap_weights", f"{reason} overlap_gradients"
@@ -127,32 +151,6 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[
         yield "expert", f"it does not divide the {of_a_stage} processes of a pipeline stage"
 
 
-def _nearest(config: Config, parallel: Parallel, ranks: int) -> list[str]:
-    """Keys and values that make a layout work: as few as can be, of as large sizes."""
-    experts = config.model.experts.count if config.model.experts is not None else 1
-    choices: dict[str, list[Any]] = {
-        "tensor": [size for size in tensor_sizes(config.model) if size <= parallel.tensor],
-        "pipeline": divisors(config.model.layers, at_most=parallel.pipeline),
-        "expert": divisors(experts, at_most=parallel.expert),
-        "sequence_parallel": [True, False],
-        "optimizer": sorted({parallel.optimizer, "replicated"}),
-        "overlap_weights": sorted({parallel.overlap_weights, False}),
-    }
-    layouts = (
-        parallel.model_copy(update=dict(zip(choices, values, strict=True)))
-        for values in product(*choices.values())
-    )
-
-    def changed(other: Parallel) -> list[str]:
-        values = ((key, getattr(other, key)) for key in choices)
-        return [f"{k} = {json.dumps(v)}" for k, v in values if v != getattr(parallel, k)]
-
-    def distance(other: Parallel) -> tuple[int, int, int]:
-        return len(changed(other)), -other.tensor * other.pipeline * other.expert, -other.tensor
-
-    return changed(min((one for one in layouts if works(config, one, ranks)), key=distance))
-
-
 def divisors(number: int, at_most: int) -> list[int]:
-    """In order."""
+    """The divisors of a number, in ascending order."""
     return [d for d in range(1, min(number, at_most) + 1) if number % d == 0]

@@ -1,4 +1,4 @@
-"""Which corpus the i-th sequence of a run comes from: a fixed cycle, so a pure function of i."""
+"""The corpus of each sequence of a run: a fixed cycle, so a pure function of its number."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ FINEST_SHARE = 10_000
 
 
 class Blend:
-    """Deals sequences to corpora by weight, as evenly as can be.
+    """Deal sequences to corpora by weight, as evenly as possible.
 
     Weights are rounded to 1/10,000 of their sum and dealt in a cycle: every slot goes to the
     corpus that is furthest behind its share, so that any stretch of sequences, and with it any
@@ -27,11 +27,11 @@ class Blend:
         self._cycle, self._dealt_before = _cycle(self.shares)
 
     def corpus_of(self, first: int, stop: int) -> NDArray[np.int64]:
-        """The corpora of sequences `first` … `stop - 1`, shape (stop - first,)."""
+        """Return the corpora of sequences `first` … `stop - 1`, shape (stop - first,)."""
         return self._cycle[np.arange(first, stop) % self.cycle_length]
 
     def dealt(self, sequences: int, corpus: int) -> int:
-        """How many of the first `sequences` sequences of the run come from `corpus`."""
+        """Count the sequences among the first `sequences` that come from `corpus`."""
         cycles, rest = divmod(sequences, self.cycle_length)
         return cycles * self.shares[corpus] + int(self._dealt_before[rest, corpus])
 
@@ -54,7 +54,8 @@ def _shares(weights: Sequence[float]) -> list[int]:
 
 
 def _cycle(shares: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The corpus of each slot (length,), and how often each was dealt before it (length + 1, k)."""
+    """Return the corpus of each slot, (length,), and how often each was dealt before it,
+    (length + 1, k)."""
     length = sum(shares)
     share = np.array(shares, dtype=np.int64)
     dealt_before = np.zeros((length + 1, len(shares)), dtype=np.int64)

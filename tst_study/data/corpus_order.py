@@ -1,4 +1,4 @@
-"""Which tokens of one corpus its g-th sequence reads: a pure function of g.
+"""The tokens of one corpus that its g-th sequence reads: a pure function of g.
 
 Reading order. Sequence g begins after all tokens of the sequences before it, so an epoch of T
 tokens ends after exactly T tokens, usually inside a sequence. In epoch e the corpus is cut so:
@@ -42,10 +42,10 @@ class EpochSequences:
     rest: int
     key: NDArray[np.uint64]
     starts_in_file_order: Callable[[NDArray[np.int64]], NDArray[np.int64]]
-    """Where pieces begin in the corpus, by their numbers in file order."""
+    """Maps numbers of pieces in file order to the places in the corpus where they begin."""
 
     def starts(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where in the corpus the shuffled pieces number `order` begin, both shape (n,)."""
+        """Return the places where the shuffled pieces `order` begin, both shape (n,)."""
         return self.starts_in_file_order(permuted(order, self.shuffled, self.key))
 
 
@@ -59,8 +59,8 @@ class CorpusOrder:
             Where they are equal there is one phase, so that bags of one token are the baseline.
         seed, corpus: what the shuffling depends on, beside epoch and phase.
 
-    Neither the number of steps nor (within the superposition phase) the step of the switch is
-    asked for: runs that differ only there read the same data.
+    The order depends neither on the number of steps nor, within the superposition phase, on the
+    step of the switch: runs that differ only there read the same data.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class CorpusOrder:
         self._epoch_sequences = lru_cache(maxsize=8)(self._cut)
 
     def tokens_before(self, sequence: int) -> int:
-        """Tokens in all sequences before this one."""
+        """Count the tokens in all sequences before this one."""
         superposed = min(sequence, self.superposed_sequences)
         recovered = sequence - superposed
         return superposed * self.superposed_length + recovered * self.recovery_length
 
     def spans(self, first: int, stop: int) -> list[tuple[int, int, int]]:
-        """Where sequences `first` … `stop - 1`, all of one phase, lie in the corpus.
+        """Locate sequences `first` … `stop - 1`, all of one phase, in the corpus.
 
         Returns:
             Per sequence (start, length, wrapped): `length` tokens from `start`, then `wrapped`
@@ -133,7 +133,7 @@ class CorpusOrder:
         )
 
     def _cut_what_is_left(self, left_by: EpochSequences, key: NDArray[np.uint64]) -> EpochSequences:
-        """What recovery reads of an epoch that began under superposition."""
+        """Cut what superposition left unread of an epoch into the sequences of recovery."""
         first, length = self.superposed_sequences, self.recovery_length
         parts = left_by.length // length
         already_read = first - left_by.first_sequence

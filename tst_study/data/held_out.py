@@ -15,7 +15,7 @@ from tst_study.errors import UserError
 from tst_study.superposition.loss_kinds import IGNORE
 
 MOST_DOCUMENTS = 256
-"""Whose losses a row of `evals.jsonl` lists."""
+"""The most documents whose losses a row of `evals.jsonl` lists."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class HeldOut:
     """(N,) the document of each sequence, from 0 on without gaps; where there are more than
     `MOST_DOCUMENTS`, neighbours count as one. None where sequences straddle documents."""
     fingerprint: str
-    """Of tokens and cut: two results compare only if it is the same."""
+    """Hash of the tokens and of how they are cut. Two results compare only if it is the same."""
     bytes_per_token: float | None
     """UTF-8 bytes per token of the whole file, from its manifest; None where it has no text."""
 
     @property
     def predicted_tokens(self) -> int:
-        """Labels that count."""
+        """Count the labels that are not filled up."""
         return int((self.labels != IGNORE).sum())
 
     def check_vocabulary(self, size: int) -> None:
-        """Raises `UserError` where an id lies outside a model's vocabulary."""
+        """Raise `UserError` where an id lies outside a model's vocabulary."""
         highest = int(max(self.ids.max(), self.labels.max()))
         if highest >= size:
             raise UserError(
@@ -53,7 +53,7 @@ class HeldOut:
             )
 
     def bits_per_byte(self, nats_per_token: float) -> float | None:
-        """Nats per token / ln 2 / bytes per token; None where the text's bytes are unknown."""
+        """Convert a loss: nats per token / ln 2 / bytes per token; None without known bytes."""
         if self.bytes_per_token is None:
             return None
         return nats_per_token / math.log(2) / self.bytes_per_token
@@ -102,7 +102,7 @@ def held_out(
 def _spread(
     file: TokenFile, length: int, count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Where each piece begins, where its document ends, and which document that is: (N,) each."""
+    """Return each piece's start, the end of its document, and the document's number: (N,) each."""
     bounds = file.document_starts(0, file.document_count + 1)
     predicted = np.maximum(np.diff(bounds) - 1, 0)
     pieces = -(-predicted // length)
@@ -126,8 +126,8 @@ def _cut(
     ends: NDArray[np.int64],
     last_labels: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Ids and labels (N, L) of the pieces at `starts`: ids before `ends`, and labels before
-    `last_labels` and the end of the file."""
+    """Read ids and labels, (N, L) each, of the pieces at `starts`: ids before `ends`, and labels
+    before `last_labels` and the end of the file."""
     places = starts[:, None] + np.arange(length)
     ids = file.tokens[np.minimum(places, ends[:, None] - 1)].astype(np.int64)
     limit = np.minimum(last_labels, file.token_count)[:, None]

@@ -1,9 +1,10 @@
-"""Whether token files are what their manifest says: a sample at every start, all on demand."""
+"""Comparison of token files with their manifest: a sample at every start, every byte on demand."""
 
 import hashlib
 import os
 import random
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,27 @@ FINGERPRINT_PARTS, FINGERPRINT_PART_BYTES = 256, 16_384
 
 
 def fingerprint(prefix: str | Path) -> str:
-    """What tells a token file from another: a sha256 in milliseconds, also for terabytes.
+    """Tell a token file from another by a `sampled_sha256` of its `.idx` and `.bin`.
 
-    Of `.idx` and `.bin` each, the size and 256 parts of 16 KiB, evenly spaced from the first byte
-    to the last, are hashed (everything, up to 4 MiB). Another text, order, tokenizer or split
-    shifts what follows and so changes it; a few altered bytes between the parts would not. For
-    those there are the digests in the manifest, which `check_sample` and `verify` look at.
+    Another text, order, tokenizer or split shifts what follows and so changes it; a few altered
+    bytes between the parts would not. The digests in the manifest, which `check_sample` and
+    `verify` look at, find those.
 
     Raises `UserError` where a file of the pair cannot be read.
     """
+    return sampled_sha256([idx_path(prefix), bin_path(prefix)])
+
+
+def sampled_sha256(paths: Iterable[Path]) -> str:
+    """Hash files in milliseconds, also where they hold terabytes.
+
+    The size of each is hashed, and 256 parts of 16 KiB, evenly spaced from the first byte to the
+    last; all of a file of up to 4 MiB.
+
+    Raises `UserError` where one cannot be read.
+    """
     digest = hashlib.sha256()
-    for path in (idx_path(prefix), bin_path(prefix)):
+    for path in paths:
         try:
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -54,14 +65,14 @@ def fingerprint(prefix: str | Path) -> str:
 
 
 def recorded_fingerprint(split: Split) -> str:
-    """`fingerprint`. Raises `UserError` where the manifest says another one."""
+    """Return the `fingerprint`. Raises `UserError` where the manifest has another one."""
     if fingerprint(split.file.prefix) != split.record.fingerprint:
         raise _changed(split.file.prefix)
     return split.record.fingerprint
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 of a whole file."""
+    """Return the sha256 of a whole file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -73,7 +84,7 @@ def record_of(
     before: SplitRecord | None = None,
     **known: Any,
 ) -> SplitRecord:
-    """What a manifest says of a token file as it lies on disk.
+    """Describe a token file, as it lies on disk, for a manifest.
 
     Raises `UserError` where the file is damaged, has ids outside the vocabulary, or a block of
     another checksum than `before` has.
@@ -100,7 +111,7 @@ def record_of(
 def check_sample(split: Split, sample: str) -> None:
     """Compare some 64 MiB of a token file, so all of a small one, with its manifest.
 
-    `sample`: which blocks; different texts pick different ones.
+    `sample`: any text; different texts pick different blocks.
 
     Raises `UserError` where bytes have changed, or an id lies outside the vocabulary.
     """
@@ -139,18 +150,19 @@ def _blocks(file: TokenFile) -> range:
 def _check_block(
     file: TokenFile, number: int, vocabulary_size: int, record: SplitRecord | None = None
 ) -> NDArray[Any]:
-    """The ids of a block."""
+    """Check the ids of a block and return them."""
     size = BLOCK_BYTES // file.dtype.itemsize
     ids = file.tokens[number * size : (number + 1) * size]
     if record and record.blocks[8 * number : 8 * number + 8] != f"{zlib.crc32(ids.data):08x}":
-        place = f"what lies at bytes {number * BLOCK_BYTES:,} to {(number + 1) * BLOCK_BYTES:,} "
+        first = file.header_bytes + number * BLOCK_BYTES
+        place = f"what lies at bytes {first:,} to {first + BLOCK_BYTES:,} "
         raise _changed(bin_path(file.prefix), place)
     if ids.size and (ids.max() >= vocabulary_size or ids.min() < 0):
         at = int(np.argmax((ids >= vocabulary_size) | (ids < 0)))
         raise UserError(
             f"{bin_path(file.prefix)}: token {number * size + at:,} is {ids[at]}, outside the "
-            f"vocabulary of {vocabulary_size}; another tokenizer made it, or the file is damaged: "
-            "prepare it again"
+            f"vocabulary of {vocabulary_size}; another tokenizer made it, the ids follow a header "
+            "(`data adopt --header-bytes`), or the file is damaged: prepare it again"
         )
     return ids
 

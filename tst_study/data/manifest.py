@@ -1,4 +1,4 @@
-"""What a prepared folder says about itself."""
+"""The manifest of a prepared folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class NoTokenFilesError(UserError):
-    """A corpus is not prepared, or lies elsewhere."""
+    """A corpus has not been prepared, or lies elsewhere."""
 
 
 class Strict(BaseModel):
@@ -60,7 +60,7 @@ class SplitRecord(Strict):
     fingerprint: str
     """See `integrity.fingerprint`."""
     sha256: str
-    """Of the whole `.bin`."""
+    """sha256 of the ids in the `.bin`."""
     blocks: Annotated[str, Field(pattern="^([0-9a-f]{8})+$")]
     """CRC-32 of each 4 MiB of the `.bin`, 8 hex digits each."""
     text_sha256: str | None = None
@@ -75,11 +75,11 @@ class SplitRecord(Strict):
 
 
 class Entropies(BaseModel):
-    """Of a generated language, in nats per token."""
+    """Entropies of a generated language, in nats per token."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     optimal_validation_loss: Annotated[float, Field(gt=0)]
-    """The loss on the validation text that nothing can beat."""
+    """The least possible loss on the validation text."""
 
 
 class GeneratedRecord(Strict):
@@ -94,7 +94,7 @@ class Manifest(Strict):
 
     schema_version: Literal[1] = 1
     request: dict[str, Any]
-    """What was asked for: a second call with the same request has nothing to do."""
+    """The request that was answered. A second call with the same one has nothing to do."""
     sources: tuple[SourceRecord, ...] = ()
     tokenizer: TokenizerRecord
     splits: dict[str, SplitRecord]
@@ -112,7 +112,7 @@ class Manifest(Strict):
         return f"{name} of {self.tokenizer.vocabulary_size:,} tokens"
 
     def write(self, folder: Path, tokenizer: bytes | None = None) -> Self:
-        """Complete a folder of token files, by its `tokenizer.json`, if any, and this."""
+        """Complete a folder of token files with its `tokenizer.json`, if any, and this manifest."""
         if tokenizer is not None:
             with written_atomically(folder / TOKENIZER) as file:
                 file.write(tokenizer)
@@ -121,7 +121,7 @@ class Manifest(Strict):
 
 
 def read_manifest(folder: str | Path) -> Manifest:
-    """The manifest of a prepared folder.
+    """Read the manifest of a prepared folder.
 
     Raises `UserError` where there is none, or it is damaged or from another version.
     """
@@ -140,7 +140,7 @@ def read_manifest(folder: str | Path) -> Manifest:
 
 
 def token_prefix(path: str | Path, split: str = "train") -> Path:
-    """The token-file prefix of a split: in a prepared folder, or the path itself if it is one.
+    """Return the token-file prefix of a split in a prepared folder, or the path that is one itself.
 
     Raises `NoTokenFilesError` where it is neither a folder with that split nor the prefix of a
     `.bin/.idx`.
@@ -158,10 +158,10 @@ def token_prefix(path: str | Path, split: str = "train") -> Path:
 
 
 def held_out_prefix(corpus: str | Path) -> Path:
-    """The token-file prefix of the `validation` split in a corpus' folder, or beside its
-    `.bin/.idx` where it is such a pair.
+    """Return the token-file prefix of the `validation` split in a corpus' folder, or beside a
+    corpus that is a `.bin/.idx` pair.
 
-    Raises `NoTokenFilesError` where there is none; the pair itself is what a run learns.
+    Raises `NoTokenFilesError` where there is none. The pair that a run trains on does not count.
     """
     path = Path(corpus)
     prefix = (path if path.is_dir() else path.parent) / "validation"
@@ -174,7 +174,7 @@ def held_out_prefix(corpus: str | Path) -> Path:
 
 
 def folder_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a folder, or None where there is none.
+    """Read the manifest of a folder; None where there is none.
 
     Raises `UserError` where it is damaged, or the folder's preparation has not ended.
     """
@@ -201,18 +201,18 @@ class Split:
 
 
 def open_split(prefix: str | Path) -> Split:
-    """A token file that its manifest describes; whether it is as described, `integrity` says.
+    """Open a token file together with its manifest. (`integrity` compares the two.)
 
-    Raises `UserError` where the file cannot be read (see `TokenFile`), its manifest is missing,
-    damaged or of other files, or the folder's preparation has not ended: nothing would tell whether
-    the ids are what they were.
+    Raises `UserError` where the file cannot be read (see `TokenFile`), or its manifest is missing,
+    damaged or of other files, or the folder's preparation has not ended: then nothing could show
+    that the ids have changed.
     """
     file = TokenFile(prefix)
     return Split(file, manifest_of(file.prefix))
 
 
 def manifest_of(prefix: str | Path) -> Manifest:
-    """The manifest beside a token file. Raises `UserError` as `open_split` does."""
+    """Read the manifest beside a token file. Raises `UserError` as `open_split` does."""
     prefix = Path(prefix)
     manifest = folder_manifest(prefix.parent)
     if manifest is None or prefix.name not in manifest.splits:

@@ -3,17 +3,18 @@
 from pathlib import Path
 from typing import Any
 
+from tst_study.config.architecture import check_same_model
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.data.held_out import HeldOut, held_out
-from tst_study.data.integrity import check_sample, recorded_fingerprint
+from tst_study.data.integrity import check_sample, recorded_fingerprint, sampled_sha256
 from tst_study.data.manifest import TOKENIZER, Split, held_out_prefix, open_split, token_prefix
 from tst_study.data.token_stream import Corpus, TokenStream
 from tst_study.errors import UserError
 
 
 def open_stream(config: Config) -> TokenStream:
-    """The token stream of a run, a sample of whose files has been compared with their manifests.
+    """Open the token stream of a run, and compare a sample of its files with their manifests.
 
     Raises `UserError` for files that are damaged or do not fit the config.
     """
@@ -39,7 +40,7 @@ def open_stream(config: Config) -> TokenStream:
 
 
 def fingerprints(config: Config) -> dict[str, Any]:
-    """What identifies the data, without paths: part of a run's identity and of its record.
+    """Identify the data without paths, for a run's identity and its record.
 
     Raises `UserError` as `fingerprints_and_held_out` does.
     """
@@ -47,7 +48,7 @@ def fingerprints(config: Config) -> dict[str, Any]:
 
 
 def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
-    """Both, with every file opened once.
+    """Identify the data and cut its held-out text, with every file opened once.
 
     Raises `UserError` where a file is missing, is not what its manifest describes, or has another
     tokenizer than the others.
@@ -74,11 +75,24 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
         }
         for corpus, split in zip(data.corpora, splits, strict=True)
     ]
-    return {"corpora": corpora, "validation": of_held_out, "tokenizer": tokenizer}, held
+    found = {"corpora": corpora, "validation": of_held_out, "tokenizer": tokenizer}
+    return found | _initial_weights(config), held
+
+
+def _initial_weights(config: Config) -> dict[str, str]:
+    """Fingerprint the weights that the run begins with, unless its seed draws them."""
+    folder = config.weights_folder
+    if folder is None:
+        return {}
+    check_same_model(folder, config.model.model_dump())
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"fork_from: {folder} has no .safetensors; save the model in that form")
+    return {"initial_weights": sampled_sha256(files)}
 
 
 def _tokenizer_of(splits: list[Split]) -> str | None:
-    """The fingerprint that all have in common; None where no manifest knows one."""
+    """Return the tokenizer fingerprint that all splits share; None where no manifest knows one."""
     ones: dict[str, Split] = {}
     for split in splits:
         if split.manifest.tokenizer.fingerprint:

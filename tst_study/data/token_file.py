@@ -39,17 +39,17 @@ CODE_OF_DTYPE = {np.dtype(kind): code for code, kind in DTYPE_OF_CODE.items()}
 
 
 def dtype_for_vocabulary(vocabulary_size: int) -> np.dtype[Any]:
-    """The id type that Megatron picks for a vocabulary: uint16 below 65,500 words, else int32."""
+    """Return the id type that Megatron picks: uint16 below 65,500 words, else int32."""
     return np.dtype(np.uint16 if vocabulary_size < 65_500 else np.int32)
 
 
 def bin_path(prefix: str | Path) -> Path:
-    """The file of ids of a prefix (`corpus/train` gives `corpus/train.bin`)."""
+    """Return the file of ids of a prefix (`corpus/train` gives `corpus/train.bin`)."""
     return Path(f"{prefix}.bin")
 
 
 def idx_path(prefix: str | Path) -> Path:
-    """The index file of a prefix."""
+    """Return the index file of a prefix."""
     return Path(f"{prefix}.idx")
 
 
@@ -60,11 +60,12 @@ class TokenFile:
         prefix: path without `.bin` or `.idx` (either ending is accepted and dropped).
         tokens: all ids of all documents in file order, shape (token_count,); a view on the map,
             never a copy.
-        token_count, document_count: their numbers.
+        token_count, document_count: how many tokens and documents there are.
+        header_bytes: length of what lies before the ids in the `.bin`; Megatron writes no header.
 
     Raises:
-        UserError: a file is missing, empty, cut off, or not a token file. Only the header, the
-            sizes and the ends of the index are looked at, so that opening stays cheap.
+        UserError: a file is missing, empty, cut off, or not a token file. Opening stays cheap: it
+            looks only at the header, the sizes and the ends of the index.
     """
 
     def __init__(self, prefix: str | Path) -> None:
@@ -86,13 +87,18 @@ class TokenFile:
         self._lengths: NDArray[np.int32] = lengths.view(np.int32)
         self._byte_offsets: NDArray[np.int64] = offsets.view(np.int64)
         self._document_sequences: NDArray[np.int64] = documents.view(np.int64)
-        self.tokens = _mapped(bin_path(self.prefix), np.dtype(DTYPE_OF_CODE[code]))
+        ids = _mapped(bin_path(self.prefix), np.dtype(DTYPE_OF_CODE[code]))
+        self.header_bytes = int(self._byte_offsets[0])
+        if not 0 <= self.header_bytes < ids.nbytes or self.header_bytes % ids.itemsize:
+            raise self._damaged(f"says that the ids begin at byte {self.header_bytes:,}")
+        self.tokens = ids[self.header_bytes // ids.itemsize :]
         self.token_count = int(self.tokens.size)
         self.document_count = entries - 1
         if self._document_sequences[0] != 0 or self._document_sequences[-1] != sequences:
             raise self._damaged("has documents that do not cover its sequences")
-        end = int(self._byte_offsets[-1]) // self.dtype.itemsize + int(self._lengths[-1])
-        if self._byte_offsets[0] != 0 or end != self.token_count:
+        last = int(self._byte_offsets[-1]) - self.header_bytes
+        end = last // self.dtype.itemsize + int(self._lengths[-1])
+        if end != self.token_count:
             raise self._damaged(f"announces {end} tokens, its .bin holds {self.token_count}")
 
     def _damaged(self, what: str) -> UserError:
@@ -107,7 +113,7 @@ class TokenFile:
         return self.tokens.dtype
 
     def document_starts(self, first: int, stop: int) -> NDArray[np.int64]:
-        """Where documents `first` … `stop - 1` begin, in tokens: shape (stop - first,), int64.
+        """Return the places where documents `first` … `stop - 1` begin, in tokens: (stop - first,).
 
         `stop` may be `document_count + 1`: the last entry is then `token_count`, so that
         differences of neighbours are document lengths.
@@ -115,21 +121,22 @@ class TokenFile:
         sequences = self._document_sequences[first:stop]
         starts = np.full(sequences.size, self.token_count, dtype=np.int64)
         inside = sequences < self._byte_offsets.size
-        starts[inside] = self._byte_offsets[sequences[inside]] // self.dtype.itemsize
+        in_bytes = self._byte_offsets[sequences[inside]] - self.header_bytes
+        starts[inside] = in_bytes // self.dtype.itemsize
         return starts
 
     def check_index(self) -> None:
-        """Raises `UserError` unless every length, offset and document of the index agrees."""
+        """Raise `UserError` unless all lengths, offsets and documents of the index agree."""
         documents = self._document_sequences
         whole = bool((documents[1:] >= documents[:-1]).all())
-        end = 0
+        end = self.header_bytes
         for first in range(0, self._lengths.size, 1 << 20):
             lengths = self._lengths[first : first + (1 << 20)].astype(np.int64)
             ends = end + np.cumsum(lengths) * self.dtype.itemsize
             begins = self._byte_offsets[first : first + lengths.size]
             whole &= bool((lengths >= 0).all() and (begins == np.append(end, ends[:-1])).all())
             end = int(ends[-1])
-        if not whole or end != self.tokens.nbytes:
+        if not whole or end != self.header_bytes + self.tokens.nbytes:
             raise self._damaged("has lengths and offsets that do not agree")
 
 
@@ -179,13 +186,19 @@ def write_tokens(
     write_index(prefix, np.concatenate(lengths), dtype)
 
 
-def write_index(prefix: str | Path, lengths: NDArray[np.int32], dtype: np.dtype[Any]) -> None:
-    """Write `<prefix>.idx` for documents of the given lengths (one sequence per document)."""
+def write_index(
+    prefix: str | Path, lengths: NDArray[np.int32], dtype: np.dtype[Any], header_bytes: int = 0
+) -> None:
+    """Write `<prefix>.idx` for documents of the given lengths, one sequence per document.
+
+    `header_bytes`: how much lies before the first id in the `.bin`.
+    """
     offsets = np.zeros(lengths.size, dtype=np.int64)
     np.cumsum(lengths[:-1], dtype=np.int64, out=offsets[1:])
     documents = np.arange(lengths.size + 1, dtype=np.int64)
     with written_atomically(idx_path(prefix)) as file:
         code = CODE_OF_DTYPE[np.dtype(dtype)]
         file.write(HEADER.pack(MAGIC, VERSION, code, lengths.size, documents.size))
-        for part in (lengths.astype(np.int32), offsets * np.dtype(dtype).itemsize, documents):
+        offsets = header_bytes + offsets * np.dtype(dtype).itemsize
+        for part in (lengths.astype(np.int32), offsets, documents):
             file.write(part.data)

@@ -1,7 +1,7 @@
-"""What a step reads: a pure function of the step, and of nothing else.
+"""The sequences that a step reads: a pure function of the step, and of nothing else.
 
-World size, micro-batch, rank, resumption and the switch of phase do not appear here: whoever asks
-for sequences 3 … 5 of step 700 gets the same tokens. See `corpus_order` for the order of reading
+World size, micro-batch, rank, resumption and the switch of phase do not appear here: sequences
+3 … 5 of step 700 are the same tokens for every caller. See `corpus_order` for the order of reading
 and `blend` for several corpora.
 """
 
@@ -32,17 +32,17 @@ class Corpus:
 
 
 class TokenStream:
-    """Deals the tokens of one or more corpora to the steps of a run.
+    """Deal the tokens of one or more corpora to the steps of a run.
 
     Args:
-        corpora: what is read.
+        corpora: the token files that are read.
         sequences_per_step: B, over all ranks and micro-batches.
         sequence_length: L, raw tokens per sequence in the recovery phase.
         superposed_steps: how many steps, from the first on, read `superposed_length` tokens per
             sequence.
         superposed_length: n, a multiple of L: s·L with bags as input, L with outputs only.
-        seed: reshuffles everything; two runs of one seed (a baseline and its TST arm) do not read
-            the same order, as their pieces differ, but the runs that share a trunk do.
+        seed: shuffles the pieces. A baseline and a superposed run of one seed read in different
+            orders, because their pieces differ; runs that share a trunk read in the same one.
         bag_size: s; matters with `align_bags_to_documents` only.
         align_bags_to_documents: pad every document to whole bags (in both phases, so that the
             switch keeps the position), instead of letting bags straddle documents as the paper

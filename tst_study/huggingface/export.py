@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,9 +24,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from tst_study.atomic_files import disk_errors_named
 from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import TrainedRun
+from tst_study.config.architecture import to_huggingface
 from tst_study.config.schema import Model
-from tst_study.errors import UserError, one_of
-from tst_study.huggingface.architecture import to_huggingface
+from tst_study.errors import UserError, first_line, one_of
 from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tensor_names import Entry, entries
 from tst_study.huggingface.tokenizer_files import RunTokenizer
@@ -63,8 +62,6 @@ def export(
         UserError: the checkpoint is missing, damaged or from inside the superposition phase, or
             the folder cannot be written, or another process has written it meanwhile.
     """
-    if find_spec("safetensors") is None:
-        raise UserError("safetensors is not installed; pip install 'tst-study[export]'")
     to = Path(to)
     empty = to.is_dir() and not to.is_symlink() and not any(to.iterdir())
     if not to.name or (to.exists() and not empty):
@@ -100,10 +97,32 @@ def export(
     return to
 
 
+def push(folder: Path, name: str) -> str:
+    """Upload an export to the Hugging Face hub, and return its address.
+
+    A repository that is not there yet is made, and is private. Raises `UserError` where the hub
+    refuses.
+    """
+    from huggingface_hub import HfApi
+
+    hub = HfApi()
+    try:
+        place = hub.create_repo(name, private=True, exist_ok=True)
+        hub.upload_folder(repo_id=place.repo_id, folder_path=folder)
+    except Exception as error:  # network, authorisation, a bad name: the hub has many classes
+        raise UserError(
+            f"--push {name}: the hub refuses ({first_line(error)}); {folder} is whole: log in with "
+            f"`hf auth login`, then `hf upload {name} {folder}`"
+        ) from error
+    return str(place)
+
+
 @contextmanager
 def _made_beside(to: Path) -> Iterator[Path]:
-    """A new folder that becomes `to` when the block succeeds, and goes when it fails; so it does
-    where another process has made `to` meanwhile."""
+    """Yield a new folder that becomes `to` when the block succeeds.
+
+    It is removed when the block fails, or another process has made `to` meanwhile.
+    """
     to.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as hidden:
         beside = Path(hidden) / to.name  # the hidden one is for its owner alone
@@ -165,7 +184,8 @@ def write_weights(
             said = re.search(r"os error (\d+)", str(error))
             code = int(said[1]) if said else errno.EIO
             raise OSError(code, os.strerror(code)) from error
-        (to / file).chmod(0o644)  # the library's files are for their owner alone
+        # The library's files are for their owner alone; the user's umask decided on the folder.
+        (to / file).chmod(to.stat().st_mode & 0o666)
         del tensors  # before the next file's are read
     if split.is_sharded:
         content = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
@@ -173,7 +193,7 @@ def write_weights(
 
 
 def _part(entry: Entry, layer: Tensor, model: Model) -> Tensor:
-    """(entry.shape), contiguous and in memory of its own, of what a layer holds of its source."""
+    """Copy an entry's tensor, (entry.shape), out of its layer of the source."""
     whole = layer[entry.index[1:]]
     if entry.part in ("query", "key", "value"):
         mixed = whole.view(model.key_value_heads, -1, model.head_size, model.hidden_size)
@@ -186,7 +206,10 @@ def _part(entry: Entry, layer: Tensor, model: Model) -> Tensor:
 
 
 def _check_shapes(reader: CheckpointReader, model: Model, wanted: Iterable[Entry]) -> None:
-    """The checkpoint is of this model: reading only what lies inside would not notice."""
+    """Raise `UserError` where the checkpoint is of another model.
+
+    Reading would not notice: it takes only what lies inside.
+    """
     heads = model.attention_heads + 2 * model.key_value_heads
     last = {entry.source: entry for entry in wanted}  # of the last layer and expert
     for source, entry in last.items():

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from tst_study.checkpoints.trained_run import TrainedRun
+from tst_study.config.architecture import architecture_of
 from tst_study.config.schema import to_dict, to_toml
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.data.manifest import Manifest, manifest_of, token_prefix
 from tst_study.errors import UserError, one_of
-from tst_study.huggingface.architecture import architecture_of
 from tst_study.huggingface.tokenizer_files import RunTokenizer
 from tst_study.record.reader import Evaluation, RunRecord, measures
 from tst_study.text import printable
@@ -25,11 +25,11 @@ FIELDS = {
     "datasets": r"[\w.-]+/[\w.-]+",
     "base_model": r"[\w.-]+/[\w.-]+",
 }
-"""Of the front matter, which the export can be given, and what the hub takes for each."""
+"""Fields of the front matter that a user can give, and the values that the hub takes."""
 
 
 def card_fields(given: Iterable[str]) -> dict[str, list[str]]:
-    """`language=en` and the like, by key. Raises `UserError` for what the hub would refuse."""
+    """Parse fields such as `language=en`. Raises `UserError` for what the hub would refuse."""
     fields: dict[str, list[str]] = {}
     for text in given:
         key, _, value = text.partition("=")
@@ -47,7 +47,10 @@ def model_card(
     tokenizer: RunTokenizer | None,
     fields: Mapping[str, list[str]] | None = None,
 ) -> str:
-    """Markdown, with the front matter that Hugging Face reads; `fields`: see `card_fields`."""
+    """Write the card in Markdown, with the front matter that Hugging Face reads.
+
+    `fields`: see `card_fields`.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -65,7 +68,7 @@ def model_card(
     manifests = [_manifest(corpus.path) for corpus in run.config.data.corpora]
     counters, setting = run.counters(), SuperpositionSetting.from_config(to_dict(run.config))
     return templates.get_template("model_card.md.jinja").render(
-        front_matter=Markup(_front_matter(run, manifests, fields or {})),
+        front_matter=Markup(_front_matter(run, record, manifests, fields or {})),
         config=run.config,
         plan=run.plan,
         phase=run.phase,
@@ -79,7 +82,7 @@ def model_card(
         if run.plan["superposed_steps"]
         else "next-token training from the first step on (a baseline)",
         training=list(_training(run, record, setting)),
-        losses=[_loss(row) for row in record.evals if row["step"] == run.step],
+        losses=[_loss(row) for row in _at(run, record.evals)],
         tasks=list(_tasks(run, record)),
         corpora=list(_corpora(run, manifests)),
         epochs=f"{counters['raw_tokens'] / run.header['unique_raw_tokens']:.3g}",
@@ -90,15 +93,21 @@ def model_card(
 
 
 def _plain(value: Any) -> str:
-    """One line without control characters, HTML, links, code or cells of a table."""
+    """Make a text one line without control characters, HTML, links, code or cells of a table."""
     text = printable(" ".join(str(value).split()))
     return text.translate(str.maketrans("[]`|", "()'/", "\\")).replace("<", "&lt;")
 
 
 def _front_matter(
-    run: TrainedRun, manifests: Iterable[Manifest | None], fields: Mapping[str, list[str]]
+    run: TrainedRun,
+    record: RunRecord,
+    manifests: Iterable[Manifest | None],
+    fields: Mapping[str, list[str]],
 ) -> str:
-    """YAML by Hugging Face's own class. Data sets of the hub are known from the corpora."""
+    """Write YAML by Hugging Face's own class.
+
+    It names the data sets of the hub among the corpora, and all that was measured (`model-index`).
+    """
     from huggingface_hub import ModelCardData
 
     sources = [source.name for manifest in manifests if manifest for source in manifest.sources]
@@ -113,8 +122,31 @@ def _front_matter(
         language=fields.get("language"),
         datasets=list(dict.fromkeys(datasets)) or None,
         base_model=fields.get("base_model"),
+        model_name=_plain(run.config.name),
+        eval_results=list(_results(run, record)) or None,
     )
     return f"{data.to_yaml()}\n"
+
+
+def _results(run: TrainedRun, record: RunRecord) -> Iterator[Any]:
+    """List the measurements of this checkpoint in the form of the hub's `model-index`."""
+    from huggingface_hub import EvalResult
+
+    losses = ("nats_per_token", "bits_per_byte")
+    found = [
+        (row["eval_set"], name, row[name]) for row in _at(run, record.evals) for name in losses
+    ]
+    for row in _at(run, record.tasks):
+        found += [(row["task"], name, value) for name, value, _ in measures(row["metrics"])]
+    for data, name, value in found:
+        if value is not None:
+            where = _plain(data)
+            yield EvalResult("text-generation", where, where, _plain(name), value)
+
+
+def _at(run: TrainedRun, rows: Iterable[Any]) -> list[Any]:
+    """Pick the rows of this checkpoint's step."""
+    return [row for row in rows if row["step"] == run.step]
 
 
 def _size(parameters: Mapping[str, int]) -> str:
@@ -155,7 +187,7 @@ def _loss(row: Evaluation) -> tuple[str, ...]:
 
 
 def _tasks(run: TrainedRun, record: RunRecord) -> Iterator[tuple[str, ...]]:
-    for row in (row for row in record.tasks if row["step"] == run.step):
+    for row in _at(run, record.tasks):
         for name, value, error in measures(row["metrics"]):
             shown = f"{value:.4f}" + ("" if error is None else f" ± {1.96 * error:.4f}")
             yield row["task"], row["data"], name, shown, f"{row['samples']:,}"
@@ -172,7 +204,7 @@ def _corpora(run: TrainedRun, manifests: Iterable[Manifest | None]) -> Iterator[
 
 
 def _manifest(path: str) -> Manifest | None:
-    """None where the corpus is not on this machine."""
+    """Read the manifest of a corpus; None where it is not on this machine."""
     try:
         return manifest_of(token_prefix(path))
     except UserError:

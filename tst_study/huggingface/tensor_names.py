@@ -1,4 +1,4 @@
-"""Which part of which Megatron tensor every tensor of a Hugging Face model is.
+"""The tensors of a Hugging Face model as parts of Megatron's.
 
 Megatron's global tensors have layers, and after them experts, as leading axes; the gate and the
 upward projection of SwiGLU lie in one tensor, gate first; so do, group by group, the queries of a
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from tst_study.config.architecture import architecture_of
 from tst_study.config.schema import Model
-from tst_study.huggingface.architecture import architecture_of
 
 Part = Literal["whole", "query", "key", "value", "gate", "up"]
 
@@ -27,7 +27,7 @@ class Entry:
     index: tuple[int, ...] = ()
     """Along the source's leading axes: layer, expert."""
     part: Part = "whole"
-    """Of what the index leaves of the source."""
+    """The part that is taken of what the index leaves of the source."""
 
 
 QKV = "self_attention.linear_qkv.weight"
@@ -35,7 +35,7 @@ EXPERTS = "mlp.experts.experts."
 
 
 def entries(model: Model) -> Iterator[Entry]:
-    """All tensors of a model's export, in the order of its layers."""
+    """Yield all tensors of a model's export, in the order of its layers."""
     hidden, words = model.hidden_size, model.vocabulary_size
     yield Entry("model.embed_tokens.weight", (words, hidden), "embedding.word_embeddings.weight")
     for layer in range(model.layers):

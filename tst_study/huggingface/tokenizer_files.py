@@ -23,7 +23,10 @@ class RunTokenizer:
         return self.tokenizer.end_of_document
 
     def files(self, positions: int) -> dict[str, bytes]:
-        """By name; `positions`: the longest context that the model was trained on."""
+        """Return the files' contents by name.
+
+        `positions`: the longest context that the model was trained on.
+        """
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "eos_token": self.tokenizer.end_of_document_token,
@@ -36,8 +39,9 @@ class RunTokenizer:
 
 
 def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> RunTokenizer | None:
-    """The tokenizer of a run's corpora; None where they name none (generated words,
-    or token files that came without one).
+    """Find the tokenizer of a run's corpora.
+
+    None where they name none: generated words, or token files that came without one.
 
     `given`: a tokenizer.json or a folder with one, where the corpora are not on this machine.
     Raises `UserError` where it cannot be found, or is another than the run's.
@@ -60,8 +64,10 @@ def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> RunTok
 
 
 def plain(tokenizer: Tokenizer) -> RunTokenizer:
-    """Without what its file does to a text beside splitting it, which the run's documents never
-    had: tokens around it, a greatest length, padding."""
+    """Strip a tokenizer to what it did to the run's documents: splitting.
+
+    Tokens around a text, a greatest length and padding are left out.
+    """
     from tokenizers import Tokenizer as LibraryTokenizer
 
     library = LibraryTokenizer.from_str(tokenizer.json.decode())
@@ -79,7 +85,7 @@ def plain(tokenizer: Tokenizer) -> RunTokenizer:
 
 
 def _place(run: TrainedRun) -> tuple[Path, str, str | None]:
-    """File, kind and end-of-document token, as the corpus' manifest names them."""
+    """Return file, kind and end-of-document token, as the corpus' manifest names them."""
     corpus = run.config.data.corpora[0].path
     try:
         prefix = token_prefix(corpus)

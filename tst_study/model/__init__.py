@@ -4,7 +4,6 @@ kernels.py → layers.py, experts.py → model.py → initialization.py
 megatron_patches.py: where Megatron-Core is made to do what it does not by itself; imported first
 """
 
-import logging
 import os
 import warnings
 
@@ -29,7 +28,5 @@ warnings.filterwarnings(
     category=FutureWarning,
     module=r"megatron.*|torch\.distributed.*|tst_study\.model\.megatron_patches",
 )
-# From 0.19 on it logs at every save that its writer goes, which 0.20 has done.
-logging.getLogger("megatron.core.dist_checkpointing.strategies.torch").setLevel(logging.ERROR)
 
 from tst_study.model import megatron_patches as megatron_patches  # noqa: E402

@@ -60,8 +60,12 @@ def _draw(shard: ShardedTensor, deviation: float, seed: int) -> None:
     digest = hashlib.sha256(f"{seed}/{shard.key}/{indices}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     whole = torch.empty(shard.global_shape[axes:]).normal_(0.0, deviation, generator=generator)
-    for axis, (offset, size) in enumerate(
-        zip(shard.global_offset[axes:], shard.data.shape, strict=True)
-    ):
+    copy_slice(shard, whole)
+
+
+def copy_slice(shard: ShardedTensor, whole: torch.Tensor) -> None:
+    """Fill a rank's slice from the tensor of its layer and expert."""
+    offsets = shard.global_offset[shard.prepend_axis_num :]
+    for axis, (offset, size) in enumerate(zip(offsets, shard.data.shape, strict=True)):
         whole = whole.narrow(axis, offset, size)
     shard.data.copy_(whole.to(shard.data.dtype))

@@ -6,7 +6,7 @@ Subclasses that override its methods are not here, but where their base class is
 where that no longer comes, the patch goes.
 
 Most of it serves **processors**. Megatron's distributed code runs on gloo, but it asks for
-`torch.cuda.current_device()` wherever it allocates, and synchronizes streams that are not there.
+`torch.cuda.current_device()` wherever it allocates.
 What is replaced follows the device of the run, not the machine's: a run on processors touches no
 GPU that happens to be there. Importing this module asks CUDA nothing.
 """
@@ -63,8 +63,6 @@ def _sizes_are_on_the_host(self: Any, point: str, tokens_per_expert: Any = None)
 ON_PROCESSORS: dict[tuple[Any, str], Any] = {
     # Where all of its modules allocate. No version changes that: main of 2026-08 still does.
     (torch.cuda, "current_device"): lambda: torch.device("cpu"),
-    # Before a checkpoint is written or sent over ranks (dist_checkpointing.strategies); main too.
-    (torch.cuda, "synchronize"): lambda device=None: None,
     # From 0.19 on every gradient reduction looks for events of CUDA graphs to wait for
     # (distributed/param_and_grad_buffer.py); main too.
     (torch.cuda, "current_stream"): lambda device=None: None,

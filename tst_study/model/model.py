@@ -3,7 +3,7 @@ bags."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,42 +21,22 @@ from megatron.core.tensor_parallel.mappings import (
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from tst_study.config.phase_plan import PhasePlan
-from tst_study.config.schema import Config, Model, Superposition
-from tst_study.cost.parallel_layout import layout_of
+from tst_study.config.schema import Config, Model
+from tst_study.cost.parallel_layout import layout_of, stage_layers
 from tst_study.model.around_calls import AwaitsWeights
 from tst_study.model.initialization import initialize
 from tst_study.model.kernels import RotaryTable
 from tst_study.model.layers import Decoder
 from tst_study.model.megatron_patches import cuda_means_cpu, mark_split_weights
 from tst_study.superposition import (
-    LINEAR_KINDS,
     bag_embedding,
     bag_log_probabilities,
     bag_loss,
     linear_bag_loss,
-    weighting_at,
 )
-from tst_study.superposition.method import NEXT_TOKEN, Objective, superposed_objective
+from tst_study.superposition.loss_kinds import Pooling
+from tst_study.superposition.steps import NEXT_TOKEN, Objective
 from tst_study.superposition.vocabulary_shard import VocabularyShard
-
-
-def objective_at(config: Config, plan: PhasePlan, step: int) -> Objective:
-    """What the step after `step` steps predicts: bags, the next token, or smoothed labels."""
-    if plan.phase(step) == "superposition":
-        return superposition_objective(config.superposition, step / plan.superposed_steps)
-    smoothing = config.label_smoothing
-    if smoothing is not None and smoothing.covers(step):
-        return replace(NEXT_TOKEN, name="smoothed_token", label_smoothing=smoothing.epsilon)
-    return NEXT_TOKEN
-
-
-def superposition_objective(superposition: Superposition, progress: float = 0.0) -> Objective:
-    """That of a config's section, after the share `progress` of its steps."""
-    weighting = weighting_at(superposition.weighting, progress)
-    return superposed_objective(
-        superposition.bag_size, superposition.mode, superposition.loss, weighting
-    )
 
 
 @dataclass(frozen=True)
@@ -118,21 +98,23 @@ class SuperposedGPT(AwaitsWeights, LanguageModule):
         Returns this micro-batch's summand of the step's loss, or the logits (b, l, V / tensor
         ranks) where `targets` is None; on a pipeline stage that is not the last, hidden states.
         """
-        embedded = self.embed(bags) if self.pre_process else None
+        pooling = targets.objective.pooling if targets is not None else "mean"
+        embedded = self.embed(bags, pooling) if self.pre_process else None
         hidden = self.decoder(embedded, self.rotary(bags.shape[1]))
         return self.predict(hidden, targets) if self.post_process else hidden
 
-    def embed(self, bags: Tensor) -> Tensor:
+    def embed(self, bags: Tensor, pooling: Pooling = "mean") -> Tensor:
         """(b, l, s) -> (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
         table = self.embedding.word_embeddings
         # Positions first, so that a sequence-parallel rank's share is contiguous.
         bags = bags.transpose(0, 1)
         if self.tp_group.size() == 1:
-            return bag_embedding(table.weight, bags)
+            return bag_embedding(table.weight, bags, pooling=pooling)
         sequence_parallel = self.config.sequence_parallel
         return bag_embedding(
             table.weight,
             bags,
+            pooling=pooling,
             vocabulary_start=table.vocab_start_index,
             reduce=reduce_scatter_to_sequence_parallel_region
             if sequence_parallel
@@ -145,12 +127,7 @@ class SuperposedGPT(AwaitsWeights, LanguageModule):
         tied = self.share_embeddings_and_output_weights
         weight = self.shared_embedding_or_output_weight() if tied else None
         # Where this rank has the whole vocabulary, head and loss are one pass over rows.
-        if (
-            targets is not None
-            and self.tp_group.size() == 1
-            and not targets.objective.label_smoothing
-            and targets.objective.kind in LINEAR_KINDS
-        ):
+        if targets is not None and self.tp_group.size() == 1 and targets.objective.loss.in_one_pass:
             return linear_bag_loss(
                 hidden,
                 self.output_layer.weight if weight is None else weight,
@@ -170,14 +147,13 @@ class SuperposedGPT(AwaitsWeights, LanguageModule):
             logits,
             targets.labels,
             objective.bag_size,
-            kind=objective.kind,
+            kind=objective.loss,
             weighting=objective.weighting,
             stride=objective.stride,
             valid_counts=targets.valid_counts,
             vocabulary_start=self.tp_group.rank() * logits.shape[-1],
             group=self.tp_group,
-            inplace=not objective.label_smoothing,  # which alone reads the logits once more
-            label_smoothing=objective.label_smoothing,
+            inplace=True,
         )
 
     def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:
@@ -201,6 +177,7 @@ class SuperposedGPT(AwaitsWeights, LanguageModule):
 def transformer_config(config: Config) -> TransformerConfig:
     """Megatron's configuration of this layout, and what its layers and ours ask of the model."""
     model, parallel = config.model, layout_of(config)
+    _, last = stage_layers(model, parallel.pipeline)
     dtype = torch.bfloat16 if config.numerics.dtype == "bfloat16" else torch.float32
     experts: dict[str, Any] = {}
     width = model.feed_forward_size
@@ -232,6 +209,7 @@ def transformer_config(config: Config) -> TransformerConfig:
         perform_initialization=False,  # by parameter name instead: see initialization.py
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
+        num_layers_in_last_pipeline_stage=last if parallel.pipeline > 1 else None,
         expert_model_parallel_size=parallel.expert,
         expert_tensor_parallel_size=parallel.expert_tensor_ranks,
         sequence_parallel=parallel.sequence_parallel,

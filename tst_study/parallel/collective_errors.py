@@ -1,4 +1,4 @@
-"""What a rank says when another one is gone or hangs: the collective, by its name."""
+"""Names the collective in the error of a rank whose partner has failed or hangs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def collectives_named(rank: int) -> Iterator[None]:
 
 
 def _collective(error: BaseException | None) -> str | None:
-    """The torch.distributed function that an exception, or what caused it, came out of; where a
-    request was only waited for, the function that waited."""
+    """The torch.distributed function that an exception or its cause came from; if that was waiting
+    for a request, the function that waited."""
     while error is not None:
         frames = traceback.extract_tb(error.__traceback__)[::-1]
         for frame in frames:

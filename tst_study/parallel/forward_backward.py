@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tst_study.model.megatron_patches import cuda_means_cpu
 from tst_study.model.model import SuperposedGPT, Targets
-from tst_study.superposition.method import Objective
+from tst_study.superposition.steps import Objective
 
 MicroBatch = tuple[Tensor, Targets]
 

@@ -91,7 +91,7 @@ class GradientBuffers(DistributedDataParallel):
                 group.start_param_sync()
 
     def await_weights(self, parameters: Iterable[torch.Tensor] | None = None) -> None:
-        """Until these parameters, by default all, have their new weights."""
+        """Wait until these parameters, by default all, have their new weights."""
         wanted = self.param_to_bucket_group if parameters is None else parameters
         for group in {self.param_to_bucket_group[one]: None for one in wanted}:
             if group.param_gather_handle is not None:
@@ -106,7 +106,7 @@ class GradientBuffers(DistributedDataParallel):
             group.reset()
 
     def fill_unwritten(self) -> None:
-        """Zeros where a step brought no gradient; before gradients are summed over ranks."""
+        """Fill in zeros where a step brought no gradient, before ranks sum their gradients."""
         for parameter in self.params_with_grad:
             if parameter in self._written:
                 continue

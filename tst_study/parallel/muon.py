@@ -82,8 +82,8 @@ def working_dtype(device: torch.device) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Projections:
-    """What Megatron joins in one tensor: queries, keys and values, group by group of heads; gate
-    and upward projection; the experts of a rank.
+    """Several projections that Megatron joins in one tensor: queries, keys and values, group by
+    group of heads; gate and upward projection; the experts of a rank.
 
     The tensor is (`blocks`, sum of `rows`, columns): every block has rows of every projection.
     """
@@ -107,7 +107,7 @@ class Projections:
 def projections_of(
     name: str, shape: tuple[int, ...], config: TransformerConfig
 ) -> Projections | None:
-    """Of a parameter by its name in the model; None for anything but a hidden projection."""
+    """Find the projections in a parameter by its name; None if it is no hidden projection."""
     found = re.search(r"\.linear_(qkv|proj|fc1|fc2)\b", name)
     if found is None:
         return None

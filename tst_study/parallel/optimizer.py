@@ -128,7 +128,7 @@ class ModelOptimizer:
         self.steps_taken = 0
 
     def state_of(self, main: Tensor) -> dict[str, Tensor]:
-        """What the update rule keeps of a main weight; empty before its first step."""
+        """The update rule's state of a main weight; empty before its first step."""
         state: dict[str, Tensor] = self._optimizer_of[main].state.get(main, {})
         return state
 
@@ -154,26 +154,17 @@ class ModelOptimizer:
             },
         }
 
-    @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """What `sharded_state_dict` gave, filled in. What this rank has read is in its place
-        already; what came from other ranks is not."""
-        for name, local in self._stored().items():
-            parts = iter(state["tensors"][name])
-            for mine in local.values():
-                filled = 0
-                while filled < mine.numel():
-                    part = next(parts).view(-1)
-                    mine[filled : filled + part.numel()].copy_(part)
-                    filled += part.numel()
-        self.steps_taken = int(state["steps_taken"])
+    def restored(self, steps_taken: int) -> None:
+        """Go on from a state that was read into the tensors of `sharded_state_dict`."""
+        self.steps_taken = steps_taken
         for main in self.main:
             if STEP in self.state_of(main):
-                self.state_of(main)[STEP].fill_(self.steps_taken)
+                self.state_of(main)[STEP].fill_(steps_taken)
+        self.copy_to_model()
 
     def _stored(self) -> dict[str, dict[Tensor, Tensor]]:
-        """All that a checkpoint holds but the model's weights: this rank's shares by name and
-        parameter, zeros where no step has been taken yet."""
+        """This rank's shares of everything in a checkpoint but the model's weights, by name and
+        parameter; zeros before the first step."""
         stored: dict[str, dict[Tensor, Tensor]] = {}
         for parameter, main in zip(self.parameters, self.main, strict=True):
             optimizer = self._optimizer_of[main]
@@ -197,7 +188,7 @@ def _decays(name: str, parameter: Tensor, config: Optimizer) -> bool:
 
 
 def _weight_of_norm(parameter: Tensor, is_distributed: bool) -> float:
-    """How much of its square a rank adds, so that over all ranks every weight counts once."""
+    """The factor with which a rank adds a weight's square, so that all ranks count it once."""
     of_experts = not getattr(parameter, "allreduce", True)
     if not param_is_not_shared(parameter):  # the head's copy of a tied embedding, on another stage
         return 0.0

@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def shards_of_buffers(model: DistributedDataParallel) -> dict[Tensor, slice]:
-    """Of each parameter, as a range of its numbers in a row; empty ranges where it has none."""
+    """This rank's shard of each parameter, as a range of its flattened numbers; maybe empty."""
     shards: dict[Tensor, slice] = {}
     for buffer in (*model.buffers, *model.expert_parallel_buffers):
         rank = dist.get_rank(buffer.data_parallel_group)
@@ -37,7 +37,7 @@ def parts_of(
     prefix: str,
     share: slice | None,
 ) -> Iterator[ShardedTensor]:
-    """Of a tensor as large as a parameter, what this rank holds, for a checkpoint.
+    """Describe this rank's part of a tensor as large as a parameter, for a checkpoint.
 
     `sharded`: the parameter's own description; `row`: the numbers of its range `share`, in a row,
     or all of them where it is None. Gives views of `row` in its order; nothing is copied. Part of

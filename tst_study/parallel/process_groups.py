@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ import psutil
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, TCPStore
 
 from tst_study.config.schema import Config, Execution
 from tst_study.cost.auto_layout import Choice, resolve
@@ -25,14 +27,16 @@ from tst_study.model.megatron_patches import (
     one_group_for_the_same_ranks,
     working_on,
 )
-from tst_study.process.rank_environment import rank_variable
+from tst_study.process.rank_environment import LOOPBACK, rank_variable
 
 T = TypeVar("T")
+AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""Set by torchrun where its own process is the one that ranks meet at."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where this process stands: which device, and which slice of the batch."""
+    """The place of this process among all: its rank, its slice of the batch, its device."""
 
     rank: int
     world_size: int
@@ -40,7 +44,7 @@ class Ranks:
     data_size: int
     device: torch.device
     has_loss: bool = True
-    """Whether this is a rank of the last pipeline stage, which alone sees the loss."""
+    """Whether this rank is on the last pipeline stage, which alone sees the loss."""
 
     @property
     def is_first(self) -> bool:
@@ -70,7 +74,7 @@ class Ranks:
         return largest
 
     def from_first(self, read: Callable[[], T]) -> T:
-        """What the first rank reads, sent to all; so is the `UserError` that it meets."""
+        """Have the first rank read something, and send it, or its `UserError`, to all."""
         if self.world_size == 1:
             return read()
         sent: list[Any] = [None, None]
@@ -96,6 +100,39 @@ class Ranks:
         self.barrier()  # none may still be waiting for a slow one
         for group in dist.distributed_c10d._world.pg_map:
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How this launch computes the steps: settled once, before the trainer is built."""
+
+    config: Config
+    """With its layout."""
+    ranks: Ranks
+    attention: str
+    why_layout: str
+
+    @property
+    def share(self) -> int:
+        """Sequences of a step that this rank computes."""
+        return self.config.batch.sequences // self.ranks.data_size
+
+    @property
+    def micro_batch(self) -> int:
+        """Sequences of a micro-batch."""
+        return self.config.execution.micro_batch or self.share
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.ranks.device.type == "cuda"
+
+    @property
+    def compiles(self) -> bool:
+        return self.config.execution.compiles(on_gpu=self.on_gpu)
+
+    def record(self) -> dict[str, str]:
+        """What the launch has decided by itself."""
+        return {"layout_chosen": self.why_layout, "attention": self.attention}
 
 
 @contextmanager
@@ -146,14 +183,17 @@ def process_groups(config: Config) -> Iterator[Ranks]:
 
 
 def with_layout(config: Config) -> Choice:
-    """The config with a layout in the place of `"auto"`, for the ranks that are there; and why."""
+    """Resolve the config's layout for the ranks that are there."""
     ranks = dist.get_world_size() if dist.is_initialized() else rank_variable("WORLD_SIZE")
     device = choose_device(config.execution)
     if device.type == "cuda":
         gpu = torch.cuda.get_device_properties(device)
-        return resolve(config, ranks, gpu.total_memory, on_gpu=True, device=gpu.name)
+        here = rank_variable("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else None
+        memory, name = gpu.total_memory, gpu.name
+        return resolve(config, ranks, memory, on_gpu=True, device=name, per_node=here)
     here = rank_variable("LOCAL_WORLD_SIZE", ranks)
-    return resolve(config, ranks, psutil.virtual_memory().total // here, on_gpu=False)
+    memory = psutil.virtual_memory().total // here
+    return resolve(config, ranks, memory, on_gpu=False, per_node=here)
 
 
 def choose_device(execution: Execution) -> torch.device:
@@ -185,11 +225,27 @@ def choose_device(execution: Execution) -> torch.device:
 
 def _join(device: torch.device, timeout: timedelta) -> None:
     settings: dict[str, Any] = {"backend": "gloo", "timeout": timeout}
+    alone = rank_variable("WORLD_SIZE") == 1
     if device.type == "cuda":
-        # Without `device_id`: with it NCCL makes every group's communicator at once, thousands of
-        # them over 512 ranks, most of which send nothing.
-        settings["backend"] = "nccl"
-    if rank_variable("WORLD_SIZE") == 1:
+        # With `device_id` NCCL makes every group's communicator at once: thousands of them over 512
+        # ranks, most of which send nothing. Without it, it warns that it has to guess the device.
+        settings |= {"backend": "nccl", "device_id": device if alone else None}
+    if alone:
         # No port is opened: nothing can collide with other runs on this machine.
         settings |= {"store": HashStore(), "rank": 0, "world_size": 1}
+    elif os.environ.get("MASTER_ADDR") == LOOPBACK and AGENTS_STORE not in os.environ:
+        settings |= _meet_on_loopback(timeout)
     dist.init_process_group(**settings)
+
+
+def _meet_on_loopback(timeout: timedelta) -> dict[str, Any]:
+    """Where all ranks are on this machine, let them listen on its loopback alone: torch's store
+    would listen on every interface, and anyone who reaches it can have ranks load a pickle."""
+    loopback = "lo" if sys.platform == "linux" else "lo0"
+    for library in ("GLOO", "NCCL"):
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
+    rank, ranks = rank_variable("RANK"), rank_variable("WORLD_SIZE")
+    port = int(os.environ["MASTER_PORT"])
+    listening = socket.create_server((LOOPBACK, port)).detach() if rank == 0 else None
+    store = TCPStore(LOOPBACK, port, ranks, rank == 0, timeout, master_listen_fd=listening)
+    return {"store": store, "rank": rank, "world_size": ranks}

@@ -1,5 +1,5 @@
-"""What the clock decides and not the step: checkpoints, log rows, and stops that a signal asks for;
-and when all ranks have written their files of a checkpoint.
+"""Events that depend on the clock and not on the step: checkpoints, log rows, and stops that a
+signal asks for; and the moment when all ranks have written their files of a checkpoint.
 
 The first rank's clock decides, and the others hear of it in the message by which all of them agree
 on a stop. Results do not depend on it: a checkpoint or a row changes no weight.

@@ -19,7 +19,7 @@ from tst_study.parallel.muon import Muon, Projections
 
 @dataclass(frozen=True)
 class MainWeight:
-    """What a rule is given of one parameter."""
+    """One parameter, as an update rule sees it."""
 
     main: Tensor
     """(n,) float32: what this rank updates of it, in a row; its `grad` is set before each step."""
@@ -66,4 +66,4 @@ STATES: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
     torch.optim.AdamW: (STEP, "exp_avg", "exp_avg_sq"),
     Muon: ("momentum",),
 }
-"""What each optimizer keeps of a weight: all of its shape but the count of steps."""
+"""Names of each optimizer's states of a weight; all but the count of steps have its shape."""

@@ -1,2 +1,2 @@
-"""The process that trains: its rank among others, the ranks that it starts itself, its cores,
-requests to stop, the clock of its steps, batches read ahead, memory that is used again."""
+"""The training process: its rank, the ranks that it starts, its cores and memory, requests to stop,
+the timing of its steps, and the thread that reads batches ahead."""

@@ -1,5 +1,4 @@
-"""What the process asks of its machine: cores and GPUs to work with, memory that stays with it, and
-an end."""
+"""The process and its machine: cores, GPUs, memory that is kept, and a quick exit."""
 
 import ctypes
 import os
@@ -10,18 +9,18 @@ from typing import NoReturn
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 MEBIBYTE = 2**20
 GPU_DRIVERS = "/dev/nvidiactl", "/dev/dxg", "/dev/kfd"
-"""Of NVIDIA, of Windows beneath Linux, of AMD."""
+"""Device files of NVIDIA, of Windows Subsystem for Linux, and of AMD."""
 
 
 def cores() -> int:
-    """Those that this process may use (not those of a node that a job has a part of)."""
+    """Number of cores that this process may use, which may be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def has_gpu() -> bool:
-    """Whether torch can use a GPU; it is imported only where a driver is."""
+    """Whether torch can use a GPU. torch is imported only if there is a driver."""
     if not any(map(os.path.exists, GPU_DRIVERS)):
         return False
     import torch
@@ -30,11 +29,10 @@ def has_gpu() -> bool:
 
 
 def keep_freed_memory() -> None:
-    """A step allocates the same few large tensors again and again.
+    """Tell glibc to keep freed memory, as a step allocates the same large tensors every time.
 
-    By default glibc returns them to the kernel, which hands them out page by page again: about
-    1,000 page faults, a tenth of the time of a step of the laptop study. No effect on other C
-    libraries.
+    By default glibc returns them to the kernel, and getting them back costs about 1,000 page faults
+    a step: a tenth of the time in the laptop study. This has no effect on other C libraries.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -46,8 +44,8 @@ def keep_freed_memory() -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """End the process without the interpreter's shutdown: threads of a library must not delay or
-    fail what is over."""
+    """End the process without the interpreter's shutdown, in which threads of a library could hang
+    or fail."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -15,16 +15,17 @@ from tst_study.process.rank_environment import flight_record, rank_variables
 from tst_study.process.stop_request import signals_handled
 
 GRACE_SECONDS = 10.0
-"""How long ranks may take to end by themselves once one of them has failed."""
+"""Seconds that ranks get to end by themselves after one of them has failed."""
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
-    """Run `tst-study ARGUMENTS` as `count` ranks; the status of the first that failed, or 0, and
-    which rank a signal has ended before it could say anything.
+    """Run `tst-study ARGUMENTS` as `count` ranks.
 
-    Signals go on to all ranks. When a rank fails, the others are ended soon after: they cannot go
-    on without it, and checkpoints on disk are whole.
+    Returns the exit status of the first rank that failed, or 0; and a message if a signal ended a
+    rank before it could write one. Signals to this process are passed on to all ranks. When a rank
+    fails, the others are ended soon after: they cannot go on without it, and checkpoints on disk
+    are whole.
     """
     port = free_port()
     ranks = [_start(rank, count, port, arguments) for rank in range(count)]
@@ -47,7 +48,7 @@ def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> tuple[int, str]:
-    """Exit status, and which rank a signal has ended that did not come through here."""
+    """Exit status, and a message if a rank was ended by a signal that this process did not get."""
     status, words, deadline = 0, "", float("inf")
     while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -74,14 +75,14 @@ def _start(rank: int, count: int, port: int, arguments: Sequence[str]) -> subpro
 
 
 def _end_with_launcher() -> None:
-    """Nobody could stop ranks whose launcher was killed, and no terminal tells them that it is
-    gone. Linux alone has this."""
+    """Have the kernel end this rank when its launcher ends, as nobody else would know of it. Only
+    Linux can do so."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_port() -> int:
-    """A port of the loopback that nothing listens on at this moment."""
+    """A port of the loopback interface on which nothing is listening now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

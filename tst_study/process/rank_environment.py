@@ -1,11 +1,10 @@
-"""Which rank this process is: torchrun's variables, or Slurm's in their place."""
+"""Environment variables of a rank: torchrun's, or Slurm's in their place, and those for GPUs."""
 
 import os
 import re
 from collections.abc import MutableMapping
+from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from tst_study.errors import UserError
 
@@ -13,18 +12,19 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADD
 ALONE = dict(zip(VARIABLES[:4], (0, 1, 0, 1), strict=True))
 DUMPS = "TORCH_FR_DUMP_TEMP_FILE"
 ON_GPUS = {
-    # One queue to the GPU: a message that was asked for before a product also begins before it, so
-    # that tensor ranks' products and messages go on side by side.
+    # With one queue to the GPU, communication that is launched before a matrix product also starts
+    # before it, so that the two overlap under tensor parallelism.
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-    # Blocks that grow, so that the sizes of two phases and of evaluations leave no holes.
+    # Blocks that can grow keep the different sizes of phases and evaluations from leaving holes.
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",
-    # A collective that never ends tells nobody its name: each rank keeps its last ones, and writes
-    # them to a file of its node when the watchdog ends it.
+    # A collective that hangs does not give its name. So each rank records its last collectives, and
+    # writes them to a file (`DUMPS`) when the watchdog ends it.
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    DUMPS: "/tmp/nccl_trace_rank_",
 }
-"""Set for every rank where it is not set already, before CUDA is; on processors of no effect."""
+"""Variables that every rank sets before it uses CUDA, unless the user has set them. They have no
+effect on CPUs."""
+LOOPBACK = "127.0.0.1"
 FIRST_PORT, PORTS = 20_000, 10_000
 
 
@@ -33,19 +33,17 @@ def rank_variables(
     ranks: int,
     port: int,
     local: tuple[int, int] | None = None,
-    address: str = "127.0.0.1",
+    address: str = LOOPBACK,
 ) -> dict[str, str]:
     """torchrun's variables for one of `ranks` ranks. `local`: its number on its node, and how many
-    are there; by default all of them are on this machine."""
+    ranks the node has; by default all ranks are on this machine."""
     values = (rank, ranks, *(local or (rank, ranks)), address, port)
     return dict(zip(VARIABLES, map(str, values), strict=True))
 
 
 def rank_variable(name: str, default: int | None = None) -> int:
-    """RANK, WORLD_SIZE, LOCAL_RANK or LOCAL_WORLD_SIZE; what holds of a process alone by default.
-
-    Raises `UserError` where the variable is not a number.
-    """
+    """The value of RANK, WORLD_SIZE, LOCAL_RANK or LOCAL_WORLD_SIZE; by default that of a single
+    process. Raises `UserError` if it is not a number."""
     text = os.environ.get(name, str(ALONE[name] if default is None else default))
     return _number(name, text, 7, "torchrun sets it, or unset it")
 
@@ -57,23 +55,27 @@ def _number(name: str, text: str, digits: int, remedy: str) -> int:
 
 
 def prepare_for_gpus(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set `ON_GPUS`, but for what is set already."""
+    """Set `ON_GPUS` and the place of `flight_record`, except for what is set already."""
     for name, value in ON_GPUS.items():
         environment.setdefault(name, value)
+    # A place of the user's own: under a known name in /tmp somebody else could have put a link.
+    with suppress(OSError, RuntimeError):  # there is no home, or it cannot be written
+        folder = Path.home() / ".cache" / "tst-study"
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"nccl-trace-{os.uname().nodename}-{os.getpid()}-rank"
+        environment.setdefault(DUMPS, str(folder / name))
 
 
 def flight_record(rank: int) -> str:
-    """Says where the last collectives of a rank of this node lie, if torch has written them."""
-    path = Path(f"{os.environ.get(DUMPS, ON_GPUS[DUMPS])}{rank}")
-    # One that an earlier job has left says nothing about this one.
-    if not path.exists() or path.stat().st_mtime < psutil.Process().create_time():
-        return ""
-    return f"; its last collectives lie in {path} (torchfrtrace reads them)"
+    """Say where the last collectives of a rank lie, if torch has written them."""
+    path = f"{os.environ.get(DUMPS)}{rank}"
+    there = os.path.exists(path)
+    return f"; its last collectives lie in {path} (torchfrtrace reads them)" if there else ""
 
 
 def check_rank_variables() -> None:
-    """Raise `UserError` where torchrun's variables contradict themselves: ranks would wait for
-    others that never come."""
+    """Raise `UserError` if torchrun's variables contradict each other: ranks would wait for ranks
+    that do not exist."""
     rank, ranks = rank_variable("RANK"), rank_variable("WORLD_SIZE")
     local_rank = rank_variable("LOCAL_RANK")
     local_ranks = rank_variable("LOCAL_WORLD_SIZE", ranks)
@@ -95,10 +97,10 @@ def check_rank_variables() -> None:
 
 
 def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Under `srun` with several tasks, say in torchrun's variables what Slurm says in its own.
+    """Under `srun` with several tasks, set torchrun's variables from Slurm's.
 
-    Variables that are set already win. A job's script itself, outside `srun`, stays one process.
-    Raises `UserError` where a variable is not a number.
+    Variables that are set already are kept. A batch script itself, outside `srun`, is one process.
+    Raises `UserError` if a variable is not a number.
     """
 
     def number(name: str, default: str = "") -> int:
@@ -131,8 +133,8 @@ def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> Non
 
 
 def first_host(nodes: str) -> str:
-    """`node[07-09,12],other` -> `node07`: Slurm's way of writing lists of hosts."""
+    """The first host of a list in Slurm's notation: `node[07-09,12],other` gives `node07`."""
     match = re.match(r"([^\[,]*)(?:\[(\w+)[^\]]*\]([^,]*))?", nodes)
-    assert match is not None  # it matches any text
+    assert match is not None  # the pattern matches any text
     prefix, number, suffix = match.groups()
     return f"{prefix}{number or ''}{suffix or ''}"

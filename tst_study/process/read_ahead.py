@@ -8,15 +8,15 @@ T = TypeVar("T")
 
 
 class ReadAhead(Generic[T]):
-    """`read(step)` for one step after another, each begun when the one before it is taken.
+    """Calls `read(step)` in a thread, for each step as soon as the one before it is taken.
 
-    What `read` raises is raised where its step is asked for.
+    An exception of `read` is raised when its step is asked for.
     """
 
     def __init__(
         self, read: Callable[[int], T], end: int, prepare: Callable[[], None] = lambda: None
     ) -> None:
-        """`end`: the step before which it stops. `prepare`: called first, in the thread."""
+        """`end`: the step before which to stop. `prepare`: is called first, in the thread."""
         self._read, self._end = read, end
         self._thread = ThreadPoolExecutor(1, "batches", initializer=prepare)
         self._begun: dict[int, Future[T]] = {}
@@ -28,5 +28,5 @@ class ReadAhead(Generic[T]):
         return begun.result()
 
     def close(self) -> None:
-        """Wait for the thread's end; what it has read for a step to come is dropped."""
+        """Wait until the thread has ended, and drop what it has read ahead."""
         self._thread.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""How long steps take, and what that comes to: tokens per second, MFU, peak memory."""
+"""Times steps, and derives tokens per second and MFU; also reports peak memory."""
 
 import resource
 import sys
@@ -14,8 +14,8 @@ from tst_study.cost.devices import peak_flops
 
 
 class StepClock:
-    """Counts the seconds of training over all launches, without evaluation, checkpoints and the
-    compiling of layers."""
+    """Counts seconds of training over all launches of a run, without evaluation, checkpoints and
+    compilation."""
 
     def __init__(
         self, device: torch.device, world_size: int, flops_per_step: int, dtype: str
@@ -32,14 +32,14 @@ class StepClock:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Times a step; on a GPU only its queueing, the rest is in `waiting`."""
+        """Time a step; on a GPU only its launch, as the rest is in `waiting`."""
         with self.waiting():
             yield
         self._steps += 1
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Times what belongs to the steps before it, such as reading their loss off a GPU."""
+        """Time work that belongs to earlier steps, such as reading their loss from a GPU."""
         began, compiled = time.perf_counter(), _compile_seconds()
         yield
         compiling = _compile_seconds() - compiled
@@ -49,8 +49,8 @@ class StepClock:
         self.training_seconds += seconds
 
     def speed(self, plan: PhasePlan, done: int) -> dict[str, Any]:
-        """Of the steps since the last call, the last of which was step number `done`; without the
-        time in which layers were compiled, which is told beside them where there was any."""
+        """Speed of the steps since the last call, of which step `done` was the last. Compilation is
+        not included; its time is given separately if there was any."""
         seconds, compiling, steps = self._seconds, self._compiling, self._steps
         self._seconds, self._compiling, self._steps = 0.0, 0.0, 0
         flops = self.flops_per_step * steps
@@ -69,7 +69,7 @@ class StepClock:
 
 
 def _compile_seconds() -> float:
-    """That torch.compile has taken in this process so far."""
+    """Seconds that torch.compile has taken in this process so far."""
     tracer = sys.modules.get("torch._dynamo.utils")  # there once something is compiled
     if tracer is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""Ask a running loop to stop at the next step, by a signal or by its own end."""
+"""A request to stop a running loop at its next step, made by a signal."""
 
 import signal
 import threading
@@ -10,7 +10,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal
 
 
 class StopRequest:
-    """Holds the name of the signal that asked for a stop, or None."""
+    """The name of the signal that asked for a stop, or None."""
 
     def __init__(self) -> None:
         self.signal: str | None = None
@@ -23,7 +23,7 @@ class StopRequest:
 
 @contextmanager
 def listening() -> Iterator[StopRequest]:
-    """Signals turn into a request while the block runs."""
+    """Yield a request that signals set while the block runs."""
     request = StopRequest()
     with signals_handled(request.ask):
         yield request
@@ -33,8 +33,9 @@ def listening() -> Iterator[StopRequest]:
 def signals_handled(
     handle: Callable[[int, FrameType | None], None], signals: Iterable[signal.Signals] = SIGNALS
 ) -> Iterator[None]:
-    """Whatever asks a process to stop calls `handle` instead; a hang-up that `nohup` has turned
-    off stays off. Only the main thread can listen: in any other nothing changes."""
+    """Call `handle` for signals that ask the process to stop, while the block runs. SIGHUP stays
+    ignored if `nohup` has turned it off. Only the main thread can handle signals; in any other
+    thread nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

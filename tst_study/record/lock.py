@@ -1,6 +1,6 @@
-"""One process per run: a lock on the run folder that dies with whoever holds it.
+"""The lock of a run folder, by which only one process trains a run. It ends with its holder.
 
-A study has one of the same kind (`experiments/launcher.py`).
+A study has a lock of the same kind (`experiments/launcher.py`).
 """
 
 import fcntl
@@ -17,13 +17,12 @@ EXCLUSIVE, SHARED = fcntl.LOCK_EX, fcntl.LOCK_SH
 
 
 class RunHeldError(UserError):
-    """Another live process trains or measures this run."""
+    """Another process is training or evaluating this run."""
 
 
 def take(descriptor: int, path: Path, kind: int, *, wait: bool = False) -> bool:
-    """Take a lock (`EXCLUSIVE` or `SHARED`) on the open file at `path`; False where another
-    process is in the way, unless that is waited for. Raises `UserError` where the file system
-    has no locks."""
+    """Take a lock (`EXCLUSIVE` or `SHARED`) on the open file at `path`. Returns False if another
+    process has it and `wait` is not set. Raises `UserError` if the file system has no locks."""
     try:
         fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -42,17 +41,18 @@ def lock_path(folder: Path) -> Path:
 
 @contextmanager
 def hold(folder: Path, seconds: float = 0.2) -> Iterator[None]:
-    """Hold the run for as long as the block lasts. Raises `RunHeldError` where someone else does
-    and has not let go of it after `seconds`, `UserError` where there are no locks.
+    """Hold the lock of a run while the block runs.
 
-    The kernel gives the lock up when the process ends, however it ends, so none is ever stale.
+    The kernel releases the lock when the process ends, however it ends, so that a lock is never
+    stale. Raises `RunHeldError` if another process still has it after `seconds`, and `UserError` if
+    there are no locks.
     """
     path = lock_path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         deadline = time.monotonic() + seconds
-        while not take(descriptor, path, EXCLUSIVE):  # maybe of an onlooker, for an instant
+        while not take(descriptor, path, EXCLUSIVE):  # `is_held` takes it for an instant, too
             if time.monotonic() > deadline:
                 owner = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
                 raise RunHeldError(
@@ -73,7 +73,7 @@ class Owner:
 
 
 def owner(folder: Path) -> Owner | None:
-    """Who holds this run at this moment; None where no one does."""
+    """The process that holds this run now; None if there is none."""
     if not is_held(folder):
         return None
     process, _, host = lock_path(folder).read_text().strip().partition(" on ")
@@ -81,14 +81,14 @@ def owner(folder: Path) -> Owner | None:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a live process trains or measures this run at this moment."""
+    """Whether a process is training or evaluating this run now."""
     path = lock_path(folder)
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        # A shared lock, so that two onlookers never take each other for a holder.
+        # With a shared lock, two processes that ask at once do not mistake each other for holders.
         return not take(descriptor, path, SHARED)
     finally:
         os.close(descriptor)

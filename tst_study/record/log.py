@@ -1,4 +1,4 @@
-"""What a launch tells while it trains: rows, status, the live line, trackers. Rank 0's task."""
+"""Output of a launch while it trains: rows, status, progress line, trackers. Rank 0 writes it."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,14 +18,14 @@ from tst_study.record.writer import RunWriter, header_of, write_status
 
 HEARTBEAT_SECONDS = 2.0
 LINE_SECONDS = 10.0
-"""Between the lines of a launch that has no terminal."""
+"""Seconds between progress lines where there is no terminal."""
 
 
 class Progress(rich.Progress):
-    """The live line of one run; where there is no terminal, a line every ten seconds."""
+    """The progress line of one run; without a terminal, a new line every ten seconds."""
 
     def __init__(self, name: str, steps: int, *, phases: bool = True, enabled: bool) -> None:
-        """`phases`: whether it has more than one, so that there is something to say of them."""
+        """`phases`: whether the run has two phases, so that the line names the current one."""
         super().__init__(
             rich.TextColumn("{task.description}"),
             rich.BarColumn(),
@@ -46,18 +46,18 @@ class Progress(rich.Progress):
             self.console.print(f"{self._name}: goes on from step {step:,}")
 
     def evaluating(self, tokens: int, of: int) -> str:
-        """Draw how far an evaluation is; returns the same in words."""
+        """Show the progress of an evaluation, and return it in words."""
         facts = f"evaluating {tokens:,} of {of:,} held-out tokens"
         self.update(self._line, facts=facts)
         return facts
 
     def evaluated(self, row: Mapping[str, Any]) -> None:
-        """Draw what an evaluation has found, by a row of `Evaluation`."""
+        """Show the result of an evaluation. `row`: keys of `Evaluation`."""
         facts = f"held-out loss {row['nats_per_token']:.4f} over {row['tokens']:,} tokens"
         self.update(self._line, facts=facts)
 
     def show(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Draw where a run is, by a row of `Metrics`; returns the same for its `status.json`."""
+        """Show a row of `Metrics`, and return what `status.json` keeps of it."""
         step = row["step"]
         phase = row["phase"] if self._phases else ""
         facts = [phase] if phase else []
@@ -84,7 +84,7 @@ class RunLog:
         self._last_heartbeat = float("-inf")
 
     def start(self, config: Config, resumed_from: int | None, **facts: Any) -> None:
-        """A new segment of the run."""
+        """Begin a new segment of the run."""
         self._writer.start_segment(
             resumed_from, {**launch_facts(), **facts, "execution": config.execution.model_dump()}
         )
@@ -95,7 +95,7 @@ class RunLog:
         self._trackers = Trackers(track, self._writer.folder, self._writer.header, resumed_from)
 
     def forked(self, config: Config, trunk: Path, step: int) -> None:
-        """Copy the trunk's rows into a segment of their own: the run's record is then whole."""
+        """Copy the trunk's rows into a segment of their own, so that the run's record is whole."""
         self._writer.take_over(read(trunk), step, config.execution)
 
     def metrics(self, row: dict[str, Any], *, last: bool) -> None:
@@ -122,7 +122,8 @@ class RunLog:
         self._trackers.row("held_out", row)
 
     def checkpoint(self, step: int, saved: int) -> None:
-        """The checkpoint after step `saved` is whole, `step` being the last that was trained."""
+        """Record that the checkpoint after step `saved` is complete. `step`: the last step that was
+        trained."""
         self._writer.status("running", step, last_checkpoint=saved)
 
     def end(self, state: State, step: int, message: str = "") -> None:
@@ -130,7 +131,7 @@ class RunLog:
         self._writer.end_segment(message or state)
 
     def failed(self, error: BaseException) -> None:
-        with suppress(UserError):  # on a full disk `error` says more than these would
+        with suppress(UserError):  # on a full disk the first error says more than these would
             write_status(self._writer.folder, "failed", self._writer.steps, one_line(error))
             self._writer.end_segment(one_line(error))
 
@@ -140,7 +141,7 @@ class RunLog:
 
 
 class _NoLog:
-    """Of ranks that write none: every call does nothing."""
+    """The log of a rank that writes none: every call does nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None
@@ -150,9 +151,9 @@ class _NoLog:
 def run_log(
     config: Config, data: dict[str, Any], folder: Path, *, writes: bool, progress: bool
 ) -> Iterator[RunLog]:
-    """The log of one launch. A failure inside the block is recorded and raised again.
+    """The log of one launch. An exception inside the block is recorded and raised again.
 
-    Raises `UserError` where `folder` holds another run.
+    Raises `UserError` if `folder` holds another run.
     """
     writer = RunWriter(folder, header_of(config, data)) if writes else None
     phases = plan_phases(config).superposed_steps > 0

@@ -39,6 +39,7 @@ from typing_extensions import TypedDict
 from tst_study.config.identity import SCHEMA_VERSION
 from tst_study.config.schema import from_dict, of_record
 from tst_study.errors import UserError, first_problem
+from tst_study.text import is_file_name, short
 
 State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
@@ -46,6 +47,11 @@ FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
 _STRICT = ConfigDict(extra="forbid")
 _OPEN = ConfigDict(extra="allow")
 """What the reader does not know stays as it is."""
+Whole = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
+"""A count that 64 bits hold."""
+Large = Annotated[int, Field(ge=0, lt=10**300, strict=True)]
+"""FLOPs, which outgrow 64 bits."""
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 SCHEMA_MARK = f'"schema_version": {SCHEMA_VERSION},'.encode()
 """How every `run.json` begins."""
 
@@ -53,28 +59,35 @@ SCHEMA_MARK = f'"schema_version": {SCHEMA_VERSION},'.encode()
 class _Plan(TypedDict):
     """`configuration.phase_plan.PhasePlan`, and what it adds up to."""
 
-    steps: int
-    superposed_steps: int
-    bag_size: int
+    steps: Whole
+    superposed_steps: Whole
+    bag_size: Whole
     bags_as_input: bool
-    sequences: int
-    sequence_length: int
-    step_ratio: float
-    data_multiplier: float
+    sequences: Whole
+    sequence_length: Whole
+    step_ratio: Finite
+    data_multiplier: Finite
 
 
 @with_config(_OPEN)
 class _CorpusFacts(TypedDict):
     fingerprint: str
-    tokens: int
+    tokens: Whole
 
 
 @with_config(_OPEN)
-class _DataFacts(TypedDict):
+class _HeldOutFacts(TypedDict):
+    fingerprint: NotRequired[str]
+    optimal_nats_per_token: NotRequired[Finite | None]
+
+
+@with_config(_OPEN)
+class DataFacts(TypedDict):
     """What readers need of `data.run_data.fingerprints`."""
 
     corpora: list[_CorpusFacts]
     tokenizer: str | None
+    validation: NotRequired[_HeldOutFacts | str | None]
 
 
 def _has(*keys: str) -> AfterValidator:
@@ -87,64 +100,70 @@ def _has(*keys: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _file_name(text: str) -> str:
+    if not is_file_name(text):
+        raise ValueError(f"{short(text)} is no name of a folder")
+    return text
+
+
 @with_config(_STRICT)
 class RunHeader(TypedDict):
     """`run.json`: what the run is, known before its first step."""
 
-    schema_version: int
-    run_id: str
+    schema_version: Whole
+    run_id: Annotated[str, AfterValidator(_file_name)]
     fingerprint: str
     study: str
     name: str
     role: str
     config: dict[str, Any]
     """Resolved config, every key (`schema.to_dict`)."""
-    parameters: Annotated[dict[str, int], _has("total", "active")]
-    flops: Annotated[dict[str, int], _has("per_step")]
+    parameters: Annotated[dict[str, Whole], _has("total", "active")]
+    flops: Annotated[dict[str, Large], _has("per_step", "total")]
     """`cost.compute.Flops`: per step, per phase, total."""
     plan: _Plan
-    raw_tokens: int
-    latent_tokens: int
-    data: Annotated[dict[str, Any], AfterValidator(TypeAdapter(_DataFacts).validate_python)]
+    raw_tokens: Whole
+    latent_tokens: Annotated[Whole, Field(gt=0)]
+    data: Annotated[dict[str, Any], AfterValidator(TypeAdapter(DataFacts).validate_python)]
     """Fingerprints of corpora, tokenizer and evaluation set."""
-    unique_raw_tokens: int
+    unique_raw_tokens: Whole
     """Tokens in the training corpora: more raw tokens than these means repeated data."""
 
 
 class _Counters(TypedDict):
     """What a row of any log begins with: what has been done after `step` steps."""
 
-    segment: int
-    step: int
+    segment: Whole
+    step: Whole
     phase: Literal["superposition", "recovery"]
-    raw_tokens: int
-    latent_tokens: int
-    flops: int
+    raw_tokens: Whole
+    latent_tokens: Whole
+    flops: Large
 
 
 @with_config(_STRICT)
 class Metrics(_Counters):
     """A row of `metrics.jsonl`."""
 
-    bag_size: int
+    bag_size: Whole
     loss_name: str
     """`next_token`, or the bag loss by its name: the two are never the same quantity."""
-    loss: float | None
+    loss: Finite | None
     """Nats, mean over all micro-batches and ranks of this step; None where it is not a number."""
-    epochs: float
-    learning_rate: float
-    gradient_norm: float | None
+    epochs: Finite
+    learning_rate: Finite
+    gradient_norm: Finite | None
     """Before clipping; None where it is not a number."""
-    step_seconds: float
+    step_seconds: Finite
     """Mean over the steps since the row before."""
-    training_seconds: float
+    training_seconds: Finite
     """Since the run began, over all its launches, without evaluation, checkpoints, compiling."""
-    compile_seconds: NotRequired[float]
+    compile_seconds: NotRequired[Finite]
     """In which layers were compiled since the row before; no part of the seconds above."""
-    tokens_per_second: float
+    tokens_per_second: Finite
     """Raw tokens."""
-    mfu: float | None
-    peak_memory: int
+    mfu: Finite | None
+    peak_memory: Whole
     """Bytes: allocated on the GPU, or resident on a CPU."""
     moe: NotRequired[dict[str, Any]]
     """Health of a mixture of experts in this step: `RoutingLog.summary` says what."""
@@ -154,21 +173,21 @@ class Metrics(_Counters):
 class Evaluation(_Counters):
     """A row of `evals.jsonl`: next-token loss on held-out text."""
 
-    epochs: float
+    epochs: Finite
     eval_set: str
     """Name and fingerprint of the held-out tokens; only equal ones may be compared."""
-    nats_per_token: float
-    bits_per_byte: float | None
+    nats_per_token: Finite
+    bits_per_byte: Finite | None
     """None where the corpus has no bytes (generated words)."""
-    standard_error: float
+    standard_error: Finite
     """Of nats per token, over held-out sequences."""
-    tokens: int
-    document_losses: NotRequired[list[float] | None]
+    tokens: Whole
+    document_losses: NotRequired[list[Finite] | None]
     """Nats per token of each held-out document, in their order; None where pieces straddle them."""
-    document_tokens: NotRequired[list[int] | None]
+    document_tokens: NotRequired[list[Whole] | None]
     annealed: bool
-    seconds: float
-    training_seconds: float
+    seconds: Finite
+    training_seconds: Finite
 
 
 @with_config(_STRICT)
@@ -184,13 +203,13 @@ class TaskResult(_Counters):
     """`held_out`, `loss_by_position`, …, or a downstream task by its lm-eval name."""
     data: str
     """What it was measured on: name and fingerprint. Only equal ones may be compared."""
-    metrics: dict[str, float | None]
+    metrics: dict[str, Finite | None]
     """By name; `…_stderr` beside each that has a standard error. Accuracies are fractions."""
-    samples: int
+    samples: Whole
     """Independent units behind the standard errors: documents, sequences or questions."""
     details: dict[str, Any]
     """Versions, settings, and values by position or by sequence."""
-    seconds: float
+    seconds: Finite
 
 
 @with_config(_OPEN)
@@ -198,25 +217,42 @@ class Status(TypedDict):
     """`status.json`, replaced whole at every change."""
 
     state: State
-    step: int
-    steps: int
-    heartbeat: float
+    step: Whole
+    steps: Whole
+    heartbeat: Finite
     """Seconds since the epoch."""
-    last_checkpoint: int | None
+    last_checkpoint: Whole | None
     message: str
     phase: NotRequired[str]
-    loss: NotRequired[float | None]
+    loss: NotRequired[Finite | None]
     """None where it is not a number."""
-    tokens_per_second: NotRequired[float | None]
-    seconds_left: NotRequired[float | None]
+    tokens_per_second: NotRequired[Finite | None]
+    seconds_left: NotRequired[Finite | None]
+
+
+@with_config(_OPEN)
+class _Code(TypedDict):
+    commit: str | None
+    dirty: bool | None
+
+
+@with_config(_OPEN)
+class _Devices(TypedDict):
+    name: str
+    count: Whole
 
 
 @with_config(_OPEN)
 class _SegmentRow(TypedDict):
-    """What the reader needs of a row of `segments.jsonl`; its facts are for people."""
+    """What readers need of a row of `segments.jsonl`; its other facts are for people."""
 
-    segment: Annotated[int, Field(ge=0, strict=True)]
-    resumed_from: NotRequired[Annotated[int, Field(ge=0, strict=True)] | None]
+    segment: Whole
+    resumed_from: NotRequired[Whole | None]
+    start: NotRequired[Finite]
+    end: NotRequired[Finite]
+    ended: NotRequired[str]
+    code: NotRequired[_Code]
+    devices: NotRequired[_Devices]
 
 
 _HEADER = TypeAdapter(RunHeader)
@@ -313,7 +349,7 @@ def read_header(folder: str | Path) -> RunHeader:
         version = values.get("schema_version") if isinstance(values, dict) else None
         if version not in (SCHEMA_VERSION, None):
             raise UserError(
-                f"{path}: schema_version = {version!r}, but this version of tst_study knows "
+                f"{path}: schema_version = {short(version)}, but this version of tst_study knows "
                 f"{SCHEMA_VERSION}; use the version that wrote it"
             )
         header = _HEADER.validate_python(values)

@@ -43,8 +43,15 @@ def _wandb(folder: Path, header: RunHeader, _: int | None) -> Iterator[Show]:
     """A run in the project of the study's name; `WANDB_MODE` and its other variables apply."""
     import wandb
 
-    named = {"project": header["study"], "name": header["run_id"], "id": header["run_id"]}
-    with wandb.init(**named, dir=folder, config=header["config"], resume="allow") as run:
+    run_id = header["run_id"]
+    with wandb.init(
+        project=header["study"],
+        name=run_id,
+        id=run_id,
+        dir=folder,
+        config=header["config"],
+        resume="allow",
+    ) as run:
         # By its own count a step that a resumed run logs again would be dropped.
         run.define_metric("*", step_metric="step")
         yield lambda values, step: run.log({**values, "step": step})

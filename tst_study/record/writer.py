@@ -1,4 +1,4 @@
-"""Writes a run folder; `tst_study.record.reader` has the schema and the rules."""
+"""Writes a run folder. `tst_study.record.reader` has the schema and the rules."""
 
 import os
 import time
@@ -28,14 +28,13 @@ from tst_study.record.reader import (
 
 
 def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
-    """Everything about a run that is known before its first step.
+    """The content of `run.json`: everything about a run that is known before its first step.
 
-    `data`: what `data.run_data.fingerprints` returns.
+    `data`: the result of `data.run_data.fingerprints`.
     """
     plan = plan_phases(config)
     end = config.schedule.last_step
     identity = fingerprint(config, data)
-    sums = {"step_ratio": plan.step_ratio, "data_multiplier": plan.data_multiplier}
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": run_id(config, identity),
@@ -46,7 +45,7 @@ def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
         "config": to_dict(config),
         "parameters": asdict(count_parameters(config.model)),
         "flops": asdict(count_flops(config)),
-        "plan": cast(Any, asdict(plan) | sums),
+        "plan": cast(Any, plan.record()),
         "raw_tokens": plan.raw_tokens(end),
         "latent_tokens": plan.latent_tokens(end),
         "data": data,
@@ -55,10 +54,10 @@ def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
 
 
 class RunWriter:
-    """Writes one launch (segment) of a run; only rank 0 has one."""
+    """Writes one launch (segment) of a run. Only rank 0 has a writer."""
 
     def __init__(self, folder: str | Path, header: RunHeader) -> None:
-        """Creates the folder, or checks that the one there is of the same run."""
+        """Create the folder, or check that an existing one holds the same run."""
         self.folder = Path(folder)
         self.header = header
         stop_after = header["config"]["schedule"].get("stop_after")
@@ -73,7 +72,7 @@ class RunWriter:
         read_status(self.folder)  # refuses a damaged one before the first step
 
     def start_segment(self, resumed_from: int | None, facts: Mapping[str, Any]) -> int:
-        """Open a new segment; returns its number. `facts`: command, host, devices, versions, …"""
+        """Begin a new segment and return its number. `facts`: command, host, versions, …"""
         earlier = read_segments(self.folder)
         self.segment = 1 + max((row["segment"] for row in earlier), default=-1)
         row = {"segment": self.segment, "resumed_from": resumed_from, "start": time.time(), **facts}
@@ -82,16 +81,16 @@ class RunWriter:
         return self.segment
 
     def end_segment(self, why: str) -> None:
-        """Close the segment; a launch that failed before it opened one has no row to close."""
+        """End the segment, unless the launch failed before it could begin one."""
         if not self._segment_open:
             return
         self._segment_open = False
         self._append("segments.jsonl", {"segment": self.segment, "end": time.time(), "ended": why})
 
     def take_over(self, trunk: RunRecord, step: int, execution: Execution) -> None:
-        """Copy a trunk's rows up to the step of the fork, as a segment that says whose they are.
+        """Copy a trunk's rows up to the step of the fork, into a segment that names the trunk.
 
-        Only rows that this run would have written itself: the trunk also logs where it ends.
+        Rows that this run would not have written are left out: the trunk logs its last step, too.
         """
         source = {"run_id": trunk.run_id, "fingerprint": trunk.header["fingerprint"], "step": step}
         earlier = read_segments(self.folder)
@@ -110,20 +109,20 @@ class RunWriter:
         self.end_segment("forked")
 
     def metrics(self, row: Mapping[str, Any]) -> None:
-        """Append a row with the keys of `Metrics`; the reader checks them."""
+        """Append a row with the keys of `Metrics`, which the reader checks."""
         self._append("metrics.jsonl", row)
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
-        """Append a row with the keys of `Evaluation`; the reader checks them."""
+        """Append a row with the keys of `Evaluation`, which the reader checks."""
         self._append("evals.jsonl", row)
 
     def status(self, state: State, step: int, message: str = "", **more: Any) -> None:
-        """`write_status` of this run."""
+        """Replace the run's status, as `write_status` does."""
         write_status(self.folder, state, self.steps, message, step=step, **more)
 
     def close(self) -> None:
         for file in self._files.values():
-            with suppress(OSError):  # of a row that a full disk has refused already, which was said
+            with suppress(OSError):  # a full disk has refused a row before, which was an error
                 file.close()
         self._files.clear()
 
@@ -136,10 +135,10 @@ class RunWriter:
 
 
 def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append rows of `TaskResult`, but for their segment: they belong to the run's last launch.
+    """Append rows of `TaskResult`. They need no segment: they belong to the run's last launch.
 
-    Whoever calls holds the run (`lock`). Raises `UserError` where it was never launched, a row
-    lacks something, or the disk is full.
+    The caller must hold the run's lock. Raises `UserError` if the run was never launched, a row is
+    incomplete, or the disk is full.
     """
     path, segments = Path(folder) / "evals.jsonl", read_segments(Path(folder))
     if not segments:
@@ -152,12 +151,12 @@ def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -
 
 
 def _json(value: Any, indent: int | None = None) -> bytes:
-    """JSON has neither infinity nor NaN: both become null."""
+    """A line of JSON. Infinity and NaN, which JSON does not have, become null."""
     return to_json(value, indent=indent, inf_nan_mode="null") + b"\n"
 
 
 def _open_for_append(path: Path) -> IO[bytes]:
-    """Append to a log; the torn last line that a killed launch may have left is cut off first."""
+    """Open a log for appending, and cut off a torn last line that a killed launch may have left."""
     file = open(path, "ab+")  # noqa: SIM115 - stays open for the launch
     end = file.seek(0, os.SEEK_END)
     if end:
@@ -171,12 +170,13 @@ def _open_for_append(path: Path) -> IO[bytes]:
 
 
 def mark(folder: Path, config: Config, state: State, message: str) -> None:
-    """`write_status` for a run that could not say it itself."""
+    """Write the status of a run that could not write it itself."""
     write_status(folder, state, config.schedule.last_step, message)
 
 
 def write_status(folder: Path, state: State, steps: int, message: str = "", **more: Any) -> None:
-    """Replace `status.json` of a run of so many steps; what is not given keeps its last value."""
+    """Replace the `status.json` of a run of so many steps. Keys that are not given keep their last
+    value."""
     kept = {"step": 0, "last_checkpoint": None, **(read_status(folder) or {})}
     now = {"state": state, "steps": steps, "heartbeat": time.time(), "message": message, **more}
     with written_atomically(folder / "status.json") as file:

@@ -2,7 +2,8 @@
 
 The data flow of a superposed step, in file names::
 
-    method.py: what a step does, by its number; all that a trainer calls
+    steps.py: what a step reads and predicts, by its number
+    method.py: the same as a trainer calls it, with its checks
 
     bags.py -> embedding.py -> (the model, unchanged) -> linear_loss.py (with the head, where a rank
                                                       |                  has all of the vocabulary)
@@ -20,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from tst_study.superposition.loss_kinds import (
     BAG_LOSS_KINDS,
-    LINEAR_KINDS,
+    BagLoss,
     BagLossKind,
     check_loss_kind,
 )
+from tst_study.superposition.steps import Objective, Phases
 from tst_study.superposition.weighting import (
     NamedWeighting,
     Weighting,
@@ -44,14 +46,15 @@ if TYPE_CHECKING:
     from tst_study.superposition.linear_loss import linear_bag_loss
     from tst_study.superposition.log_probabilities import bag_log_probabilities
     from tst_study.superposition.losses import bag_loss
-    from tst_study.superposition.method import Objective, Superposition
+    from tst_study.superposition.method import Superposition
 
 __all__ = [
     "BAG_LOSS_KINDS",
-    "LINEAR_KINDS",
+    "BagLoss",
     "BagLossKind",
     "NamedWeighting",
     "Objective",
+    "Phases",
     "Superposition",
     "Weighting",
     "WeightingOverSteps",

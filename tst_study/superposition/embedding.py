@@ -1,4 +1,7 @@
-"""The input fold: the mean of the s token embeddings of a bag is one latent token (section 3)."""
+"""The input fold: the mean of the s token embeddings of a bag is one latent token (section 3).
+
+A new pooling is its line in `pool`, and its name in `loss_kinds.py`.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tst_study.superposition.loss_kinds import Pooling
 from tst_study.superposition.vocabulary_shard import to_local
 
 
@@ -14,10 +18,13 @@ def bag_embedding(
     weight: Tensor,
     token_ids: Tensor,
     *,
+    pooling: Pooling = "mean",
     vocabulary_start: int = 0,
     reduce: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Mean of the s embeddings of each bag, summed in float32 (float64 for a float64 weight).
+
+    Another `pooling` than the mean holds the embeddings of all tokens, and cannot be sharded.
 
     A bag of one token is `F.embedding`, bit for bit. Gradients have the same bits in every run
     on a CPU.
@@ -38,7 +45,8 @@ def bag_embedding(
         (B, l, d) in the dtype of `weight`.
 
     Raises:
-        ValueError: token ids without a bag axis, or `vocabulary_start` without `reduce`.
+        ValueError: token ids without a bag axis, `vocabulary_start` without `reduce`, or a pooling
+            of shards that cannot be summed.
             IndexError (from torch) for an id outside an unsharded vocabulary.
     """
     if token_ids.dim() != 3 or token_ids.shape[2] == 0:
@@ -46,6 +54,10 @@ def bag_embedding(
             f"token_ids must be (batch, latent positions, bag size), got {tuple(token_ids.shape)}"
         )
     batch, positions, bag_size = token_ids.shape
+    if pooling != "mean" and bag_size > 1:
+        if reduce is not None:
+            raise ValueError(f"pooling {pooling!r} needs the whole vocabulary on a rank")
+        return pool(F.embedding(token_ids, weight), pooling)
     bags = token_ids.reshape(-1, bag_size)
     if reduce is None:
         if vocabulary_start:
@@ -57,6 +69,14 @@ def bag_embedding(
     rows, here = to_local(bags, vocabulary_start, weight.shape[0])
     sums = _bag_sums(weight, rows, here).view(batch, positions, -1)
     return (reduce(sums) / bag_size).to(weight.dtype)
+
+
+def pool(vectors: Tensor, pooling: Pooling) -> Tensor:
+    """The vectors of each bag, (B, l, s, d), as one, (B, l, d)."""
+    if pooling == "max":
+        return vectors.amax(dim=2)
+    wide = torch.promote_types(vectors.dtype, torch.float32)
+    return vectors.mean(dim=2, dtype=wide).to(vectors.dtype)
 
 
 def _bag_sums(weight: Tensor, bags: Tensor, mask: Tensor | None) -> Tensor:

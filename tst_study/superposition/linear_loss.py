@@ -31,7 +31,7 @@ def linear_bag_loss(
     labels: Tensor,
     bag_size: int,
     *,
-    weighting: Weighting = "uniform",
+    weighting: Weighting | Tensor = "uniform",
     stride: int | None = None,
     valid_counts: Tensor | None = None,
     batch_first: bool = False,

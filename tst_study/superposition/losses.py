@@ -1,7 +1,7 @@
 """The loss of one set of logits against a bag of s target tokens (section 3 and its ablations)."""
 
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 
 from tst_study.superposition.bags import bag_targets, distinct_members
 from tst_study.superposition.log_probabilities import bag_log_probabilities
-from tst_study.superposition.loss_kinds import IGNORE, BagLossKind, check_loss_kind
+from tst_study.superposition.loss_kinds import IGNORE, LossSetting, check_loss_kind, loss_of
 from tst_study.superposition.one_vs_rest import one_vs_rest_means
 from tst_study.superposition.vocabulary_shard import VocabularyShard, sum_over_group
 from tst_study.superposition.weighting import Weighting, offset_weights
@@ -21,28 +21,20 @@ def bag_loss(
     labels: Tensor,
     bag_size: int,
     *,
-    kind: BagLossKind = "mce",
-    weighting: Weighting = "uniform",
+    kind: LossSetting = "mce",
+    weighting: Weighting | Tensor = "uniform",
     stride: int | None = None,
     valid_counts: Tensor | None = None,
     vocabulary_start: int = 0,
     group: ProcessGroup | None = None,
     inplace: bool = False,
-    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Mean loss, in nats, of predicting the next bag from one set of logits per position.
 
-    With z the logits of a position, y_1 … y_s its targets and Y the set of its valid targets:
+    With z the logits of a position, y_1 … y_s its targets and Y the set of its valid targets, the
+    losses are the classes of `loss_kinds.py`.
 
-    * `mce`, multi-hot cross-entropy: `sum_i g(i) CE_i / sum_i g(i)`, where CE_i is the mean of
-      `logsumexp(z) - z[y_i]` over the valid positions of offset i. The constant log s of the
-      entropy of the target is dropped: the loss starts near log V whatever s.
-    * `sum_to_one`: `-log sum_{y in Y} P(y)`. A token that the bag repeats counts once, so the sum
-      is a probability and the loss not negative.
-    * `binary_cross_entropy`: `1/V sum_v softplus(-t_v z_v)`, t_v = +1 in Y and -1 elsewhere.
-    * `hinge`: `1/V sum_v max(0, 1 - t_v z_v)`.
-
-    The last three are averaged over positions in proportion to their valid targets: position k
+    Losses of a set are averaged over positions in proportion to their valid targets: position k
     weighs `sum over its valid offsets of 1 / (s N_i)`, N_i being the valid positions of offset i,
     which is the weight it has in the uniform `mce`. A position without a valid target weighs
     nothing.
@@ -59,8 +51,9 @@ def bag_loss(
         labels: (B, l·stride) ordinary next-token labels of the raw sequence, −100 where a position
             has no target; see `bag_targets`.
         bag_size: s.
-        kind: as above.
-        weighting: g, see `offset_weights`; other than "uniform" for `mce` only.
+        kind: a loss, its name, or its name and parameters.
+        weighting: g, see `offset_weights`, or (s,) numbers as a tensor, which may change from step
+            to step under `torch.compile`; other than "uniform" where the loss takes weights.
         stride: raw tokens per latent position: `bag_size` (default; bags in) or 1 (tokens in).
         valid_counts: (s,) valid targets per offset of the whole batch: the sum of
             `count_valid_targets` over all micro-batches and data-parallel ranks. The result is
@@ -70,9 +63,8 @@ def bag_loss(
         group: the ranks that hold the other columns (equally many each). All of them get the
             same loss; each gets the gradient of its own columns.
         inplace: let the backward pass overwrite `logits` by their gradient, which saves a buffer
-            of their size. Only where nothing else reads them after the loss.
-        label_smoothing: as of `F.cross_entropy`: each target keeps 1 − ε of its weight, and the
-            whole vocabulary shares ε. Of `mce` only, and not with `inplace`.
+            of their size. Only where nothing else reads them after the loss; a loss that reads
+            them twice does not.
 
     Returns:
         A scalar, float32 (float64 for float64 logits).
@@ -81,7 +73,7 @@ def bag_loss(
         ValueError: in one line, for shapes that do not fit together, an unknown kind or weighting,
             or a weighting for a kind that has none.
     """
-    check_loss_kind(kind, weighting)
+    check_loss_kind(kind, () if isinstance(weighting, Tensor) else weighting)
     targets = bag_targets(labels, bag_size, stride)
     if logits.dim() != 3 or logits.shape[:2] != targets.shape[:2]:
         raise ValueError(
@@ -92,33 +84,83 @@ def bag_loss(
     if logits.transpose(0, 1).is_contiguous():
         logits, targets = logits.transpose(0, 1), targets.transpose(0, 1)
     logits = logits.flatten(0, 1)
-    targets, valid, share, counts = weighted_targets(
-        targets.flatten(0, 1), weighting, valid_counts, logits.dtype
-    )
-
+    weighted = weighted_targets(targets.flatten(0, 1), weighting, valid_counts, logits.dtype)
     shard = VocabularyShard.of(vocabulary_start, logits.shape[1], group)
-    if label_smoothing and (kind != "mce" or inplace):
-        raise ValueError(
-            f"label_smoothing = {label_smoothing} needs kind 'mce' and inplace = False, "
-            f"got {kind!r} and {inplace}"
+    loss = loss_of(kind)
+    return loss(Bags(logits, *weighted, shard, inplace and loss.may_overwrite_logits))
+
+
+@dataclass(frozen=True)
+class Bags:
+    """N positions with their logits and targets, as a loss sees them."""
+
+    logits: Tensor
+    """(N, V), or this rank's columns under `shard`."""
+    targets: Tensor
+    """(N, s') int64, 0 where ignored. Offsets of weight zero are left out: s' of s."""
+    valid: Tensor
+    """(N, s') bool."""
+    share: Tensor
+    """(s',) g(i) / sum g over the offsets that have a valid target somewhere in the batch."""
+    counts: Tensor
+    """(s',) valid targets per offset, at least 1."""
+    shard: VocabularyShard | None = None
+    inplace: bool = False
+
+    @property
+    def weights(self) -> Tensor:
+        """The weight (N, s') of each target in the batch's mean; 0 where it is ignored."""
+        return torch.where(self.valid, self.share / self.counts, 0.0)
+
+    def log_probabilities(self) -> Tensor:
+        """log P of each target, (N, s'), from one softmax over the vocabulary."""
+        return bag_log_probabilities(
+            self.logits, self.targets, shard=self.shard, inplace=self.inplace
         )
-    if kind == "mce":
-        log_probabilities = bag_log_probabilities(logits, targets, shard=shard, inplace=inplace)
-        means = _negative_sum_per_offset(log_probabilities, valid) / counts
-        loss = means[0] * share[0] if means.shape[0] == 1 else torch.dot(means, share)
-        if label_smoothing:
-            row_weights = torch.where(valid, share / counts, 0.0)
-            above = _above_mean(logits, targets, shard).to(row_weights.dtype)
-            loss = loss + label_smoothing * (row_weights * above).sum()
-        return loss
-    row_losses = SET_LOSSES[kind](logits, targets, distinct_members(targets, valid), shard, inplace)
-    row_weights = torch.where(valid, share / counts, 0.0).sum(dim=1)
-    return torch.dot(row_losses, row_weights) + 0.0 * share.sum()  # nan without a valid target
+
+    def one_vs_rest(self, kind: Literal["binary_cross_entropy", "hinge"]) -> Tensor:
+        """The mean (N,) of V yes/no losses, one a token: is it in the bag?"""
+        return one_vs_rest_means(
+            kind, self.logits, self.targets, self.members(), self.shard, self.inplace
+        )
+
+    def members(self) -> Tensor:
+        """The bag as a set, (N, s') bool: True at the first valid occurrence of each token."""
+        return distinct_members(self.targets, self.valid)
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """The weighted mean of a loss (N, s') for each target: over the valid positions of each
+        offset, then over the offsets."""
+        if losses.shape[1] == 1:
+            # In the order in which F.cross_entropy sums: a bag of one token has its bits.
+            class_or_ignore = self.valid.squeeze(1).long() - 1  # the only class is 0
+            total = -F.nll_loss(losses, class_or_ignore, ignore_index=-1, reduction="sum")
+            return total / self.counts[0] * self.share[0]
+        totals = torch.where(self.valid, losses, 0.0).sum(dim=0)
+        return torch.dot(totals / self.counts, self.share)
+
+    def mean_of_positions(self, losses: Tensor) -> Tensor:
+        """The mean of a loss (N,) for each position, weighted as its targets are together."""
+        mean = torch.dot(losses, self.weights.sum(dim=1))
+        return mean + 0.0 * self.share.sum()  # nan without a valid target
+
+    def mean_above_vocabulary(self) -> Tensor:
+        """The weighted mean of the targets' logits less the mean over the vocabulary: what label
+        smoothing adds to the loss, per unit of ε."""
+        if self.shard is None:
+            above = self.logits.gather(1, self.targets) - self.logits.mean(dim=1, keepdim=True)
+        else:
+            local, here = self.shard.to_local(self.targets)
+            of_targets = torch.where(here, self.logits.gather(1, local), 0.0)
+            of_all = self.logits.sum(dim=1, keepdim=True) / self.shard.vocabulary_size
+            above = sum_over_group(of_targets - of_all, self.shard.group)
+        weights = self.weights
+        return (weights * above.to(weights.dtype)).sum()
 
 
 def weighted_targets(
     targets: Tensor,
-    weighting: Weighting,
+    weighting: Weighting | Tensor,
     valid_counts: Tensor | None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -133,67 +175,24 @@ def weighted_targets(
         ValueError: an unknown weighting, or `valid_counts` that is not (s,).
     """
     bag_size = targets.shape[1]
-    weights = offset_weights(weighting, bag_size)
     if valid_counts is not None and valid_counts.shape != (bag_size,):
         raise ValueError(
             f"valid_counts must have one count per offset, ({bag_size},), "
             f"got {tuple(valid_counts.shape)}"
         )
-    targets = targets.long()
-    weighted_offsets = [i for i, weight in enumerate(weights) if weight > 0.0]
-    if len(weighted_offsets) < bag_size:
-        targets = targets[:, weighted_offsets]
-        valid_counts = None if valid_counts is None else valid_counts[weighted_offsets]
+    dtype, targets = torch.promote_types(dtype, torch.float32), targets.long()
+    if isinstance(weighting, Tensor):
+        g = weighting.to(targets.device, dtype)
+    else:
+        weights = offset_weights(weighting, bag_size)
+        weighted_offsets = [i for i, weight in enumerate(weights) if weight > 0.0]
+        if len(weighted_offsets) < bag_size:
+            targets = targets[:, weighted_offsets]
+            valid_counts = None if valid_counts is None else valid_counts[weighted_offsets]
+        g = torch.tensor([weights[i] for i in weighted_offsets], dtype=dtype)
+        g = g.to(targets.device, non_blocking=True)  # made there, the host would wait for it
     valid = targets != IGNORE
     targets = torch.where(valid, targets, 0)
     counts = valid.sum(dim=0) if valid_counts is None else valid_counts.to(targets.device)
-    dtype = torch.promote_types(dtype, torch.float32)
-    g = torch.tensor([weights[i] for i in weighted_offsets], dtype=dtype)
-    g = g.to(targets.device, non_blocking=True)  # made there, the host would wait for the device
     g = torch.where(counts > 0, g, 0.0)
     return targets, valid, g / g.sum(), counts.clamp(min=1).to(dtype)
-
-
-def _above_mean(logits: Tensor, targets: Tensor, shard: VocabularyShard | None) -> Tensor:
-    """The logits (N, s) of the targets less the mean over the vocabulary: what smoothing adds to
-    -log P of a target, per unit of ε."""
-    if shard is None:
-        return logits.gather(1, targets) - logits.mean(dim=1, keepdim=True)
-    local, here = shard.to_local(targets)
-    of_targets = torch.where(here, logits.gather(1, local), 0.0)
-    of_all = logits.sum(dim=1, keepdim=True) / shard.vocabulary_size
-    return sum_over_group(of_targets - of_all, shard.group)
-
-
-def _negative_sum_per_offset(log_probabilities: Tensor, valid: Tensor) -> Tensor:
-    """(N, s) -> (s,): minus the sum over the valid positions of each offset."""
-    if log_probabilities.shape[1] == 1:
-        # In the order in which F.cross_entropy sums: a bag of one token has its bits.
-        class_or_ignore = valid.squeeze(1).long() - 1  # the only class is 0
-        return F.nll_loss(
-            log_probabilities, class_or_ignore, ignore_index=-1, reduction="sum"
-        ).unsqueeze(0)
-    return -torch.where(valid, log_probabilities, 0.0).sum(dim=0)
-
-
-def _sum_to_one(
-    logits: Tensor, targets: Tensor, members: Tensor, shard: VocabularyShard | None, inplace: bool
-) -> Tensor:
-    """-log of the probability of the set `members`."""
-    log_probabilities = bag_log_probabilities(logits, targets, shard=shard, inplace=inplace)
-    # An empty set has loss inf and gradient nan, which a weight of zero would not remove.
-    keep = members.clone()
-    keep[:, 0] |= ~members.any(dim=1)
-    return -torch.where(keep, log_probabilities, -torch.inf).logsumexp(dim=1)
-
-
-SET_LOSSES: dict[
-    BagLossKind, Callable[[Tensor, Tensor, Tensor, VocabularyShard | None, bool], Tensor]
-] = {
-    "sum_to_one": _sum_to_one,
-    "binary_cross_entropy": partial(one_vs_rest_means, "binary_cross_entropy"),
-    "hinge": partial(one_vs_rest_means, "hinge"),
-}
-"""Losses that see a bag as a set. Of logits (N, V or this rank's part of it), targets (N, s),
-members (N, s) bool: one occurrence of each token of the set, the shard, and whether the backward
-pass may overwrite the logits, they make the loss (N,) of each position."""

@@ -3,20 +3,19 @@
 Both did worse than the baseline in the paper's ablation; they are here to repeat it.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tst_study.superposition.bags import add_at_targets_
-from tst_study.superposition.loss_kinds import BagLossKind
 from tst_study.superposition.row_chunks import chunk_rows, row_chunks
 from tst_study.superposition.vocabulary_shard import VocabularyShard, sum_over_group
 
 
 def one_vs_rest_means(
-    kind: BagLossKind,
+    kind: Literal["binary_cross_entropy", "hinge"],
     logits: Tensor,
     targets: Tensor,
     members: Tensor,

@@ -22,8 +22,6 @@ CHINCHILLA = Base(0.5971, 6.17796, 7.64273, 0.34781, 0.36585)
 """Besiroglu et al. 2024 (arXiv 2404.10102), refitted in the tests; its data term alone is used."""
 Target = tuple[float, float]
 """Parameters and latent tokens."""
-_NEAR = 0.02
-"""Relative distance from a fitted size or length that still counts as inside."""
 
 
 def law_answer(target: Target | None = None) -> Answer:
@@ -55,7 +53,7 @@ def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | Non
     for kind, own in rows.groupby("kind", sort=True):
         try:
             law = fit_law(own.reset_index(drop=True))
-            far = outside(law, *target) if target else ""
+            far = law.outside(*target) if target else ""
             found, sentences = _described(law, None if far else target)
         except UserError as error:
             refused.append(f"{kind}: no law: {error}.")
@@ -130,9 +128,8 @@ def recommend(law: Law, params: float, tokens: float) -> dict[str, Any]:
 
     Raises `UserError` for a size (parameters) or a length (latent tokens) outside the fitted ones.
     """
-    far = outside(law, params, tokens)
-    if far:
-        raise UserError(far)
+    if far := law.outside(params, tokens):
+        raise UserError(f"{far}; `tst-study advise` says what is known there")
     tried = law.rows[law.rows["bag_size"] > 1]
     least, most = (tried[["bag_size", "step_ratio"]].agg(end) for end in ("min", "max"))
     bags = np.arange(least["bag_size"], most["bag_size"] + 1, dtype=float)
@@ -170,16 +167,6 @@ def recommend(law: Law, params: float, tokens: float) -> dict[str, Any]:
     }
 
 
-def outside(law: Law, params: float, tokens: float) -> str:
-    """Why a law says nothing of a model or a length beyond what was fitted, or an empty text."""
-    for name, value, unit in (("params", params, "parameters"), ("tokens", tokens, "tokens")):
-        low, high = float(law.rows[name].min()), float(law.rows[name].max())
-        if not low * (1 - _NEAR) <= value <= high * (1 + _NEAR):
-            fitted = f"{low:.3g}" if high <= low * (1 + _NEAR) else f"{low:.3g} to {high:.3g}"
-            return f"{value:.3g} {unit}: outside what the law was fitted to ({fitted})"
-    return ""
-
-
 def _beside_published(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean observed gain of each setting beside what the law of Tables 4–7 says of it."""
     law = published_law()
@@ -188,7 +175,7 @@ def _beside_published(rows: pd.DataFrame) -> pd.DataFrame:
     table = []
     for _, members in own.groupby(keys, sort=True):
         row = {key: value for key, value in next(rows_of(members)).items() if key in keys}
-        far = outside(law, row["params"], row["tokens"])
+        far = law.outside(row["params"], row["tokens"])
         asked = members.iloc[[0]]
         said = float("nan") if far else float(law.of_rows(asked)[0])
         half = float("nan") if far else float(law.errors(asked)[0])

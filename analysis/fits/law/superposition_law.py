@@ -20,17 +20,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tst_study.analysis import published
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.law.rows import published_rows, rows_of_frame, rows_of_runs, settings
 from tst_study.analysis.fits.solver.problem import Columns, Formula, derivative
-from tst_study.analysis.fits.solver.shared_errors import Noise, Spread, fit_shared
+from tst_study.analysis.fits.solver.shared_errors import Noise, Spread, fit_shared, restored
 from tst_study.analysis.fits.solver.solve import Fit
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import Weighting
@@ -51,6 +52,8 @@ BOX: dict[str, tuple[float, float]] = {
 """Where fits start: log a, b, d, log ρ, m, q, κ, c. Nothing holds them there."""
 LINEAR = ("worth", "debt")
 """w and k, in nats: solved for at every start."""
+_NEAR = 0.02
+"""Relative distance from a fitted size or length that still counts as inside."""
 _STARTS = 24
 _REFINED = 6
 
@@ -90,11 +93,29 @@ class Law:
         bag_size: int,
         step_ratio: float,
         weighting: Weighting = "uniform",
+        *,
+        extrapolate: bool = False,
     ) -> float:
-        """Baseline loss minus loss after superposition, at equal steps; 0 at s = 1 or r = 0."""
+        """Baseline loss minus loss after superposition, at equal steps; 0 at s = 1 or r = 0.
+
+        Raises `UserError` for a size or a length outside the fitted ones, unless `extrapolate`.
+        """
+        rows = settings(params, tokens, bag_size, step_ratio, weighting)
         if not 0 <= step_ratio < 1:
             raise UserError(f"step_ratio {step_ratio}: the law holds for 0 <= r < 1, with recovery")
-        return float(self.of_rows(settings(params, tokens, bag_size, step_ratio, weighting))[0])
+        gains = self.of_rows(rows)
+        if not extrapolate and (far := self.outside(params, tokens)):
+            raise UserError(f"{far}; `tst-study advise` says what is known there")
+        return float(gains[0])
+
+    def outside(self, params: float, tokens: float) -> str:
+        """Say why a model or a length lies beyond what was fitted; empty where it does not."""
+        for name, value, unit in (("params", params, "parameters"), ("tokens", tokens, "tokens")):
+            low, high = float(self.rows[name].min()), float(self.rows[name].max())
+            if not low * (1 - _NEAR) <= value <= high * (1 + _NEAR):
+                fitted = f"{low:.3g}" if high <= low * (1 + _NEAR) else f"{low:.3g} to {high:.3g}"
+                return f"{value:.3g} {unit}: outside what the law was fitted to ({fitted})"
+        return ""
 
     def of_rows(self, rows: pd.DataFrame) -> Floats:
         """Gains of rows with params, tokens, bag_size, step_ratio and targets, shape (n,)."""
@@ -140,8 +161,9 @@ def columns(rows: pd.DataFrame, units: tuple[float, float]) -> dict[str, Any]:
     }
 
 
-def fit_law(rows: pd.DataFrame) -> Law:
-    """Fit by generalised least squares on the loss, one error per trunk and one per run.
+def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
+    """Fit by generalised least squares on the loss, one error per trunk and one per run; nothing is
+    sought where the answer is `known` (`as_data`).
 
     Columns: params, tokens (latent), bag_size, step_ratio, targets (`effective_targets`), loss
     (nats, annealed), level (label of the baseline that a run shares), trunk (label of what shares
@@ -171,15 +193,15 @@ def fit_law(rows: pd.DataFrame) -> Law:
     values = {name: value for name, (value, _) in held.items()}
     if values:
         model = model.held(values)
-    random = np.random.default_rng(0)
-    starts = np.array(
-        [
-            [random.uniform(*BOX.get(name, (0.0, 1.0))) for name in model.parameters]
-            for _ in range(_STARTS)
-        ]
-    )
-    observed = rows["loss"].to_numpy(dtype=float)
-    found, noise = fit_shared(model, observed, list(rows["trunk"]), starts, refine=_REFINED)
+    observed, trunks = rows["loss"].to_numpy(dtype=float), list(rows["trunk"])
+    if known:
+        noise = Noise(**known["noise"])
+        found = restored(model, observed, trunks, noise, known)
+    else:
+        random = np.random.default_rng(0)
+        ends = [BOX.get(name, (0.0, 1.0)) for name in model.parameters]
+        starts = np.array([[random.uniform(*end) for end in ends] for _ in range(_STARTS)])
+        found, noise = fit_shared(model, observed, trunks, starts, refine=_REFINED)
     predicted = model.loss(found.theta)
     return Law(
         found,
@@ -203,7 +225,13 @@ def fit_superposition_law(frame: pd.DataFrame) -> Law:
     return fit_law(rows_of_frame(frame))
 
 
+def as_data(law: Law) -> dict[str, Any]:
+    """Everything about a fit that takes long to find; the rest follows from the rows."""
+    found = {name: getattr(law.fit, name) for name in ("started", "agreed")}
+    return {**found, "noise": asdict(law.noise), "theta": law.fit.theta.tolist()}
+
+
 @functools.cache
 def published_law() -> Law:
-    """The law of Tables 4–7, fitted once per process."""
-    return fit_law(published_rows())
+    """The law of Tables 4–7, from the fit that `python -m benchmarks.advice` wrote."""
+    return fit_law(published_rows(), published.evidence()["law"])

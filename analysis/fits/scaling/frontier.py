@@ -7,7 +7,7 @@ Rows with one label in a column `model` share errors; without it every row is a 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -28,8 +28,8 @@ curve is none."""
 LEAST_SIZES = 4
 """At one budget, for the three coefficients of a parabola."""
 Form = Literal["parabola", "akima"]
-"""The parabola by default: with noise its exponent is two to six times as near (docs/analysis.md).
-Akima's interpolation trusts every point."""
+"""The parabola by default: under noise its exponent scatters less (a test shows it). Akima's
+interpolation trusts every point, so that noise moves it, and the curve's form does not."""
 Lowest = Callable[[Floats, Floats], tuple[float, float]]
 """Place and height of a curve's minimum; an end of `x` where it is not inside."""
 
@@ -49,9 +49,24 @@ class Frontier:
 
 def isoflop(points: pd.DataFrame, form: Form = "parabola") -> Frontier:
     """Approach 2: at each budget the minimum of loss over log N, if inside: of a parabola through
-    the sizes within `NEAR` of the best, or of Akima's interpolation through all."""
-    lowest = {"parabola": _parabola, "akima": _akima}[form]
+    the sizes within `NEAR` of the best, or of Akima's interpolation through all.
+
+    The exponent is that of `form`. Where its interval does not hold the other form's exponent, the
+    form is not settled: the interval is widened to hold both forms' intervals, and `note` says so.
+    """
     points = annealed_points(points, ("params", "flops", "loss")).sort_values("flops")
+    rival: Form = "akima" if form == "parabola" else "parabola"
+    found, other = _of_form(points, form), _of_form(points, rival)
+    interval, exponent = found.params_interval, other.params_exponent
+    if interval is None or exponent is None or interval[0] <= exponent <= interval[1]:
+        return found
+    ends = [*interval, *(other.params_interval or ()), exponent]
+    note = f"form not settled: {rival} gives {exponent:.3f}, so the interval holds both forms"
+    return replace(found, params_interval=(min(ends), max(ends)), note=f"{found.note}; {note}")
+
+
+def _of_form(points: pd.DataFrame, form: Form) -> Frontier:
+    lowest = _LOWEST[form]
     table = _minima(points, lowest)
     if table.empty:
         raise UserError(
@@ -129,3 +144,6 @@ def _exponent(table: pd.DataFrame) -> tuple[float, float, int] | None:
         return None
     line = stats.linregress(np.log(inside["flops"]), np.log(inside["params"]))
     return float(line.slope), float(line.stderr), len(inside)
+
+
+_LOWEST: dict[Form, Lowest] = {"parabola": _parabola, "akima": _akima}

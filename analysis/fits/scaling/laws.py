@@ -8,12 +8,14 @@ found.E, found.alpha, found.predict(other)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from scipy import stats
 
 from tst_study.analysis.answer import Answer, table_lines
 from tst_study.analysis.checks import Floats
@@ -24,10 +26,17 @@ from tst_study.analysis.fits.scaling.points import (
     of_runs,
     with_tokens,
 )
-from tst_study.analysis.fits.solver.problem import HUBER, Formula, Problem
-from tst_study.analysis.fits.solver.solve import Fit, fit, grid_of_starts
+from tst_study.analysis.fits.solver.problem import HUBER, Columns, Formula, Problem
+from tst_study.analysis.fits.solver.solve import (
+    Fit,
+    NotConvergedError,
+    fit,
+    grid_of_starts,
+    refit,
+)
 from tst_study.analysis.fits.solver.uncertainty import LEAST_CLUSTERS, Bootstrap, bootstrap
 from tst_study.errors import UserError
+from tst_study.statistics import CONFIDENCE
 
 _NAMES = {"log_E": "E", "log_A": "A", "log_B": "B", "alpha": "alpha", "beta": "beta"}
 """Printed name of each fitted parameter; a `log_…` is printed as its exponential."""
@@ -41,7 +50,7 @@ GRID = {
 _BUDGETS = 5
 
 
-def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str]) -> Answer:
+def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str], huber: float = HUBER) -> Answer:
     """A fit for each corpus, held-out text and kind of model of rows with params, tokens, flops,
     loss, corpus and eval_set (`points_of`); superposed runs are left out, and so
     are rows that are not annealed or at another than their size's and length's best learning rate.
@@ -52,7 +61,7 @@ def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str]) -> Answer:
     for name, rows in alike_in_kind(plain):
         try:
             own, note = at_best_rates(annealed_points(rows, ("params", "tokens", "loss")))
-            found = fit_chinchilla(own)
+            found = fit_chinchilla(own, huber=huber)
         except UserError as error:
             said.append(f"{name}: no fit: {error}.")
             continue
@@ -172,8 +181,9 @@ class ChinchillaFit:
         return pd.DataFrame(rows)
 
 
-def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000) -> ChinchillaFit:
-    """E + A N^−α + B D^−β by Huber loss (delta 1e-3) on log L (Hoffmann et al. 2022, approach 3).
+def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER) -> ChinchillaFit:
+    """Fit E + A N^−α + B D^−β by the Huber loss on log L (Hoffmann et al. 2022, approach 3), whose
+    delta is `huber` (theirs by default; infinite for least squares).
 
     A run table, whose eligible baselines count, or columns loss (nats per token, final, annealed),
     params, and tokens or flops (C = 6 N D). If there: annealed (rows where it is false are left
@@ -194,9 +204,31 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000) -> ChinchillaFit:
         )
     law = chinchilla(points["params"], points["tokens"])
     models = pd.factorize(points["model" if "model" in points else "size"])[0]
-    problem = Problem(law, points["loss"].to_numpy(dtype=float), HUBER, models=models)
+    problem = Problem(law, points["loss"].to_numpy(dtype=float), huber, models=models)
     found = fit(problem, grid_of_starts(law, GRID))
+    _check_identified(found)
     return ChinchillaFit(found, bootstrap(found, draws), points)
+
+
+def _check_identified(found: Fit) -> None:
+    """Refuse a fit that is as good with half or twice one of its exponents, by an F-test of the
+    objective: a cliff at one size has any large exponent, noise has any."""
+    problem, freedom = found.problem, len(found.problem.observed) - len(found.theta)
+    allowed = 1 + float(stats.f.isf(1 - CONFIDENCE, 1, freedom)) / freedom
+    for name, term, of in (("alpha", "log_A", "size"), ("beta", "log_B", "data")):
+        least = problem.model.columns[of].min()
+        for factor in (0.5, 2.0):
+            held = replace(problem, model=problem.model.held({name: factor * found[name]}))
+            # The term begins as large as it was where it is largest.
+            same = found[term] + (factor - 1) * found[name] * least
+            start = [{**found.values, term: same}[own] for own in held.model.parameters]
+            worse = held.value(refit(held, np.array(start)))
+            if worse <= allowed * found.objective + 1e-15:
+                raise NotConvergedError(
+                    f"unidentified: {name} = {factor * found[name]:.3g} fits these runs as well as "
+                    f"{found[name]:.3g} (F-test, 5%), so that they do not say how loss falls with "
+                    f"{of}; give runs further apart in it, or more of them"
+                )
 
 
 def _copied(out: pd.DataFrame, rest: pd.DataFrame, size: float) -> float:
@@ -234,7 +266,14 @@ def chinchilla(params: ArrayLike, tokens: ArrayLike) -> Formula:
         lambda p, c: Base(**p).of_logs(c["size"], c["data"]),
         columns,
         coefficients,
+        slopes=_slopes,
     )
+
+
+def _slopes(p: Mapping[str, Any], c: Columns) -> dict[str, Any]:
+    floor, size, data = Base(**p).terms(c["size"], c["data"])
+    own = {"log_E": floor, "log_A": size, "log_B": data}
+    return own | {"alpha": -size * c["size"], "beta": -data * c["data"]}
 
 
 @dataclass(frozen=True)
@@ -253,5 +292,9 @@ class Base:
 
     def of_logs(self, size: Any, data: Any) -> Any:
         """Of log N and log D."""
+        return sum(self.terms(size, data))
+
+    def terms(self, size: Any, data: Any) -> tuple[Any, Any, Any]:
+        """E, A N^−α and B D^−β of log N and log D."""
         of_size = np.exp(self.log_A - self.alpha * size)
-        return np.exp(self.log_E) + of_size + np.exp(self.log_B - self.beta * data)
+        return np.exp(self.log_E), of_size, np.exp(self.log_B - self.beta * data)

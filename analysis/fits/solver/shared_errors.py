@@ -3,15 +3,22 @@ run. The ratio of shared to own noise is estimated from the residuals, in turns 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.solver.problem import Formula, Problem
-from tst_study.analysis.fits.solver.solve import Fit, fit, refit
+from tst_study.analysis.fits.solver.solve import (
+    Fit,
+    fit,
+    gradient_measure,
+    identified,
+    refit,
+)
 from tst_study.statistics import critical_t
 
 _TURNS = 3
@@ -56,6 +63,23 @@ def fit_shared(
         theta = refit(problem, theta)
     found = fit(problem, np.vstack([theta, starts]), refine=_CERTIFYING)
     return found, noise
+
+
+def restored(
+    model: Formula,
+    observed: Floats,
+    groups: Sequence[object],
+    noise: Noise,
+    known: Mapping[str, Any],
+) -> Fit:
+    """The fit that ended at known parameters (`theta`, `started` and `agreed` as `fit_shared` found
+    them), without a search."""
+    codes = np.unique(np.asarray(groups), return_inverse=True)[1]
+    problem = Problem(model, observed, on="loss", groups=codes, ratio=noise.ratio)
+    theta = np.array(known["theta"])
+    ended = problem.value(theta), gradient_measure(problem, theta)
+    starts = known["started"], known["agreed"]
+    return Fit(problem, theta, *ended, *starts, identified(problem, theta), ())
 
 
 def _noise(problem: Problem, theta: Floats, codes: np.ndarray) -> Noise:

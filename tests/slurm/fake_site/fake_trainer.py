@@ -36,6 +36,7 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     not even listen; `stuck`, stopped before its first; `crash_N`, killed N times before its first;
     `bad-node`, killed wherever it was killed first."""
     import tst_study
+    from tst_study.atomic_files import disk_errors_named
     from tst_study.errors import UserError
     from tst_study.process.stop_request import listening
     from tst_study.record.launch_facts import launch_facts
@@ -84,7 +85,8 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
             if behaviour == "hops" and step == start + 2:
                 os.kill(os.getpid(), signal.SIGUSR2)
             time.sleep(0.1)
-            checkpoint.write_text(str(step + 1))
+            with disk_errors_named(checkpoint):
+                checkpoint.write_text(str(step + 1))
             writer.status("running", step + 1, loss=5.0, last_checkpoint=step + 1)
             while behaviour == "deaf" and step == 2 and launch == 1:
                 os.kill(os.getpid(), signal.SIGSTOP)  # and again: Slurm warns with a SIGCONT

@@ -1,4 +1,4 @@
-"""A manifest for token files that were made elsewhere: Megatron's pairs, or bare files of ids."""
+"""Token files that other tools made: Megatron, nanoGPT, llm.c, modded-nanogpt, datatrove."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,12 @@ from tst_study.data.token_file import CODE_OF_DTYPE, bin_path, idx_path, write_i
 from tst_study.errors import UserError, one_of
 
 IDS_AT_ONCE = 1 << 24
-DTYPES = [str(dtype) for dtype in CODE_OF_DTYPE]
+DTYPES = {**{str(dtype): dtype for dtype in CODE_OF_DTYPE}, "uint32": np.dtype(np.int32)}
+"""Types of ids by name. Megatron has no uint32; below 2³¹ it has the bytes of int32."""
+HEADER_BYTES = 1024
+DTYPE_OF_MAGIC = {20240520: "uint16", 20240801: "uint32"}
+"""The first number in a file of llm.c or modded-nanogpt. Its header is 256 int32, of which the
+third counts the tokens."""
 
 
 def adopt(
@@ -24,70 +29,117 @@ def adopt(
     tokenizer: str | Path | None = None,
     end_of_document: int | None = None,
     dtype: str | None = None,
+    header_bytes: int | None = None,
 ) -> Manifest:
-    """Describe the token files of one folder, as they are now, in a manifest beside them.
+    """Describe token files of one folder in the folder's manifest, as they are now.
+
+    Files that an earlier call described stay in the manifest, and a later call need not repeat what
+    is known of the tokenizer.
 
     Args:
-        files: all that the folder is to be read for, with or without `.bin`.
-        vocabulary_size, end_of_document: of the tokenizer that made the ids; known from its
-            `tokenizer.json` where `tokenizer` names one, which is copied beside the files.
-        dtype: how a file without an index stores its ids, as nanoGPT's `.bin` does. It gets an
-            index, in which a document goes up to each `end_of_document`.
+        files: token files of one folder: `.bin`, a prefix without it, or datatrove's `.ds`, which
+            gets a link that ends in `.bin`.
+        vocabulary_size, end_of_document: of the tokenizer that made the ids. `tokenizer`, its
+            `tokenizer.json`, tells both, and is copied beside the files.
+        dtype: type of the ids in a file without an index, such as nanoGPT's. Such a file gets an
+            index, in which a document ends with each `end_of_document`.
+        header_bytes: length of what lies before the ids in a file without an index; by default 0,
+            or what the headers of llm.c and modded-nanogpt say.
 
     Raises:
-        UserError: a file is missing or damaged, ids lie outside the vocabulary, or the folder has
-            the manifest of a preparation.
+        UserError: a file is missing or damaged, ids lie outside the vocabulary, or the folder has a
+            manifest of a preparation or of another tokenizer.
     """
-    prefixes = [Path(f).with_suffix("") if Path(f).suffix == ".bin" else Path(f) for f in files]
-    folder = prefixes[0].parent
-    if any(prefix.parent != folder for prefix in prefixes):
-        raise UserError(f"{prefixes[-1]}: lies in another folder than {prefixes[0]}; one at a time")
-    for prefix in prefixes:
-        if not bin_path(prefix).is_file():
-            raise UserError(f"{bin_path(prefix)}: is no file; name the .bin files of one folder")
+    paths = [Path(file) if Path(file).suffix == ".ds" else _bin(Path(file)) for file in files]
+    folder = paths[0].parent
+    for path in paths:
+        if path.parent != folder:
+            raise UserError(
+                f"{path}: lies in another folder than {paths[0]}; adopt one folder at a time"
+            )
+        if not path.is_file():
+            raise UserError(f"{path}: is not a file; name the .bin files of one folder")
     before = folder_manifest(folder)
     if before is not None and not before.request.get("adopted"):
         raise UserError(f"{folder / MANIFEST}: is of a prepared folder, which needs no other")
     known = None if tokenizer is None else read_tokenizer(tokenizer)
     if known is not None:
         record = known.as_recorded()
+    elif before is not None:
+        asked = {"vocabulary_size": vocabulary_size, "end_of_document": end_of_document}
+        given = {key: value for key, value in asked.items() if value is not None}
+        record = before.tokenizer.model_copy(update=given)
     elif vocabulary_size is None:
         raise UserError("--vocabulary-size: missing; give it, or the --tokenizer that made the ids")
     else:
         record = TokenizerRecord(
             kind="unnamed", vocabulary_size=vocabulary_size, end_of_document=end_of_document
         )
-    for prefix in prefixes:
-        if not idx_path(prefix).exists():
-            _write_index(prefix, dtype, record.end_of_document)
-    manifest = Manifest(
-        request={"adopted": [prefix.name for prefix in prefixes]},
-        tokenizer=record,
-        splits={prefix.name: record_of(prefix, record.vocabulary_size) for prefix in prefixes},
-    )
+    if before is not None and before.tokenizer != record:
+        raise UserError(
+            f"{folder / MANIFEST}: describes {', '.join(before.splits)} with another tokenizer "
+            f"({before.tokenizer_name}); name the same one, or delete the manifest and adopt all"
+        )
+    splits = dict(before.splits) if before else {}
+    for path in paths:
+        prefix, made = path.with_suffix(""), []
+        try:
+            if not idx_path(prefix).exists():
+                made.append(idx_path(prefix))
+                _write_index(path, dtype, header_bytes, record.end_of_document)
+            if not bin_path(prefix).exists():
+                made.append(bin_path(prefix))
+                bin_path(prefix).symlink_to(path.name)
+            splits[prefix.name] = record_of(prefix, record.vocabulary_size)
+        except UserError:  # the next call, with other options, must not find a wrong index
+            for one in made:
+                one.unlink(missing_ok=True)
+            raise
+    manifest = Manifest(request={"adopted": list(splits)}, tokenizer=record, splits=splits)
     return manifest.write(folder, known.json if known else None)
 
 
-def _write_index(prefix: Path, dtype: str | None, end_of_document: int | None) -> None:
-    path = bin_path(prefix)
+def _bin(path: Path) -> Path:
+    return path if path.suffix == ".bin" else bin_path(path)
+
+
+def _write_index(path: Path, dtype: str | None, header_bytes: int | None, end: int | None) -> None:
+    """Write Megatron's index of a file that has none."""
+    with open(path, "rb") as file:
+        magic, _, count = np.frombuffer(file.read(12).ljust(12, b"\0"), "<i4").tolist()
+    announced, ends = None, None
+    if magic in DTYPE_OF_MAGIC and header_bytes in (None, HEADER_BYTES):
+        dtype, header_bytes, announced = dtype or DTYPE_OF_MAGIC[magic], HEADER_BYTES, count
+    elif (theirs := path.with_name(f"{path.name}.index")).is_file():
+        ends = np.fromfile(theirs, "<u8").astype(np.int64)
+        announced = int(ends.max(initial=0))
+        dtype = dtype or ("uint16" if path.stat().st_size == 2 * announced else "uint32")
     if dtype is None:
-        raise UserError(f"{idx_path(prefix)}: is missing; say how the ids lie in {path} by --dtype")
-    kind = np.dtype(one_of(dtype, DTYPES, "--dtype"))
+        index = idx_path(path.with_suffix(""))
+        raise UserError(f"{index}: is missing; say how the ids lie in {path} by --dtype")
+    kind = DTYPES[one_of(dtype, DTYPES, "--dtype")]
     try:
-        ids = np.memmap(path, kind, "r")
+        ids = np.memmap(path, kind, "r", offset=header_bytes or 0)
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as {kind} ({error})") from error
-    lengths = np.diff(_document_ends(ids, end_of_document), prepend=0)
+    if announced not in (None, ids.size):
+        raise UserError(
+            f"{path}: holds {ids.size:,} tokens and announces {announced:,}; copy it again"
+        )
+    lengths = np.diff(_document_ends(ids, end) if ends is None else ends, prepend=0)
     if lengths.max() > np.iinfo(np.int32).max:
         raise UserError(
             f"{path}: a document has {lengths.max():,} tokens; name the id that ends a document by"
             " --end-of-document"
         )
-    write_index(prefix, lengths.astype(np.int32), kind)
+    write_index(path.with_suffix(""), lengths.astype(np.int32), kind, header_bytes or 0)
 
 
 def _document_ends(ids: NDArray[Any], end: int | None) -> NDArray[np.int64]:
-    """(documents,) places after the last token of each; what no end follows is one, too."""
+    """Find the places after the last token of each document, shape (documents,).
+
+    Ids that no end follows are a document, too.
+    """
     starts = range(0, ids.size, IDS_AT_ONCE)
     found = [at + 1 + np.flatnonzero(ids[at : at + IDS_AT_ONCE] == end) for at in starts]
     return np.unique(np.concatenate([*found, [ids.size]])).astype(np.int64)

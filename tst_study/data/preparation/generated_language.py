@@ -1,4 +1,4 @@
-"""A language made up for experiments: what is to be learnt, and how well, is known exactly.
+"""A generated language, for which the best possible loss is known.
 
 A document has one topic, drawn evenly. Every word belongs to one class; classes follow each other
 as a Markov chain that each topic bends towards the few classes it favours; within its class a word
@@ -47,7 +47,7 @@ class LanguageParameters:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raises `UserError` unless words split evenly into classes."""
+        """Raise `UserError` unless words split evenly into classes."""
         if self.words % self.classes:
             raise UserError(
                 f"words {self.words}, classes {self.classes}: the words must divide evenly among"
@@ -86,7 +86,7 @@ class Language:
         self.within_class[self._word_of_rank] = self._zipf
 
     def text(self, tokens: int, part: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """A text: words, (tokens,), and the length of each document, (documents,).
+        """Generate a text: words, (tokens,), and the length of each document, (documents,).
 
         Args:
             part: which of the language's texts; different parts are independent.
@@ -203,12 +203,12 @@ def _generate(
 
 
 def _look_up(row: NDArray[np.float64]) -> NDArray[np.int64]:
-    """(GRAIN,) outcomes that hold each index as often as its probability says, rounded."""
+    """Return (GRAIN,) outcomes that hold each index as often as its probability, rounded."""
     edges = np.round(np.cumsum(row) * GRAIN).astype(np.int64)
     return np.repeat(np.arange(row.size), np.diff(edges, prepend=0))
 
 
 def _standard_error(losses: NDArray[np.float64]) -> float:
-    """Of the mean of correlated losses: from the means of 50 stretches."""
+    """Estimate the standard error of a mean of correlated losses from the means of 50 stretches."""
     stretches = np.array([stretch.mean() for stretch in np.array_split(losses, 50) if stretch.size])
     return float(stretches.std(ddof=1) / math.sqrt(stretches.size)) if stretches.size > 1 else 0.0

@@ -1,17 +1,25 @@
-"""From text to token files: `tst-study data prepare`.
+"""From text to token files: `tst-study data prepare` and `data merge`.
 
 The folder that is written holds `train.bin/.idx`, `validation.bin/.idx`, `tokenizer.json` and, as
-the last file, `manifest.json`: a folder with a manifest is complete. Until then the documents lie
-in `.unfinished/`, tokenised, in shards of some megabytes. They are cut by the text alone, so the
-same call continues after the last one, and gives the same bytes as if it had not been interrupted.
+the last file, `manifest.json`: a folder with a manifest is complete. Until then the tokenised
+documents lie in `.unfinished/`, in pieces of some megabytes. The text alone says where a piece
+begins, so the pieces may be made in several calls, on several machines, and the merged bytes are
+always the same.
+
+    .unfinished/request.json            what was asked for
+    .unfinished/manifest.json           the manifest so far, beside tokenizer.json
+    .unfinished/KIND-SOURCE-PIECE.npz   the documents of a piece
+    .unfinished/KIND-SOURCE.json        how many pieces a source has; written when it was read whole
 """
 
 import hashlib
+import json
 import math
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,83 +28,204 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tst_study.atomic_files import written_atomically
+from tst_study.atomic_files import write_json, written_atomically
 from tst_study.data.integrity import file_sha256, record_of
-from tst_study.data.manifest import SPLITS, Manifest, SourceRecord, SplitRecord
+from tst_study.data.manifest import (
+    MANIFEST,
+    SPLITS,
+    TOKENIZER,
+    UNFINISHED,
+    Manifest,
+    SourceRecord,
+    SplitRecord,
+    TokenizerRecord,
+    read_manifest,
+)
 from tst_study.data.preparation import text_tokenizers
-from tst_study.data.preparation.prepared_folder import prepared
+from tst_study.data.preparation.prepared_folder import begun, locked, prepared
 from tst_study.data.preparation.request import Request
 from tst_study.data.preparation.text_sources import Source, documents
 from tst_study.data.preparation.text_tokenizers import Tokenizer
 from tst_study.data.token_file import dtype_for_vocabulary, write_tokens
 from tst_study.errors import UserError
 
-SHARD_BYTES = 4 << 20
+PIECE_BYTES = 4 << 20
 TRAINING_BYTES_PER_WORD = 4096
 LEAST_WORDS, MOST_WORDS = 257, 1_000_000
-"""Of a vocabulary: the bytes and the end of a document at least."""
+"""Bounds of a vocabulary, which holds at least the bytes and the end of a document."""
 DOCUMENT = np.dtype([("sha256", "V32"), ("text_bytes", "i8"), ("tokens", "i4"), ("held_out", "?")])
-"""What a shard knows of a document; `tokens` is 0 where it is empty, which leaves it out."""
+"""A document in a piece. An empty document has 0 tokens and is left out."""
 
 
 def prepare(request: Request, to: str | Path, *, progress: bool = True) -> Manifest:
-    """Tokenise a corpus into a folder of Megatron token files; says what is there then.
+    """Tokenise a corpus into a folder of Megatron token files, and return its manifest.
 
-    Raises `UserError` where an input cannot be read, the folder holds something else, the disk is
-    full, or no document is left for one of the splits. Finished shards are kept. Of two calls at
-    once the second waits for the first.
+    Raises `UserError` where an input cannot be read or changes meanwhile, the folder holds
+    something else, the disk is full, or no document is left for one of the splits. Finished pieces
+    are kept. Of two calls at once the second waits for the first.
     """
     request, to = request.resolved(), Path(to)
     sources = request.found(to)
     asked = request.as_recorded(sources)
-    return prepared(to, asked, partial(_prepare, request, sources, asked, progress), sources)
+
+    def make(unfinished: Path) -> Manifest:
+        read = _make_pieces(request, sources, asked, unfinished, progress=progress)
+        return _merge(unfinished, read)
+
+    return prepared(to, asked, make, sources)
 
 
-def _prepare(
+def prepare_shard(
+    request: Request, to: str | Path, shard: str, *, progress: bool = True
+) -> Manifest | None:
+    """Make one share of a corpus' pieces; `merge` puts all shares together.
+
+    The calls for all shares may run at the same time, on machines that see the same folder. A share
+    is every n-th source where there are n or more; else every call reads all sources and tokenises
+    every n-th piece.
+
+    Args:
+        shard: "i/n", with i from 1 to n.
+
+    Returns the manifest where the folder is complete already, else None. Raises `UserError` as
+    `prepare` does, and for a shard outside 1/n … n/n.
+    """
+    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", shard)
+    number, count = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= number <= count:
+        raise UserError(f"--shard {shard}: write it as i/n, with i from 1 to n, such as 1/64")
+    if request.limit_bytes is not None:
+        raise UserError("--limit-bytes: is for trials, which need no --shard; leave one out")
+    request, to = request.resolved(), Path(to)
+    sources = request.found(to)
+    asked = request.as_recorded(sources)
+    unfinished = begun(to, asked, sources)
+    if unfinished is None:
+        return read_manifest(to)
+    _make_pieces(request, sources, asked, unfinished, (number, count), progress=progress)
+    return None
+
+
+def merge(to: str | Path) -> Manifest:
+    """Put the pieces of all shards together, and return the manifest.
+
+    Raises `UserError` where pieces are missing, or nothing was begun there.
+    """
+    to = Path(to)
+    if (to / MANIFEST).exists():
+        return read_manifest(to)
+    asked = read_manifest(to / UNFINISHED).request
+    with locked(to):
+        manifest = _merge(to / UNFINISHED, len(asked["sources"]))
+        shutil.rmtree(to / UNFINISHED)
+    return manifest
+
+
+def _make_pieces(
     request: Request,
     sources: Sequence[Source],
     asked: dict[str, Any],
-    progress: bool,
     unfinished: Path,
-) -> Manifest:
+    shard: tuple[int, int] = (1, 1),
+    *,
+    progress: bool,
+) -> int:
+    """Tokenise a shard of the sources; return how many sources the limit lets be read."""
     share = _share_held_out(request, sources)
     tokenizer = _make_tokenizer(request, sources, share)
-    of_a_kind = f"{tokenizer.fingerprint}-{tokenizer.end_of_document}-{SHARD_BYTES}"
-    read: list[SourceRecord] = []
-    shards: list[Path] = []
-    seen = 0
+    record = tokenizer.as_recorded()
+    Manifest(
+        request=asked, tokenizer=record, splits={}, licence=request.licence, notes=request.notes
+    ).write(unfinished, tokenizer.json)
+    number, count = shard
+    whole_sources, read, seen = count <= len(sources), 0, 0
     columns = TextColumn("tokenising, {task.fields[seen]} MB"), BarColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
         task = bar.add_task("", total=len(sources), seen=0)
         for source, found in _within_limit(request, sources):
+            place, pieces = _summary(unfinished, record, read), 0
+            read += 1
+            bar.advance(task)
+            if whole_sources and read % count != number % count:
+                continue
+            if request.limit_bytes is None and _pieces(place) is not None:
+                continue
             for size, texts in _batches(found):
-                # Another tokenizer makes other shards; another request has another `unfinished`.
-                shards.append(unfinished / f"{of_a_kind}-{len(shards):06d}.npz")
-                if not shards[-1].exists():
-                    rows, ids = _make_shard(texts, source.record.split, share, tokenizer)
-                    with written_atomically(shards[-1]) as file:
+                path, pieces = _piece(place, pieces), pieces + 1
+                mine = whole_sources or (read + pieces) % count == number % count
+                if mine and not path.exists():
+                    rows, ids = _make_piece(texts, source.record.split, share, tokenizer)
+                    with written_atomically(path) as file:
                         np.savez(file, documents=rows, ids=ids)
                 seen += size
                 bar.update(task, seen=seen >> 20)
-            bar.advance(task)
-            sha256 = file_sha256(source.path) if source.path else None
-            read.append(source.record.model_copy(update={"sha256": sha256}))
-    manifest = Manifest(
-        request=asked,
-        sources=tuple(read),
-        tokenizer=tokenizer.as_recorded(),
-        splits=_join(unfinished, shards, tokenizer),
-        licence=request.licence,
-        notes=request.notes,
+            described = source.record.model_copy(update={"sha256": _digest(source, place)})
+            write_json(place, {"pieces": pieces, "source": described.model_dump()})
+    return read
+
+
+def _digest(source: Source, summary: Path) -> str | None:
+    """The sha256 of the file that has been read; None for a stream, which has no file.
+
+    Raises `UserError` where the file is no longer as it was found: what was read may be a mixture
+    of both versions. The pieces of such a mixture are deleted.
+    """
+    if source.path is None:
+        return None
+    with suppress(OSError):  # it has been deleted
+        sha256, now = file_sha256(source.path), source.path.stat()
+        if (now.st_size, now.st_mtime_ns) == (source.record.bytes, source.record.modified_ns):
+            return sha256
+    for piece in summary.parent.glob(f"{summary.stem}-*"):
+        piece.unlink(missing_ok=True)
+    raise UserError(
+        f"source {source.path}: has been changed or deleted while it was read; wait until nothing "
+        "writes to it, then run the same command again"
     )
-    return manifest.write(unfinished.parent, tokenizer.json)
+
+
+def _summary(unfinished: Path, tokenizer: TokenizerRecord, source: int) -> Path:
+    """Name the file that says how many pieces a source has."""
+    # Another tokenizer makes other pieces; another request has another `unfinished`.
+    kind = f"{tokenizer.fingerprint}-{tokenizer.end_of_document}-{PIECE_BYTES}"
+    return unfinished / f"{kind}-{source:06d}.json"
+
+
+def _piece(summary: Path, number: int) -> Path:
+    return summary.with_name(f"{summary.stem}-{number:06d}.npz")
+
+
+def _pieces(summary: Path) -> list[Path] | None:
+    """List the pieces of a source in order; None while one is not made yet."""
+    if not summary.exists():
+        return None
+    count = json.loads(summary.read_bytes())["pieces"]
+    paths = [_piece(summary, number) for number in range(count)]
+    return paths if all(path.exists() for path in paths) else None
+
+
+def _merge(unfinished: Path, sources: int) -> Manifest:
+    """Complete the folder around `unfinished` from the pieces of its first `sources`."""
+    begun, folder = read_manifest(unfinished), unfinished.parent
+    summaries = [_summary(unfinished, begun.tokenizer, number) for number in range(sources)]
+    pieces = [found for found in map(_pieces, summaries) if found is not None]
+    if len(pieces) < sources:
+        raise UserError(
+            f"{folder}: {sources - len(pieces)} of {sources} sources are not tokenised yet; wait "
+            "for every --shard of `tst-study data prepare`, or run those that failed again"
+        )
+    read = [json.loads(path.read_bytes())["source"] for path in summaries]
+    splits = _join(unfinished, list(chain(*pieces)), begun.tokenizer.vocabulary_size)
+    described = tuple(SourceRecord(**source) for source in read)
+    manifest = begun.model_copy(update={"sources": described, "splits": splits})
+    return manifest.write(folder, (unfinished / TOKENIZER).read_bytes())
 
 
 def _within_limit(
     request: Request, sources: Sequence[Source]
 ) -> Iterator[tuple[Source, Iterator[tuple[int, str]]]]:
-    """The sources, each with the size and text of its documents, up to the limit for training
-    text."""
+    """Yield the sources, each with the sizes and texts of its documents, until the limit for
+    training text is reached."""
     left = request.limit_bytes or math.inf
 
     def limited(source: Source) -> Iterator[tuple[int, str]]:
@@ -121,11 +250,10 @@ def _training_texts(request: Request, sources: Sequence[Source]) -> Iterator[str
 
 
 def is_held_out(text: bytes, share: float | None) -> bool:
-    """Whether a document belongs to the held-out share, by the sha256 of its text.
+    """Decide by the sha256 of its text whether a document belongs to the held-out share.
 
     The same text always falls on the same side, in whatever file, order or company it comes: a
-    corpus that grows keeps its held-out documents, and copies do not straddle the split. (Of a
-    corpus so small that the share holds out none, the document with the lowest hash is.)
+    corpus that grows keeps its held-out documents, and copies do not straddle the split.
     """
     return share is not None and _mark(text) < share * 2**64
 
@@ -135,8 +263,11 @@ def _mark(text: bytes) -> int:
 
 
 def _share_held_out(request: Request, sources: Sequence[Source]) -> float | None:
-    """The share of the request; where it holds out no document and there are two at least, one
-    that holds out the document whose hash is lowest."""
+    """Return the requested share, or one just large enough to hold out a document.
+
+    A small corpus may have no document below the share. Of two documents or more, the one with the
+    lowest hash is then held out.
+    """
     share = request.validation_share
     if share is None:
         return None
@@ -149,24 +280,26 @@ def _share_held_out(request: Request, sources: Sequence[Source]) -> float | None
 
 
 def _batches(found: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
-    """The texts of some megabytes at a time, and their size."""
+    """Yield some megabytes of texts at a time, with their size."""
     texts: list[str] = []
     size = 0
     for more, text in found:
         texts.append(text)
         size += more
-        if size >= SHARD_BYTES:
+        if size >= PIECE_BYTES:
             yield size, texts
             texts, size = [], 0
     if texts:
         yield size, texts
 
 
-def _make_shard(
+def _make_piece(
     texts: Sequence[str], split: str, share: float | None, tokenizer: Tokenizer
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Documents (D,), as `DOCUMENT` says, and the ids of all, one document after the other, each
-    with an end-of-document id; an empty one has none."""
+    """Tokenise texts into documents, (D,) of type `DOCUMENT`, and their ids one after the other.
+
+    Each document ends with an end-of-document id; an empty one has no ids.
+    """
     rows, ids = [], [np.empty(0, np.int64)]
     for text, found in zip(texts, tokenizer.encode_batch(texts), strict=True):
         content = text.encode()
@@ -200,7 +333,7 @@ def _make_tokenizer(request: Request, sources: Sequence[Source], share: float | 
 def _training_sample(
     request: Request, sources: Sequence[Source], share: float | None, most_bytes: int
 ) -> Iterator[str]:
-    """The first training documents, held-out ones left out, up to about this many bytes."""
+    """Yield the first training documents that are not held out, up to about this many bytes."""
     for text in _training_texts(request, sources):
         content = text.encode()
         if not is_held_out(content, share):
@@ -211,33 +344,33 @@ def _training_sample(
 
 
 def _read(path: Path, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Documents and ids of a shard, those of a split."""
+    """Read the documents and ids of one split from a piece."""
     with np.load(path) as shard:
         rows, ids = shard["documents"], shard["ids"]
     chosen = rows["held_out"] == (split == "validation")
     return rows[chosen], ids[np.repeat(chosen, rows["tokens"])]
 
 
-def _join(unfinished: Path, shards: list[Path], tokenizer: Tokenizer) -> dict[str, SplitRecord]:
-    """Put the shards together, in order, into the token files of both splits."""
+def _join(unfinished: Path, pieces: list[Path], words: int) -> dict[str, SplitRecord]:
+    """Put the pieces together, in order, into the token files of both splits."""
     folder = unfinished.parent
     for split in SPLITS:
-        if not any(_read(path, split)[0]["tokens"].any() for path in shards):
+        if not any(_read(path, split)[0]["tokens"].any() for path in pieces):
             shutil.rmtree(unfinished)  # the remedy is another request, to which it is useless
             raise UserError(
                 f"{folder}: no document is left for {split}; give --validation files, another"
                 " --validation-share, or more text"
             )
-    return {split: _join_split(folder, shards, split, tokenizer) for split in SPLITS}
+    return {split: _join_split(folder, pieces, split, words) for split in SPLITS}
 
 
-def _join_split(folder: Path, shards: list[Path], split: str, tokenizer: Tokenizer) -> SplitRecord:
+def _join_split(folder: Path, pieces: list[Path], split: str, words: int) -> SplitRecord:
     text_bytes = empty = 0
     texts = hashlib.sha256()
 
     def documents_of_split() -> Iterator[tuple[NDArray[Any], NDArray[np.int32]]]:
         nonlocal text_bytes, empty
-        for path in shards:
+        for path in pieces:
             rows, ids = _read(path, split)
             whole = rows[rows["tokens"] > 0]
             empty += rows.size - whole.size
@@ -245,7 +378,6 @@ def _join_split(folder: Path, shards: list[Path], split: str, tokenizer: Tokeniz
             texts.update(whole["sha256"].tobytes())
             yield ids, whole["tokens"]
 
-    words = tokenizer.vocabulary_size
     write_tokens(folder / split, dtype_for_vocabulary(words), documents_of_split())
     digest = texts.hexdigest()
     return record_of(folder / split, words, text_bytes, text_sha256=digest, empty_documents=empty)

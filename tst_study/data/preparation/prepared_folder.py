@@ -1,12 +1,15 @@
-"""Whether a folder holds a request's corpus already, or the beginning of it."""
+"""Folders that hold a requested corpus, or the beginning of one."""
 
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from tst_study.atomic_files import disk_errors_named, write_json
 from tst_study.data.integrity import file_sha256, recorded_fingerprint
@@ -20,9 +23,10 @@ from tst_study.data.manifest import (
     read_manifest,
 )
 from tst_study.data.preparation.text_sources import Source
-from tst_study.errors import UserError
+from tst_study.errors import UserError, first_problem
 from tst_study.record.lock import EXCLUSIVE, take
 
+_REQUEST = TypeAdapter(dict[str, Any])
 OURS = {UNFINISHED, MANIFEST, TOKENIZER, *(f"{s}{e}" for s in SPLITS for e in (".bin", ".idx"))}
 
 
@@ -32,16 +36,34 @@ def prepared(
     make: Callable[[Path], Manifest],
     sources: Sequence[Source] = (),
 ) -> Manifest:
-    """The manifest of a folder that answers a request: at once where it does so already, else as
-    `make` writes it.
+    """Return the manifest of a folder that answers a request; make it first where it does not yet.
 
-    `make` gets a folder for what it has finished, which a call after a kill finds again, unless a
-    source has changed. Of two calls at once the second waits for the end of the first, however it
-    comes.
+    `make` gets a folder for what it has finished. A call after a kill finds that folder again,
+    unless a source has changed. Of two calls at once the second waits for the end of the first,
+    however it comes.
 
     Raises `UserError` where the folder is a file, is of another request, was made from a source
     that has changed since, or cannot be written or locked.
     """
+    with locked(folder):
+        manifest = _finished(folder, asked, sources) or make(_unfinished(folder, asked, sources))
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    return manifest
+
+
+def begun(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Path | None:
+    """Return the folder of what is finished, in which several calls work at once.
+
+    None where the whole folder answers the request already. Raises `UserError` as `prepared` does.
+    """
+    with locked(folder):
+        finished = _finished(folder, asked, sources)
+        return None if finished else _unfinished(folder, asked, sources)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder, made if need be, against other preparations while the block lasts."""
     with disk_errors_named(folder):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
@@ -49,21 +71,19 @@ def prepared(
         if not take(descriptor, folder, EXCLUSIVE):
             print(f"{folder}: another process prepares it; waiting for its end", file=sys.stderr)
             take(descriptor, folder, EXCLUSIVE, wait=True)
-        manifest = _finished(folder, asked, sources) or make(_unfinished(folder, asked, sources))
-        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+        yield
     finally:
         os.close(descriptor)
-    return manifest
 
 
 def _finished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Manifest | None:
-    """The manifest of an intact folder; None if there is work to do."""
+    """Return the manifest of an intact folder; None if there is work to do."""
     if not (folder / MANIFEST).exists():
         return None
     manifest = read_manifest(folder)
     if manifest.request != asked:
         raise _other_request(folder, manifest.request, asked)
-    # In their order: files of several folders may have one name.
+    # Matched in order, because files of several folders may have the same name.
     recorded = {split: iter([r for r in manifest.sources if r.split == split]) for split in SPLITS}
     for source in sources:
         record = next(recorded[source.record.split], None)
@@ -86,7 +106,7 @@ def _finished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) ->
 
 
 def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Path:
-    """The folder of what is finished, new or from an interrupted call."""
+    """Return the folder of finished pieces, a new one or that of an interrupted call."""
     unfinished = folder / UNFINISHED
     asked = {**asked, "modified_ns": [source.record.modified_ns for source in sources]}
     path = unfinished / "request.json"
@@ -95,7 +115,11 @@ def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) 
             for left_by_a_killed_call in folder.glob(".*.tmp"):
                 left_by_a_killed_call.unlink()
         if path.exists():
-            begun = json.loads(path.read_bytes())
+            try:
+                begun = _REQUEST.validate_json(path.read_bytes())
+            except ValidationError as error:
+                said = f"{first_problem(error)}; delete {unfinished} to prepare anew"
+                raise UserError(f"{path}: {said}") from None
             if begun == asked:
                 return unfinished
             if any(unfinished.glob("*.npz")):

@@ -1,4 +1,4 @@
-"""What a prepared folder is asked to hold."""
+"""The request that a prepared folder answers."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ class Request:
     """Equal requests on equal sources make equal folders, byte by byte."""
 
     sources: Sequence[str]
-    """Training text: what `find_sources` takes, or "books", the bundled corpus, which brings its
-    own validation text."""
+    """Training text: names that `find_sources` takes, or "books", the bundled corpus, which brings
+    its own validation text."""
     tokenizer: str = "bpe:1024"
     """"bytes"; "bpe:V", trained on the first 4,096·V bytes of the training text; a
     `tokenizer.json` or a folder with one; or an id of the Hugging Face hub."""
@@ -39,10 +39,10 @@ class Request:
     """Stop after about this many bytes of training records; for quick trials."""
     licence: str | None = None
     notes: str | None = None
-    """Of the text, for the manifest."""
+    """Licence of the text and remarks on it, for the manifest."""
 
     def resolved(self) -> Self:
-        """With the bundled corpus by its files, and the share that is held out.
+        """Name the files of the bundled corpus, and settle the share that is held out.
 
         Raises `UserError` where the bundled corpus is not there, the held-out text is given twice
         or cannot be any, or the tokenizer has an end of its own.
@@ -78,10 +78,9 @@ class Request:
         return dataclasses.replace(request, validation_share=share)
 
     def found(self, to: Path) -> list[Source]:
-        """What is read, in order. A folder of text may be where it is prepared; what that writes
-        is no text.
+        """Find the sources in reading order, without what the preparation itself writes to `to`.
 
-        Raises `UserError` for a source that is none, or is both training and held-out text.
+        Raises `UserError` for a source that cannot be read, or is both training and held-out text.
         """
         train = find_sources(self.sources, "train", besides=to)
         held = find_sources(self.validation, "validation", besides=to)
@@ -94,8 +93,8 @@ class Request:
         return [*train, *held]
 
     def as_recorded(self, sources: Sequence[Source]) -> dict[str, Any]:
-        """Plain JSON values for the manifest: files by their names and sizes, a tokenizer's file
-        by its content."""
+        """Return plain JSON values for the manifest. They name files by name and size, and a
+        tokenizer's file by its content."""
         records = [source.record for source in sources]
         return {
             "sources": [[record.split, record.name, record.bytes] for record in records],
@@ -110,7 +109,7 @@ class Request:
 
 
 def bundled_books(shards: int | None = None) -> Request:
-    """English prose that comes with the checkout: the first `shards` of its five files, or all.
+    """Request the English prose of the checkout: the first `shards` of its five files, or all.
 
     Raises `UserError` where its files are not there.
     """

@@ -1,4 +1,4 @@
-"""Where documents come from: text and JSONL files, packed or not, and all that `datasets` reads."""
+"""Sources of documents: text and JSONL files, packed or not, and whatever `datasets` reads."""
 
 import bz2
 import glob
@@ -26,7 +26,7 @@ PACKED: dict[str, Callable[[], Any]] = {
 }
 BYTES_AT_ONCE = 1 << 14
 """Packed, a few bytes can stand for a thousand times as many."""
-Kind = Literal["text", "jsonl", "parquet", "arrow", "mds", "huggingface"]
+Kind = Literal["text", "jsonl", "parquet", "arrow", "huggingface"]
 TEXTS: dict[str, Kind] = {
     **dict.fromkeys((".txt", ".md", ".text"), "text"),
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
@@ -42,8 +42,7 @@ BESIDE_ARROW = ("dataset_info.json", "state.json")
 
 @dataclass(frozen=True)
 class Source:
-    """One file, or one dataset of the Hugging Face hub, which has no path; that of an MDS dataset
-    is its `index.json`."""
+    """One file, or one dataset of the Hugging Face hub, which has no path."""
 
     record: SourceRecord
     """As it was found, without the sha256."""
@@ -52,18 +51,19 @@ class Source:
 
     @property
     def place(self) -> str:
-        """The same for the same file or dataset, however it was named."""
+        """Name the file or dataset in the same way, however the user named it."""
         return self.record.name if self.path is None else str(self.path.resolve())
 
 
 def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source]:
-    """The sources of a split that some names stand for, in the order given; globs and folders
-    sorted, without what lies in the folder `besides`.
+    """Find the sources of a split by their names, in the order given.
+
+    Files of globs and folders are sorted; those in the folder `besides` are left out.
 
     A name is a file (`.txt`, `.md`: one document; `.jsonl`, `.ndjson`, `.json`: one per line; each
     also as `.gz`, `.xz`, `.bz2` or `.zst`; `.parquet`, `.arrow`: one per row), a folder or glob of
-    such files (one of `Dataset.save_to_disk` is a folder of `.arrow` files), a folder of MosaicML's
-    MDS, or `hf://owner/dataset[/configuration][:split]`, streamed by `datasets`; `hf:///a/folder`
+    such files (one of `Dataset.save_to_disk` is a folder of `.arrow` files), or
+    `hf://owner/dataset[/configuration][:split]`, streamed by `datasets`; `hf:///a/folder`
     is a dataset on this machine.
 
     Raises `UserError` for a name of nothing, or of a file that cannot be read as text.
@@ -73,17 +73,15 @@ def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source
         path = Path(name).expanduser()
         if name.startswith(HUGGING_FACE):
             found.append(Source(SourceRecord(name=name, split=split), "huggingface"))
-        elif name and path.is_dir() and (path / "index.json").is_file():
-            found.append(_on_disk(path / "index.json", path.name, "mds", split))
         else:
-            found += [_on_disk(one, one.name, _kind(one), split) for one in _files(name, path)]
+            found += [_on_disk(one, split) for one in _files(name, path)]
     return [one for one in found if not Path(one.place).is_relative_to(besides.resolve())]
 
 
-def _on_disk(path: Path, name: str, kind: Kind, split: str) -> Source:
-    there = path.stat()
+def _on_disk(path: Path, split: str) -> Source:
+    kind, there = _kind(path), path.stat()
     record = SourceRecord(
-        name=name, split=split, bytes=there.st_size, modified_ns=there.st_mtime_ns
+        name=path.name, split=split, bytes=there.st_size, modified_ns=there.st_mtime_ns
     )
     return Source(record, kind, path)
 
@@ -124,8 +122,9 @@ def _kind(path: Path) -> Kind:
 
 
 def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
-    """Bytes and text of each record: a line of JSON, a row's text, or a whole file of text. An
-    empty line has no text.
+    """Yield the bytes and text of each record: a line of JSON, a row, or a whole file of text.
+
+    An empty line gives an empty text.
 
     `text_field`: the field or column with the text.
 
@@ -135,7 +134,7 @@ def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
     place = f"{source.path or source.record.name}"
     try:
         if source.kind not in ("text", "jsonl"):
-            for row in _mds(source) if source.kind == "mds" else _dataset(source):
+            for row in _dataset(source):
                 text = _field(row, text_field, f"source {place}")
                 yield len(text.encode()), text
             return
@@ -195,18 +194,6 @@ def _dataset(source: Source) -> Iterator[dict[str, Any]]:
     )
 
 
-def _mds(source: Source) -> Iterator[dict[str, Any]]:
-    assert source.path is not None
-    try:
-        from streaming import LocalDataset
-    except ImportError as error:
-        raise UserError(
-            f"source {source.path.parent}: is MosaicML's MDS; pip install mosaicml-streaming, or"
-            " write its rows as JSONL where that is installed"
-        ) from error
-    yield from LocalDataset(local=str(source.path.parent))
-
-
 def _parts(path: Path) -> Iterator[bytes]:
     with open(path, "rb") as file:
         while part := file.read(BYTES_AT_ONCE):
@@ -226,7 +213,7 @@ def _lines(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _unpacked(parts: Iterator[bytes], path: Path) -> Iterator[bytes]:
-    """The content of a packed file. Raises `UserError` where it is damaged or ends too early.
+    """Unpack a file. Raises `UserError` where it is damaged or ends too early.
 
     The libraries' own readers ignore garbage after a whole frame, and zstandard's ignores that a
     frame is cut off. Text would be missing, and no one would know.

@@ -21,6 +21,7 @@ from tst_study.errors import UserError, first_line
 
 END_OF_DOCUMENT = "<|endoftext|>"
 KNOWN_ENDS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
+CONVERSION = "docs/data.md converts files of SentencePiece and tiktoken by a line each"
 
 # The library spells every byte as a printable character: the byte's own where it is printable,
 # and the characters from 256 on for the others (GPT-2's table).
@@ -59,7 +60,7 @@ class Tokenizer:
         try:
             self._library = LibraryTokenizer.from_str(content.decode())
         except Exception as error:  # the library raises bare Exception
-            raise UserError(f"{source}: is not a tokenizer.json ({error})") from error
+            raise UserError(f"{source}: is not a tokenizer.json ({error}); {CONVERSION}") from error
         self._library.encode_special_tokens = True
         self._library.no_truncation()
         self._library.no_padding()
@@ -78,7 +79,7 @@ class Tokenizer:
         self.fingerprint = hashlib.sha256(content).hexdigest()
 
     def as_recorded(self) -> TokenizerRecord:
-        """What a manifest says about it."""
+        """Describe the tokenizer for a manifest."""
         return TokenizerRecord(
             kind=self.kind,
             fingerprint=self.fingerprint,
@@ -88,7 +89,7 @@ class Tokenizer:
         )
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """The ids of each text, int64 (its length,), without an end-of-document id."""
+        """Tokenise texts, each into int64 ids (its length,), without an end-of-document id."""
         if self.kind == "bytes":  # as the library has it, many times faster
             return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) for text in texts]
         encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -96,7 +97,7 @@ class Tokenizer:
 
 
 def byte_tokenizer() -> Tokenizer:
-    """One id per UTF-8 byte, its value; 256 ends a document."""
+    """Return the tokenizer of UTF-8 bytes: an id is a byte's value, and 256 ends a document."""
     return Tokenizer(_byte_tokenizer_json(), kind="bytes")
 
 
@@ -129,7 +130,7 @@ def train_byte_pair_tokenizer(texts: Iterable[str], vocabulary_size: int) -> Tok
 def read_tokenizer(
     path: str | Path, kind: str = "huggingface", end: str | None = None
 ) -> Tokenizer:
-    """The tokenizer of a `tokenizer.json`, or of a folder that holds one.
+    """Read the tokenizer of a `tokenizer.json`, or of a folder that holds one.
 
     Raises `UserError` where there is none, or it cannot be used (see `Tokenizer`).
     """
@@ -139,14 +140,16 @@ def read_tokenizer(
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path}: no tokenizer can be read there ({error.strerror})") from error
+        raise UserError(
+            f"{path}: no tokenizer can be read there ({error.strerror}); {CONVERSION}"
+        ) from error
     if content == _byte_tokenizer_json():
         return byte_tokenizer()
     return Tokenizer(content, kind, end or _end_beside(path), str(path))
 
 
 def download_tokenizer(name: str, end: str | None = None) -> Tokenizer:
-    """A tokenizer of the Hugging Face hub, by its id.
+    """Download a tokenizer of the Hugging Face hub by its id.
 
     Raises `UserError` where it cannot be fetched, or cannot be used (see `Tokenizer`).
     """
@@ -165,9 +168,12 @@ def download_tokenizer(name: str, end: str | None = None) -> Tokenizer:
 
 
 def _end_beside(path: Path) -> str | None:
-    """What ends the documents of the prepared folder that a `tokenizer.json` is from, or else the
-    `eos_token` of the `tokenizer_config.json` that usually lies beside one.
-    Raises `UserError` where that is damaged."""
+    """Look up the token that ends documents beside a `tokenizer.json`.
+
+    The manifest of a prepared folder names it, or else `eos_token` in a `tokenizer_config.json`.
+
+    Raises `UserError` where that is damaged.
+    """
     if (manifest := folder_manifest(path.parent)) is not None:
         return manifest.tokenizer.end_of_document_token
     config = path.with_name("tokenizer_config.json")
@@ -186,8 +192,9 @@ def _end_beside(path: Path) -> str | None:
 
 
 def _byte_tokenizer_json() -> bytes:
-    """The byte tokenizer in the library's form: a BPE without merges, written out by hand so that
-    its fingerprint does not change with the library's version.
+    """Write the byte tokenizer in the library's form, a BPE without merges.
+
+    It is spelled out so that its fingerprint does not change with the library's version.
     """
     end = {"id": 256, "content": END_OF_DOCUMENT, "special": True}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)

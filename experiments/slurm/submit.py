@@ -1,9 +1,9 @@
-"""Which runs of a study need a job, and how they are handed to Slurm: never twice, never lost.
+"""Decides which runs of a study need a job, and submits them to Slurm: none twice, none lost.
 
-Trust the run's status first, then its lock, then the queue. What is over is skipped, what is
-queued or running is adopted, and the rest is submitted in arrays: one per kind of resources and per
-trunk to wait for, no longer than the cluster allows. A small job that waits for all of them
-collects the study, or submits what only their results decide.
+The run's status is trusted first, then its lock, then the queue. Runs that are over are skipped,
+and runs that are queued or training are left alone. The others are submitted in arrays: one for
+each kind of resources and each trunk to wait for, no longer than the cluster allows. A small job
+waits for all of them; it collects the study, or submits the runs that depend on their results.
 """
 
 import time
@@ -13,58 +13,60 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tst_study.experiments.launcher import Job, Options, the_only_submitter
-from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state
+from tst_study.errors import UserError
+from tst_study.experiments.launcher import Job, Options, submission_lock
+from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state, state_and_damage
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import cancel_mark, submitted_anew
 from tst_study.experiments.slurm import submission
 from tst_study.experiments.slurm.batch_script import array_script, command_script
 from tst_study.experiments.slurm.code_copy import FOLDER, keep_code
 from tst_study.experiments.slurm.commands import SlurmError, call, setting
-from tst_study.experiments.slurm.jobs import launches_of
 from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.slurm.submission import COLLECT, REST, SMALL, known_jobs
 from tst_study.experiments.studies.catalogue import STUDIES
 from tst_study.experiments.study import Study
 from tst_study.record import lock as run_lock
+from tst_study.record.reader import FINAL_STATES
 
 SECOND_LOOK = 2.0
-"""Seconds after which a job that was not in the queue is looked for again: a requeued one may be
-missing for a moment."""
+"""Seconds after which the queue is asked again for a job that it did not have: one that is being
+requeued may be missing for a moment."""
 DEFAULT_MAX_ARRAY = 1001
 
 
 @dataclass
 class Submitted:
-    """What a call of `submit` finds and does."""
+    """The findings and actions of one call of `submit`."""
 
     root: Path
     profile: Profile
     known: dict[str, Job]
-    """Jobs by their runs."""
+    """Jobs, by run id."""
     lock: int
-    """Descriptor of the study's."""
+    """Descriptor of the study's lock."""
     dry: bool = False
     over: list[PlannedRun] = field(default_factory=list)
     adopted: list[PlannedRun] = field(default_factory=list)
-    """Queued or running already."""
+    """Runs that are queued or training already."""
     new: list[PlannedRun] = field(default_factory=list)
     left: list[PlannedRun] = field(default_factory=list)
-    """Not queued: Slurm refused them, or an array before them, or no job trains their trunk."""
+    """Runs that are not queued: Slurm refused them or an array before them, or no job trains their
+    trunk."""
     jobs: dict[str, str] = field(default_factory=dict)
-    """Arrays by their ids: how many runs, each on what."""
+    """Descriptions of the new arrays, by job id."""
     follow_ups: dict[str, str] = field(default_factory=dict)
-    """Small jobs by their kind."""
+    """Job ids of new small jobs, by kind."""
     refused: list[str] = field(default_factory=list)
-    """What Slurm said."""
-    warnings: list[str] = field(default_factory=list)
+    """Slurm's reasons for what it refused."""
+    damaged: list[str] = field(default_factory=list)
+    """Runs whose record cannot be read, and why."""
     first_script: str = ""
     undecided: int = 0
-    """Runs that wait for results of these, such as that of a sweep."""
+    """Number of runs that depend on results of these, as those after a sweep do."""
 
     def lines(self) -> list[str]:
         text = [
-            *self.warnings,
             f"{len(self.over)} over, {len(self.adopted)} queued or running already",
             f"{len(self.new)} {'to be ' if self.dry else ''}submitted in {len(self.jobs)} arrays",
             *(f"{job}: {what}" for job, what in self.jobs.items()),
@@ -82,14 +84,21 @@ class Submitted:
             job = self.follow_ups[COLLECT]
             text.append(f"job {job} collects the study when all of them have ended")
         text += [f"refused: {said}" for said in self.refused]
+        text += [f"not submitted: {said}; move its folder away" for said in self.damaged]
         return [*text, "", self.first_script] if self.dry else text
 
     def hand_over(self, runs: Sequence[PlannedRun]) -> None:
-        """Trunks and runs without one first: branches name the job that they wait for."""
+        """Submit runs. Those that wait for no trunk come first: branches need their trunk's job."""
         if not runs:
             return
+        most = int(setting("MaxArraySize") or DEFAULT_MAX_ARRAY)
+        longest = self.profile.max_array or most
+        if longest > most:
+            raise UserError(
+                f"max_array = {longest}: the cluster takes arrays of at most {most} runs "
+                "(MaxArraySize); say less, or leave max_array out"
+            )
         code = self.root / FOLDER / "…" if self.dry else keep_code(self.root)
-        longest = self.profile.max_array or int(setting("MaxArraySize") or DEFAULT_MAX_ARRAY)
         for waits in (False, True):
             groups: dict[tuple[Resources, str], list[PlannedRun]] = defaultdict(list)
             for run in runs:
@@ -107,13 +116,26 @@ class Submitted:
                     chunk = members[start : start + longest]
                     self._submit(chunk, resources, dependency, code)
 
+    def check_small_jobs(self) -> None:
+        """Raise `UserError` where Slurm would refuse the job that collects the study: once its runs
+        are queued, it is too late to correct the profile."""
+        one = submission.new(self.root, f"-{COLLECT}", (COLLECT,), self.root / FOLDER / "…")
+        script = command_script(one, self.root, self.profile, [COLLECT], inside=True)
+        try:
+            call("sbatch", "--test-only", standard_input=script)
+        except SlurmError as error:
+            raise SlurmError(
+                f"the job that collects the study: {error}; correct slurm.toml, whose [small] is "
+                "about such jobs, or say --no-collect"
+            ) from None
+
     def follow_up(self, rest: Sequence[str], collecting: Sequence[str]) -> None:
-        """A small job for when everything has ended, whatever came of it: it submits the `rest`,
-        else it draws and reports."""
+        """Submit a small job that starts when all runs have ended, however they ended. It runs the
+        command that submits the `rest` if there is one, else the command that collects."""
         kind, words = (REST, rest) if rest else (COLLECT, collecting)
         active = [job for run, job in self.known.items() if job.is_active and run not in SMALL]
         there = self.known.get(kind)
-        # One that is queued already waits for older jobs alone.
+        # One that is queued already waits for older jobs only.
         if not self.jobs and (
             (there and there.is_active)
             or not (active or (kind == COLLECT and not self.adopted and not self._is_collected()))
@@ -131,7 +153,7 @@ class Submitted:
         self.follow_ups[kind] = job
 
     def _is_collected(self) -> bool:
-        """Since the last of its runs ended, as far as this call knows them."""
+        """Whether the study was collected after the last of the runs that are over had ended."""
         report = self.root / "report" / "collected.json"
         ends = [(run.folder / "status.json").stat().st_mtime for run in self.over]
         return not ends or (report.exists() and report.stat().st_mtime >= max(ends))
@@ -139,7 +161,7 @@ class Submitted:
     def _submit(
         self, runs: list[PlannedRun], resources: Resources, dependency: str, code: Path
     ) -> None:
-        """Nothing more once Slurm has refused an array."""
+        """Submit one array; nothing, once Slurm has refused one."""
         if self.refused:
             self.left += runs
             return
@@ -149,7 +171,7 @@ class Submitted:
             submitted_anew(run.config, run.folder)
         self.first_script = self.first_script or script
         try:
-            if self.dry:  # what it waits for is not there
+            if self.dry:  # the job that it waits for does not exist
                 call("sbatch", "--test-only", "--dependency=singleton", standard_input=script)
                 job = f"array{len(self.jobs) + 1}"
             else:
@@ -174,57 +196,48 @@ def submit_to_slurm(
     wanted: Callable[[PlannedRun], bool] = lambda run: True,
     rest: Sequence[str] = (),
 ) -> Submitted:
-    """Hand every run that needs it to Slurm; returns at once.
+    """Submit every run that needs a job, and return at once.
 
-    `rest`: words of the command that submits what these runs' results decide; with `only_new`, so
-    that it does not try for ever what fails. Raises `UserError`, also where Slurm took nothing at
-    all.
+    `rest`: the words of the command that submits the runs which depend on these; it has `only_new`
+    set, so that it does not try failing runs for ever. Raises `UserError`, also if Slurm accepted
+    nothing.
     """
     planning, root = Planner(study, unprepared=options.dry), study.folder
-    with nullcontext(-1) if options.dry else the_only_submitter(root) as lock:
+    with nullcontext(-1) if options.dry else submission_lock(root) as lock:
         decided, open_ = planning.decided(), []
         runs = [run for run in decided if wanted(run)]
         jobs = known_jobs(root)
         had = [run for run in runs if run.run_id in jobs and not jobs[run.run_id].is_active]
-        if not all(map(is_over, had)):  # a second look: they are about to get another job
+        if not all(map(is_over, had)):  # they are about to get another job: make sure of it
             time.sleep(SECOND_LOOK)
             jobs = known_jobs(root)
         result = Submitted(root, profile, jobs, lock, options.dry)
         result.undecided = max(0, len(planning.whole()) - len(decided))
         for run in runs:
             job = result.known.get(run.run_id)
-            if is_over(run):
+            said, damage = state_and_damage(run)
+            if said in FINAL_STATES:
                 result.over.append(run)
-            # What was cancelled may take a while to end.
+            elif damage:
+                result.damaged.append(f"{run.run_id}: {damage}")
+            # A cancelled run may take a while to end; it is submitted again all the same.
             elif not cancel_mark(run.folder).exists() and (
                 (job is not None and job.is_active) or run_lock.is_held(run.folder)
             ):
                 result.adopted.append(run)
             elif not (options.only_new and job):
                 open_.append(run)
-        result.warnings = short_times(open_, profile)
+        collects = options.collects and bool(open_)
+        if collects and not options.dry:
+            result.check_small_jobs()
         result.hand_over(open_)
+        if collects and options.dry:  # a dry run tells of the runs first
+            result.check_small_jobs()
         if not (result.undecided and rest and (result.jobs or not options.only_new)):
             rest = ()
         if options.collects and not options.dry:
             place = str(root.absolute())
-            # By the study's name runs that never began are missed; a folder knows none of them.
+            # The study's name tells which runs never began; a folder of runs does not.
             named = [study.name, "--scale", study.scale, "--runs", place]
             result.follow_up(rest, [COLLECT, *(named if study.name in STUDIES else [place])])
     return result
-
-
-def short_times(runs: Sequence[PlannedRun], profile: Profile) -> list[str]:
-    """A line for each run whose launch would be told to stop before its first step, by the longest
-    start-up that was cut short so."""
-    said = []
-    for run in runs:
-        resources = profile.resources_of(*run.names)
-        early = [one.words for one in launches_of(run.folder) if one.outcome == "early"]
-        seconds = max((int(words.split()[0]) for words in early), default=0)
-        if seconds and 0 < resources.seconds <= seconds + profile.signal_seconds:
-            said.append(
-                f"{run.run_id}: its last start-up took {seconds} s or more, of time = "
-                f"{resources.time!r} with signal_seconds = {profile.signal_seconds}; say more time"
-            )
-    return said

@@ -1,0 +1,86 @@
+"""The worth of repeated text: the law of Muennighoff et al. 2023 (arXiv 2305.16264) at one size.
+
+L = E + B D'^−β, where D' = U + U R* (1 − exp(−R / R*)) is the fresh text that a run of D tokens
+over U unique ones is worth; R = D/U − 1 counts the repetitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from scipy import optimize
+
+from tst_study.analysis.checks import Floats, positive
+from tst_study.errors import UserError
+
+PUBLISHED = 15.39
+"""R* of the paper, fitted to models of 7M to 8.7B parameters on C4."""
+LEAST_LENGTHS = 4
+"""Amounts of fresh text that determine E, B and β with something left to judge them by."""
+
+
+def worth(tokens: Floats, unique: Floats, constant: float) -> Floats:
+    """Return the fresh tokens that these are worth; an infinite R* discounts nothing."""
+    fresh = np.minimum(unique, tokens)
+    repetitions = tokens / fresh - 1
+    if np.isinf(constant):
+        return np.asarray(tokens, dtype=float)
+    found: Floats = fresh * (1 - constant * np.expm1(-repetitions / constant))
+    return found
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """The law fitted to baselines of one size."""
+
+    floor: float
+    amplitude: float
+    exponent: float
+    constant: float
+    """R*, from the runs that repeat their text."""
+    errors: dict[str, float]
+    """RMSE of the runs that repeat (nats): of the fit, of the published R*, and of no discount."""
+
+    def loss(self, tokens: Floats, unique: Floats, constant: float) -> Floats:
+        """Return the loss of runs for an R*."""
+        data = worth(tokens, unique, constant)
+        found: Floats = self.floor + self.amplitude * (data / 1e6) ** -self.exponent
+        return found
+
+
+def fit_repetition(runs: pd.DataFrame) -> Repetition:
+    """Fit E, B and β to the runs whose text is fresh, then R* to those that repeat it.
+
+    Columns: tokens, unique (both in tokens) and loss (nats), a row for each run. Raises `UserError`
+    where there are too few lengths of fresh text, or no repeated one.
+    """
+    positive(runs, ("tokens", "unique", "loss"), "runs")
+    tokens, unique, losses = (runs[name].to_numpy(float) for name in ("tokens", "unique", "loss"))
+    again = tokens > unique
+    lengths = len(np.unique(tokens[~again]))
+    if lengths < LEAST_LENGTHS or not again.any():
+        raise UserError(
+            f"{lengths} lengths of fresh text and {int(again.sum())} runs that repeat theirs: the "
+            f"law of repeated text needs {LEAST_LENGTHS} and 1"
+        )
+
+    def residuals(theta: Floats) -> Floats:
+        values: Floats = theta[0] + theta[1] * (tokens / 1e6) ** -theta[2] - losses
+        return values[~again]
+
+    lowest = float(losses.min())
+    bounds = ([0.0, 0.0, 0.0], [lowest, np.inf, 3.0])
+    fresh = optimize.least_squares(residuals, (0.8 * lowest, 1.0, 0.3), bounds=bounds)
+    floor, amplitude, exponent = map(float, fresh.x)
+    law = Repetition(floor, amplitude, exponent, np.inf, {})
+
+    def error(constant: float) -> float:
+        gaps = law.loss(tokens[again], unique[again], constant) - losses[again]
+        return float(np.sqrt((gaps**2).mean()))
+
+    found = optimize.minimize_scalar(lambda x: error(np.exp(x)), bounds=(-4, 7), method="bounded")
+    constant = float(np.exp(found.x))
+    errors = {"fitted": error(constant), "published": error(PUBLISHED), "null": error(np.inf)}
+    return replace(law, constant=constant, errors=errors)

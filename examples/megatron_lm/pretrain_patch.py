@@ -1,0 +1,55 @@
+"""Superposition in Megatron-LM: what changes in `pretrain_gpt.py`.
+
+Needs megatron-core and `tst_study.superposition`. A test runs these functions with megatron-core's
+own GPTModel and schedule on one processor. Not tried: Megatron-LM's script itself, several ranks,
+GPUs. Refused: sequence parallelism, which scatters positions inside the embedding.
+
+    model = model_provider(...)            # as before
+    superpose(model, tst)                  # once
+    forward_step = partial(superposed_forward_step, tst, get_batch, lambda: args.curr_iteration)
+
+The loader must give `tst.raw_length(step)` tokens a sequence. Megatron's data sets have one length:
+train the two phases as two launches, the first with a `--seq-length` of s · L for the data alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from megatron.core import parallel_state
+from torch import Tensor
+
+from tst_study.superposition import Superposition
+
+
+def superpose(model: Any, tst: Superposition) -> None:
+    """Make bags of what a GPTModel's word embeddings return."""
+    if model.pre_process:
+        tst.attach(model.embedding.word_embeddings)
+
+
+def superposed_forward_step(
+    tst: Superposition,
+    get_batch: Callable[[Any], tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]],
+    iteration: Callable[[], int],
+    data_iterator: Any,
+    model: Any,
+) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, dict[str, Tensor]]]]:
+    """Megatron's `forward_step`: logits without labels, then the bag loss."""
+    tst.advance(to=iteration())
+    tokens, labels, loss_mask, attention_mask, position_ids = get_batch(data_iterator)
+    positions = tokens.shape[1] // tst.objective().stride
+    logits = model(tokens, position_ids[:, :positions], attention_mask)
+    return logits, partial(bag_loss, tst, labels.masked_fill(loss_mask == 0, -100))
+
+
+def bag_loss(
+    tst: Superposition, labels: Tensor, logits: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Megatron's `loss_func`. logits (B, L, V / tensor ranks)."""
+    group = parallel_state.get_tensor_model_parallel_group()
+    start = parallel_state.get_tensor_model_parallel_rank() * logits.shape[-1]
+    loss = tst.loss(logits, labels, vocabulary_start=start, group=group)
+    return loss, {"lm loss": loss.detach().clone()}  # Megatron divides the loss in place

@@ -1,0 +1,183 @@
+"""Does the gain survive tuning, and size? Superposed arms at rates of their own, against a baseline
+whose batch and rate were tuned.
+
+docs/research/plan-of-runs-3.md registers the questions, the predictions and the rules. Part A has
+0.23 million weights and tunes batch and rates; part B has 1.07 million weights and reads as much
+text per weight as part A's runs of half the length.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tst_study.analysis.verdict.question import Arm, Question
+from tst_study.config.schema import SuperposedPhase
+from tst_study.experiments.studies.grid import Declared, Part, Tuning
+from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
+from tst_study.experiments.studies.setting import BASELINE, Setting
+
+BATCHES = (32, 64)
+"""Sequences a step; as many tokens in all with each."""
+STEPS, LARGER_STEPS = {"desktop": 10_000}, {"desktop": 23_000}
+"""With 32 sequences, where they are not half of the scale's. At `desktop` 20.5 and 47.1 million
+tokens, which are 88 and 44 a weight."""
+RATES, LARGER_RATES = (2e-3, 2.83e-3, 4e-3), (1e-3, 1.41e-3, 2e-3)
+"""With 32 sequences; with 64, √2 times as high."""
+LARGER = "laptop-128"
+SEEDS = {"desktop": range(11, 23)}
+MORE_SEEDS = {"desktop": range(27, 35)}
+"""Eight more for the two arms of the primary question."""
+PILOT_SEEDS = {"desktop": range(23, 27)}
+EVALUATIONS = 16
+
+
+def _arm(**more: object) -> SuperposedPhase:
+    return SuperposedPhase.model_validate({**SMALL_MAIN.model_dump(), **more})
+
+
+OUTPUT_ONLY = _arm(mode="output_only")
+ARMS = {
+    "output only": OUTPUT_ONLY,
+    "superposition, power law": _arm(weighting="power_law"),
+    "superposition": SMALL_MAIN,
+}
+CANDIDATES = ("output only", "superposition, power law")
+"""Of these the pilot names the primary question's arm."""
+PREDICTED = {
+    "primary": (-0.004, 0.012),
+    "output only": (-0.005, 0.012),
+    "superposition, power law": (-0.008, 0.012),
+    "superposition": (-0.018, 0.006),
+    "as much text": (-0.006, 0.012),
+    "larger": (-0.008, 0.010),
+}
+"""Gains over the tuned baseline in nats, said before the first run."""
+FAMILY, SIZES = "tuned against tuned", "two sizes, as much text per weight"
+
+Chosen = Mapping[SuperposedPhase, Setting]
+
+
+def parts(scale: Scale) -> Sequence[Part | Tuning]:
+    small = _setting(scale, scale.setting.model, STEPS)
+    larger = _setting(scale, LARGER, LARGER_STEPS)
+    seeds, pilot = SEEDS.get(scale.name, scale.seeds), PILOT_SEEDS.get(scale.name, scale.seeds)
+    more = MORE_SEEDS.get(scale.name, range(0))
+
+    def tuned_arms(baseline: Chosen) -> list[Tuning]:
+        """Every other arm's rate, at the batch at which the baseline is at its best."""
+        best = baseline[BASELINE]
+        ladder = _ladder(small, best.sequences, RATES)
+
+        def measured(rates: Chosen) -> list[Part]:
+            primary = next(arm for arm in rates if arm in map(ARMS.get, CANDIDATES))
+            both = {BASELINE: best, primary: rates[primary]}
+            others = {arm: setting for arm, setting in rates.items() if arm != primary}
+            half = {
+                arm: replace(setting, steps=setting.steps // 2)
+                for arm, setting in ((BASELINE, best), (OUTPUT_ONLY, rates[OUTPUT_ONLY]))
+            }
+            wanted = [("primary", both, seeds), ("primary", both, more), ("tuned", others, seeds)]
+            return [
+                Part((setting.in_grid(name),), (arm,), those)
+                for name, arms, those in (*wanted, ("half", half, seeds))
+                for arm, setting in arms.items()
+            ]
+
+        return [Tuning((ladder,), tuple(ARMS.values()), measured, pilot)]
+
+    def larger_measured(rates: Chosen) -> list[Part]:
+        return [Part((one.in_grid("larger"),), (arm,), seeds) for arm, one in rates.items()]
+
+    ladders = tuple(_ladder(small, batch, RATES) for batch in BATCHES)
+    larger_ladder = _ladder(larger, BATCHES[0], LARGER_RATES, "larger-pilot")
+    arms = (BASELINE, OUTPUT_ONLY)
+    return [
+        Tuning(ladders, (BASELINE,), tuned_arms, pilot),
+        Tuning((larger_ladder,), arms, larger_measured, pilot[:2]),
+    ]
+
+
+def questions(scale: Scale) -> list[Question]:
+    """Primary: the better of output only and power-law weights, against the tuned baseline. Then
+    every arm against it, and output only at two sizes that read as much text per weight."""
+    small = _setting(scale, scale.setting.model, STEPS)
+    larger = _setting(scale, LARGER, LARGER_STEPS)
+    seeds = tuple(SEEDS.get(scale.name, scale.seeds))
+    twenty = (*seeds, *MORE_SEEDS.get(scale.name, ()))
+    labels = {name: small.label(arm) for name, arm in ARMS.items()}
+
+    def asked(
+        name: str, settings: tuple[str, ...], family: str, where: Mapping[str, object], key: str
+    ) -> Question:
+        baseline = Arm.model_validate(
+            {"name": "tuned baseline", "setting": "baseline", "where": where}
+        )
+        return Question.model_validate(
+            {
+                "name": f"{name} against the tuned baseline",
+                "arm": {"name": name, "setting": settings, "where": where},
+                "against": baseline,
+                "family": family,
+                "primary": key == "primary",
+                "method": "moderated-1",
+                "predicted": PREDICTED[key],
+            }
+        )
+
+    tokens = small.steps * small.sequences * small.sequence_length
+    whole = {"hidden_size": _hidden(small), "latent_tokens": tokens, "seed": seeds}
+    half = whole | {"latent_tokens": tokens // 2}
+    more_weights = {"hidden_size": _hidden(larger), "seed": seeds}
+    either = tuple(labels[name] for name in CANDIDATES)
+    primary = {"name": "primary-*", "seed": twenty}
+    only = (labels["output only"],)
+    return [
+        asked("the better of output only and power law", either, "primary", primary, "primary"),
+        *(asked(name, (labels[name],), FAMILY, whole, name) for name in ARMS),
+        asked("output only, 0.23 million weights", only, SIZES, half, "as much text"),
+        asked("output only, 1.07 million weights", only, SIZES, more_weights, "larger"),
+    ]
+
+
+def _setting(scale: Scale, model: str, steps: Mapping[str, int]) -> Setting:
+    """With 32 sequences, and a warm-up that reads as much text as the scale's."""
+    setting = scale.setting.changed("", 'data.held_out="spread"')
+    factor = BATCHES[0] / setting.sequences
+    return replace(
+        setting,
+        model=model,
+        sequences=BATCHES[0],
+        steps=steps.get(scale.name, round(setting.steps / factor)),
+        warmup_steps=round(setting.warmup_steps / factor),
+        evaluations=EVALUATIONS,
+    )
+
+
+def _ladder(
+    setting: Setting, sequences: int, rates: Sequence[float], grid: str = "pilot"
+) -> tuple[Setting, ...]:
+    """Rising rates at a batch with as many tokens; the rates go with the root of the batch."""
+    factor = sequences / setting.sequences
+    batch = replace(
+        setting,
+        sequences=sequences,
+        steps=round(setting.steps / factor),
+        warmup_steps=round(setting.warmup_steps / factor),
+        grid=grid,
+        tags=(f"batch{sequences}",),
+    )
+    return tuple(batch.with_rate(float(f"{rate * math.sqrt(factor):.3g}")) for rate in rates)
+
+
+def _hidden(setting: Setting) -> int:
+    return setting.config("tuned").model.hidden_size
+
+
+STUDY = Declared(
+    "Does the gain survive tuning, and size",
+    "Whether superposition gains over a baseline whose batch and rate were tuned, at its own tuned "
+    "rate, and whether it still does with 4.6 times the weights and as much text per weight.",
+    parts,
+    scales=("smoke", "quick", "laptop", "desktop"),
+    questions=questions,
+)

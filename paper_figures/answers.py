@@ -1,0 +1,123 @@
+"""A study's questions with their answers, in one table that pictures and the page share."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from tst_study.analysis.summary import Summary, verdict_counts
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.verdict.question import Question
+from tst_study.analysis.wording import gain, number, signed
+from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.paper_figures.style import BASELINE, OTHER_BASELINE, Mark, arm_mark
+
+COLUMNS: tuple[str, ...] = ("heading", "planned", "name", "arm", "against", "mark", "family")
+COLUMNS += ("question", "primary", "seeds", "comparisons", "gain", "low", "high", "verdict")
+COLUMNS += ("run_ids",)
+
+
+_UNPLANNED = {"arm": "", "against": "the baseline"}
+
+
+def answers(summary: Summary) -> pd.DataFrame:
+    """Return a row for each planned question, then for each setting that none of them covers.
+
+    `heading` says what a family is compared with and how many intervals hold together, `name` which
+    of its arms a row is about; `mark` is the arm's.
+    """
+    asked = {(one.family, one.name): one for one in summary.questions}
+    runs, table = labelled(summary), summary.comparison.table
+    marks = (arm_mark(SuperpositionSetting.of_row(row)) for row in rows_of(table))
+    settings = dict(zip(table["run_ids"], marks, strict=True))
+    rows: list[dict[str, Any]] = []
+    for (_, family), found in summary.verdicts.groupby(["heading", "family"], sort=False):
+        questions = [asked.get((row["family"], row["question"])) for row in rows_of(found)]
+        against = {one.against.name if one else "the baseline" for one in questions}
+        shared = against.pop() if len(against) == 1 else ""
+        words = [str(family)] if any(questions) else ["every setting, not planned"]
+        if shared and "against" not in str(family):
+            words.append(f"against {_with_article(shared)}")
+        several = int(found["comparisons"].max())
+        words += [f"{several} intervals hold together"] if several > 1 else []
+        for row, one in zip(rows_of(found), questions, strict=True):
+            name = row["question"].removesuffix(f" against {shared}")
+            if one and not shared and "against" not in name:
+                name += f" against {one.against.name}"
+            mark = arm_of(runs, one)[1] if one else settings[row["run_ids"]]
+            own = {"planned": one is not None, "mark": mark}
+            own |= {"arm": one.arm.name, "against": one.against.name} if one else _UNPLANNED
+            rows.append({**row, **own, "heading": ", ".join(words), "name": name})
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"primary": bool})
+
+
+def labelled(summary: Summary) -> pd.DataFrame:
+    """Return the runs that may be compared, with a column `setting` as questions name it."""
+    runs = summary.comparison.eligible
+    return runs.assign(setting=[SuperpositionSetting.of_row(row).label for row in rows_of(runs)])
+
+
+def arm_of(runs: pd.DataFrame, question: Question) -> tuple[pd.DataFrame, Mark]:
+    """Return the runs of a question's arm, out of `labelled` ones, and its mark."""
+    own, _ = question.runs(runs)
+    mark = next((arm_mark(SuperpositionSetting.of_row(row)) for row in rows_of(own)), BASELINE)
+    return own, OTHER_BASELINE if mark == BASELINE else mark
+
+
+def _with_article(name: str) -> str:
+    return f"the {name}" if name == "baseline" else name
+
+
+def question_of(row: Mapping[str, Any]) -> str:
+    """Say a question as a sentence."""
+    arm, asked = row["arm"], row["question"].split(" against ")[0]
+    subject = asked if arm in asked else f"{arm} ({asked})"
+    return f"Does {subject} end with a lower held-out loss than {_with_article(row['against'])}?"
+
+
+def answer_of(row: Mapping[str, Any]) -> str:
+    """Say the answer to a question as a sentence, with its interval and its seeds."""
+    start = {
+        "better": f"Yes: lower by {row['gain']:.3f} nats per token",
+        "worse": f"No: higher by {-row['gain']:.3f} nats per token",
+        "no difference shown": "No difference is shown",
+    }.get(row["verdict"], str(row["verdict"]).capitalize())
+    known = f"gain {gain(row)}, 95% interval, " if pd.notna(row["low"]) else ""
+    if not known and pd.notna(row["gain"]):
+        known = f"gain {signed(row['gain'])}, "
+    return f"{start} ({known}{number(row['seeds'], 'seed')})."
+
+
+def message(rows: pd.DataFrame) -> str:
+    """Say in one sentence what a study found: its primary answers, else how many are better."""
+    primary = [
+        f"{row['arm']} {_VERBS.get(row['verdict'], 'against')} {_with_article(row['against'])}: "
+        f"{gain(row)} nats" + (f", {row['verdict']}" if row["verdict"] not in _VERBS else "")
+        for row in rows_of(rows[rows["primary"]])
+    ]
+    if primary:
+        return re.sub(r"^[a-z](?! =)", lambda first: first[0].upper(), "; ".join(primary))
+    return f"{number(len(rows), 'setting')} against the baseline: {verdict_counts(rows)}"
+
+
+_VERBS = {"better": "beats", "worse": "loses to"}
+
+
+def of_one_family(rows: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Take gains and intervals from the family of questions that covers most of these settings, so
+    that those of one picture allow for the same number of comparisons.
+
+    `rows`: of `Comparison.table`. A family may have asked about some of a setting's seeds alone.
+    """
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for verdict in rows_of(verdicts):
+        for place, ids in zip(rows.index, rows["run_ids"], strict=True):
+            if verdict["run_ids"] and set(verdict["run_ids"]) <= set(ids):
+                found.setdefault(verdict["family"], {})[place] = verdict
+    best = max(found.values(), key=len, default={})
+    if len(best) < 2:
+        return rows
+    names = ["seeds", "comparisons", "gain", "low", "high", "deviation", "verdict"]
+    new = [best.get(place, row) for place, row in zip(rows.index, rows_of(rows), strict=True)]
+    return rows.assign(**{name: [row[name] for row in new] for name in names})

@@ -1,0 +1,183 @@
+"""Loss against compute of both arms, and the compute multiplier: their distance at equal loss."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tst_study.analysis import published
+from tst_study.analysis.fits.scaling.compute_multiplier import compute_multiplier, multipliers_of
+from tst_study.analysis.summary import Summary
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH
+from tst_study.analysis.verdict.length_curve import LengthCurve, floors, paired_tables
+from tst_study.analysis.wording import bounds, number
+from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.drawing import arm_key, lines, log_axis, note, point
+from tst_study.paper_figures.item import Finding
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import BASELINE, INK, MUTED, PAGE, Look, arm_mark, new_figure
+from tst_study.statistics import critical_t
+
+TABLES = (4, 5)
+"""Tables of one model at two lengths: 270M at 20,000 and 100,000 steps."""
+PAPERS = SuperpositionSetting(6, 1, 0.3)
+"""The setting that the paper runs at every size."""
+LOSSES = 9
+DATA = ("panel", "quantity", "label", "flops", "loss", "low", "high", "multiplier", "seeds")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both arms at several lengths, from one text, model and learning rate."""
+
+    panel: str
+    setting: SuperpositionSetting
+    data: pd.DataFrame
+    """Rows of `DATA`: `point` for a length, `curve` for the fit between lengths, `multiplier`."""
+    folders: tuple[str, ...] = ()
+
+    @property
+    def widest(self) -> dict[str, Any]:
+        """The multiplier at the lowest loss that both arms reached."""
+        own = self.data[self.data["quantity"] == "multiplier"]
+        return next(rows_of(own.sort_values("loss")))
+
+    @property
+    def said(self) -> str:
+        row = self.widest
+        interval = f" [{found}]" if (found := bounds(row)) else ""
+        return f"{row['multiplier']:.2f}{interval} times the FLOPs at a loss of {row['loss']:.3f}"
+
+
+@figure(
+    "loss_against_compute",
+    title="Loss against compute of both arms, and the multiplier between them",
+    published=["final_loss_grid"],
+    needs=submit("loss-against-compute", "one-gpu"),
+)
+def loss_against_compute(sources: Sources) -> Picture:
+    """Show the published lengths and the runs of two or more lengths, a column for each."""
+    own = _measured(sources.summary)
+    pairs = [_published(), *own]
+    where = [f"{pair.widest['multiplier']:.2f} times" for pair in pairs]
+    title = f"For the same loss the baseline needs {where[0]} the FLOPs in the paper (270M)"
+    return Picture(
+        title=", and ".join([title, *(f"{times} here" for times in where[1:])]),
+        caption="Above: final loss over FLOPs, curves: a power law beyond a shared floor between "
+        "the lengths that were run; the arrow is the multiplier. Below: the multiplier at every "
+        f"loss that both arms reached, on one scale. Published: {PAPERS.label}, Tables 4 and 5, "
+        "one seed each, no interval.",
+        measured=f"Measured: {number(sum(len(pair.folders) for pair in own), 'run')}; bars and "
+        "bands: 95% over seeds; the multiplier's by the seeds' paired differences, for all "
+        "settings of one text, model and learning rate together.",
+        data=pd.concat([pair.data for pair in pairs], ignore_index=True)[list(DATA)],
+        folders=tuple(folder for pair in own for folder in pair.folders),
+        draw=partial(_figure, pairs),
+        finding=Finding(
+            f"not shown as a curve; from its numbers: {pairs[0].said}",
+            "; ".join(f"{pair.panel}: {pair.said}" for pair in own),
+            verdict="not in the paper",
+        ),
+    )
+
+
+def _published() -> Pair:
+    cells = pd.concat([published.loss_grid(table) for table in TABLES])
+    cells = cells.assign(flops=cells["steps"] * float(published.step_flops("270M")), seed=0)
+    baseline = cells[cells["bag_size"] == 1]
+    arm = cells["step_ratio"].eq(PAPERS.step_ratio) & cells["bag_size"].eq(PAPERS.bag_size)
+    found = compute_multiplier(baseline, cells[arm], LOSSES)
+    return _pair("published: 270M", PAPERS, baseline, cells[arm], found)
+
+
+def _measured(summary: Summary) -> list[Pair]:
+    """Return the plain setting that has most runs at two or more lengths, if there is one."""
+    runs = summary.comparison.eligible
+    runs = runs.assign(loss=runs["nats_per_token"].astype(float))
+    found: list[Pair] = []
+    for _, family in runs.groupby(list(SAME_BUT_LENGTH), sort=True):
+        is_baseline = family["method"] == "baseline"
+        if family[is_baseline]["steps"].nunique() < 2:
+            continue
+        arms = family[is_baseline], family[~is_baseline]
+        for _, members, table in multipliers_of(*arms, losses=LOSSES):
+            setting = SuperpositionSetting.of_row(next(rows_of(members)))
+            panel = f"measured: {members['corpus'].iloc[0]}"
+            if setting.is_plain and isinstance(table, pd.DataFrame):
+                found.append(_pair(panel, setting, arms[0], members, table))
+    return sorted(found, key=lambda pair: -len(pair.folders))[:1]
+
+
+def _pair(
+    panel: str,
+    setting: SuperpositionSetting,
+    baseline: pd.DataFrame,
+    method: pd.DataFrame,
+    multipliers: pd.DataFrame,
+) -> Pair:
+    """Tidy both arms: the points, the curve between them, and the multipliers."""
+    tables, _ = paired_tables([baseline, method], "flops")
+    fitted = [LengthCurve.of(table, "arm") for table in tables]
+    floor = float(floors(fitted)[0])
+    parts = [multipliers.assign(quantity="multiplier", label=setting.label)]
+    for label, table, curve in zip(("baseline", setting.label), tables, fitted, strict=True):
+        seeds, means = table.shape[1], table.mean(axis=1)
+        half = critical_t(seeds - 1) * table.std(axis=1) / seeds**0.5 if seeds > 1 else np.nan
+        points = pd.DataFrame({"loss": means, "low": means - half, "high": means + half})
+        parts.append(
+            points.rename_axis("flops").reset_index().assign(quantity="point", label=label)
+        )
+        places = np.linspace(curve.x[0], curve.x[-1], 40)
+        losses = [float(curve.at(place, floor).mean()) for place in places]
+        between = pd.DataFrame({"flops": np.exp(places), "loss": losses})
+        parts.append(between.assign(quantity="curve", label=label))
+    data = pd.concat(parts, ignore_index=True).reindex(columns=list(DATA)).assign(panel=panel)
+    every = [set(arm["folder"]) for arm in (baseline, method) if "folder" in arm]
+    return Pair(panel, setting, data, tuple(sorted(set().union(*every))))
+
+
+def _figure(pairs: list[Pair]) -> Figure:
+    drawn, (above, below) = new_figure(PAGE, 4.4, len(pairs), len(pairs))
+    for loss_axes, axes, pair in zip(above, below, pairs, strict=True):
+        _draw_losses(loss_axes, pair)
+        axes.axhline(1, color=MUTED, linewidth=0.7)
+        rows = pair.data[pair.data["quantity"] == "multiplier"]
+        lines(axes, rows, {pair.setting.label: arm_mark(pair.setting)}, x="loss", y="multiplier")
+        axes.invert_xaxis()
+        log_axis(axes, "y", [0.8, 1, 1.25, 1.5, 2, 2.5, 3])
+        axes.set_ylim(0.75, max(pair.data[["multiplier", "high"]].max().max() for pair in pairs))
+        axes.set_xlabel("loss of both arms (nats per token)")
+    above[0].set_ylabel("final loss (nats per token)")
+    below[0].set_ylabel("compute multiplier (log scale)")
+    return drawn
+
+
+def _draw_losses(axes: Axes, pair: Pair) -> None:
+    looks = {"baseline": BASELINE, pair.setting.label: arm_mark(pair.setting)}
+    curves, points = (pair.data[pair.data["quantity"] == kind] for kind in ("curve", "point"))
+    lines(axes, curves, looks, x="flops", band=False)
+    for row in rows_of(points):
+        point(axes, (row["flops"], row["loss"]), looks[row["label"]], (row["low"], row["high"]))
+    widest, curve = pair.widest, curves[curves["label"] == "baseline"]
+    to = float(np.interp(-widest["loss"], -curve["loss"], curve["flops"]))
+    start = (to / widest["multiplier"], widest["loss"])
+    arrow: Look = {"arrowstyle": "<->", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", start, xytext=(to, widest["loss"]), arrowprops=arrow)
+    place: Look = {"ha": "right", "va": "top", "fontweight": "bold"}  # below a falling curve
+    note(axes, f"{widest['multiplier']:.2f}×", start, (-4, -2), **place)
+    low, high = float(points["flops"].min()), float(points["flops"].max())
+    ticks = [
+        m * 10.0**e for e in range(int(np.log10(low)), int(np.log10(high)) + 1) for m in (1, 2, 5)
+    ]
+    ticks = [tick for tick in ticks if low * 0.9 <= tick <= high * 1.1]
+    log_axis(axes, "x", ticks, [f"{tick:.0e}".replace("e+", "e") for tick in ticks])
+    axes.set_xlim(low / 1.15, high * 1.15)
+    axes.set_xlabel("FLOPs of a run (log scale)")
+    arm_key(axes, pair.panel, looks, 2, markers=True)

@@ -1,0 +1,127 @@
+"""Loss against unique text: what repeating a short text costs either arm."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from tst_study.analysis.fits.scaling.repetition import PUBLISHED, Repetition, fit_repetition
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import number
+from tst_study.errors import UserError
+from tst_study.paper_figures.answers import labelled
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.drawing import arm_key, log_axis, points_aside
+from tst_study.paper_figures.item import Item
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import COLUMN, INK, MUTED, Look, Mark, marks_of, new_figure
+from tst_study.statistics import critical_t
+from tst_study.text import big
+
+SAME = ["parameters", "learning_rate", "sequences", "sequence_length", "eval_set"]
+
+
+@figure(
+    "data_constrained",
+    title="Loss against unique text",
+    lacks="a setting and its baseline at one number of steps on two or more amounts of text: "
+    f"{submit('data-constrained', 'laptop')}",
+)
+def data_constrained(sources: Sources) -> list[Item]:
+    """Show the runs of one model and length with most amounts of unique text."""
+    names = {"raw_tokens": "tokens", "unique_raw_tokens": "unique", "nats_per_token": "loss"}
+    runs = labelled(sources.summary).rename(columns=names)
+    runs = runs[runs["unique"].notna()].astype(dict.fromkeys(names.values(), float))
+    found = [_on_every_text(same) for _, same in runs.groupby([*SAME, "steps"], sort=False)]
+    found = [same for same in found if same["setting"].nunique() > 1]
+    if not found:
+        return []
+    same = max(found, key=lambda rows: (rows["unique"].nunique(), len(rows)))
+    baselines = runs[runs["setting"] == "baseline"].merge(same[SAME].head(1), on=SAME)
+    try:
+        law, said = (fit := fit_repetition(baselines)), _said(fit, baselines)
+    except UserError as error:
+        law, said = None, f"No law: {error}."
+    data, first = _means(same), next(rows_of(same.sort_values("bag_size")))
+    wide = data.pivot(index="unique", columns="setting", values="loss")
+    cost = wide.iloc[0] - wide.iloc[-1]
+    costs = ", ".join(f"{_short(str(name))} {cost[name]:.3f}" for name in cost.index)
+    return [
+        Picture(
+            title=f"Repeating {wide.index[0] / wide.index[-1]:.0%} of the text costs, in nats: "
+            f"{costs}",
+            caption=f"Final held-out loss of runs of equal FLOPs ({big(first['parameters'])} "
+            f"parameters, {first['steps']:,} steps), means over seeds with 95% intervals (t). "
+            f"Less text is also other text. {said}",
+            data=data,
+            folders=tuple(sorted({*same["folder"], *baselines["folder"]})),
+            fits={"R*": law.constant, "rmse": law.errors} if law else {},
+            draw=partial(_figure, data, marks_of(same, "setting"), law, first["tokens"]),
+        )
+    ]
+
+
+def _on_every_text(same: pd.DataFrame) -> pd.DataFrame:
+    """Keep the settings that were run on each of the baseline's texts, if these are several."""
+    amounts = set(same["unique"][same["setting"] == "baseline"])
+    kept = same[same["unique"].isin(amounts)]
+    whole = kept.groupby("setting")["unique"].transform("nunique") == len(amounts)
+    return kept[whole & (len(amounts) > 1)]
+
+
+def _means(same: pd.DataFrame) -> pd.DataFrame:
+    groups = same.groupby(["setting", "unique"])
+    data = groups.agg(epochs=("epochs", "mean"), loss=("loss", "mean"), seeds=("loss", "size"))
+    several = data["seeds"].where(data["seeds"] > 1)
+    critical = several.map(lambda seeds: critical_t(int(seeds) - 1), na_action="ignore")
+    half = critical * groups["loss"].std() / several**0.5
+    return data.assign(low=data["loss"] - half, high=data["loss"] + half).reset_index()
+
+
+def _said(law: Repetition, baselines: pd.DataFrame) -> str:
+    again = baselines[baselines["tokens"] > baselines["unique"]]
+    return (
+        "Lines: the law of Muennighoff et al. (arXiv 2305.16264) for the baseline, its E, B and β "
+        f"fitted to {number(len(baselines) - len(again), 'run')} on fresh text, its R* to "
+        f"{number(len(again), 'run')} that repeat {number(again['unique'].nunique(), 'text')}: "
+        f"R* = {law.constant:.2f}, without an interval. RMSE on the runs that repeat: "
+        f"{law.errors['fitted']:.3f} nats; with the published R* = {PUBLISHED}: "
+        f"{law.errors['published']:.3f}; if repeated text were as good as new (the null): "
+        f"{law.errors['null']:.3f}."
+    )
+
+
+def _figure(
+    data: pd.DataFrame, looks: dict[str, Mark], law: Repetition | None, tokens: float
+) -> Figure:
+    drawn, ((axes,),) = new_figure(COLUMN, 2.9, 1)
+    amounts, more = sorted(set(data["unique"])), dict[str, Look]()
+    at = np.geomspace(amounts[0] / 1.2, amounts[-1] * 1.2, 200)
+    if law:
+        for name, constant, look in (
+            (f"law, R* = {law.constant:.1f}", law.constant, {"color": INK, "linestyle": "-"}),
+            (f"law, published R* = {PUBLISHED}", PUBLISHED, {"color": INK, "linestyle": "--"}),
+            ("no cost (null)", np.inf, {"color": MUTED, "linestyle": ":"}),
+        ):
+            more[name] = {"linewidth": 0.9, **look}
+            axes.plot(at, law.loss(np.full_like(at, tokens), at, constant), **more[name])
+    points_aside(axes, data, looks, "unique", 1.05)
+    log_axis(axes, "x", amounts, [_epochs(rows) for _, rows in data.groupby("unique")])
+    axes.set_xlim(amounts[0] / 1.5, amounts[-1] * 1.5)
+    axes.set_xlabel("unique text (log scale)")
+    axes.set_ylabel("held-out loss (nats per token)")
+    arm_key(axes, "", looks, 2, more, markers=True, curves=False)
+    return drawn
+
+
+def _epochs(rows: pd.DataFrame) -> str:
+    said = [f"{_short(row['setting'])}: {row['epochs']:.2g} epochs" for row in rows_of(rows)]
+    return "\n".join([f"{big(rows['unique'].iloc[0])} tokens", *said])
+
+
+def _short(setting: str) -> str:
+    """Name a setting by what tells it from the others, without the r that they share."""
+    parts = setting.split(", ")
+    return parts[0] if len(parts) <= 2 else parts[-1]

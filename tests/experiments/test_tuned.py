@@ -1,0 +1,139 @@
+"""The third campaign: ladders of rates, the arm that a pilot sweep names, and what resumes it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.analysis.made_runs import write_run
+from tst_study.analysis.tables.archive import add_to_archive
+from tst_study.analysis.tables.source import read_tables
+from tst_study.config.schema import Config, to_dict
+from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.experiments.plan.planned_run import is_over
+from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.studies import catalogue
+from tst_study.experiments.studies.grid import Tuning
+from tst_study.experiments.studies.scales import scale_of
+from tst_study.experiments.studies.setting import BASELINE
+from tst_study.experiments.study import Study
+
+
+class Bowl:
+    """Losses rise with the distance from a best rate; power-law arms are the better ones."""
+
+    def __init__(self, best_rate: float, best_batch: int = 32) -> None:
+        self.best_rate, self.best_batch = best_rate, best_batch
+        self.dead: list[str] = []
+
+    def held_out(self, config: Config) -> float:
+        gain = {"power_law": 0.02}.get(str(config.superposition.weighting), 0.0)
+        other = 0.1 * (config.batch.sequences != self.best_batch)
+        return 3.4 - gain + other + math.log(config.optimizer.learning_rate / self.best_rate) ** 2
+
+    def dead_end(self, why: str) -> None:
+        self.dead.append(why)
+
+
+def names(runs: list[Config]) -> Counter[str]:
+    return Counter(run.name.rpartition("-seed")[0] for run in runs)
+
+
+def test_the_pilot_names_the_primary_arm_and_it_gets_twenty_seeds() -> None:
+    runs = catalogue.load("tuned", "desktop").runs(Bowl(2.83e-3))
+    found = names(runs)
+    assert found["primary-10000-s4-r0.25-power_law-batch32-lr0.00283"] == 20
+    assert found["primary-10000-baseline-batch32-lr0.00283"] == 20
+    assert found["tuned-10000-s4-r0.25-output_only-batch32-lr0.00283"] == 12
+    assert not [name for name in found if name.startswith("primary") and "output_only" in name]
+
+
+def test_a_better_batch_of_the_baseline_is_that_of_every_arm() -> None:
+    found = names(catalogue.load("tuned", "desktop").runs(Bowl(4e-3, best_batch=64)))
+    measured = [name for name in found if name.startswith(("primary", "tuned"))]
+    assert len(measured) == 4
+    assert all("-5000-" in name and "batch64" in name for name in measured)
+
+
+def test_every_question_finds_its_own_runs_once_per_seed() -> None:
+    study = catalogue.load("tuned", "desktop")
+    rows = [
+        {
+            "setting": SuperpositionSetting.from_config(to_dict(run)).label,
+            "name": run.name,
+            "seed": run.seed,
+            "hidden_size": run.model.hidden_size,
+            "latent_tokens": run.schedule.steps * run.batch.sequences * run.batch.sequence_length,
+        }
+        for run in study.runs(Bowl(2.83e-3))
+    ]
+    seeds = []
+    for question in study.questions:
+        for arm in (question.arm, question.against):
+            found = arm.runs(pd.DataFrame(rows))
+            assert found["seed"].is_unique, question.name
+            seeds.append(len(found))
+    assert seeds == [20, 20, *[12] * 10]
+    assert sum(question.primary for question in study.questions) == 1
+    assert {question.method for question in study.questions} == {"moderated-1"}
+
+
+@pytest.mark.parametrize(
+    ("best", "tried"),
+    [
+        (2e-3, [1.41e-3, 2e-3, 2.83e-3]),
+        (2.83e-3, [1.41e-3, 2e-3, 2.83e-3, 4e-3]),
+        (1e-4, [7.07e-4, 1e-3, 1.41e-3, 2e-3, 2.83e-3]),
+    ],
+)
+def test_a_ladder_grows_while_its_best_rate_lies_at_an_end(best: float, tried: list[float]) -> None:
+    """Twice at most: a best rate beyond that stays at the edge."""
+    setting = scale_of("smoke").setting
+    ladder = tuple(setting.with_rate(rate) for rate in (1.41e-3, 2e-3, 2.83e-3))
+    tuning = Tuning((ladder,), (BASELINE,), lambda chosen: ())
+    runs = tuning.runs(lambda one, arm, seed: one.config("tuned", arm, seed), Bowl(best))
+    rates = sorted(run.optimizer.learning_rate for run in runs)
+    assert rates == pytest.approx(tried, rel=0.01)
+
+
+def test_a_ladder_of_which_every_rung_diverged_is_a_dead_end() -> None:
+    class Diverged(Bowl):
+        def held_out(self, config: Config) -> float:
+            return math.inf
+
+    results = Diverged(1e-3)
+    ladder = (scale_of("smoke").setting.in_grid("pilot").with_rate(1e-3),)
+    tuning = Tuning((ladder,), (BASELINE,), lambda chosen: ())
+    assert len(tuning.runs(lambda one, arm, seed: one.config("t", arm, seed), results)) == 1
+    assert results.dead == ["pilot: every rate diverged; try lower learning rates"]
+
+
+def test_runs_of_an_archive_are_not_trained_again(tmp_path: Path) -> None:
+    """Their losses decide what follows, as if their folders were there."""
+    setting = scale_of("smoke").setting
+    configs = [setting.config("tuned", BASELINE, seed) for seed in range(2)]
+    archive = tmp_path / "archive"
+
+    def study(recorded: Path | None) -> Planner:
+        return Planner(
+            Study(
+                *("tuned", "smoke", "", "", {}),
+                runs=lambda results: configs,
+                folder=tmp_path / "runs",
+                recorded=recorded,
+            ),
+            unprepared=True,
+        )
+
+    done = study(None).decided()[0]
+    write_run(tmp_path / "made", done.config, 3.25)
+    tables = read_tables(tmp_path / "made")
+    tables.runs["fingerprint"] = done.fingerprint
+    add_to_archive(archive, tables)
+    planner = study(archive)
+    assert [is_over(run) for run in planner.decided()] == [True, False]
+    assert [planner.held_out(config) for config in configs] == [3.25, None]

@@ -1,0 +1,149 @@
+"""A run may begin with the weights of a Hugging Face model: the export's inverse, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from tests.distributed import run_ranks
+from tests.huggingface.trained import KINDS, train_and_export
+from tests.parallel.test_parallel_layouts import EXPERT, PIPELINE, TENSOR
+from tests.tiny_runs import TINY, assert_same_tensors, last_tensors
+from tst_study.config.identity import fingerprint
+from tst_study.config.schema import Config, apply_override, from_dict
+from tst_study.data.run_data import fingerprints
+from tst_study.errors import UserError
+from tst_study.train import train
+
+pytest.importorskip("safetensors", reason="exports need tst-study[export]")
+transformers = pytest.importorskip("transformers", reason="exports need tst-study[export]")
+
+# An update of 1e-30 is lost in every weight: after training, the weights are those of the start.
+FROZEN = ("optimizer.learning_rate=1e-30", "optimizer.weight_decay=0.0", "schedule.steps=3")
+
+
+def forked(corpus: Path, exported: Path, *overrides: str) -> Config:
+    """A run that takes weights and shape from a folder."""
+    values: dict[str, Any] = {**TINY, "data": {"corpora": [{"path": str(corpus)}]}}
+    del values["model"]
+    for override in (f"fork_from=hf:{exported}", *FROZEN, *overrides):
+        apply_override(values, override)
+    return from_dict(values)
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    unlike = ("optimizer.", "common.")
+    return {name: x for name, x in last_tensors(folder).items() if not name.startswith(unlike)}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def trained(
+    request: pytest.FixtureRequest, documents: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """A run and its export."""
+    folder = tmp_path_factory.mktemp("start")
+    return train_and_export(documents, folder, *KINDS[request.param])
+
+
+@pytest.mark.parametrize("saved_by", ["us", "transformers"])
+def test_a_run_begins_with_the_weights_of_an_export(
+    trained: tuple[Path, Path], documents: Path, tmp_path: Path, saved_by: str
+) -> None:
+    before, exported = trained
+    if saved_by == "transformers":
+        model = transformers.AutoModelForCausalLM.from_pretrained(exported)
+        exported = tmp_path / "theirs"
+        model.save_pretrained(exported, max_shard_size="20KB")
+    config = forked(documents, exported)
+    assert train(config, tmp_path / "run", progress=False) == "done"
+    found = weights(tmp_path / "run")
+    assert len(found) >= 8
+    assert_same_tensors(found, weights(before))
+
+
+LAYOUTS = {
+    "LlamaForCausalLM full heads": TENSOR,
+    "LlamaForCausalLM tied": PIPELINE,
+    "Qwen3MoeForCausalLM": EXPERT,
+}
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_every_rank_takes_its_slices(documents: Path, tmp_path: Path, kind: str) -> None:
+    wide = "model.vocabulary_size=258"  # tensor ranks share it evenly
+    before, exported = train_and_export(documents, tmp_path, *KINDS[kind], wide)
+    config = forked(documents, exported, *LAYOUTS[kind])
+    assert run_ranks(2, train, config, tmp_path / "forked") == ["done"] * 2
+    assert_same_tensors(weights(tmp_path / "forked"), weights(before))
+
+
+@pytest.fixture(scope="module")
+def llama(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_and_export(documents, tmp_path_factory.mktemp("llama"))[1]
+
+
+def test_the_weights_and_not_their_place_are_part_of_the_run(
+    llama: Path, documents: Path, tmp_path: Path
+) -> None:
+    def identity(folder: Path, *overrides: str) -> str:
+        config = forked(documents, folder, *overrides)
+        return fingerprint(config, fingerprints(config))
+
+    copy = shutil.copytree(llama, tmp_path / "copy")
+    assert identity(copy) == identity(llama)
+    drawn = forked(documents, llama).model_copy(update={"fork_from": None})
+    assert fingerprint(drawn, fingerprints(drawn)) != identity(llama)
+    content = bytearray((copy / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(content)
+    assert identity(copy) != identity(llama)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "another kind": ({"model_type": "gpt2"}, "model_type 'gpt2' is not known"),
+    "scaled rotary positions": (
+        {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
+        "rope_type is 'linear'; we have 'default' alone",
+    ),
+    "biases": ({"attention_bias": True}, "attention_bias is True; we have False alone"),
+    "no width": ({"hidden_size": None}, "no config.json that transformers reads"),
+    "another shape": ({"intermediate_size": 48}, r"mlp.gate_proj.weight is \(32, 16\), not"),
+    "more layers": ({"num_hidden_layers": 3}, "has no tensor model.layers.2.input_layernorm"),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_a_model_that_our_layers_are_not_is_refused(
+    llama: Path, documents: Path, tmp_path: Path, reason: str
+) -> None:
+    changes, said = REFUSED[reason]
+    other = shutil.copytree(llama, tmp_path / "other")
+    known = json.loads((other / "config.json").read_bytes())
+    (other / "config.json").write_text(json.dumps(known | changes))
+    with pytest.raises(UserError, match=said):
+        train(forked(documents, other), tmp_path / "run", progress=False)
+
+
+def test_a_place_without_a_model_and_a_shape_that_is_not_its_are_refused(
+    llama: Path, documents: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"nowhere: has no config\.json that transformers"):
+        forked(documents, tmp_path / "nowhere")
+    for wrong, said in (
+        ("fork_from=exported", r"fork_from: 'exported': .* match pattern '\^hf:"),
+        ("execution.fork_from=hf:x", r"execution\.fork_from: 'hf:x': .*outside \[execution\]"),
+    ):
+        with pytest.raises(UserError, match=said):
+            forked(documents, llama, wrong)
+    config = forked(documents, llama)
+    shape = config.model.model_copy(update={"rope_theta": 5.0})
+    with pytest.raises(UserError, match=r"rope_theta = 10000\.0, but model\.rope_theta = 5\.0"):
+        fingerprints(config.model_copy(update={"model": shape}))
+    empty = shutil.copytree(llama, tmp_path / "empty", ignore=shutil.ignore_patterns("*.safe*"))
+    with pytest.raises(UserError, match=r"has no \.safetensors"):
+        fingerprints(forked(documents, empty))

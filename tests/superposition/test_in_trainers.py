@@ -1,0 +1,114 @@
+"""The loops of real trainers: data parallelism, accumulated gradients, one batch too many."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.distributed import run_ranks
+from tst_study.superposition import Superposition
+
+STEPS, POSITIONS, WORDS, SEQUENCES = 6, 4, 16, 8
+
+
+class Model(nn.Module):
+    """Embeds in its own `forward`, as the page says."""
+
+    def __init__(self, tst: Superposition) -> None:
+        super().__init__()
+        self.tst = tst
+        self.embedding = nn.Embedding(WORDS, 8)
+        self.positions = nn.Parameter(torch.zeros(POSITIONS, 8))
+        self.head = nn.Linear(8, WORDS, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head((self.tst.embed(self.embedding, tokens) + self.positions).tanh())
+        return logits
+
+
+def method(**changes: Any) -> Superposition:
+    return Superposition(**{"bag_size": 2, "step_ratio": 0.5, "steps": STEPS} | changes)
+
+
+def batch(tst: Superposition, step: int) -> Tensor:
+    generator = torch.Generator().manual_seed(step)
+    length = tst.raw_length(step, POSITIONS) + 1
+    return torch.randint(WORDS, (SEQUENCES, length), generator=generator)
+
+
+def trained(kind: str, ranks: int, accumulate: int) -> list[Tensor]:
+    """The weights after all steps, each of whose batches is split over ranks and micro-batches."""
+    torch.manual_seed(0)
+    model = Model(method(positions=POSITIONS))
+    tst, wrapped = model.tst, model
+    if kind == "DDP":
+        wrapped = DistributedDataParallel(model)  # type: ignore[assignment]
+    elif kind != "alone":
+        mesh = init_device_mesh("cpu", (ranks,))
+        if kind == "FSDP2, embedding by itself":
+            fully_shard(model.embedding, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    rank = dist.get_rank() if ranks > 1 else 0
+    for step in range(STEPS):
+        parts = batch(tst, step).chunk(ranks)[rank].chunk(accumulate)
+        for number, tokens in enumerate(parts, start=1):
+            last = number == accumulate
+            if kind.startswith("FSDP2"):
+                model.set_requires_gradient_sync(last)  # type: ignore[operator]
+            with wrapped.no_sync() if kind == "DDP" and not last else nullcontext():  # type: ignore[operator]
+                loss = tst.loss(wrapped(tokens[:, :-1]), tokens[:, 1:]) / accumulate
+                loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        tst.advance()
+    weights = (p.detach() for p in model.parameters())
+    return [p.full_tensor() if hasattr(p, "full_tensor") else p for p in weights]
+
+
+@pytest.mark.parametrize("kind", ["DDP", "FSDP2", "FSDP2, embedding by itself"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_data_parallelism_and_accumulation_train_as_one_process_does(
+    kind: str, accumulate: int
+) -> None:
+    alone = trained("alone", 1, 1)
+    for weights in run_ranks(2, trained, kind, 2, accumulate):
+        torch.testing.assert_close(weights, alone)
+
+
+def test_a_sharded_embedding_outside_forward_has_its_line() -> None:
+    def outside() -> str:
+        model = fully_shard(Model(method()), mesh=init_device_mesh("cpu", (2,)))
+        try:
+            model.tst.embed(model.embedding, batch(model.tst, 0)[:, :-1], 0)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    for line in run_ranks(2, outside):
+        assert "call embed inside the model's forward" in line
+
+
+def test_the_loop_of_nano_gpt_trains_one_step_more_and_fetches_the_next_batch_early() -> None:
+    def loop(model: Model, iterations: int) -> dict[str, Any]:
+        tst, tokens = model.tst, batch(model.tst, 0)
+        while True:  # as nanoGPT's train.py
+            loss = tst.loss(model(tokens[:, :-1]), tokens[:, 1:])
+            tokens = batch(tst, tst.step + 1)
+            loss.backward()
+            tst.advance()
+            if tst.step > iterations:
+                return {"model": model.state_dict(), "tst": tst.state_dict()}
+
+    with pytest.warns(UserWarning, match="beyond the 6 steps"):
+        saved = loop(Model(method(positions=POSITIONS)), STEPS)
+    assert saved["tst"]["step"] == STEPS + 1
+    assert set(saved["model"]) == {"embedding.weight", "positions", "head.weight"}

@@ -1,0 +1,205 @@
+"""What a training run leaves behind: log rows, held-out losses and checkpoints."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tst_study.batches import StepBatches
+from tst_study.checkpoints.checkpoint import Checkpoints
+from tst_study.checkpoints.trained_run import fork_point
+from tst_study.config.phase_plan import PhasePlan, is_annealed, learning_rate
+from tst_study.config.schema import Config
+from tst_study.cost.compute import count_flops
+from tst_study.data.held_out import HeldOut
+from tst_study.evaluation.evaluate import evaluate
+from tst_study.model.experts import RoutingLog
+from tst_study.model.model import SuperposedGPT
+from tst_study.parallel.optimizer import ModelOptimizer
+from tst_study.parallel.process_groups import Launch, Ranks
+from tst_study.process.step_clock import StepClock
+from tst_study.process.stop_request import StopRequest
+from tst_study.record.log import RunLog
+
+
+class StoppedError(Exception):
+    """A signal came during an evaluation."""
+
+
+class DivergedError(Exception):
+    """A loss is not finite, or beyond the bound: the same one on all ranks."""
+
+    def __init__(self, loss: str, value: float, step: int) -> None:
+        super().__init__(f"{loss} loss {value} at step {step}")
+        self.step = step
+
+
+class Due:
+    """The log row, evaluation and checkpoint that are due after `done` steps."""
+
+    def __init__(
+        self, config: Config, plan: PhasePlan, done: int, *, last: bool, logs: bool
+    ) -> None:
+        def is_multiple_of(every: int | None) -> bool:
+            return every is not None and done % every == 0
+
+        execution = config.execution
+        forks = done in execution.keep_steps  # other runs fork here, maybe at their switch
+        self.last, self.is_phase_boundary = last, forks or done == plan.superposed_steps
+        self.logs = last or logs or self.is_phase_boundary or is_multiple_of(execution.log_every)
+        self.evaluates = last or is_multiple_of(execution.evaluate_every)
+        self.saves = last or forks or is_multiple_of(execution.checkpoint_every)
+
+
+class Bookkeeper:
+    """Logs, evaluates and saves a trainer's run, and restores it."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        model: SuperposedGPT,
+        optimizer: ModelOptimizer,
+        batches: StepBatches,
+        routing: RoutingLog | None,
+        folder: Path,
+        log: RunLog,
+        data: dict[str, Any],
+        held_out: HeldOut,
+        stop: StopRequest,
+    ) -> None:
+        self.launch, self.config, self.ranks = launch, launch.config, launch.ranks
+        self.model, self.optimizer, self.batches = model, optimizer, batches
+        self.log, self.data, self.held_out, self.stop = log, data, held_out, stop
+        self.plan, self.routing = batches.plan, routing
+        execution = self.config.execution
+        self.checkpoints = Checkpoints(folder, execution.keep_checkpoints, execution.keep_steps)
+        self.owes_evaluation = False
+        ranks, flops = self.ranks, count_flops(self.config).per_step
+        self.clock = StepClock(ranks.device, ranks.world_size, flops, self.config.numerics.dtype)
+
+    def resume(self) -> int:
+        """Go on from the last checkpoint, or begin at the trunk's; returns the steps done."""
+        config = self.config
+        restored = self.checkpoints.load_last(self.model, self.optimizer)
+        if restored is not None:
+            # Stopped in the middle of an evaluation, which only this launch can make up.
+            self.owes_evaluation = restored.get("owes_evaluation", False)
+        else:
+            restored = self._forked()
+        if restored is not None:
+            self.clock.training_seconds = restored["training_seconds"]
+        done = restored["step"] if restored else None
+        damaged = {"damaged_checkpoints": self.checkpoints.damaged}
+        self.log.start(config, done, **self.launch.record(), **damaged, **_devices(self.ranks))
+        return done or 0
+
+    def _forked(self) -> dict[str, Any] | None:
+        """Restore the trunk's state and take over its rows; None where the run begins by itself."""
+        fork = fork_point(self.config, self.data)
+        if fork is None:
+            return None
+        folder = Path(fork.folder)
+        common = Checkpoints(folder, keep=1).load(fork.step, self.model, self.optimizer)
+        self.log.forked(self.config, folder, fork.step)
+        return common
+
+    def log_loss(self, done: int, loss: Tensor, norm: Tensor, due: Due) -> None:
+        """Log the last step where that is due. Raises `DivergedError`."""
+        with self.clock.waiting():
+            value, gradient_norm = float(self.ranks.sum_over_batch(loss)), float(norm)
+        objective = self.plan.objective(done - 1)
+        diverged = not math.isfinite(value) or value > self.config.numerics.divergence_loss
+        if due.logs or diverged:
+            row = {
+                "bag_size": objective.bag_size,
+                "loss_name": objective.name,
+                "loss": value,
+                "learning_rate": learning_rate(self.config, done - 1),
+                "gradient_norm": gradient_norm,
+            }
+            if self.routing is not None and due.logs:
+                every_expert = due.evaluates or due.is_phase_boundary
+                row["moe"] = self.routing.summary(every_expert=every_expert)
+            row |= self.clock.speed(self.plan, done)
+            self.log.metrics(self._counters(done) | row, last=due.last)
+        if diverged:
+            raise DivergedError(objective.name, value, done)
+
+    def evaluate(self, done: int) -> bool:
+        """Log the held-out next-token loss, by which alone methods are compared.
+
+        Returns False where a signal stopped it half-way. Raises `DivergedError`: nothing can be
+        compared with no number.
+        """
+        held_out, began = self.held_out, time.perf_counter()
+        of = held_out.predicted_tokens
+
+        def check_for_stop(tokens: int) -> None:
+            if any(self.ranks.largest([self.stop.signal is not None])):
+                raise StoppedError
+            self.log.evaluating(done, tokens, of)
+
+        micro_batch = self.launch.micro_batch
+        try:
+            result = evaluate(self.model, held_out, self.ranks, micro_batch, check_for_stop)
+        except StoppedError:
+            return False
+        if not math.isfinite(result.nats_per_token):
+            raise DivergedError("held-out", result.nats_per_token, done)
+        row = {
+            "eval_set": f"{held_out.name}-{held_out.fingerprint[:16]}",
+            **asdict(result),
+            "bits_per_byte": held_out.bits_per_byte(result.nats_per_token),
+            "annealed": is_annealed(self.config.schedule, done),
+            "seconds": time.perf_counter() - began,
+            "training_seconds": self.clock.training_seconds,
+        }
+        self.log.evaluation(self._counters(done) | row)
+        return True
+
+    def _counters(self, done: int) -> dict[str, Any]:
+        """Steps, tokens, epochs and FLOPs after `done` steps."""
+        return {
+            **self.plan.counters(done),
+            "epochs": self.batches.stream.epochs(done),
+            "flops": self.clock.flops_per_step * done,
+        }
+
+    def save(self, done: int, *, owes_evaluation: bool, waits: bool) -> None:
+        """Begin a checkpoint, after the one before; to its end where the run waits for it."""
+        self.finish_save(done)
+        common: dict[str, Any] = {"training_seconds": self.clock.training_seconds}
+        common |= {"owes_evaluation": True} if owes_evaluation else {}
+        on_gpu = self.ranks.device.type == "cuda"
+        goes_on = not waits and self.config.execution.trains_while_saving(on_gpu=on_gpu)
+        self.checkpoints.begin(done, self.model, self.optimizer, common, while_training=goes_on)
+        if not goes_on:
+            self.finish_save(done)
+
+    def finish_save(self, done: int) -> None:
+        """Put the checkpoint that is being written, if one is, into its place; all ranks
+        together."""
+        saved = self.checkpoints.finish()
+        if saved is not None:
+            self.log.checkpoint(done, saved)
+
+    def close(self) -> None:
+        """End the thread that writes a checkpoint."""
+        self.checkpoints.close()
+
+
+def _devices(ranks: Ranks) -> dict[str, Any]:
+    name = "cpu"
+    if ranks.device.type == "cuda":
+        name = torch.cuda.get_device_name(ranks.device)
+    return {
+        "devices": {"name": name, "count": ranks.world_size, "threads": torch.get_num_threads()},
+        "cpu_count": os.cpu_count(),
+    }

@@ -1,0 +1,164 @@
+"""The architectures of transformers that our models are, and config.json in both directions.
+
+Superposition leaves nothing in a model: a trained one is a Llama, Qwen3, Mixtral or Qwen3-MoE, and
+no code of ours is needed to load it. A run may begin with the weights of such a model, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tst_study.errors import UserError, first_line, one_of
+
+if TYPE_CHECKING:
+    from tst_study.config.schema import Model
+
+HUGGING_FACE = "hf:"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    model_type: str
+    class_name: str
+    qk_norm: bool
+    expert_count: str = ""
+    """Key of config.json; empty without experts."""
+    expert_width: str = ""
+
+
+ARCHITECTURES = (
+    Architecture("llama", "LlamaForCausalLM", False),
+    Architecture("qwen3", "Qwen3ForCausalLM", True),
+    Architecture("mixtral", "MixtralForCausalLM", False, "num_local_experts", "intermediate_size"),
+    Architecture("qwen3_moe", "Qwen3MoeForCausalLM", True, "num_experts", "moe_intermediate_size"),
+)
+SHAPE = {
+    "layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "attention_heads": "num_attention_heads",
+    "key_value_heads": "num_key_value_heads",
+    "head_size": "head_dim",
+    "feed_forward_size": "intermediate_size",
+    "vocabulary_size": "vocab_size",
+    "norm_epsilon": "rms_norm_eps",
+    "rope_theta": "rope_theta",
+    "initial_deviation": "initializer_range",
+    "tied_embeddings": "tie_word_embeddings",
+}
+"""Our keys of `[model]` and those of config.json, the same in every architecture."""
+OURS_ALONE = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "use_sliding_window": False,
+    "sliding_window": None,
+    "rope_type": "default",
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+}
+"""The only values with which our layers compute what theirs do."""
+
+
+def architecture_of(model: Model) -> Architecture:
+    """Return the architecture whose layers compute what this model's do."""
+    kinds = (kind for kind in ARCHITECTURES if kind.qk_norm == model.qk_norm)
+    return next(kind for kind in kinds if bool(kind.expert_count) == bool(model.experts))
+
+
+def to_huggingface(
+    model: Model, positions: int, dtype: str, end_of_document: int | None
+) -> dict[str, Any]:
+    """Describe a model in config.json.
+
+    `positions`: the longest context it was trained on. Raises `UserError` for a shape that
+    transformers refuses.
+    """
+    kind = architecture_of(model)
+    if kind.model_type == "llama" and model.hidden_size % model.attention_heads:
+        raise UserError(
+            f"model.hidden_size = {model.hidden_size} is not a multiple of attention_heads = "
+            f"{model.attention_heads}: transformers has no such Llama; train with qk_norm = true"
+        )
+    config = {
+        "architectures": [kind.class_name],
+        "model_type": kind.model_type,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        # None, not left out: the classes' own defaults are ids of other tokenizers.
+        "bos_token_id": None,
+        "eos_token_id": end_of_document,
+        # No loss looks at the end of a document, so the same token may fill up rows.
+        "pad_token_id": end_of_document,
+        "hidden_act": "silu",
+        "max_position_embeddings": positions,
+        # Releases from 5 on read these, older ones `rope_theta`.
+        "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_theta},
+        "torch_dtype": dtype,
+        "use_cache": True,
+        **{theirs: getattr(model, ours) for ours, theirs in SHAPE.items()},
+    }
+    if kind.model_type == "llama":
+        config["mlp_bias"] = False
+    if model.experts is not None:
+        config |= {
+            "num_experts_per_tok": model.experts.per_token,
+            "output_router_logits": False,
+            "router_aux_loss_coef": model.experts.balance_loss,
+            kind.expert_count: model.experts.count,
+            kind.expert_width: model.experts.feed_forward_size,
+        }
+    if kind.model_type == "qwen3_moe":
+        config |= {"decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True}
+    return config
+
+
+def from_huggingface(folder: Path) -> dict[str, Any]:
+    """Read the keys of `[model]` from a model's config.json.
+
+    Raises `UserError` where there is none, or our layers compute something else than its own.
+    """
+    from transformers import AutoConfig
+
+    kinds = {kind.model_type: kind for kind in ARCHITECTURES}
+    try:
+        theirs = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # whatever stands in the file, and versions that differ
+        raise UserError(
+            f"fork_from: {folder}: has no config.json that transformers reads ({first_line(error)})"
+        ) from None
+    kind = kinds[one_of(theirs.model_type, kinds, f"fork_from: {folder}: model_type")]
+    rope = theirs.rope_parameters
+    for key, ours in OURS_ALONE.items():
+        value = rope["rope_type"] if key == "rope_type" else getattr(theirs, key, ours)
+        if value != ours:
+            raise UserError(f"fork_from: {folder}: {key} is {value!r}; we have {ours!r} alone")
+    found = {ours: getattr(theirs, key, None) for ours, key in SHAPE.items()}
+    found |= {"rope_theta": rope["rope_theta"], "qk_norm": kind.qk_norm}
+    found["head_size"] = found["head_size"] or theirs.hidden_size // theirs.num_attention_heads
+    if kind.expert_count:
+        found["experts"] = {
+            "count": getattr(theirs, kind.expert_count),
+            "per_token": theirs.num_experts_per_tok,
+            "feed_forward_size": getattr(theirs, kind.expert_width),
+        }
+    return found
+
+
+def check_same_model(folder: Path, model: Mapping[str, Any]) -> None:
+    """Raise `UserError` where the model in a folder is not the one that `[model]` describes."""
+    theirs = from_huggingface(folder)
+    theirs["experts"] = theirs.get("experts")
+    unused = "initial_deviation", "feed_forward_size" if theirs["experts"] else ""
+    for key, value in theirs.items():
+        ours = model[key]
+        if isinstance(ours, Mapping) and isinstance(value, Mapping):
+            ours = {name: ours[name] for name in value}
+        if ours != value and key not in unused:
+            raise UserError(
+                f"fork_from: {folder} has {key} = {value}, but model.{key} = {ours}; leave [model] "
+                "out to take it from there"
+            )

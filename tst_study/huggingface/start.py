@@ -1,0 +1,73 @@
+"""Weights of a Hugging Face model as those that a run begins with: the inverse of the export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tst_study.config.schema import Model
+from tst_study.errors import UserError, first_line
+from tst_study.huggingface.tensor_names import Entry, entries
+from tst_study.model.initialization import copy_slice, shards
+
+
+def load_weights(model: torch.nn.Module, shape: Model, folder: Path) -> None:
+    """Fill the weights of this rank in place from a folder of `.safetensors`.
+
+    Numbers are converted to the type in which the run trains.
+
+    Raises `UserError` where a tensor is missing, damaged or of another shape.
+    """
+    read = _tensors(folder)
+    parts: dict[tuple[str, tuple[int, ...]], list[Entry]] = {}
+    for entry in entries(shape):
+        parts.setdefault((entry.source, entry.index), []).append(entry)
+
+    @lru_cache(1)  # the slices of gate and upward projection follow each other
+    def whole(source: str, index: tuple[int, ...]) -> Tensor:
+        return _joined({one.part: read(one) for one in parts[source, index]}, shape)
+
+    with torch.no_grad():
+        for shard in shards(model):
+            copy_slice(
+                shard, whole(shard.key, tuple(shard.global_offset[: shard.prepend_axis_num]))
+            )
+
+
+def _joined(tensors: dict[str, Tensor], shape: Model) -> Tensor:
+    """Put the parts of one layer's Megatron tensor together, as `tensor_names` describes them."""
+    if "query" in tensors:
+        by_group = [
+            tensors[part].view(shape.key_value_heads, -1, shape.head_size, shape.hidden_size)
+            for part in ("query", "key", "value")
+        ]
+        return torch.cat(by_group, dim=1).flatten(0, 2)
+    return torch.cat(list(tensors.values()))
+
+
+def _tensors(folder: Path) -> Callable[[Entry], Tensor]:
+    """Return what reads one tensor of a folder."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        files: list[Any] = [safe_open(path, "pt") for path in sorted(folder.glob("*.safetensors"))]
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"fork_from: {folder}: cannot be read ({first_line(error)})") from None
+    places = {name: file for file in files for name in file.keys()}  # noqa: SIM118
+
+    def read(entry: Entry) -> Tensor:
+        if entry.name not in places:
+            raise UserError(f"fork_from: {folder} has no tensor {entry.name}")
+        tensor: Tensor = places[entry.name].get_tensor(entry.name)
+        if tuple(tensor.shape) != entry.shape:
+            raise UserError(
+                f"fork_from: {folder}: {entry.name} is {tuple(tensor.shape)}, not {entry.shape}"
+            )
+        return tensor
+
+    return read
