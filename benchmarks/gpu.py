@@ -56,7 +56,7 @@ PARTS: dict[str, tuple[str, float]] = {
     "runs": ("benchmarks.gpu_speed:runs", math.inf),
 }
 """By name: the generator of (name, value) that makes a part's results, and its longest time in
-seconds. A part that cannot have a fifth of that is not begun; the last has what is left. The first
+seconds where there are eight minutes; with more, in proportion. A part that cannot have a fifth of that is not begun; the last has what is left. The first
 runs beside the others, up to the last."""
 
 MINUTES_FOR_RUNS = 20
@@ -116,8 +116,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for name in options.parts:
             if name == "runs" and beside is not None:
                 outcomes["corpus"] = beside.result()
-            seconds = min(PARTS[name][1], options.ends - time.monotonic())
-            if seconds < max(5.0, min(PARTS[name][1], MINUTES_FOR_RUNS * 60) / 5):
+            most = PARTS[name][1] * max(1.0, options.minutes / 8)
+            seconds = min(most, options.ends - time.monotonic())
+            if seconds < max(5.0, min(most, MINUTES_FOR_RUNS * 60) / 5):
                 outcomes[name] = {"state": "skipped", "failure": "no time was left", "results": {}}
             elif name == "corpus":
                 beside = pool.submit(run_apart, name, options, seconds)

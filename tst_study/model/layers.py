@@ -95,10 +95,10 @@ def attention_error(backend: str, query: Tensor, key: Tensor) -> float:
     upstream = torch.randn(inputs[0].shape, generator=generator).to(query)
     found = []
     for way, dtype in ((backend, query.dtype), ("math", torch.float32)):
-        rounded = [x.to(query).to(dtype).requires_grad_() for x in inputs]
+        q, k, v = rounded = [x.to(query).to(dtype).requires_grad_() for x in inputs]
         with sdpa_kernel(ATTENTION[way]):
             grouped = query.shape[1] != key.shape[1]
-            mixed = F.scaled_dot_product_attention(*rounded, is_causal=True, enable_gqa=grouped)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
             gradients = torch.autograd.grad(mixed, rounded, upstream.to(dtype))
         # The first feature makes those scores: its own gradients are sums that cancel.
         found.append([x.detach()[..., 1:].float() for x in (mixed, *gradients)])
