@@ -55,11 +55,11 @@ PARTS: dict[str, tuple[str, float]] = {
     "steps-270m": ("benchmarks.gpu_speed:steps", 100),
     "runs": ("benchmarks.gpu_speed:runs", math.inf),
 }
-"""By name: the generator of (name, value) that makes a part's results, and its longest time in
-seconds where there are eight minutes; with more, in proportion. A part that cannot have a fifth of
+"""Parts: the generator of (name, value) that makes the results, and the longest time in seconds
+where there are eight minutes; with more, in proportion. A part that cannot have a fifth of
 that is not begun; the last has what is left. The first runs beside the others, up to the last."""
 MINUTES_FOR_RUNS = 20
-"""With fewer, no arms are run: all others take about ten."""
+"""The least time for arms: all other parts take about ten minutes."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -52,7 +52,7 @@ SUPERPOSITIONS: dict[str, dict[str, Any]] = {
     "hinge": {"loss": "hinge"},
 }
 Values = dict[str, Tensor]
-"""By `case: tensor`, on the CPU."""
+"""Tensors on the CPU, by `case: tensor`."""
 
 
 def reference(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:

@@ -35,7 +35,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "600m": {"preset": "600m"},
     "moe-10b": {"preset": "moe-10b-a1b", "layers": 4},
 }
-"""Of steps; the last has the widths of the paper's largest model, but few of its layers."""
+"""Models whose steps are timed; the last has the widths of the paper's largest, but few layers."""
 MODEL_34M = {
     "layers": 8,
     "hidden_size": 512,
@@ -51,9 +51,9 @@ ARMS: dict[str, dict[str, Any]] = {
     "power-law": {"bag_size": 4, "step_ratio": 0.2, "weighting": "power_law"},
 }
 RUN_TOKENS = 500_000_000
-"""Latent tokens of an arm: with fewer a difference of two arms says nothing."""
+"""Latent tokens of an arm. With fewer, noise hides the difference between two arms."""
 LEAST_SHARE = 0.2
-"""Of these tokens; with fewer the arms are not begun."""
+"""The least share of these tokens with which the arms are begun."""
 RUN_SHAPE = 128, 512
 """Sequences and their length in a step of the arms."""
 READ = 1.7

@@ -34,7 +34,7 @@ from tst_study.process.host import keep_freed_memory
 from tst_study.superposition import linear_bag_loss
 
 Rows = dict[str, dict[str, Any]]
-"""By candidate, what `measured` says of it, and more."""
+"""Results of `measured`, and more, by candidate."""
 SIZES: dict[str, tuple[dict[str, Any], int, int]] = {
     "laptop-64": ({"preset": "laptop-64"}, 16, 64),
     "laptop-256": ({"preset": "laptop-256"}, 8, 256),
@@ -52,7 +52,7 @@ SIZES: dict[str, tuple[dict[str, Any], int, int]] = {
         *(4, 256),
     ),
 }
-"""Of steps: model, sequences, length. A superposed step has s = 8."""
+"""Sizes of steps: model, sequences, length. A superposed step has s = 8."""
 LOSSES = ("1024x64x1024x4", "2048x512x32768x16", "2048x1024x32768x6")
 
 

@@ -95,6 +95,7 @@ def test_megatron_still_holds_on_to_groups(words: Path) -> None:
         assert parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP is not None
 
 
+@pytest.mark.skipif(megatron_version() >= (0, 19), reason="0.19 marks them in any case")
 def test_megatron_still_marks_no_weight_that_it_did_not_draw(
     words: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

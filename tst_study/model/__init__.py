@@ -1,7 +1,7 @@
 """The model, of Megatron-Core's layers; importing this package prepares megatron.core.
 
 kernels.py → layers.py, experts.py → model.py → initialization.py
-megatron_patches.py: where Megatron-Core is made to do what it does not by itself; imported first
+megatron_patches.py: patches of Megatron-Core, imported first
 """
 
 import os

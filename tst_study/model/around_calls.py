@@ -1,14 +1,14 @@
-"""What is done around a module's call, outside of what is compiled.
+"""Steps around a module's call that stay outside of the compiled graph.
 
 **New weights may arrive while the forward pass is already on its way.** With a distributed
 optimizer a rank updates its share of every bucket of weights and is sent the rest. Megatron waits
-for a bucket in hooks of modules: inside a compiled layer they would break its one graph, and
-embedding and head are used here without a call of their modules. So the model waits for its
-embedding, a layer for its own weights, and the last layer for all that is left, as norm and head
-come after it.
+for a bucket in hooks of modules. Inside a compiled layer these would break its graph, and the
+embedding and the head are used here without a call of their modules. So the model waits for its
+embedding, each layer for its own weights, and the last layer for all that is left, because the
+norm and the head come after it.
 
-**Less memory for more work**: parts of a layer that the backward pass computes again. In the place
-of Megatron's own, which restores random generators that exist only on GPUs; nothing here draws
+**Recomputation trades time for memory**: the backward pass computes parts of a layer again.
+Megatron's own version restores random generators that exist only on GPUs; nothing here draws
 random numbers.
 """
 
@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 class AwaitsWeights:
-    """Mixed into a module: waits for weights before its call."""
+    """A mixin for modules that wait for their weights before each call."""
 
     await_weights: Callable[[], None] | None = None
 
@@ -32,7 +32,7 @@ class AwaitsWeights:
 
 
 class Recomputable:
-    """Mixed into a module: keeps the inputs of its call alone where `recomputed` is set."""
+    """A mixin for modules that keep only the inputs of a call where `recomputed` is set."""
 
     recomputed = False
 

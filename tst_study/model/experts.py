@@ -17,7 +17,7 @@ from tst_study.model.kernels import Copied, Groups, Permuted, groups_of
 
 @dataclass
 class RoutingLog:
-    """What all routers of a rank share during a step: its size, and sums for the log."""
+    """The step's size and the sums for its log, shared by all routers of a rank."""
 
     layers: int
     experts: int
@@ -65,7 +65,7 @@ class RoutingLog:
             self._sums[layer - 1, -1] += loss.detach() * scale
 
     def summary(self, *, every_expert: bool) -> dict[str, Any]:
-        """Of the step, over all ranks and micro-batches; every rank has to ask.
+        """Summarize the step over all ranks and micro-batches; every rank must call this.
 
         Loads are in even shares: 1.0 is what each expert would get if all got the same.
         `every_expert` adds the load of each expert of each layer.
@@ -99,7 +99,7 @@ def _rounded(values: Tensor) -> Any:
 
 
 class Routes(NamedTuple):
-    """Which experts compute which positions. A position that goes to k experts is copied k times;
+    """The routing of positions to experts. A position that goes to k experts is copied k times;
     copies are sorted by expert, and those of an expert by position."""
 
     rows: Tensor
@@ -166,8 +166,7 @@ class Router(torch.nn.Module):
 
 
 class AuxiliaryLosses(NamedTuple):
-    """What the gradients of a micro-batch's auxiliary losses are scaled by; 0: there is no such
-    loss."""
+    """Scales of the gradients of a micro-batch's auxiliary losses; 0 turns a loss off."""
 
     balance: float
     share: float

@@ -51,8 +51,9 @@ ATTENTION_TOLERANCE = 0.05
 
 
 def attention_backend(config: Config, device: torch.device) -> str:
-    """What computes attention of the run's shape on a device, a key of `ATTENTION`: the one that
-    `execution.attention` names, or torch's choice. Raises `UserError` where it cannot."""
+    """Choose what computes attention of the run's shape on a device, a key of `ATTENTION`: the one
+    that `execution.attention` names, or torch's choice, unless its gradients are wrong. Raises
+    `UserError` where the named one cannot compute it."""
     model, asked = config.model, config.execution.attention
     size = config.batch.sequence_length, model.head_size
     more: Any = {"dtype": getattr(torch, config.numerics.dtype), "device": device}
@@ -75,8 +76,8 @@ def attention_backend(config: Config, device: torch.device) -> str:
         # NaN in its gradients is reported (pytorch issue 196678, NVIDIA/cudnn-frontend issue 160).
         error = attention_error(name, query, key)
         if error > ATTENTION_TOLERANCE:
-            said = f"gradients of cuDNN's attention are wrong here (relative error {error:.2g})"
-            print(f"{said}: flash computes it", file=sys.stderr)
+            problem = f"gradients of cuDNN's attention are wrong here (relative error {error:.2g})"
+            print(f"{problem}: flash computes it", file=sys.stderr)
             return "flash"
     return name
 
@@ -93,7 +94,7 @@ def attention_error(backend: str, query: Tensor, key: Tensor) -> float:
     ]
     inputs[0][1, ..., 0], inputs[1][1, ..., 0] = 1.0, -120.0 * math.sqrt(size)
     upstream = torch.randn(inputs[0].shape, generator=generator).to(query)
-    found = []
+    results = []
     for way, dtype in ((backend, query.dtype), ("math", torch.float32)):
         q, k, v = rounded = [x.to(query).to(dtype).requires_grad_() for x in inputs]
         with sdpa_kernel(ATTENTION[way]):
@@ -101,8 +102,8 @@ def attention_error(backend: str, query: Tensor, key: Tensor) -> float:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
             gradients = torch.autograd.grad(mixed, rounded, upstream.to(dtype))
         # The first feature makes those scores: its own gradients are sums that cancel.
-        found.append([x.detach()[..., 1:].float() for x in (mixed, *gradients)])
-    errors = [float((a - b).norm() / b.norm()) for a, b in zip(*found, strict=True)]
+        results.append([x.detach()[..., 1:].float() for x in (mixed, *gradients)])
+    errors = [float((a - b).norm() / b.norm()) for a, b in zip(*results, strict=True)]
     return math.inf if any(map(math.isnan, errors)) else max(errors)
 
 
@@ -127,7 +128,7 @@ class RMSNorm(torch.nn.RMSNorm):
 
 
 class _SkipTensorParallel:
-    """Mixed into Megatron's products over tensor ranks: a plain one where there is one rank."""
+    """A mixin for Megatron's products over tensor ranks: a plain product on a single rank."""
 
     def forward(self: Any, input_: Tensor, *more: Any, **named: Any) -> tuple[Tensor, None]:
         if self.tp_group.size() == 1 and not more and not named:
@@ -136,11 +137,11 @@ class _SkipTensorParallel:
 
 
 class ColumnLinear(_SkipTensorParallel, ColumnParallelLinear):
-    """Split by output features."""
+    """A product whose output features are split over tensor ranks."""
 
 
 class RowLinear(_SkipTensorParallel, RowParallelLinear):
-    """Split by input features."""
+    """A product whose input features are split over tensor ranks."""
 
 
 class SelfAttention(MegatronModule):

@@ -1,11 +1,11 @@
-"""Where Megatron-Core is made to do what it does not by itself: every such place, and until when.
+"""Patches of Megatron-Core: all of them, each with its cause and the versions that need it.
 
-Subclasses that override its methods are not here, but where their base class is: `Decoder`,
-`Dispatcher` (`_maybe_dtoh_and_synchronize`) and `GradientBuffers` (`_make_backward_post_hook`).
-`tests/model/test_megatron_patches.py` takes one patch away at a time and expects what it prevents;
-where that no longer comes, the patch goes.
+Subclasses that override private methods are elsewhere: `Dispatcher`
+(`_maybe_dtoh_and_synchronize`) and `GradientBuffers` (`_make_backward_post_hook`).
+`tests/model/test_megatron_patches.py` takes one patch away at a time and expects the failure that
+it prevents. Remove a patch when its test fails.
 
-Most of it serves **processors**. Megatron's distributed code runs on gloo, but it asks for
+Most patches serve **processors**. Megatron's distributed code runs on gloo, but it asks for
 `torch.cuda.current_device()` wherever it allocates.
 What is replaced follows the device of the run, not the machine's: a run on processors touches no
 GPU that happens to be there. Importing this module asks CUDA nothing.
@@ -74,7 +74,7 @@ ON_PROCESSORS: dict[tuple[Any, str], Any] = {
     (MoEAlltoAllTokenDispatcher, "cuda_dtoh_stream"): object(),
     (MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize"): _sizes_are_on_the_host,
 }
-"""By class or module and attribute, what takes its place."""
+"""Replacements, by the class or module and its attribute."""
 
 
 class _CudaMeansCpu(TorchFunctionMode):
@@ -130,8 +130,8 @@ def forget_groups() -> None:
 
 
 def mark_split_weights(model: torch.nn.Module) -> None:
-    """Megatron leaves this mark where it draws the weights (tensor_parallel/layers.py, main too),
-    which is done here by parameter name. By it a gradient norm counts every weight once."""
+    """The mark by which a gradient norm counts every weight once. 0.16 leaves it where it draws the
+    weights (tensor_parallel/layers.py), which is done here by parameter name; 0.19 in any case."""
     split = ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding
     for module in model.modules():
         weight: Any = module.weight if isinstance(module, split) else None

@@ -41,7 +41,7 @@ from tst_study.superposition.vocabulary_shard import VocabularyShard
 
 @dataclass(frozen=True)
 class Targets:
-    """What the loss needs of a micro-batch, apart from the logits."""
+    """A micro-batch's labels and counts, from which its logits get their loss."""
 
     labels: Tensor
     """(b, l·stride) next-token labels of the raw sequence."""
@@ -187,6 +187,7 @@ def transformer_config(config: Config) -> TransformerConfig:
             "num_moe_experts": model.experts.count,
             "moe_ffn_hidden_size": width,
             "moe_router_topk": model.experts.per_token,
+            "moe_router_dtype": "fp32",  # as it is; Megatron warns of less
             "moe_aux_loss_coeff": model.experts.balance_loss,
             "moe_z_loss_coeff": model.experts.router_z_loss or None,
         }
