@@ -25,8 +25,8 @@ DRIVER = "timeout 20 nvidia-smi --query-gpu=driver_version --format=csv,noheader
 def measured(
     candidates: Mapping[str, Callable[[], Any]], repeats: int, device: str
 ) -> dict[str, dict[str, Any]]:
-    """Time each candidate: the median of milliseconds; the ratio over every other one; and the MiB by
-    which memory rises in a call above what stands between calls, None where that is not known.
+    """Time each candidate: the median of milliseconds; the ratio over every other one; and the MiB
+    by which memory rises in a call above what stands between calls, None if that is not known.
 
     A ratio is the median of those within a repeat, where both met the same load: it moves less than
     a ratio of medians.
