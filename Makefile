@@ -65,8 +65,8 @@ gpu:
 	  "$$candidate" -c 'import os, sysconfig; open(sysconfig.get_path("include") + "/Python.h")' \
 	    2>/dev/null || { echo "error: $$candidate: no Python.h, which torch.compile needs on a GPU;" \
 	    "Debian: apt install python3-dev" >&2; exit 1; }; \
-	  exec "$$candidate" benchmarks/gpu.py; \
-	done; exec $(or $(PYTHON),python3) benchmarks/gpu.py
+	  exec "$$candidate" benchmarks/gpu.py --minutes $(or $(MINUTES),8); \
+	done; exec $(or $(PYTHON),python3) benchmarks/gpu.py --minutes $(or $(MINUTES),8)
 
 setup: $(ready)
 

@@ -1,11 +1,12 @@
-"""Everything to be known of one GPU machine, in one command and at most eight minutes.
+"""Everything to be known of one GPU machine, in one command and the minutes that there are.
 
-    python benchmarks/gpu.py                            # make gpu
+    python benchmarks/gpu.py --minutes 8                # make gpu MINUTES=8; also 25 or 240
     python benchmarks/gpu.py --parts correctness loss   # some parts only
     python benchmarks/gpu.py --device cpu --small       # the same code, tiny, where no GPU is
 
-Correctness against the CPU, speed and memory of loss and steps in bfloat16, and a short pair of
-runs at matched FLOPs. Writes one JSON record, `<device>-<date>.json`, also when parts fail, and
+Correctness against the CPU; speed, memory and kernels of loss and steps in bfloat16; saving,
+loading and resuming; and with the time that is left runs that compare baseline and superposition,
+kept beside the record. Writes one JSON record, `<device>-<date>.json`, also when parts fail, and
 prints its table; exit status 1 if a correctness check fails or could not be made.
 
 Each part is a process of its own, so that a hanging kernel, a lost device or a full memory costs
@@ -17,17 +18,22 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-NEEDED = ("torch", "megatron", "numpy", "psutil", "pydantic", "rich", "tokenizers", "tomli_w")
+NEEDED = (
+    *("torch", "megatron", "numpy", "psutil", "pydantic", "rich", "tokenizers", "tomli_w"),
+    *("pandas", "pyarrow", "scipy"),
+)
 LACKING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 if LACKING:
     sys.exit(
@@ -38,19 +44,23 @@ sys.path.insert(0, str(ROOT))  # the machine need not have the package installed
 
 import torch  # noqa: E402
 
-SECONDS_ALLOWED = 470.0
 PARTS: dict[str, tuple[str, float]] = {
-    "reference": ("benchmarks.gpu_correctness:reference", 0.20),
-    "correctness": ("benchmarks.gpu_correctness:correctness", 0.25),
-    "loss": ("benchmarks.gpu_speed:loss", 0.10),
-    "steps-270m": ("benchmarks.gpu_speed:steps", 0.20),
-    "steps-600m": ("benchmarks.gpu_speed:steps", 0.20),
-    # Before the last of the steps: a pair that is cut short says nothing.
-    "pair": ("benchmarks.gpu_speed:pair", 0.35),
-    "steps-moe-1b": ("benchmarks.gpu_speed:steps", 0.25),
+    "corpus": ("benchmarks.gpu_speed:corpus", math.inf),
+    "reference": ("benchmarks.gpu_correctness:reference", 60),
+    "correctness": ("benchmarks.gpu_correctness:correctness", 150),
+    "steps-600m": ("benchmarks.gpu_speed:steps", 100),
+    "steps-moe-10b": ("benchmarks.gpu_speed:steps", 100),
+    "saving": ("benchmarks.gpu_speed:saving", 90),
+    "loss": ("benchmarks.gpu_speed:loss", 60),
+    "steps-270m": ("benchmarks.gpu_speed:steps", 100),
+    "runs": ("benchmarks.gpu_speed:runs", math.inf),
 }
-"""By name: the generator of (name, value) that makes a part's results, and the most of the whole
-time that it may take. A part that cannot have a fifth of that is not begun."""
+"""By name: the generator of (name, value) that makes a part's results, and its longest time in
+seconds. A part that cannot have a fifth of that is not begun; the last has what is left. The first
+runs beside the others, up to the last."""
+
+MINUTES_FOR_RUNS = 20
+"""With fewer, no arms are run: all others take about ten."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -59,11 +69,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny sizes: to try the script")
+    parser.add_argument("--minutes", type=float, default=8.0, help="that there are, at most")
+    parser.add_argument("--data", type=Path, help="prepared corpus of the runs; else one is made")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--to", type=Path, default=ROOT / "benchmarks" / "records")
     parser.add_argument("--commit", help="of this code, where it lies here without its .git")
     parser.add_argument("--work", type=Path, help="folder for what parts leave (default: none)")
     parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
+    parser.add_argument("--runs", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--ends", type=float, help=argparse.SUPPRESS)  # by the monotonic clock
     options = parser.parse_args(arguments)
     if options.part:  # this is the process of one part
         run_part(options.part, options)
@@ -71,6 +85,13 @@ def main(arguments: list[str] | None = None) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("error: --device cuda: no GPU here; --device cpu --small tries the script without")
         return 2
+    if options.minutes < MINUTES_FOR_RUNS and not options.small:
+        options.parts = [name for name in options.parts if name not in ("corpus", "runs")]
+    elif options.data is not None:
+        options.parts.remove("corpus")
+    options.ends = time.monotonic() + 60 * options.minutes - 10  # to write the record
+    date = time.strftime("%Y-%m-%dT%H-%M-%S")
+    options.runs = (options.to / f"runs-{date}").absolute()
     with tempfile.TemporaryDirectory() as folder:
         options.work = options.work or Path(folder)
         record = measure(options)
@@ -90,20 +111,28 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     began = time.monotonic()
     outcomes: dict[str, Any] = {}
-    for name in options.parts:
-        most = PARTS[name][1] * SECONDS_ALLOWED
-        seconds = min(most, SECONDS_ALLOWED - (time.monotonic() - began))
-        if seconds < most / 5:
-            outcomes[name] = {"state": "skipped", "failure": "no time was left", "results": {}}
-        else:
-            outcomes[name] = run_apart(name, options, seconds)
-        print(f"{name}: {outcomes[name]['state']} {outcomes[name]['failure'] or ''}", flush=True)
+    with ThreadPoolExecutor(1) as pool:
+        beside = None
+        for name in options.parts:
+            if name == "runs" and beside is not None:
+                outcomes["corpus"] = beside.result()
+            seconds = min(PARTS[name][1], options.ends - time.monotonic())
+            if seconds < max(5.0, min(PARTS[name][1], MINUTES_FOR_RUNS * 60) / 5):
+                outcomes[name] = {"state": "skipped", "failure": "no time was left", "results": {}}
+            elif name == "corpus":
+                beside = pool.submit(run_apart, name, options, seconds)
+                continue
+            else:
+                outcomes[name] = run_apart(name, options, seconds)
+            state, failure = outcomes[name]["state"], outcomes[name]["failure"]
+            print(f"{name}: {state} {failure or ''}", flush=True)
     machine = machine_facts(options.device)
     machine["code"]["commit"] = machine["code"]["commit"] or options.commit
     return {
-        "schema_version": 3,
+        "schema_version": 4,
         "machine": machine,
         "small": options.small,
+        "minutes": options.minutes,
         "seconds": time.monotonic() - began,
         "passed": "correctness" not in outcomes or _correct(outcomes["correctness"]),
         "parts": outcomes,
@@ -119,7 +148,9 @@ def _correct(outcome: dict[str, Any]) -> bool:
 def run_apart(name: str, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
     """A part as a process; what it wrote by its end, or by the end of its time."""
     command = [sys.executable, __file__, "--part", name, "--device", options.device]
-    command += ["--work", str(options.work)]
+    command += ["--work", str(options.work), "--runs", str(options.runs)]
+    command += ["--ends", str(options.ends)]
+    command += ["--data", str(options.data.absolute())] if options.data else []
     command += ["--small"] if options.small else []
     # The reference sees no GPU, so that nothing of it can be computed there.
     environment = {"CUDA_VISIBLE_DEVICES": ""} if name == "reference" else {}
@@ -161,7 +192,7 @@ def table(record: dict[str, Any]) -> list[str]:
     rows = ["| model, steps of | latent tokens/s | MFU | peak over plan |", "|---|---|---|---|"]
     for name, part in record["parts"].items():
         for who, row in part["results"].items() if name.startswith("steps") else ():
-            if "failure" not in row:
+            if "latent_tokens_per_second" in row:
                 mfu, memory, planned = row["mfu"], row["peak_memory"], row["planned_memory"]
                 rows.append(
                     f"| {name[6:]}, {who} | {row['latent_tokens_per_second']:,.0f} | "

@@ -1,27 +1,41 @@
-"""Speed and memory on a GPU: the bag loss, whole steps beside plain PyTorch's, a pair of runs."""
+"""Speed and memory on a GPU: the bag loss, whole steps beside plain PyTorch's, saving and loading;
+and runs that compare baseline and superposition."""
 
 from __future__ import annotations
 
 import argparse
 import gc
+import shutil
+import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import profile
 
 from benchmarks import speed
-from benchmarks.steps import Compiler, step_config
+from benchmarks.measuring import measured
+from benchmarks.steps import Compiler, PackageSteps, step_config
+from tst_study.analysis.tables.archive import add_to_archive
+from tst_study.analysis.tables.source import read_tables
+from tst_study.checkpoints.checkpoint import Checkpoints
+from tst_study.checkpoints.places import checkpoint_place
 from tst_study.config.schema import Config, from_dict, to_dict
-from tst_study.data.preparation.prepare import prepare
-from tst_study.data.preparation.request import bundled_books
+from tst_study.data.preparation.generated_language import LanguageParameters, generate
+from tst_study.model.model import superposition_objective
+from tst_study.parallel.process_groups import process_groups
 from tst_study.record import reader as run_record
 from tst_study.train import train
 
 Results = Iterator[tuple[str, Any]]
 LENGTH = 2048  # of the paper's dense family
-BAG_SIZES = {"270m": 6, "600m": 8, "moe-1b": 8}
+MODELS: dict[str, dict[str, Any]] = {
+    "270m": {"preset": "270m"},
+    "600m": {"preset": "600m"},
+    "moe-10b": {"preset": "moe-10b-a1b", "layers": 4},
+}
+"""Of steps; the last has the widths of the paper's largest model, but few of its layers."""
 MODEL_34M = {
     "layers": 8,
     "hidden_size": 512,
@@ -31,6 +45,19 @@ MODEL_34M = {
     "feed_forward_size": 1408,
     "vocabulary_size": 8192,
 }
+ARMS: dict[str, dict[str, Any]] = {
+    "baseline": {},
+    "output-only": {"bag_size": 4, "step_ratio": 0.2, "mode": "output_only"},
+    "power-law": {"bag_size": 4, "step_ratio": 0.2, "weighting": "power_law"},
+}
+RUN_TOKENS = 500_000_000
+"""Latent tokens of an arm: with fewer a difference of two arms says nothing."""
+LEAST_SHARE = 0.2
+"""Of these tokens; with fewer the arms are not begun."""
+RUN_SHAPE = 128, 512
+"""Sequences and their length in a step of the arms."""
+READ = 1.7
+"""Raw tokens that an arm reads, at most, for each latent one; and the held-out ones."""
 
 
 def loss(request: argparse.Namespace) -> Results:
@@ -42,35 +69,39 @@ def loss(request: argparse.Namespace) -> Results:
 
 
 def steps(request: argparse.Namespace) -> Results:
-    """Both phases on one model and plain PyTorch, eager, then with compiled layers.
+    """Both phases on one model and plain PyTorch, eager, then with compiled layers; and where the
+    time of a compiled step goes.
 
     One model after the other, each alone in memory, so that peaks are its own.
     """
-    preset = request.part.removeprefix("steps-")
-    compilers: tuple[Compiler | None, ...] = (None, "eager" if request.small else "inductor")
+    name = request.part.removeprefix("steps-")
+    compilers: tuple[Compiler | None, ...] = ("eager" if request.small else "inductor", None)
     for compiler in compilers:
-        for who in ("package",) if preset == "moe-1b" else ("package", "plain"):
-            for candidate, row in _fitting(who, preset, compiler, request).items():
+        for who in ("package",) if name == "moe-10b" else ("package", "plain"):
+            for candidate, row in _fitting(who, name, compiler, request).items():
                 yield f"{candidate}, compiled" if compiler else candidate, row
 
 
 def _fitting(
-    who: str, preset: str, compiler: Compiler | None, request: argparse.Namespace
+    who: str, name: str, compiler: Compiler | None, request: argparse.Namespace
 ) -> speed.Rows:
     """The steps with the largest power of two of sequences that fits; a failure as text."""
-    tiny = "laptop-moe" if preset == "moe-1b" else "laptop-64"
+    tiny = "laptop-moe" if name == "moe-10b" else "laptop-64"
     for sequences in (2,) if request.small else (8, 4, 2, 1):
         config = step_config(
-            {"preset": tiny if request.small else preset},
+            {"preset": tiny} if request.small else MODELS[name],
             sequences,
             16 if request.small else LENGTH,
             dtype="bfloat16",
             device=request.device,
-            bag_size=BAG_SIZES[preset],
+            bag_size=8,
             step_ratio=0.5,
         )
         try:
-            return speed.steps(config, (who,), compiler, 2 if request.small else 10)
+            rows = speed.steps(config, (who,), compiler, 2 if request.small else 10)
+            if who == "package" and compiler:
+                rows["superposed"]["kernels"] = _kernels(config, compiler)
+            return rows
         except Exception as error:  # of the compiler, too: the others must still be measured
             failure = f"{type(error).__name__}: {error}"[:2000]
             if not isinstance(error, torch.OutOfMemoryError):
@@ -83,59 +114,147 @@ def _fitting(
     return {who: {"failure": failure}}
 
 
-def pair(request: argparse.Namespace) -> Results:
-    """Baseline and s = 4, r = 0.2 at equal FLOPs on the bundled books, through the package's own
-    loop. The text is long enough for the superposed arm to read no token twice."""
-    corpus = books(request)
-    held_out_losses = []
-    for arm, setting in (("baseline", {}), ("superposition", {"bag_size": 4, "step_ratio": 0.2})):
-        folder = request.work / "runs" / arm
-        state = train(_config(arm, setting, str(corpus), request), folder, progress=False)
-        record = run_record.read(folder)
-        last, held_out = record.metrics[-1], record.evals[-1]
-        counters = ("flops", "raw_tokens", "latent_tokens", "epochs", "training_seconds", "mfu")
-        quality = ("nats_per_token", "standard_error", "annealed")
-        held_out_losses.append(held_out["nats_per_token"])
-        yield (
-            arm,
-            {
-                "state": state,
-                **{key: last[key] for key in counters},
-                **{key: held_out[key] for key in quality},
-                "losses": [[row["step"], row["loss"]] for row in record.metrics],
-            },
+def _kernels(config: Config, compiler: Compiler) -> list[dict[str, Any]]:
+    """The twenty kernels that a superposed step spends most of its time in, on a GPU."""
+    with process_groups(config) as ranks:
+        step = PackageSteps(config, ranks.device, compiler).step(
+            superposition_objective(config.superposition)
         )
-    baseline, superposed = held_out_losses
-    # One seed each: the difference has no interval, so that neither arm is said to have won.
-    yield "verdict", {"gain": baseline - superposed, "interval": None}
+        for _ in range(2):
+            step()
+        with profile() as found:
+            step()
+        rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)
+        return [
+            {"name": row.key, "calls": row.count, "milliseconds": row.self_device_time_total / 1e3}
+            for row in rows[:20]
+            if row.self_device_time_total
+        ]
 
 
-def books(request: argparse.Namespace) -> Path:
-    """The folder of the books prepared for the pair."""
-    tokenizer, size = ("bytes", 60_000) if request.small else ("bpe:8192", 40_000_000)
-    wanted = bundled_books(1 if request.small else None)
-    folder: Path = request.work / "books"
-    prepare(replace(wanted, tokenizer=tokenizer, limit_bytes=size), folder, progress=False)
+def saving(request: argparse.Namespace) -> Results:
+    """Seconds to save and to load the 600M model with its optimizer; then a run that goes on from
+    its middle, beside one that was not stopped: the same bits, or how far apart."""
+    config = step_config(
+        {"preset": "laptop-64"} if request.small else MODELS["600m"],
+        *(2, 16) if request.small else (4, LENGTH),
+        dtype="bfloat16",
+        device=request.device,
+    )
+    with process_groups(config) as ranks:
+        made = PackageSteps(config, ranks.device)
+        checkpoints = Checkpoints(request.work / "saved", keep=1)
+        began = time.perf_counter()
+        checkpoints.save(1, made.model, made.optimizer, {})
+        saved = time.perf_counter()
+        yield "save seconds", saved - began
+        checkpoints.load_last(made.model, made.optimizer)
+        yield "load seconds", time.perf_counter() - saved
+    whole, resumed = (request.work / "resumed" / name for name in ("whole", "stopped"))
+    corpus = _language(request.work / "sentences", 300_000, request)
+    config = _arm("baseline", 0, corpus, 12, request).executed(checkpoint_every=6, log_every=1)
+    began = time.perf_counter()
+    train(config, whole, progress=False)
+    yield "run seconds", time.perf_counter() - began
+    shutil.copytree(whole, resumed)  # as a launch that was killed behind its first checkpoint
+    shutil.rmtree(checkpoint_place(resumed, 12))
+    train(config, resumed, progress=False)
+    records = [run_record.read(folder) for folder in (whole, resumed)]
+    losses = [[row["loss"] for row in record.metrics] for record in records]
+    apart = max(abs(a - b) for a, b in zip(*losses, strict=True))
+    yield "evaluation seconds", records[0].evals[-1]["seconds"]
+    yield "resumed", {"same bits": apart == 0.0, "largest difference of a loss": apart}
+
+
+def corpus(request: argparse.Namespace) -> Results:
+    """The text of the arms, made while the GPU is measured: none of it is read twice."""
+    tokens = 300_000 if request.small else int(READ * RUN_TOKENS)
+    began = time.perf_counter()
+    _language(request.work / "corpus", tokens, request)
+    yield "tokens", tokens
+    yield "seconds", time.perf_counter() - began
+
+
+def _language(folder: Path, tokens: int, request: argparse.Namespace) -> Path:
+    if not folder.exists():
+        words = 256 if request.small else MODEL_34M["vocabulary_size"]
+        language = LanguageParameters(words=words, classes=64, topics=16)
+        generate(folder, tokens, min(tokens // 10, 500_000), language)
     return folder
 
 
-def _config(arm: str, setting: Any, corpus: str, request: argparse.Namespace) -> Config:
-    sequences, length, steps = (4, 32, 12) if request.small else (16, 256, 2000)
+def runs(request: argparse.Namespace) -> Results:
+    """Baseline, output only and the power law at 34M weights, on as many seeds as there is time
+    for; kept as run folders, and as an archive. Nothing is begun that would not end in time."""
+    text = request.data or request.work / "corpus"
+    left = request.ends - time.monotonic()
+    arm_seconds = _seconds_of_an_arm(request)
+    share = min(1.0, left / (len(ARMS) * arm_seconds))
+    if share < LEAST_SHARE:
+        yield "not begun", f"{len(ARMS)} arms would take {len(ARMS) * arm_seconds:.0f} s"
+        return
+    steps, seed = 12 if request.small else int(share * _steps_of_an_arm()), 0
+    arm_seconds *= share
+    while seed == 0 or time.monotonic() + len(ARMS) * arm_seconds < request.ends:
+        for arm in ARMS:
+            folder = request.runs / f"{arm}-{seed}"
+            config = _arm(arm, seed, text, steps, request)
+            began = time.monotonic()
+            state = train(config, folder, progress=False)
+            arm_seconds = max(arm_seconds, time.monotonic() - began)
+            record = run_record.read(folder)
+            last, held_out = record.metrics[-1], record.evals[-1]
+            counters = ("flops", "raw_tokens", "latent_tokens", "epochs", "training_seconds", "mfu")
+            quality = ("nats_per_token", "standard_error", "annealed")
+            yield (
+                folder.name,
+                {"state": state}
+                | {key: last[key] for key in counters}
+                | {key: held_out[key] for key in quality},
+            )
+        seed += 1
+        add_to_archive(request.runs / "archive", read_tables(request.runs))
+    yield "seeds", seed
+
+
+def _steps_of_an_arm() -> int:
+    return RUN_TOKENS // (RUN_SHAPE[0] * RUN_SHAPE[1])
+
+
+def _seconds_of_an_arm(request: argparse.Namespace) -> float:
+    """From the time of a few compiled steps; a quarter more for set-up and evaluation."""
+    config = _arm("baseline", 0, Path("synthetic"), _steps_of_an_arm(), request)
+    with process_groups(config) as ranks:
+        made = PackageSteps(config, ranks.device, "eager" if request.small else "inductor")
+        row = measured({"step": made.step()}, 10, request.device)["step"]
+    torch.compiler.reset()
+    if request.small:  # one seed, as if it took all the time that is left
+        return (request.ends - time.monotonic()) / len(ARMS)
+    return 1.25e-3 * row["milliseconds"] * _steps_of_an_arm()
+
+
+def _arm(arm: str, seed: int, text: Path, steps: int, request: argparse.Namespace) -> Config:
+    small, setting = request.small, ARMS[arm]
+    sequences, length = (4, 32) if small else RUN_SHAPE
     config = step_config(
-        {"preset": "laptop-64"} if request.small else MODEL_34M,
+        {"preset": "laptop-64", "vocabulary_size": 257} if small else MODEL_34M,
         sequences,
         length,
-        dtype="float32" if request.small else "bfloat16",
+        dtype="float32" if small else "bfloat16",
         device=request.device,
         **setting,
     )
-    held_out = 2_000 if request.small else 200_000
+    held_out = 2_000 if small else 400_000
     return from_dict(
         {
             **to_dict(config),
             "name": arm,
-            "role": arm,
-            "data": {"corpora": [{"path": corpus}], "validation_tokens": held_out},
-            "schedule": {"steps": steps, "warmup_steps": steps // 20},
+            "role": "baseline" if arm == "baseline" else "superposition",
+            "seed": seed,
+            "data": {
+                "corpora": [{"path": str(text)}],
+                "validation_tokens": held_out,
+            },
+            "schedule": {"steps": steps, "warmup_steps": max(1, steps // 20)},
         }
     )

@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,28 @@ import torch
 
 from benchmarks import gpu
 from benchmarks.gpu_correctness import checked
+from tst_study.analysis.tables.archive import read_archive
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="make gpu runs it in earnest")
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.fixture(scope="module")
+def parts(work: Path) -> dict[str, dict[str, Any]]:
     """Results by part, run in this process; steps of one dense model stand for those of both."""
-    request = argparse.Namespace(device="cpu", small=True, work=tmp_path_factory.mktemp("work"))
-    names = [name for name in gpu.PARTS if name != "steps-600m"]
+    request = argparse.Namespace(
+        device="cpu",
+        small=True,
+        work=work,
+        runs=work / "kept",
+        data=None,
+        ends=time.monotonic() + 1e3,
+    )
+    names = [name for name in gpu.PARTS if name != "steps-270m"]
     for name in names:
         gpu.run_part(name, request)
     return {name: json.loads((request.work / f"{name}.json").read_text()) for name in names}
@@ -48,21 +62,30 @@ def test_losses_and_gradients_are_checked_for_both_models_and_both_phases(
 def test_steps_of_both_phases_are_timed_without_mfu_and_peak_memory_on_a_cpu(
     parts: dict[str, dict[str, Any]],
 ) -> None:
-    results = parts["steps-270m"]
+    results = parts["steps-600m"]
     both = ("baseline", "superposed", "plain PyTorch")
-    assert list(results) == [*both, *(f"{name}, compiled" for name in both)]
+    assert list(results) == [*(f"{name}, compiled" for name in both), *both]
     assert all(row["latent_tokens_per_second"] > 0 for row in results.values())
     assert results["superposed"]["mfu"] is results["superposed"]["peak_memory"] is None
     rows = gpu.table({"parts": {name: {"results": part} for name, part in parts.items()}})
-    assert any(row.startswith("| moe-1b, superposed |") for row in rows)
+    assert any(row.startswith("| moe-10b, superposed |") for row in rows)
 
 
-def test_the_pair_spends_the_same_flops_in_both_arms(parts: dict[str, dict[str, Any]]) -> None:
-    pair = parts["pair"]
-    assert pair["baseline"]["flops"] == pair["superposition"]["flops"]
-    assert pair["superposition"]["raw_tokens"] > pair["baseline"]["raw_tokens"]
-    assert pair["baseline"]["annealed"]
-    assert pair["verdict"]["interval"] is None
+def test_a_run_that_was_stopped_is_compared_with_one_that_was_not(
+    parts: dict[str, dict[str, Any]],
+) -> None:
+    assert parts["saving"]["resumed"] == {"same bits": True, "largest difference of a loss": 0.0}
+    assert all(parts["saving"][f"{name} seconds"] > 0 for name in ("save", "load", "evaluation"))
+
+
+def test_arms_spend_the_same_flops_read_nothing_twice_and_are_kept(
+    parts: dict[str, dict[str, Any]], work: Path
+) -> None:
+    arms = [parts["runs"][f"{arm}-0"] for arm in ("baseline", "output-only", "power-law")]
+    assert len({arm["flops"] for arm in arms}) == 1
+    assert all(arm["annealed"] and arm["epochs"] < 1 for arm in arms)
+    assert arms[2]["raw_tokens"] > arms[0]["raw_tokens"]
+    assert len(read_archive(work / "kept" / "archive").runs) == 3
 
 
 def test_a_part_that_hangs_is_stopped_and_keeps_what_it_had(
@@ -76,7 +99,9 @@ def test_a_part_that_hangs_is_stopped_and_keeps_what_it_had(
         "time.sleep(60)\n"
     )
     monkeypatch.setattr(gpu, "__file__", str(hanging))
-    options = argparse.Namespace(device="cpu", small=True, work=tmp_path)
+    options = argparse.Namespace(
+        device="cpu", small=True, work=tmp_path, runs=tmp_path, ends=0.0, data=None
+    )
     outcome = gpu.run_apart("loss", options, seconds=2.0)
     assert (outcome["state"], outcome["results"]) == ("out of time", {"kept": 1})
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
-from tst_study.model import kernels
+from tests.tiny_runs import tiny
+from tst_study.model import kernels, layers
 from tst_study.model.kernels import (
     RotaryTable,
     grouped_product,
@@ -148,3 +152,25 @@ def test_a_group_without_rows_gets_no_gradient_whatever_a_gpus_kernel_leaves_the
     assert weights.grad is not None
     assert not weights.grad[1].any()
     assert weights.grad[[0, 2, 3]].any(dim=(1, 2)).all()
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, 0.0])
+def test_attention_by_cudnn_gives_way_to_flash_where_its_gradients_are_wrong(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    wrong: float,
+) -> None:
+    """Flash stands for cuDNN's, which is nowhere but on a GPU; and torch would choose that."""
+    monkeypatch.setitem(layers.ATTENTION, "cudnn", SDPBackend.FLASH_ATTENTION)
+    monkeypatch.delitem(layers.ATTENTION, "flash")
+    config, cpu = tiny(tmp_path, "numerics.dtype=bfloat16"), torch.device("cpu")
+    assert layers.attention_backend(config, cpu) == "cudnn"
+    right = torch.autograd.grad
+
+    def wrong_in_bfloat16(*inputs: Any) -> Any:
+        return [x * wrong if x.dtype == torch.bfloat16 else x for x in right(*inputs)]
+
+    monkeypatch.setattr(torch.autograd, "grad", wrong_in_bfloat16)
+    assert layers.attention_backend(config, cpu) == "flash"
+    assert "cuDNN's attention are wrong here" in capsys.readouterr().err

@@ -7,6 +7,8 @@ models their Python costs as much as the arithmetic.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -44,6 +46,8 @@ ATTENTION = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
+ATTENTION_TOLERANCE = 0.05
+"""bfloat16 rounds to a relative 0.004, and the error of right gradients is about as large."""
 
 
 def attention_backend(config: Config, device: torch.device) -> str:
@@ -66,7 +70,41 @@ def attention_backend(config: Config, device: torch.device) -> str:
             f"execution.attention = {asked!r}: cannot compute {config.numerics.dtype} heads of "
             f"{model.head_size} on {device.type}; leave it out, and torch chooses"
         ) from None
-    return next(name for name, backend in ATTENTION.items() if backend == SDPBackend(chosen))
+    name = next(name for name, backend in ATTENTION.items() if backend == SDPBackend(chosen))
+    if asked == "auto" and name == "cudnn":
+        # NaN in its gradients is reported (pytorch issue 196678, NVIDIA/cudnn-frontend issue 160).
+        error = attention_error(name, query, key)
+        if error > ATTENTION_TOLERANCE:
+            said = f"gradients of cuDNN's attention are wrong here (relative error {error:.2g})"
+            print(f"{said}: flash computes it", file=sys.stderr)
+            return "flash"
+    return name
+
+
+def attention_error(backend: str, query: Tensor, key: Tensor) -> float:
+    """Relative error of attention and its gradients against the formula in float32; infinite for
+    NaN. query (1, heads, l, size) and key (1, groups, l, size): shapes and type of the inputs. Of
+    the two sequences that are tried, of at most 2,048 positions, the second has scores of -120,
+    from which NaN has come."""
+    generator = torch.Generator().manual_seed(0)
+    length, size = min(2048, query.shape[2]), query.shape[3]
+    inputs = [
+        torch.randn(2, x.shape[1], length, size, generator=generator) for x in (query, key, key)
+    ]
+    inputs[0][1, ..., 0], inputs[1][1, ..., 0] = 1.0, -120.0 * math.sqrt(size)
+    upstream = torch.randn(inputs[0].shape, generator=generator).to(query)
+    found = []
+    for way, dtype in ((backend, query.dtype), ("math", torch.float32)):
+        rounded = [x.to(query).to(dtype).requires_grad_() for x in inputs]
+        with sdpa_kernel(ATTENTION[way]):
+            grouped = query.shape[1] != key.shape[1]
+            q, k, v = rounded
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+            gradients = torch.autograd.grad(mixed, rounded, upstream.to(dtype))
+        # The first feature makes those scores: its own gradients are sums that cancel.
+        found.append([x.detach()[..., 1:].float() for x in (mixed, *gradients)])
+    errors = [float((a - b).norm() / b.norm()) for a, b in zip(*found, strict=True)]
+    return math.inf if any(map(math.isnan, errors)) else max(errors)
 
 
 class RMSNorm(torch.nn.RMSNorm):
