@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import os
 import tomllib
+from contextlib import nullcontext
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +19,7 @@ import torch
 from megatron.core import dist_checkpointing
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
 from typer.testing import CliRunner
 
 from tests.huggingface.trained import BYTES, KINDS, train_and_export
@@ -447,9 +450,11 @@ def test_what_a_tokenizer_does_beside_splitting_is_left_out(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", ["LlamaForCausalLM", "Qwen3MoeForCausalLM"])
 def test_a_stock_megatron_model_loads_the_other_form(
-    documents: Path, tmp_path: Path, kind: str
+    documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The stock model has Megatron's own layer specification and none of our layers."""
+    # Its dropout, of nothing, wants the random numbers of a GPU.
+    monkeypatch.setattr(CudaRNGStatesTracker, "fork", lambda *unused: nullcontext())
     run(documents, tmp_path / "run", *BYTES, *KINDS[kind])
     opened = open_run(tmp_path / "run")
     made = export(opened, tmp_path / "megatron", None, form="megatron")
@@ -469,7 +474,20 @@ def test_a_stock_megatron_model_loads_the_other_form(
 
 
 def stock_megatron_model(transformer: Any, config: Config) -> Any:
+    """Megatron's own layers, with what ours know by themselves named in its configuration."""
     experts = config.model.experts
+    transformer = dataclasses.replace(
+        transformer,
+        normalization="RMSNorm",
+        activation_func=torch.nn.functional.silu,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        masked_softmax_fusion=False,
+        apply_rope_fusion=False,
+        persist_layer_norm=False,
+        use_cpu_initialization=False,
+        moe_token_dispatcher_type="alltoall",
+    )
     layers = get_gpt_layer_local_spec(
         num_experts=None if experts is None else experts.count,
         qk_layernorm=config.model.qk_norm,
