@@ -22,6 +22,7 @@ from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.comparison import Comparison, compare
 from tst_study.analysis.verdict.decide import paired
 from tst_study.analysis.verdict.question import read_questions
+from tst_study.analysis.wording import gain
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.studies.what_does_the_work import FAMILY_1
 from tst_study.paper_figures.answers import answers
@@ -151,8 +152,8 @@ def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("prose", "count"),
     [
-        (README.partition("## Try it")[0], 7),
-        (re.sub(r"<!-- [\w ]+ -->.*?<!-- end -->", "", FINDINGS).partition("## Did laws")[0], 31),
+        (re.sub(r"```.*?```", "", README).partition("## What `make study`")[0], 7),
+        (re.sub(r"<!-- [\w ]+ -->.*?<!-- end -->", "", FINDINGS).partition("## Did laws")[0], 33),
     ],
     ids=["README", "findings"],
 )
@@ -178,7 +179,7 @@ def test_every_question_has_one_verdict_in_the_report_and_on_a_terminal() -> Non
     terminal = words_of("\n".join(summary("campaign").lines()))
     assert terminal.startswith("Gains in held-out nats per token (positive: better), with 95% ")
     for row in rows.to_dict("records"):
-        ends = f"{row['gain']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
+        ends = words_of(gain(row))
         for page in (report, terminal):
             against = "(?: against [a-z].*?)?"  # what the report says of it
             place = rf"{re.escape(row['question'])}{against} {re.escape(ends)} {row['verdict']}"
