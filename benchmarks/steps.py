@@ -42,9 +42,7 @@ def step_config(
     return from_dict(
         {
             "model": model,
-            "superposition": superposition
-            if "step_ratio" in superposition
-            else {"steps": 1, **superposition},
+            "superposition": {**phase, **superposition},
             "data": {"corpora": [{"path": "synthetic"}]},
             "batch": {"sequences": sequences, "sequence_length": length},
             "optimizer": {"learning_rate": 1e-3},
