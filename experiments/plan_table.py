@@ -217,12 +217,14 @@ def detectable(runs: Sequence[PlannedRun], noise: float | None = None) -> list[s
     )
     if not pairs:
         return []
-    from tst_study.statistics import smallest_detectable  # scipy, which most plans do not need.
+    # These need scipy, which most plans do not.
+    from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
+    from tst_study.statistics import smallest_detectable
 
     seeds = min(pairs.values())
     gain = smallest_detectable(seeds)
-    if gain is None:
-        return ["One seed per arm: no gain can be told from noise, whatever its size."]
+    if gain is None or seeds < FEWEST_SEEDS:
+        return [f"Seeds per arm: {seeds}. Verdicts need {FEWEST_SEEDS}; fewer allow no claim."]
     size = f"{gain:.2g} deviations of a pair's difference (80% power, 5% level); in nats: --noise."
     if noise is not None:
         size = f"{gain * noise:.3f} nats (80% power, 5% level; deviation {noise:g})."
