@@ -21,9 +21,9 @@ from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import read_tables
 from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.places import checkpoint_place
+from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, from_dict, to_dict
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
-from tst_study.model.model import superposition_objective
 from tst_study.parallel.process_groups import process_groups
 from tst_study.record import reader as run_record
 from tst_study.train import train
@@ -117,9 +117,7 @@ def _fitting(
 def _kernels(config: Config, compiler: Compiler) -> list[dict[str, Any]]:
     """The twenty kernels that a superposed step spends most of its time in, on a GPU."""
     with process_groups(config) as ranks:
-        step = PackageSteps(config, ranks.device, compiler).step(
-            superposition_objective(config.superposition)
-        )
+        step = PackageSteps(config, ranks.device, compiler).step(plan_phases(config).objective(0))
         for _ in range(2):
             step()
         with profile() as found:
