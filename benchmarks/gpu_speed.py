@@ -95,7 +95,6 @@ def _fitting(
             dtype="bfloat16",
             device=request.device,
             bag_size=8,
-            step_ratio=0.5,
         )
         try:
             rows = speed.steps(config, (who,), compiler, 2 if request.small else 10)
@@ -232,7 +231,7 @@ def _seconds_of_an_arm(request: argparse.Namespace) -> float:
 
 
 def _arm(arm: str, seed: int, text: Path, steps: int, request: argparse.Namespace) -> Config:
-    small, setting = request.small, ARMS[arm]
+    small = request.small
     sequences, length = (4, 32) if small else RUN_SHAPE
     config = step_config(
         {"preset": "laptop-64", "vocabulary_size": 257} if small else MODEL_34M,
@@ -240,12 +239,12 @@ def _arm(arm: str, seed: int, text: Path, steps: int, request: argparse.Namespac
         length,
         dtype="float32" if small else "bfloat16",
         device=request.device,
-        **setting,
     )
     held_out = 2_000 if small else 400_000
     return from_dict(
         {
             **to_dict(config),
+            "superposition": ARMS[arm],
             "name": arm,
             "role": "baseline" if arm == "baseline" else "superposition",
             "seed": seed,

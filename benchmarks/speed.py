@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> None:
         if size in SIZES:
             # As train does; plain PyTorch gains as much. It hides how memory rises from then on.
             keep_freed_memory()
-            config = step_config(*SIZES[size], bag_size=8, step_ratio=0.5)
+            config = step_config(*SIZES[size], bag_size=8)
             compiler: Compiler | None = "inductor" if options.compile else None
             results[size] = steps(config, ("package", "plain"), compiler, options.repeats)
         else:
