@@ -113,7 +113,7 @@ def test_labels_that_are_not_shifted_by_one_are_refused_by_their_shift(
 
 @pytest.mark.skipif(
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
-    reason="torch.compile of older torch breaks its graph at copy.deepcopy, which fullgraph forbids",
+    reason="torch.compile of older torch breaks its graph at copy.deepcopy",
 )
 def test_weights_that_change_are_arguments_of_compiled_code() -> None:
     graphs = 0
