@@ -123,6 +123,9 @@ def test_the_array_of_the_documents_prepares_what_one_process_prepares(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """`docs/data.md` with other names, 4 shards and without the hours."""
+    command = tmp_path / "tst-study"  # the interpreter's own path may have a space in it
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tst_study "$@"\n')
+    command.chmod(0o755)
     (line,) = re.findall("^sbatch .*", (ROOT / "docs" / "data.md").read_text(), re.MULTILINE)
     for ours, here in {
         "=1-64 ": "=1-4 ",
@@ -130,7 +133,7 @@ def test_the_array_of_the_documents_prepares_what_one_process_prepares(
         " --cpus-per-task=8 --time=8:00:00": "",
         '"texts/*.jsonl.zst"': "text.jsonl",
         "--tokenizer tokenizer.json": "--tokenizer bpe:300",
-        "tst-study data": f"{sys.executable} -m tst_study data",
+        "tst-study data": f"{command} data",
     }.items():
         assert ours in line
         line = line.replace(ours, here)
