@@ -84,9 +84,9 @@ def attention_backend(config: Config, device: torch.device) -> str:
 
 def attention_error(backend: str, query: Tensor, key: Tensor) -> float:
     """Relative error of attention and its gradients against the formula in float32; infinite for
-    NaN and where the backend fails. query (1, heads, l, size) and key (1, groups, l, size): shapes and type of the inputs. Of
-    the two sequences that are tried, of at most 2,048 positions, the second has scores of -120,
-    from which NaN has come."""
+    NaN and where the backend fails. query (1, heads, l, size) and key (1, groups, l, size): shapes
+    and type of the inputs. Of the two sequences that are tried, of at most 2,048 positions, the
+    second has scores of -120, from which NaN has come."""
     generator = torch.Generator().manual_seed(0)
     length, size = min(2048, query.shape[2]), query.shape[3]
     inputs = [
