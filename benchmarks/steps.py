@@ -39,10 +39,11 @@ def step_config(
     **superposition: Any,
 ) -> Config:
     """A run's config around a model; its data are never read."""
+    phase = {} if "step_ratio" in superposition else {"steps": 1}
     return from_dict(
         {
             "model": model,
-            "superposition": {"steps": 1, **superposition},
+            "superposition": {**phase, **superposition},
             "data": {"corpora": [{"path": "synthetic"}]},
             "batch": {"sequences": sequences, "sequence_length": length},
             "optimizer": {"learning_rate": 1e-3},

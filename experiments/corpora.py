@@ -48,7 +48,7 @@ class Books:
 
 @dataclass(frozen=True)
 class HubText:
-    """A corpus of the Hugging Face hub: too large to be made on the way to something else."""
+    """A corpus of the Hugging Face hub. It is too large to be prepared in passing."""
 
     name: str
     source: str

@@ -1,4 +1,4 @@
-"""What `tst-study plan` prints: every run of a study, its cost and its state."""
+"""The table that `tst-study plan` prints: every run of a study, its cost and its state."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class PlanTable:
     text: list[str]
-    """Sums, and what stands against the plan."""
+    """Sums, and reasons why the plan cannot be carried out."""
     rows: list[dict[str, Any]]
-    """Of the runs: steps, FLOPs, raw tokens; hours, seconds and launches as the least and
-    the most; None for what is not known."""
+    """One per run: steps, FLOPs, raw tokens; hours, seconds and launches each as [least, most].
+    Unknown values are None."""
 
     def lines(self, width: int = ENDLESS) -> list[str]:
         """For a screen of so many columns. Steps are written from–to where the run forks from a
@@ -171,7 +171,7 @@ class _Hours:
         return f"{text}, {_range([price * hours for hours in whole], _number)} at {price:g} each"
 
     def sources(self, runs: Sequence[PlannedRun]) -> list[str]:
-        """Where the MFU behind the hours comes from."""
+        """Name the source of the MFU behind the hours."""
         found = dict.fromkeys(self.prices.mfus(run.config.model) for run in runs)
         return [
             f"At {_range([mfus.low, mfus.high], '{:.0%}'.format)} MFU, {mfus.source}"
@@ -217,12 +217,14 @@ def detectable(runs: Sequence[PlannedRun], noise: float | None = None) -> list[s
     )
     if not pairs:
         return []
-    from tst_study.statistics import smallest_detectable  # scipy, which most plans do not need.
+    # These need scipy, which most plans do not.
+    from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
+    from tst_study.statistics import smallest_detectable
 
     seeds = min(pairs.values())
     gain = smallest_detectable(seeds)
-    if gain is None:
-        return ["One seed per arm: no gain can be told from noise, whatever its size."]
+    if gain is None or seeds < FEWEST_SEEDS:
+        return [f"Seeds per arm: {seeds}. Verdicts need {FEWEST_SEEDS}; fewer allow no claim."]
     size = f"{gain:.2g} deviations of a pair's difference (80% power, 5% level); in nats: --noise."
     if noise is not None:
         size = f"{gain * noise:.3f} nats (80% power, 5% level; deviation {noise:g})."

@@ -13,7 +13,7 @@ Key = TypeVar("Key")
 
 
 class Results(Protocol):
-    """What a study may ask of the runs that are done."""
+    """The results that a study may ask for."""
 
     def held_out(self, config: Config) -> float | None:
         """Final next-token loss on held-out text, in nats; infinite where the run diverged,
@@ -38,16 +38,16 @@ class Study:
     claims: str
     """One sentence: what this scale can show, and what it cannot."""
     corpora: Mapping[Path, Recipe]
-    """By the folders where its runs read them."""
+    """Recipes by the folder in which the runs read the corpus."""
     runs: Callable[[Results], list[Config]]
     folder: Path = Path("runs")
-    """Where its run folders lie."""
+    """The parent of the run folders."""
     share: bool = True
     """Train what its runs have in common once."""
     recorded: Path | None = None
     """An archive; runs that it holds are not trained again."""
     questions: Sequence[Question] = ()
-    """What the runs are to answer, declared before them."""
+    """The questions that the runs are to answer, declared before them."""
 
     def prepare(self) -> None:
         """Make the corpora that are not whole. Raises `UserError` for one of the hub."""

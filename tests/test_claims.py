@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from tst_study.analysis.fits.law.answer import published_beside_law
 from tst_study.analysis.fits.law.held_out import predictions, splits
@@ -22,6 +23,7 @@ from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.comparison import Comparison, compare
 from tst_study.analysis.verdict.decide import paired
 from tst_study.analysis.verdict.question import read_questions
+from tst_study.analysis.wording import gain
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.studies.what_does_the_work import FAMILY_1
 from tst_study.paper_figures.answers import answers
@@ -151,8 +153,8 @@ def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("prose", "count"),
     [
-        (README.partition("## Try it")[0], 7),
-        (re.sub(r"<!-- [\w ]+ -->.*?<!-- end -->", "", FINDINGS).partition("## Did laws")[0], 31),
+        (re.sub(r"```.*?```", "", README).partition("## What `make study`")[0], 7),
+        (re.sub(r"<!-- [\w ]+ -->.*?<!-- end -->", "", FINDINGS).partition("## Did laws")[0], 33),
     ],
     ids=["README", "findings"],
 )
@@ -178,11 +180,31 @@ def test_every_question_has_one_verdict_in_the_report_and_on_a_terminal() -> Non
     terminal = words_of("\n".join(summary("campaign").lines()))
     assert terminal.startswith("Gains in held-out nats per token (positive: better), with 95% ")
     for row in rows.to_dict("records"):
-        ends = f"{row['gain']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
+        ends = words_of(gain(row))
         for page in (report, terminal):
             against = "(?: against [a-z].*?)?"  # what the report says of it
             place = rf"{re.escape(row['question'])}{against} {re.escape(ends)} {row['verdict']}"
             assert re.search(place, page), (place, page)
+
+
+@pytest.mark.parametrize("record", ["campaign", "what-does-the-work"])
+def test_verdicts_equal_a_paired_computation_from_the_archive_alone(record: str) -> None:
+    """Means and deviations of all planned questions, and the intervals of paired t-tests and of
+    families of one, by pandas and scipy."""
+    runs = pd.read_parquet(RECORDS / record / "runs.parquet").set_index("run_id")
+    ends = runs[["seed", "nats_per_token"]]
+    verdicts = of(record).verdicts
+    for row in verdicts[verdicts["heading"] == "Planned"].to_dict("records"):
+        ids, half = list(row["run_ids"]), len(row["run_ids"]) // 2
+        own, against = ends.loc[ids[:half]], ends.loc[ids[half:]]
+        table = own.merge(against, on="seed", suffixes=("", "_against"), validate="1:1")
+        gains = table["nats_per_token_against"] - table["nats_per_token"]
+        assert (row["seeds"], row["gain"]) == (len(own), pytest.approx(gains.mean()))
+        assert row["deviation"] == pytest.approx(gains.std())
+        if row["method"] == "paired" or row["comparisons"] == 1:
+            test = stats.ttest_1samp(gains, 0)
+            ends_of = test.confidence_interval(1 - 0.05 / row["comparisons"])
+            assert (row["low"], row["high"]) == pytest.approx((ends_of.low, ends_of.high))
 
 
 def words_of(page: str) -> str:

@@ -1,4 +1,4 @@
-"""What `tst-study train --dry-run` prints: the resolved config and what it would cost, with a few
+"""The answer of `tst-study train --dry-run`: the resolved config and what it would cost, with a few
 steps timed on this machine where that is asked for."""
 
 from dataclasses import asdict, replace

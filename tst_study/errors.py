@@ -26,7 +26,7 @@ EXTRAS = {
     **dict.fromkeys(("lm_eval", "accelerate"), "evaluation"),
     **{name: name for name in ("tensorboard", "wandb", "trackio")},
 }
-"""Which extra of the package brings a module; `study` brings all others."""
+"""The extra that installs a module; `study` installs all others."""
 
 
 def not_installed(module: str) -> str:
@@ -45,7 +45,7 @@ def one_of(value: object, known: Iterable[str], what: str, of: str = "") -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What a library's error says, in one line."""
+    """Return a library's error as one line."""
     return next(iter(str(error).strip().splitlines()), repr(error))
 
 

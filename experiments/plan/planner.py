@@ -38,8 +38,8 @@ class Planner:
     """Run folders by their digits: the same identity is the same run, whatever name it had."""
 
     def decided(self) -> list[PlannedRun]:
-        """Every run that the results so far decide, each once, most urgent first; trunks stand
-        before their branches."""
+        """List every run that the results so far decide, each once, most urgent first. A shared
+        prefix run (a "trunk") stands before its branches."""
         return self._with_trunks(self._plan(self))
 
     def whole(self) -> list[PlannedRun]:
@@ -48,11 +48,11 @@ class Planner:
         return self._with_trunks(self._plan(_Pretended(self)))
 
     def asked_for(self) -> list[PlannedRun]:
-        """What the study itself lists, without trunks, as if each run were trained alone."""
+        """List the study's own runs, without shared prefix runs, as if each were trained alone."""
         return self._plan(self)
 
     def dead_ends(self) -> list[str]:
-        """A line for each choice of the study that nothing can follow."""
+        """Return a line for each choice of the study that nothing can follow."""
         self._dead_ends.clear()
         self._plan(self)
         return list(self._dead_ends)
@@ -183,8 +183,8 @@ def with_trunks(runs: Sequence[PlannedRun], planner: Planner) -> list[PlannedRun
 
 
 def _kept_steps(trunk: Trunk) -> set[int]:
-    """Of which there is or will be a checkpoint. A trunk that was handed to a launcher keeps those
-    that were asked for then; of a record or a cleaned folder, they may be gone."""
+    """Steps at which the trunk has, or will have, a checkpoint. A trunk that was handed to a
+    launcher keeps the steps asked for then; in a record or a cleaned folder they may be gone."""
     there, asked = set(checkpoint_steps(trunk.run.folder)), config_path(trunk.run.folder)
     if state(trunk.run) == "done":
         return there

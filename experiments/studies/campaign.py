@@ -16,7 +16,7 @@ from tst_study.experiments.studies.scales import SMALL_MAIN
 from tst_study.experiments.studies.setting import BASELINE, Setting
 
 STEPS = 20_000
-"""Of every grid but the lengths and the sizes."""
+"""Steps of every grid except lengths and sizes."""
 LENGTHS = (STEPS, 10_000, 5_000)
 HELD_OUT_STEPS = 28_000
 """The length that laws have to predict; superposed, it reads the bundled books once."""
@@ -106,7 +106,7 @@ OUTPUT_ONLY_PLAN = "483855e746eb35193e7196077a82c0854de79f8e"
 
 
 def questions(setting: Setting, first_seed: int) -> list[Question]:
-    """What `docs/research/plan-of-runs.md` asks of each grid, by its paired t-test: the intervals
+    """The questions of `docs/research/plan-of-runs.md`, answered by paired t-tests; the intervals
     of all questions of a grid hold together (Bonferroni)."""
     eight = tuple(range(first_seed, first_seed + SEEDS_OF_LENGTHS))
     four, others = eight[:SEEDS_OF_GRIDS], eight[SEEDS_OF_GRIDS:]

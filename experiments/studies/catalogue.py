@@ -55,7 +55,7 @@ def load(
     moved = {str(PREPARED / name): str(folder) for name, folder in folders.items()}
 
     def make(setting: Setting, arm: SuperposedPhase = BASELINE, seed: int = 0) -> Config:
-        """With its corpora where they lie and on the device asked for."""
+        """Make a run whose corpora are looked for where they lie, on the device asked for."""
         run = setting.config(name, arm, seed)
         corpora = tuple(
             one.model_copy(update={"path": moved.get(one.path, one.path)})

@@ -135,7 +135,7 @@ def _learning_rates(scale: Scale) -> list[Part]:
 
 
 LENGTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Of the set-up's own steps; lengths of one baseline share their stable phase."""
+"""Multiples of the set-up's own steps; lengths of one baseline share their stable phase."""
 SMALL_MODELS = {"laptop-64": 1.0, "laptop-128": 0.5, "laptop-256": 0.25}
 """Learning rate over that of laptop-64: width doubles and it halves."""
 

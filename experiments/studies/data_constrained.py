@@ -12,7 +12,7 @@ from tst_study.experiments.studies.grid import Declared, Part, against_baseline
 from tst_study.experiments.studies.scales import DCLM, FINEWEB_EDU, Scale
 
 EPOCHS = (1, 4, 16)
-"""Of the baseline."""
+"""Epochs of the baseline."""
 
 
 def parts(scale: Scale) -> list[Part]:

@@ -45,7 +45,7 @@ class Choice:
     candidates: tuple[Setting, ...]
     then: Callable[[Setting], Sequence[Part]]
     arms: tuple[SuperposedPhase, ...] = (BASELINE,)
-    """What each candidate trains; the baselines alone choose."""
+    """The arms that each candidate trains; the baselines alone choose."""
     seeds: range = range(1)
 
     def runs(self, make: Make, results: Results) -> list[Config]:
@@ -76,7 +76,7 @@ class Tuning:
     """Set-ups with rising rates, by ladder."""
     arms: tuple[SuperposedPhase, ...]
     then: Callable[[Mapping[SuperposedPhase, Setting]], Sequence[Part | Tuning]]
-    """What follows, given every arm's best set-up; the arm with the lowest loss comes first."""
+    """Returns the parts that follow, given every arm's best set-up, lowest loss first."""
     seeds: range = range(1)
     extensions: int = 2
 
@@ -142,11 +142,11 @@ class Declared:
 
     title: str
     claims: str
-    """What it can show."""
+    """One sentence: what the study can show."""
     parts: Callable[[Scale], Sequence[Part | Choice | Tuning]]
     scales: Sequence[str] = SCALES
     questions: Callable[[Scale], Sequence[Question]] = lambda scale: ()
-    """What it asks before its runs."""
+    """The questions that are declared before the runs."""
 
 
 def against_baseline(

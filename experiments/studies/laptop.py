@@ -18,7 +18,7 @@ from tst_study.experiments.studies.grid import Choice, Declared, Part, against_b
 from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
 
 SHORT_STEPS = {"smoke": 300}
-"""Of prose, where they are not the scale's."""
+"""Steps of prose, by scale, where they differ from the scale's own."""
 GENERATED_STEPS = {"smoke": 300, "quick": 1_500}
 GENERATED_BAG_SIZES = {"smoke": (4,), "quick": (4, 8), "laptop": (4, 16), "desktop": (2, 4, 8, 16)}
 GENERATED_SEEDS = {
@@ -34,7 +34,7 @@ GENERATED_RATE = 1.5e-3
 GENERATED_RATIO = 0.3
 """The middle of the range 0.2 … 0.4 that the paper recommends."""
 GENERATED_TEXT = "generated language"
-"""What the run table calls it."""
+"""Name of the generated text in the run table."""
 GENERATED_PLAN = "9a37bae02e3d4a35fa59f02a953e84318fb8eaec"
 """The commit that planned its eight seeds."""
 

@@ -21,9 +21,9 @@ from tst_study.experiments.corpora import Books, HubText
 from tst_study.experiments.studies.setting import Setting
 
 GATE_CHANGES = ("schedule.decay_ratio=0.3", "model.qk_norm=true")
-"""What the gate chose beside the rate."""
+"""The pilot sweep's choices, other than the learning rate."""
 AS_RECORDED = 'data.held_out="beginning"'
-"""What the committed runs of these scales were evaluated on."""
+"""The held-out text of the committed runs of these scales."""
 SCALES = ("smoke", "quick", "laptop", "desktop", "one-gpu", "paper")
 FINEWEB_EDU = HubText(
     "fineweb-edu-llama3",
@@ -71,7 +71,7 @@ class Scale:
     bag_sizes: tuple[int, ...]
     step_ratios: tuple[float, ...]
     caveat: str = ""
-    """What no study of this scale can show."""
+    """A limit of every study at this scale."""
 
     @property
     def is_paper(self) -> bool:

@@ -39,13 +39,13 @@ class Setting:
     """Layout over GPUs; how, not what."""
     device: DeviceName = "auto"
     evaluations: int = 8
-    """Of the held-out text, over a run."""
+    """Held-out evaluations per run."""
     changes: tuple[str, ...] = ()
     """Overrides such as `model.qk_norm=true`, in order."""
     grid: str = ""
-    """Of a study with several questions: begins the names of its runs."""
+    """Prefix of the runs' names, in a study with several grids."""
     tags: tuple[str, ...] = ()
-    """More words for the runs' names."""
+    """Further parts of the runs' names."""
 
     def config(
         self, study: str, superposition: SuperposedPhase = BASELINE, seed: int = 0
@@ -89,7 +89,8 @@ class Setting:
         return replace(self, grid=grid)
 
     def with_steps(self, steps: int) -> Self:
-        """Another length; the warm-up stays, so that lengths share their stable phase."""
+        """Return a copy of another length. The warm-up stays, so that lengths share their stable
+        phase."""
         return replace(self, steps=steps, logged_as=self.logged_as or self.steps)
 
     def with_rate(self, learning_rate: float) -> Self:
@@ -97,7 +98,7 @@ class Setting:
         return replace(self, learning_rate=learning_rate, tags=(*others, f"lr{learning_rate:g}"))
 
     def changed(self, tag: str, *changes: str) -> Self:
-        """With overrides; `tag` says so in the names, where it is not empty."""
+        """Return a copy with overrides. A `tag` becomes part of the runs' names."""
         tags = (*self.tags, tag) if tag else self.tags
         return replace(self, changes=(*self.changes, *changes), tags=tags)
 

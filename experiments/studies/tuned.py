@@ -19,10 +19,10 @@ from tst_study.experiments.studies.setting import BASELINE, Setting
 BATCHES = (32, 64)
 """Sequences a step; as many tokens in all with each."""
 STEPS, LARGER_STEPS = {"desktop": 10_000}, {"desktop": 23_000}
-"""With 32 sequences, where they are not half of the scale's. At `desktop` 20.5 and 47.1 million
-tokens, which are 88 and 44 a weight."""
+"""Steps with 32 sequences, where they are not half of the scale's. At `desktop` runs read 20.5 and
+47.1 million tokens, which are 88 and 44 a weight."""
 RATES, LARGER_RATES = (2e-3, 2.83e-3, 4e-3), (1e-3, 1.41e-3, 2e-3)
-"""With 32 sequences; with 64, √2 times as high."""
+"""Learning rates with 32 sequences. With 64 they are √2 times as high."""
 LARGER = "laptop-128"
 SEEDS = {"desktop": range(11, 23)}
 MORE_SEEDS = {"desktop": range(27, 35)}
@@ -42,7 +42,7 @@ ARMS = {
     "superposition": SMALL_MAIN,
 }
 CANDIDATES = ("output only", "superposition, power law")
-"""Of these the pilot names the primary question's arm."""
+"""The pilot sweep names one of these as the primary question's arm."""
 PREDICTED = {
     "primary": (-0.004, 0.012),
     "output only": (-0.005, 0.012),
@@ -140,7 +140,7 @@ def questions(scale: Scale) -> list[Question]:
 
 
 def _setting(scale: Scale, model: str, steps: Mapping[str, int]) -> Setting:
-    """With 32 sequences, and a warm-up that reads as much text as the scale's."""
+    """A set-up of 32 sequences whose warm-up reads as much text as the scale's."""
     setting = scale.setting.changed("", 'data.held_out="spread"')
     factor = BATCHES[0] / setting.sequences
     return replace(

@@ -1,4 +1,4 @@
-"""Which part of superposition does the work, and does anything simpler do it as well?
+"""The second campaign: which part of superposition does the work, and does anything simpler, too?
 
 docs/research/plan-of-runs-2.md registers the questions, the predictions and the rules. First the
 gate: at which batch is the baseline at its best? Its winner is a second baseline of the study.
@@ -17,7 +17,7 @@ from tst_study.experiments.studies.setting import BASELINE, Setting
 from tst_study.superposition.steps import superposed_steps
 
 STEPS = {"laptop": 20_000, "desktop": 20_000}
-"""Of the study, where they are not the scale's; the gate's are two fifths of them."""
+"""Steps of the study, where they are not the scale's. The pilot sweep takes two fifths of them."""
 SEEDS = {"laptop": range(11, 14), "desktop": range(11, 23)}
 GATE_SEEDS = {"laptop": range(23, 24), "desktop": range(23, 27)}
 """Fresh ones: the study's own are not looked at before it begins."""
@@ -27,8 +27,8 @@ EVALUATIONS = 16
 SMOOTHING = 0.1414
 """ε: at 1,024 words a smoothed target has the entropy of a bag of four different tokens, log 4."""
 FALLING_WEIGHTS = ((1.0, 0.5, 0.25), (1.0, 0.5, 0.0), (1.0, 0.0, 0.0))
-"""Of the next three tokens: the third one's goes to none, then the second one's (modded-nanogpt's
-record of 2025-12-22 has such weights)."""
+"""Weights of the next three tokens: first the third one's falls to zero, then the second one's
+(modded-nanogpt's record of 2025-12-22 has such weights)."""
 
 
 def _arm(**more: object) -> SuperposedPhase:

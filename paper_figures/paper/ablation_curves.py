@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -139,7 +140,7 @@ def ablation_curves(sources: Sources, which: Ablation) -> Picture:
         data=data,
         folders=folders_of(groups),
         draw=partial(_figure, data, which.looks(groups)),
-        finding=_finding(which, data, groups),
+        finding=_finding(which, data, groups, sources.answers),
     )
 
 
@@ -159,7 +160,11 @@ def _figure(data: pd.DataFrame, looks: Mapping[str, Mapping[str, Mark]]) -> Figu
     return drawn
 
 
-def _finding(which: Ablation, data: pd.DataFrame, groups: list[Group]) -> Finding:
+def _finding(
+    which: Ablation, data: pd.DataFrame, groups: list[Group], asked: pd.DataFrame
+) -> Finding:
+    """asked: verdicts, among which a planned question may compare the claim's arm with another of
+    the same picture (`Sources.answers`)."""
     published = []
     for panel, rows in data[data["source"] == "published"].groupby("panel", sort=False):
         ends = sorted((curves.last(part), label) for label, part in rows.groupby("label"))
@@ -177,4 +182,15 @@ def _finding(which: Ablation, data: pd.DataFrame, groups: list[Group]) -> Findin
     verdict = judged([claimed])
     if verdict == "agrees" and which.labels(first)[0] != which.claim:
         verdict = "undecided"
+    for row in _direct(which, asked):
+        measured.append(f"planned: {which.claim} against {row['against']} {gain(row)}")
+        verdict = "disagrees" if row["verdict"] == "worse" else verdict
     return Finding(said, "gains, " + "; ".join(measured), groups[0].scale, verdict)
+
+
+def _direct(which: Ablation, asked: pd.DataFrame) -> list[dict[str, Any]]:
+    """Planned questions that compare the arm that the paper finds best with another arm of the
+    picture: the plain method is called `superposition` there."""
+    labels = {label for label, _ in which.arms.values()} - {which.claim}
+    wanted = asked["planned"] & (asked["arm"] == "superposition") & asked["against"].isin(labels)
+    return list(rows_of(asked[wanted])) if which.claim else []

@@ -207,7 +207,11 @@ def _finding(data: pd.DataFrame, found: Measured | None) -> Finding:
         seeds = number(int(row["seeds"]), "seed")
         measured += f"; again at equal FLOPs, {row['study']}, {seeds}: {gain(row)}"
     every = (found.matches.get("equal FLOPs", {"verdict": ""}), *found.again)
-    return Finding(said, measured, found.scale, judged(row["verdict"] for row in every))
+    verdicts = [row["verdict"] for row in every]
+    verdict = judged(verdicts)
+    if verdict == "agrees" and set(verdicts) != {"better"}:
+        verdict = "undecided"  # one study shows the gain, and another does not
+    return Finding(said, measured, found.scale, verdict)
 
 
 def _ratio(row: dict[str, Any]) -> str:

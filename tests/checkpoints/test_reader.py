@@ -140,7 +140,7 @@ def add_an_object(place: Path, mark: Path) -> None:
 
 POISONS = {
     poison_description: ".metadata: it would run ",
-    change_a_class: ".metadata: it would change <class 'pathlib.PosixPath'>",
+    change_a_class: f".metadata: it would change {type(Path())!r}",
     poison_common: "damaged, or not to be trusted",
     poison_tensor: "damaged, or not to be trusted",
     lead_out_of_the_folder: "is not a file of this folder",

@@ -128,7 +128,7 @@ def test_a_plan_needs_neither_corpora_nor_runs(
     assert any("GPU-hours of B200" in line and "at 3 each" in line for line in text)
     assert any("At 40% MFU" in line for line in text)
     head = text[: text.index("", 3)]
-    assert "One seed per arm" in head[-2]
+    assert "Seeds per arm: 1. Verdicts need 3" in head[-2]
     assert head[-1].endswith("provisional: prepared/dclm-llama3")
     open_run(chosen.folder / "trained-elsewhere").status("done", 100)
     text = lines(Planner(chosen, unprepared=True))

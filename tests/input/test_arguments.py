@@ -52,7 +52,7 @@ ARGUMENTS = [
     (["plan", "laptop", "--profile", "folder"], "folder: cannot be read (Is a directory)"),
     (["plan", "laptop", "--profile", "file"], "file: not valid TOML: "),
     (["plan", "laptop", "--runs", "file"], "'--runs': dir"),
-    (["plan", "laptop", "--runs", "file/x"], "cannot be read (Not a directory)"),
+    (["plan", "laptop", "--runs", "file/x"], "Not a directory"),
     (["submit", "nosuch"], "study 'nosuch' is not known"),
     (["submit", "laptop", "--parallel", "0"], "--parallel"),
     (["retry", "nosuch"], "nosuch: no such folder, nor a study"),

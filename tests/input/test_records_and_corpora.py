@@ -145,7 +145,8 @@ def test_every_verb_refuses_a_run_that_it_cannot_read(
     given = answer([*verb, "run"], copy.parent)
     assert f"run.json: {expected}" in given.out + given.err
     assert "Traceback" not in given.err
-    assert given.status == 2
+    # Verbs of many runs show a damaged one as a row with its reason, and go on.
+    assert given.status == (0 if verb in (["status"], ["collect"]) else 2)
 
 
 @UNKNOWN

@@ -258,6 +258,12 @@ def test_the_committed_page_has_both_campaigns() -> None:
     measured = text[text.index("## Measured") : text.index("## Not measured")]
     every = re.findall(r"^\| (?:Table|Figure) (\d+)\. ", text, re.MULTILINE)
     assert sorted(map(int, every)) == sorted([*range(1, 29), *range(1, 12)])
+    verdicts = dict(
+        re.findall(r"^\| Figure (\d+)\. .*\*\*([a-z ]+)\*\* \|$", measured, re.MULTILINE)
+    )
+    # The second campaign's twelve seeds do not show the gain, and its planned question has output
+    # only ahead of both sides.
+    assert (verdicts["3"], verdicts["6"]) == ("undecided", "disagrees")
     own = re.findall(r"^\| (Table|Figure) (\d+)\. ", measured, re.MULTILINE)
     assert own == [
         *(("Table", number) for number in ("1", "2", "4", "7")),

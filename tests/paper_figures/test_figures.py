@@ -164,7 +164,7 @@ def test_the_measured_half_shows_held_out_loss_with_its_interval(tmp_path: Path)
     assert ends["baseline, 1,000 steps"] == pytest.approx(3.51)
     assert ends["TST, 1,000 steps"] == pytest.approx(3.412)
     said = " ".join(text.get_text() for text in item.figure().findobj(Text))
-    assert re.search(r"equal FLOPs: gain \+0\.098 \[\+0\.09\d, \+0\.10\d\]", said), said
+    assert re.search(r"equal FLOPs: gain \+0\.0980 \[\+0\.09\d\d, \+0\.10\d\d\]", said), said
     assert "No match of equal loss or of equal data among the runs." in item.caption
 
 

@@ -29,7 +29,8 @@ def sequences_at_once(length: int, micro_batch: int, *, on_gpu: bool) -> int:
 class HeldOutLoss:
     nats_per_token: float
     standard_error: float
-    """Of nats per token, over held-out sequences (tokens of one sequence are not independent)."""
+    """Standard error of nats per token, over held-out sequences: tokens of one sequence are not
+    independent."""
     tokens: int
     document_losses: list[float] | None = None
     """Nats per token of each document of the held-out text."""

@@ -1,4 +1,4 @@
-"""What `tst-study evaluate` can be asked for: each option once, for the command and the code."""
+"""The options of `tst-study evaluate`: each option once, for the command and the code."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What `tst-study evaluate` does: measure a checkpoint and add the results to the run's record."""
+"""`tst-study evaluate`: measure a checkpoint and add the results to the run's record."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ from tst_study.record.writer import append_task_results
 def evaluate_run(run: TrainedRun, options: EvaluationOptions) -> Iterator[str]:
     """Yields one line per result, each of which is in `evals.jsonl` by then.
 
-    Whoever calls holds the run. Raises `UserError`.
+    The caller must hold the run lock. Raises `UserError`.
     """
     if run.phase == "superposition":
         raise UserError(

@@ -180,6 +180,8 @@ def _field(document: Any, name: str, place: str) -> str:
 def _dataset(source: Source) -> Iterator[dict[str, Any]]:
     import datasets
 
+    # It also prints an error that it raises, and the command says each error in one line.
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     split, configuration = "train", None
     if source.kind == "huggingface":
         where, _, named = source.record.name.removeprefix(HUGGING_FACE).partition(":")
