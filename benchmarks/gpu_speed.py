@@ -16,7 +16,7 @@ from torch.profiler import profile
 
 from benchmarks import speed
 from benchmarks.measuring import measured
-from benchmarks.steps import Compiler, PackageSteps, step_config
+from benchmarks.steps import Compiler, PackageSteps, attention_of, step_config
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import read_tables
 from tst_study.checkpoints.checkpoint import Checkpoints
@@ -115,7 +115,7 @@ def _fitting(
 
 def _kernels(config: Config, compiler: Compiler) -> list[dict[str, Any]]:
     """The twenty kernels that a superposed step spends most of its time in, on a GPU."""
-    with process_groups(config) as ranks:
+    with process_groups(config) as ranks, attention_of(config, ranks.device):
         step = PackageSteps(config, ranks.device, compiler).step(plan_phases(config).objective(0))
         for _ in range(2):
             step()
@@ -221,7 +221,7 @@ def _steps_of_an_arm() -> int:
 def _seconds_of_an_arm(request: argparse.Namespace) -> float:
     """From the time of a few compiled steps; a quarter more for set-up and evaluation."""
     config = _arm("baseline", 0, Path("synthetic"), _steps_of_an_arm(), request)
-    with process_groups(config) as ranks:
+    with process_groups(config) as ranks, attention_of(config, ranks.device):
         made = PackageSteps(config, ranks.device, "eager" if request.small else "inductor")
         row = measured({"step": made.step()}, 10, request.device)["step"]
     torch.compiler.reset()

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.measuring import device_name, machine_facts, measured
-from benchmarks.steps import Compiler, PackageSteps, plain_step, step_config
+from benchmarks.steps import Compiler, PackageSteps, attention_of, plain_step, step_config
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops
@@ -61,7 +61,7 @@ def steps(config: Config, who: Sequence[str], compiler: Compiler | None, repeats
     ("plain"): `measured`, with tokens per second, MFU, and peak memory in bytes, on a GPU, beside
     the plan's."""
     device, dtype = config.execution.device, config.numerics.dtype
-    with process_groups(config) as ranks:
+    with process_groups(config) as ranks, attention_of(config, ranks.device):
         candidates: dict[str, Callable[[], Tensor]] = {}
         if "package" in who:
             ours = PackageSteps(config, ranks.device, compiler)

@@ -7,16 +7,17 @@ the tokens and writing the record.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import sdpa_kernel
 
 from tst_study.config.schema import Config, Model, from_dict
 from tst_study.cost.parallel_layout import layout_of
-from tst_study.model.layers import compile_layers
+from tst_study.model.layers import ATTENTION, attention_backend, compile_layers
 from tst_study.model.model import build_model
 from tst_study.parallel.forward_backward import forward_backward, micro_batches
 from tst_study.parallel.gradient_buffers import GradientBuffers
@@ -85,6 +86,11 @@ class PackageSteps:
         size = self.config.execution.micro_batch or len(ids)
         batch = micro_batches(ids, labels, objective, valid_counts, size)
         return forward_backward(self.data_parallel, batch)
+
+
+def attention_of(config: Config, device: torch.device) -> AbstractContextManager[Any]:
+    """Attention by what `train` would choose, for as long as it lasts."""
+    return sdpa_kernel(ATTENTION[attention_backend(config, device)])
 
 
 def plain_step(config: Config, device: torch.device, compiler: Compiler | None = None) -> Step:

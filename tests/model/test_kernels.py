@@ -154,12 +154,12 @@ def test_a_group_without_rows_gets_no_gradient_whatever_a_gpus_kernel_leaves_the
     assert weights.grad[[0, 2, 3]].any(dim=(1, 2)).all()
 
 
-@pytest.mark.parametrize("wrong", [torch.nan, 0.0])
+@pytest.mark.parametrize("wrong", [torch.nan, 0.0, None])
 def test_attention_by_cudnn_gives_way_to_flash_where_its_gradients_are_wrong(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    wrong: float,
+    wrong: float | None,
 ) -> None:
     """Flash stands for cuDNN's, which is nowhere but on a GPU; and torch would choose that."""
     monkeypatch.setitem(layers.ATTENTION, "cudnn", SDPBackend.FLASH_ATTENTION)
@@ -169,6 +169,8 @@ def test_attention_by_cudnn_gives_way_to_flash_where_its_gradients_are_wrong(
     right = torch.autograd.grad
 
     def wrong_in_bfloat16(*inputs: Any) -> Any:
+        if wrong is None:
+            raise RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED")
         return [x * wrong if x.dtype == torch.bfloat16 else x for x in right(*inputs)]
 
     monkeypatch.setattr(torch.autograd, "grad", wrong_in_bfloat16)

@@ -84,9 +84,9 @@ def attention_backend(config: Config, device: torch.device) -> str:
 
 def attention_error(backend: str, query: Tensor, key: Tensor) -> float:
     """Relative error of attention and its gradients against the formula in float32; infinite for
-    NaN. query (1, heads, l, size) and key (1, groups, l, size): shapes and type of the inputs. Of
-    the two sequences that are tried, of at most 2,048 positions, the second has scores of -120,
-    from which NaN has come."""
+    NaN and where the backend fails. query (1, heads, l, size) and key (1, groups, l, size): shapes
+    and type of the inputs. Of the two sequences that are tried, of at most 2,048 positions, the
+    second has scores of -120, from which NaN has come."""
     generator = torch.Generator().manual_seed(0)
     length, size = min(2048, query.shape[2]), query.shape[3]
     inputs = [
@@ -97,10 +97,13 @@ def attention_error(backend: str, query: Tensor, key: Tensor) -> float:
     results = []
     for way, dtype in ((backend, query.dtype), ("math", torch.float32)):
         q, k, v = rounded = [x.to(query).to(dtype).requires_grad_() for x in inputs]
-        with sdpa_kernel(ATTENTION[way]):
-            grouped = query.shape[1] != key.shape[1]
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-            gradients = torch.autograd.grad(mixed, rounded, upstream.to(dtype))
+        grouped = query.shape[1] != key.shape[1]
+        try:
+            with sdpa_kernel(ATTENTION[way]):
+                mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+                gradients = torch.autograd.grad(mixed, rounded, upstream.to(dtype))
+        except RuntimeError:
+            return math.inf
         # The first feature makes those scores: its own gradients are sums that cancel.
         results.append([x.detach()[..., 1:].float() for x in (mixed, *gradients)])
     errors = [float((a - b).norm() / b.norm()) for a, b in zip(*results, strict=True)]
