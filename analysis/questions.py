@@ -12,7 +12,7 @@ import pandas as pd
 from tst_study.analysis import published
 from tst_study.analysis.answer import Answer
 from tst_study.analysis.fits.bag_size import bag_size_answer, grid_of_runs
-from tst_study.analysis.fits.law.answer import law_answer, law_on_runs
+from tst_study.analysis.fits.law.law_answer import law_answer, law_on_runs
 from tst_study.analysis.fits.mutual_information import mutual_information_answer
 from tst_study.analysis.fits.scaling.compute_multiplier import compute_answer
 from tst_study.analysis.fits.scaling.laws import chinchilla_answer
@@ -99,7 +99,7 @@ def _comparison(source: Tables, inputs: Inputs) -> Answer:
         {
             "Verdicts": summary.verdicts,
             "Arms": summary.arms,
-            "On the way": summary.on_the_way,
+            "On the way": summary.gains_over_training,
             "Equal loss": summary.equal_loss,
         },
         tuple(sweep.sentence() for sweep in summary.sweeps),

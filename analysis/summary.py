@@ -13,7 +13,7 @@ from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.verdict.comparison import Comparison, compare, refuse_copies
 from tst_study.analysis.verdict.learning_rate import Sweep, sweeps
 from tst_study.analysis.verdict.matched import EQUAL_LOSS, matched
-from tst_study.analysis.verdict.planned import arms, on_the_way, since
+from tst_study.analysis.verdict.planned import arms, gains_over_training, since
 from tst_study.analysis.verdict.question import Question, questions_of
 from tst_study.analysis.wording import bounds, left_out, number, verdict_lines
 from tst_study.text import printable
@@ -34,15 +34,15 @@ class Summary:
         return arms(self.comparison.eligible, self.questions)
 
     @functools.cached_property
-    def on_the_way(self) -> pd.DataFrame:
+    def gains_over_training(self) -> pd.DataFrame:
         """Gains of the planned questions at every evaluation (`planned.on_the_way`)."""
-        return on_the_way(self.comparison.eligible, self.tables.held_out, self.questions)
+        return gains_over_training(self.comparison.eligible, self.tables.held_out, self.questions)
 
     @functools.cached_property
     def verdicts(self) -> pd.DataFrame:
         """Those of the comparison, and `since` when each planned gain has its sign."""
         key = ["family", "question"]
-        found = {one: since(rows) for one, rows in self.on_the_way.groupby(key)}
+        found = {one: since(rows) for one, rows in self.gains_over_training.groupby(key)}
         rows = self.comparison.verdicts
         said = [found.get(one, "") for one in zip(*(rows[name] for name in key), strict=True)]
         return rows.assign(since=said)

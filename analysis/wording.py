@@ -17,7 +17,7 @@ def group_label(runs: pd.DataFrame) -> str:
     return f"{first['corpus']}, {first['steps']:,} steps"
 
 
-def told_apart(names: Sequence[str], *details: Sequence[str], by: str = ", ") -> list[str]:
+def disambiguate(names: Sequence[str], *details: Sequence[str], by: str = ", ") -> list[str]:
     """Each name with those of its details, in order, that tell it from others like it."""
     found = list(names)
     for more in details:
@@ -31,14 +31,14 @@ def told_apart(names: Sequence[str], *details: Sequence[str], by: str = ", ") ->
     return found
 
 
-def told_apart_by_set_up(
+def disambiguate_by_set_up(
     names: Sequence[str],
     rows: Sequence[Mapping[str, Any] | pd.Series],
     key: Literal["group", "family"] = "group",
 ) -> list[str]:
     """Each name with what tells its row from others like it: parameters, learning rate, held-out
     text and, where all of these agree, the key of its group or family."""
-    return told_apart(
+    return disambiguate(
         names,
         [f"{big(row['parameters'])} parameters" for row in rows],
         [f"learning rate {row['learning_rate']:g}" for row in rows],

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict import intervals
 from tst_study.analysis.verdict.intervals import Difference, moderated, paired_difference
 from tst_study.analysis.verdict.planned import arm_losses
-from tst_study.statistics import critical_t
 
 RECORD = Path(__file__).parent / "records" / "verdict_coverage.json"
 CAMPAIGN = Path(__file__).parents[1] / "docs" / "records" / "what-does-the-work"

@@ -347,7 +347,8 @@ def clean(
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
     """Delete what nothing needs any more: older checkpoints of finished runs, those of a study's
-    trunks that nothing forks from, code and scripts of jobs that ended. Never a run's record."""
+    shared prefix runs that nothing forks from, code and scripts of jobs that ended. Never a run's
+    record."""
     from tst_study.experiments.plan.planner import Planner
     from tst_study.experiments.state.clean import delete, not_needed
     from tst_study.experiments.studies.catalogue import STUDIES, folder_of, load

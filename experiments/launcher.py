@@ -13,16 +13,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, Protocol
 
+from tst_study import file_lock
 from tst_study.errors import UserError, one_of
 from tst_study.experiments.plan.layouts import Allocation, AllocationOf, Prices, check_layouts
 from tst_study.experiments.plan.planned_run import PlannedRun, is_over
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.study import Study
-from tst_study.record import lock as run_lock
 
 LAUNCHERS = {
-    "local": "tst_study.experiments.local.launcher:Local",
-    "slurm": "tst_study.experiments.slurm.launcher:Slurm",
+    "local": "tst_study.experiments.local.local_launcher:Local",
+    "slurm": "tst_study.experiments.slurm.slurm_launcher:Slurm",
 }
 
 _LOCK = ".submit.lock"
@@ -145,9 +145,9 @@ def submission_lock(root: Path) -> Iterator[int]:
     path = root / _LOCK
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        if not run_lock.take(descriptor, path, run_lock.EXCLUSIVE):
+        if not file_lock.take(descriptor, path, file_lock.EXCLUSIVE):
             print(f"{root}: another command submits or cleans it; waiting", file=sys.stderr)
-            run_lock.take(descriptor, path, run_lock.EXCLUSIVE, wait=True)
+            file_lock.take(descriptor, path, file_lock.EXCLUSIVE, wait=True)
         yield descriptor
     finally:
         os.close(descriptor)

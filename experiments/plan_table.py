@@ -37,7 +37,7 @@ class PlanTable:
 
     def lines(self, width: int = ENDLESS) -> list[str]:
         """For a screen of so many columns. Steps are written from–to where the run forks from a
-        trunk."""
+        shared prefix run."""
         cells = [["run", *NUMBERS, "state"]]
         for one in self.rows:
             first = f"{one['first_step']:,}–" if one["first_step"] else ""
@@ -105,10 +105,10 @@ def table(
         raise UserError(f"{study.folder}: no run of {study.name} has {pattern!r} in its name")
     text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}"]
     flops = total_flops(runs)
-    alone = total_flops([*planner.asked_for(), *(run for run in open_ if not run.trunk)])
+    alone = total_flops([*planner.asked_for(), *(run for run in open_ if not run.prefix)])
     text.append(f"{flops:.3g} FLOPs, {hours.said(runs)}")
     if flops < alone:
-        text[-1] += f"; shared trunks save {1 - flops / alone:.1%} of {alone:.3g}"
+        text[-1] += f"; shared shared prefix runs save {1 - flops / alone:.1%} of {alone:.3g}"
     text += hours.sources(runs)
     text += [*problems(runs, allocation), *planner.dead_ends()]
     text += detectable(planner.asked_for(), noise)
@@ -218,8 +218,8 @@ def detectable(runs: Sequence[PlannedRun], noise: float | None = None) -> list[s
     if not pairs:
         return []
     # These need scipy, which most plans do not.
+    from tst_study.analysis.statistics import smallest_detectable
     from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
-    from tst_study.statistics import smallest_detectable
 
     seeds = min(pairs.values())
     gain = smallest_detectable(seeds)

@@ -11,12 +11,12 @@ from enum import IntEnum
 from pathlib import Path
 from threading import Thread
 
+from tst_study import file_lock
 from tst_study.atomic_files import DiskAwayError, insist, written_atomically
 from tst_study.config.schema import Config, to_toml
 from tst_study.errors import OtherRankError, UserError, one_line
 from tst_study.process.host import leave
 from tst_study.process.rank_environment import prepare_for_gpus, rank_variables
-from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.record.writer import mark
 
@@ -102,10 +102,10 @@ def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.
     if rank:
         return Exit.OVER if run_record.is_over(folder) else _train(config, folder, speaks=False)
     try:
-        with run_lock.hold(folder, lock_seconds):
+        with file_lock.hold(folder, lock_seconds):
             # Another launcher may just have brought the run to its end.
             return Exit.OVER if run_record.is_over(folder) else _train(config, folder, speaks=True)
-    except run_lock.RunHeldError as error:
+    except file_lock.RunHeldError as error:
         print(error)
         return Exit.HELD
     except UserError as error:  # before it could train, such as for a disk without locks

@@ -12,7 +12,7 @@ from tst_study.analysis import published
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.comparison import SAME
-from tst_study.analysis.wording import span, told_apart_by_set_up
+from tst_study.analysis.wording import disambiguate_by_set_up, span
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.text import big
 
@@ -72,7 +72,7 @@ class Group:
         """Corpus and length, and what else tells it from other groups."""
         sizes = self.summary.tables.runs.drop_duplicates("group").set_index("group")["parameters"]
         rows = list(rows_of(self.summary.comparison.table.drop_duplicates(list(SAME))))
-        names = told_apart_by_set_up(
+        names = disambiguate_by_set_up(
             [f"{row['corpus']}, {row['steps']:,} steps" for row in rows],
             [{**row, "parameters": sizes[row["group"]]} for row in rows],
         )

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from tst_study.analysis.fits.law.answer import published_beside_law
 from tst_study.analysis.fits.law.held_out import predictions, splits
+from tst_study.analysis.fits.law.law_answer import published_beside_law
 from tst_study.analysis.fits.law.rows import published_rows
 from tst_study.analysis.fits.law.superposition_law import Law, published_law
 from tst_study.analysis.summary import Summary, summarise
@@ -214,7 +214,7 @@ def words_of(page: str) -> str:
 
 
 def test_superposition_is_behind_until_the_decay() -> None:
-    way = summary("campaign").on_the_way
+    way = summary("campaign").gains_over_training
     means = way[way["family"] == "primary"].set_index("share")["gain"]
     before = means[means.index < 0.7]
     assert (before < 0).all()
@@ -265,7 +265,7 @@ def test_what_depends_on_the_method_and_what_speaks_against_the_batch() -> None:
     assert set(rows["verdict"]) == {"no difference shown"}
     for row in rows.to_dict("records"):
         assert f"no difference shown: {row['low']:.3f} to {row['high']:.3f}" in FINDINGS
-    way = found.on_the_way
+    way = found.gains_over_training
     leads = way[way["arm"] == "baseline at its best batch"].set_index("share")["gain"]
     late = leads[(leads.index > 0.65) & (leads.index < 0.7) | (leads.index == 1)]
     assert said(r"its lead shrinks, from (\S+) to (\S+),", FINDINGS) == shown(*late)

@@ -32,7 +32,7 @@ TORCH_HALF = (
     "tst_study.batches",
     "tst_study.bookkeeping",
     "tst_study.evaluation.domains",
-    "tst_study.evaluation.evaluate",
+    "tst_study.held_out_loss",
     "tst_study.evaluation.run",
     "tst_study.evaluation.tasks",
     "tst_study.process.step_clock",

@@ -19,7 +19,7 @@ from tst_study.config.phase_plan import PhasePlan, is_annealed, learning_rate
 from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops
 from tst_study.data.held_out import HeldOut
-from tst_study.evaluation.evaluate import evaluate
+from tst_study.held_out_loss import evaluate
 from tst_study.model.experts import RoutingLog
 from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.optimizer import ModelOptimizer
@@ -85,7 +85,8 @@ class Bookkeeper:
         self.clock = StepClock(ranks.device, ranks.world_size, flops, self.config.numerics.dtype)
 
     def resume(self) -> int:
-        """Go on from the last checkpoint, or begin at the trunk's; returns the steps done."""
+        """Go on from the last checkpoint, or begin at the shared prefix run's; returns the steps
+        done."""
         config = self.config
         restored = self.checkpoints.load_last(self.model, self.optimizer)
         if restored is not None:
@@ -101,7 +102,8 @@ class Bookkeeper:
         return done or 0
 
     def _forked(self) -> dict[str, Any] | None:
-        """Restore the trunk's state and take over its rows; None where the run begins by itself."""
+        """Restore the shared prefix run's state and take over its rows; None where the run begins
+        by itself."""
         fork = fork_point(self.config, self.data)
         if fork is None:
             return None

@@ -248,13 +248,13 @@ def train(
 
 def train_here(config: Config, folder: Path, processes: int = 1) -> int:
     """Train a run, or go on with it, and say how it ended; the exit status. Raises `UserError`."""
+    from tst_study import file_lock
     from tst_study.process.rank_environment import (
         adopt_slurm_ranks,
         check_rank_variables,
         prepare_for_gpus,
         rank_variable,
     )
-    from tst_study.record import lock as run_lock
 
     prepare_for_gpus()
     if processes > 1 and "RANK" not in os.environ:  # else this is one of them
@@ -268,7 +268,7 @@ def train_here(config: Config, folder: Path, processes: int = 1) -> int:
             said = ", ".join([f"done before: {folder}", *_reached(folder)])
             print(f"{said}; delete the folder to train it anew, or --set seed=… for another seed")
         return 0
-    with run_lock.hold(folder) if first else nullcontext():
+    with file_lock.hold(folder) if first else nullcontext():
         from tst_study.train import train as train_run
 
         state = train_run(config, folder)
@@ -409,13 +409,13 @@ def export(
 @takes_options(EvaluationOptions)
 def evaluate(run: TrainedRunFolder, step: AfterStep = None, **options: Any) -> None:
     """Measure a trained run; what is found is added to its evals.jsonl."""
+    from tst_study import file_lock
     from tst_study.checkpoints.trained_run import open_run
-    from tst_study.record import lock as run_lock
 
     opened = open_run(run, step)
 
     from tst_study.evaluation.run import evaluate_run
 
-    with run_lock.hold(run):
+    with file_lock.hold(run):
         for line in evaluate_run(opened, EvaluationOptions(**options)):
             print(line)

@@ -85,7 +85,7 @@ def seconds_per_step(config: Config) -> float:
 
 def _costs(config: Config) -> list[str]:
     whole, last = plan_phases(config), config.schedule.last_step
-    # A trunk ends before its plan does.
+    # A shared prefix run ends before its plan does.
     plan = replace(whole, steps=last, superposed_steps=min(whole.superposed_steps, last))
     parameters = count_parameters(config.model)
     flops, superposed = count_flops(config), plan.raw_tokens(plan.superposed_steps)

@@ -18,17 +18,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tst_study.analysis import published
 from tst_study.analysis.advice.expected import expected, pair_deviation
 from tst_study.analysis.advice.planned_run import Gain, PlannedRun, own_arm, own_gain
-from tst_study.analysis.fits.law.answer import CHINCHILLA
 from tst_study.analysis.fits.law.held_out import nearest, observed_gains
+from tst_study.analysis.fits.law.law_answer import CHINCHILLA
 from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import published_law
+from tst_study.analysis.statistics import smallest_detectable
 from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
 from tst_study.analysis.wording import signed
 from tst_study.config.schema import load
 from tst_study.cost.compute import count_flops, count_parameters, gpu_hours
 from tst_study.cost.devices import DEVICES, device_named, published_mfu
 from tst_study.errors import one_of
-from tst_study.statistics import smallest_detectable
 from tst_study.text import big, duration, memory_size
 
 REPEATS, REPEATED_DATA = 15.387756, (1487.7, 0.3526596)

@@ -11,7 +11,7 @@ import pandas as pd
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.law.superposition_law import Law
 from tst_study.analysis.fits.solver.shared_errors import Spread
-from tst_study.statistics import critical_t
+from tst_study.analysis.statistics import critical_t
 
 ALWAYS = (6, 0.3)
 """The null for the choice of s and r: the paper's own setting at 270M, 600M and 3B."""

@@ -13,12 +13,12 @@ import pandas as pd
 
 from tst_study.analysis import published
 from tst_study.analysis.advice.expected import ALWAYS, beyond, expected
-from tst_study.analysis.fits.law.answer import published_beside_law, recommend
 from tst_study.analysis.fits.law.held_out import observed_gains
+from tst_study.analysis.fits.law.law_answer import published_beside_law, recommend
 from tst_study.analysis.fits.law.rows import TOKENS_PER_STEP, settings
 from tst_study.analysis.fits.law.superposition_law import published_law
+from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.statistics import critical_t
 from tst_study.text import big
 
 NEAR = math.log(1.25)
@@ -33,7 +33,7 @@ OWN_CORPUS = "books-bpe1024"
 
 
 @dataclass(frozen=True)
-class Setting:
+class Choice:
     bag_size: int
     step_ratio: float
     output_only: bool = False
@@ -120,14 +120,14 @@ class PlannedRun:
         return "extrapolated" if far <= FAR else "no evidence"
 
     @cached_property
-    def first(self) -> Setting:
+    def first(self) -> Choice:
         """The setting to advise where there is text enough."""
         if self.own:
-            return Setting(4, 0.25, output_only=OUTPUT_ONLY in self.own)
-        return Setting(*(MIXTURE if self.mixture else chosen()))
+            return Choice(4, 0.25, output_only=OUTPUT_ONLY in self.own)
+        return Choice(*(MIXTURE if self.mixture else chosen()))
 
     @cached_property
-    def setting(self) -> Setting:
+    def setting(self) -> Choice:
         """The setting to advise: the law's best that the text allows where `first` needs more of
         it, and output only where it allows none."""
         if self.text >= self.tokens * self.first.text:
@@ -135,9 +135,9 @@ class PlannedRun:
         rows = settings(self.size, self.tokens, np.arange(2.0, 17.0), np.arange(5, 51) / 100)
         fits = rows[1 + rows["step_ratio"] * (rows["bag_size"] - 1) <= self.text / self.tokens]
         if fits.empty:
-            return Setting(self.first.bag_size, self.first.step_ratio, output_only=True)
+            return Choice(self.first.bag_size, self.first.step_ratio, output_only=True)
         best = fits.iloc[int(published_law().of_rows(fits).argmax())]
-        return Setting(int(best["bag_size"]), float(best["step_ratio"]))
+        return Choice(int(best["bag_size"]), float(best["step_ratio"]))
 
     @property
     def _asked(self) -> tuple[int, float]:

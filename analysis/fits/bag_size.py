@@ -24,12 +24,12 @@ from scipy import stats
 from tst_study.analysis import published
 from tst_study.analysis.answer import Answer
 from tst_study.analysis.checks import Floats, needs_columns, numbers
+from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.tables.eligible import over_shared_seeds
 from tst_study.analysis.wording import number
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError, one_of
-from tst_study.statistics import critical_t
 
 Along = Literal["bag_size", "step_ratio"]
 LEAST_VALUES = 4

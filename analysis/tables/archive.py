@@ -36,7 +36,7 @@ from tst_study.atomic_files import disk_errors_named, written_atomically
 from tst_study.config.schema import from_dict, of_record
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError, first_line, first_problem
-from tst_study.record.lock import EXCLUSIVE, take
+from tst_study.file_lock import EXCLUSIVE, take
 from tst_study.record.reader import DataFacts, State
 from tst_study.text import is_file_name, short
 

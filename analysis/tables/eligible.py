@@ -42,7 +42,7 @@ def _unfit(run: dict[str, Any]) -> str | None:
     if run["exclusion"]:
         return f"excluded by hand: {run['exclusion']}"
     if run.get("role") == "trunk":
-        return "a trunk, from which other runs go on"
+        return "a shared prefix run, from which other runs go on"
     if run["state"] == "diverged":
         return f"diverged at step {run['step']:,} of {run['steps']:,}: {run['message']}".strip(": ")
     if run["state"] != "done":

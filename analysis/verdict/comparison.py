@@ -19,7 +19,7 @@ from tst_study.analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, exclu
 from tst_study.analysis.verdict.decide import Contrast, Estimate, block, decide
 from tst_study.analysis.verdict.planned import asked_contrasts
 from tst_study.analysis.verdict.question import Question
-from tst_study.analysis.wording import told_apart
+from tst_study.analysis.wording import disambiguate
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
@@ -226,7 +226,7 @@ def _settings(
         )
     )
     rows, cells = [row for row, _ in found], [cell for _, cell in found]
-    names = told_apart(
+    names = disambiguate(
         [cell.name for cell in cells],
         [f"learning rate {row['learning_rate']:g}" for row in rows],
         [f"held out: {row['eval_set']}" for row in rows],

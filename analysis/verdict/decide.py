@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from tst_study.analysis.statistics import critical_t, detectable
 from tst_study.analysis.verdict.intervals import (
     UNPAIRED,
     Difference,
@@ -24,7 +25,6 @@ from tst_study.analysis.verdict.intervals import (
 )
 from tst_study.analysis.verdict.question import DEFAULT_METHOD, Method, Question
 from tst_study.errors import UserError
-from tst_study.statistics import critical_t, detectable
 
 Verdict = Literal[
     "better",

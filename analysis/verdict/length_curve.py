@@ -18,9 +18,9 @@ import pandas as pd
 from scipy import optimize
 
 from tst_study.analysis.checks import Floats, positive
+from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.verdict.intervals import paired_difference
 from tst_study.errors import UserError
-from tst_study.statistics import critical_t
 
 Ratio = tuple[float, float | None, float | None]
 """Log of a ratio of lengths, and its 95% interval."""

@@ -76,7 +76,7 @@ def _arm_runs(kept: pd.DataFrame, questions: Sequence[Question]) -> list[tuple[s
     return list(every.values())
 
 
-def on_the_way(
+def gains_over_training(
     kept: pd.DataFrame, held_out: pd.DataFrame, questions: Sequence[Question]
 ) -> pd.DataFrame:
     """The gain of each question at every evaluation that both arms have after the switch, with its

@@ -47,9 +47,9 @@ def shown(console: Console, title: str, every: float = 10.0) -> Iterator[Callabl
 
 
 def _headline(queue: Queue) -> str:
-    # A trunk is no longer planned once its last branch has begun.
-    trunks = queue.over.keys() - {one.fingerprint for one in queue.decided}
-    total = max(len(queue.whole), len(queue.decided)) + len(trunks)
+    # A shared prefix run is no longer planned once its last branch has begun.
+    prefixes = queue.over.keys() - {one.fingerprint for one in queue.decided}
+    total = max(len(queue.whole), len(queue.decided)) + len(prefixes)
     parts = [f"{len(queue.over)} of {total} runs over", f"{len(queue.running)} running"]
     if queue.failed:
         parts.append(f"{len(queue.failed)} failed")

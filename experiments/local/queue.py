@@ -17,6 +17,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
+from tst_study import file_lock
 from tst_study.config.schema import Config
 from tst_study.experiments.launcher import RETRIES, Options, given_up
 from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state, state_and_damage
@@ -33,7 +34,6 @@ from tst_study.experiments.study import Study
 from tst_study.process.host import cores
 from tst_study.process.local_ranks import free_port
 from tst_study.process.stop_request import signals_handled
-from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.record.reader import FINAL_STATES
 from tst_study.record.writer import mark
@@ -61,7 +61,7 @@ class Queue:
 
     @property
     def waiting(self) -> list[PlannedRun]:
-        """Runs that wait for a free slot, for their trunk, or for another process."""
+        """Runs that wait for a free slot, for their shared prefix run, or for another process."""
         known = self.running.keys() | self.over.keys() | self.failed.keys()
         return [run for run in self.decided if run.fingerprint not in known]
 
@@ -142,7 +142,7 @@ def _start(
         return  # asked ten times a second: nobody's folder is read until there is room
     waiting = queue.waiting
     # Runs of another launcher, maybe of one that was killed and whose runs are about to end.
-    held = {one.fingerprint for one in waiting if run_lock.is_held(one.folder)}
+    held = {one.fingerprint for one in waiting if file_lock.is_held(one.folder)}
     for one in waiting:
         if len(children) + len(held) >= queue.slots:
             return
@@ -152,9 +152,12 @@ def _start(
             queue.over[one.fingerprint] = one
         elif cancel_mark(one.folder).exists():
             queue.failed[one.fingerprint] = (one, "cancelled")
-        elif one.trunk and state(one.trunk) != "done":
-            if one.trunk.fingerprint in queue.failed:
-                queue.failed[one.fingerprint] = (one, f"its trunk {one.trunk.run_id} failed")
+        elif one.prefix and state(one.prefix) != "done":
+            if one.prefix.fingerprint in queue.failed:
+                queue.failed[one.fingerprint] = (
+                    one,
+                    f"its shared prefix run {one.prefix.run_id} failed",
+                )
         else:
             queue.begun_at[one.fingerprint] = _checkpoint(one)
             queue.running[one.fingerprint] = one

@@ -24,9 +24,9 @@ class PlannedRun:
     """The config that will be trained; that of a branch names the checkpoint that it forks from."""
     fingerprint: str
     folder: Path
-    trunk: PlannedRun | None = None
+    prefix: PlannedRun | None = None
     branch: str = ""
-    """The name of the longest run that forks from this one, if this is a trunk."""
+    """The name of the longest run that forks from this one, if this is a shared prefix run."""
     recorded: tuple[str, float] | None = None
     """State and final held-out loss in the study's archive, for a run that is over there."""
 
@@ -36,7 +36,8 @@ class PlannedRun:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names by which a profile finds resources: a trunk needs what its branches need."""
+        """The names by which a profile finds resources: a shared prefix run needs what its branches
+        need."""
         return (self.config.name, self.branch) if self.branch else (self.config.name,)
 
     @property
@@ -98,7 +99,8 @@ def matches(run_id: str, pattern: str) -> bool:
 
 
 def total_flops(runs: Iterable[PlannedRun]) -> int:
-    """FLOPs of the steps that these runs train themselves, without those of their trunks."""
+    """FLOPs of the steps that these runs train themselves, without those of their shared prefix
+    runs."""
     from tst_study.cost.compute import count_flops
 
     return sum(count_flops(run.config).per_step * (run.steps - run.first_step) for run in runs)

@@ -1,9 +1,10 @@
-"""From a study to runs with an identity, a folder, a state and, where they share one, a trunk.
+"""From a study to runs with an identity, a folder, a state and, where they share one, a shared
+prefix run.
 
-What several runs have in common is trained once: trunks, and the branches that fork from them.
-Which steps two runs share follows from their identities alone (`identity`). A trunk
-ends where its second longest branch parts from it: what one run alone needs, it trains itself.
-"""
+What several runs have in common is trained once: shared prefix runs, and the branches that fork
+from them. Which steps two runs share follows from their identities alone (`identity`). A shared
+prefix run ends where its second longest branch parts from it: what one run alone needs, it trains
+itself."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -39,13 +40,13 @@ class Planner:
 
     def decided(self) -> list[PlannedRun]:
         """List every run that the results so far decide, each once, most urgent first. A shared
-        prefix run (a "trunk") stands before its branches."""
-        return self._with_trunks(self._plan(self))
+        prefix run (a "shared prefix run") stands before its branches."""
+        return self._with_prefixes(self._plan(self))
 
     def whole(self) -> list[PlannedRun]:
         """The study to its end, had every undecided choice fallen on its first candidate: as many
         runs of the same cost as there will be, some perhaps of another learning rate."""
-        return self._with_trunks(self._plan(_Pretended(self)))
+        return self._with_prefixes(self._plan(_Pretended(self)))
 
     def asked_for(self) -> list[PlannedRun]:
         """List the study's own runs, without shared prefix runs, as if each were trained alone."""
@@ -118,8 +119,8 @@ class Planner:
             runs.setdefault(run.fingerprint, run)
         return list(runs.values())
 
-    def _with_trunks(self, runs: list[PlannedRun]) -> list[PlannedRun]:
-        return with_trunks(runs, self) if self.study.share else runs
+    def _with_prefixes(self, runs: list[PlannedRun]) -> list[PlannedRun]:
+        return with_prefixes(runs, self) if self.study.share else runs
 
 
 @dataclass(frozen=True)
@@ -135,72 +136,73 @@ class _Pretended:
 
 
 @dataclass(frozen=True)
-class Trunk:
+class Prefix:
     run: PlannedRun
     branches: dict[str, int]
     """Fork step of each branch, by fingerprint."""
 
 
-def trunks_of(runs: Sequence[PlannedRun], planner: Planner) -> list[Trunk]:
-    """Every trunk that the runs allow, whatever has been trained already: the same study always
-    has the same trunks."""
+def prefixes_of(runs: Sequence[PlannedRun], planner: Planner) -> list[Prefix]:
+    """Every shared prefix run that the runs allow, whatever has been trained already: the same
+    study always has the same shared prefix runs."""
     groups: dict[str, list[PlannedRun]] = defaultdict(list)
     for run in runs:
         if shared_until(run.config) and run.config.schedule.stop_after is None:
             form = prefix_form(run.config, planner.data(run.config))
             groups[digest(form)].append(run)
-    return [_trunk(group, planner) for group in groups.values() if len(group) > 1]
+    return [_prefix_run(group, planner) for group in groups.values() if len(group) > 1]
 
 
-def with_trunks(runs: Sequence[PlannedRun], planner: Planner) -> list[PlannedRun]:
-    """The runs, in their order, with trunks before their first branch.
+def with_prefixes(runs: Sequence[PlannedRun], planner: Planner) -> list[PlannedRun]:
+    """The runs, in their order, with shared prefix runs before their first branch.
 
-    A run that has begun already continues alone; a trunk is left out where nothing is left to fork
-    from it, or one run only that would have to wait for it.
-    """
+    A run that has begun already continues alone; a shared prefix run is left out where nothing is
+    left to fork from it, or one run only that would have to wait for it."""
     by_fingerprint = {run.fingerprint: run for run in runs}
-    trunk_of: dict[str, tuple[Trunk, int]] = {}
-    for trunk in trunks_of(runs, planner):
-        there, kept = state(trunk.run), _kept_steps(trunk)
+    prefix_of: dict[str, tuple[Prefix, int]] = {}
+    for prefix in prefixes_of(runs, planner):
+        there, kept = state(prefix.run), _kept_steps(prefix)
         open_ = {
-            fingerprint: (trunk, step)
-            for fingerprint, step in trunk.branches.items()
+            fingerprint: (prefix, step)
+            for fingerprint, step in prefix.branches.items()
             if step in kept and not is_over(run := by_fingerprint[fingerprint])
             if not checkpoint_steps(run.folder)
         }
-        # Nothing forks from a trunk that diverged: each branch says by itself that it does.
+        # Nothing forks from a shared prefix run that diverged: each branch says by itself that it
+        # does.
         if there != "diverged" and (len(open_) > 1 or (open_ and there != "waiting")):
-            trunk_of |= open_
+            prefix_of |= open_
     planned: dict[str, PlannedRun] = {}
     for run in runs:
-        if run.fingerprint in trunk_of:
-            trunk, step = trunk_of[run.fingerprint]
-            planned.setdefault(trunk.run.fingerprint, trunk.run)
-            fork = ForkPoint(folder=str(trunk.run.folder), step=step)
-            run = replace(run, config=run.config.executed(fork_from=fork), trunk=trunk.run)
+        if run.fingerprint in prefix_of:
+            prefix, step = prefix_of[run.fingerprint]
+            planned.setdefault(prefix.run.fingerprint, prefix.run)
+            fork = ForkPoint(folder=str(prefix.run.folder), step=step)
+            run = replace(run, config=run.config.executed(fork_from=fork), prefix=prefix.run)
         planned[run.fingerprint] = run
     return list(planned.values())
 
 
-def _kept_steps(trunk: Trunk) -> set[int]:
-    """Steps at which the trunk has, or will have, a checkpoint. A trunk that was handed to a
-    launcher keeps the steps asked for then; in a record or a cleaned folder they may be gone."""
-    there, asked = set(checkpoint_steps(trunk.run.folder)), config_path(trunk.run.folder)
-    if state(trunk.run) == "done":
+def _kept_steps(prefix: Prefix) -> set[int]:
+    """Steps at which the shared prefix run has, or will have, a checkpoint. A shared prefix run
+    that was handed to a launcher keeps the steps asked for then; in a record or a cleaned folder
+    they may be gone."""
+    there, asked = set(checkpoint_steps(prefix.run.folder)), config_path(prefix.run.folder)
+    if state(prefix.run) == "done":
         return there
     if not asked.exists():
-        return there | set(trunk.branches.values())
+        return there | set(prefix.branches.values())
     to_come = load(asked).execution.keep_steps
     return there | {step for step in to_come if step > max(there, default=0)}
 
 
-def _trunk(group: list[PlannedRun], planner: Planner) -> Trunk:
+def _prefix_run(group: list[PlannedRun], planner: Planner) -> Prefix:
     longest, second = sorted((shared_until(run.config) for run in group), reverse=True)[:2]
     forks = {run.fingerprint: min(shared_until(run.config), second) for run in group}
     template = next(run.config for run in group if shared_until(run.config) == longest)
     evaluations = [run.config.execution.evaluate_every for run in group]
     schedule = template.schedule.model_copy(update={"stop_after": second})
-    method = SuperpositionSetting.from_config(to_dict(template)).trunk_name
+    method = SuperpositionSetting.from_config(to_dict(template)).prefix_name
     labels = {"name": f"trunk-{method}-{second}steps-seed{template.seed}", "role": "trunk"}
     config = template.model_copy(update={**labels, "schedule": schedule}).executed(
         keep_steps=tuple(sorted(set(forks.values()))),
@@ -208,4 +210,4 @@ def _trunk(group: list[PlannedRun], planner: Planner) -> Trunk:
         log_every=gcd(*(run.config.execution.log_every for run in group)),
         evaluate_every=gcd(*(every for every in evaluations if every)) or None,
     )
-    return Trunk(replace(planner.planned(config), branch=template.name), forks)
+    return Prefix(replace(planner.planned(config), branch=template.name), forks)

@@ -26,7 +26,7 @@ TAKEN = {
     "chdir": "is where the study was submitted; submit from the folder that you mean",
     "cpus_per_task": "goes with the ranks; say cpus_per_task in [resources] or [small]",
     "comment": "is the mark by which the study's jobs are known; say wckey or account",
-    "dependency": "is how branches wait for their trunk; to start later, say begin",
+    "dependency": "is how branches wait for their prefix run; to start later, say begin",
     "error": "goes with the output; read it by tst-study logs",
     "exclude": "is extended by nodes that fail; say exclude at the top of the profile",
     "job_name": "keeps equal submissions apart; it begins with the study's folder: say --runs",

@@ -2,9 +2,9 @@
 
 The run's status is trusted first, then its lock, then the queue. Runs that are over are skipped,
 and runs that are queued or training are left alone. The others are submitted in arrays: one for
-each kind of resources and each trunk to wait for, no longer than the cluster allows. A small job
-waits for all of them; it collects the study, or submits the runs that depend on their results.
-"""
+each kind of resources and each shared prefix run to wait for, no longer than the cluster allows. A
+small job waits for all of them; it collects the study, or submits the runs that depend on their
+results."""
 
 import time
 from collections import defaultdict
@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tst_study import file_lock
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, submission_lock
 from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state, state_and_damage
@@ -26,7 +27,6 @@ from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.slurm.submission import COLLECT, REST, SMALL, known_jobs
 from tst_study.experiments.studies.catalogue import STUDIES
 from tst_study.experiments.study import Study
-from tst_study.record import lock as run_lock
 from tst_study.record.reader import FINAL_STATES
 
 SECOND_LOOK = 2.0
@@ -52,7 +52,7 @@ class Submitted:
     new: list[PlannedRun] = field(default_factory=list)
     left: list[PlannedRun] = field(default_factory=list)
     """Runs that are not queued: Slurm refused them or an array before them, or no job trains their
-    trunk."""
+    shared prefix run."""
     jobs: dict[str, str] = field(default_factory=dict)
     """Descriptions of the new arrays, by job id."""
     follow_ups: dict[str, str] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Submitted:
         if self.left:
             text.append(
                 f"{len(self.left)} not submitted: submit again when Slurm takes more, or their "
-                "trunk is done"
+                "shared prefix run is done"
             )
         if self.undecided:
             rest = self.follow_ups.get(REST)
@@ -88,7 +88,8 @@ class Submitted:
         return [*text, "", self.first_script] if self.dry else text
 
     def hand_over(self, runs: Sequence[PlannedRun]) -> None:
-        """Submit runs. Those that wait for no trunk come first: branches need their trunk's job."""
+        """Submit runs. Those that wait for no shared prefix run come first: branches need their
+        shared prefix run's job."""
         if not runs:
             return
         most = int(setting("MaxArraySize") or DEFAULT_MAX_ARRAY)
@@ -102,11 +103,11 @@ class Submitted:
         for waits in (False, True):
             groups: dict[tuple[Resources, str], list[PlannedRun]] = defaultdict(list)
             for run in runs:
-                if bool(run.trunk) != waits:
+                if bool(run.prefix) != waits:
                     continue
-                trunk = run.trunk if run.trunk and state(run.trunk) != "done" else None
-                job = self.known.get(trunk.run_id) if trunk else None
-                if self.refused or (trunk and not (job and job.is_active)):
+                prefix = run.prefix if run.prefix and state(run.prefix) != "done" else None
+                job = self.known.get(prefix.run_id) if prefix else None
+                if self.refused or (prefix and not (job and job.is_active)):
                     self.left.append(run)
                     continue
                 dependency = f"afterok:{job.id}" if job else ""
@@ -222,7 +223,7 @@ def submit_to_slurm(
                 result.damaged.append(f"{run.run_id}: {damage}")
             # A cancelled run may take a while to end; it is submitted again all the same.
             elif not cancel_mark(run.folder).exists() and (
-                (job is not None and job.is_active) or run_lock.is_held(run.folder)
+                (job is not None and job.is_active) or file_lock.is_held(run.folder)
             ):
                 result.adopted.append(run)
             elif not (options.only_new and job):

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tst_study import file_lock
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.config import schema as config
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import UnreachableError, launchers, submission_lock
-from tst_study.experiments.plan.planner import Planner, trunks_of
+from tst_study.experiments.plan.planner import Planner, prefixes_of
 from tst_study.experiments.state.status import check_is_one_study, folders_below, say_once
-from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 
 
@@ -29,12 +29,12 @@ class NotNeeded:
 
 
 def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
-    """Older checkpoints of runs that are over, checkpoints of trunks from which nothing forks any
-    more, and folders of jobs that have ended. Raises `UserError` for a folder that is no study.
+    """Older checkpoints of runs that are over, checkpoints of shared prefix runs from which nothing
+    forks any more, and folders of jobs that have ended. Raises `UserError` for a folder that is no
+    study.
 
-    `planner`: that of the study. Without it trunks are kept, because a branch that has not started
-    has left no trace in the folder.
-    """
+    `planner`: that of the study. Without it shared prefix runs are kept, because a branch that has
+    not started has left no trace in the folder."""
     check_is_one_study(root)
     found = [*_checkpoints(root, planner)]
     for one in launchers():
@@ -84,13 +84,15 @@ def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, st
     }
     given_up = set()
     if planner:
-        # A trunk that is not planned may belong to another scale, whose branches are not known.
-        trunks = {one.run.run_id for one in trunks_of(planner.asked_for(), planner)}
+        # A shared prefix run that is not planned may belong to another scale, whose branches are
+        # not known.
+        prefixes = {one.run.run_id for one in prefixes_of(planner.asked_for(), planner)}
         planned = (*planner.decided(), *planner.whole())
-        given_up = trunks - {run.trunk.run_id for run in planned if run.trunk}
-    # Only of this study: in a folder full of studies nobody knows which trunks are needed.
+        given_up = prefixes - {run.prefix.run_id for run in planned if run.prefix}
+    # Only of this study: in a folder full of studies nobody knows which shared prefix runs are
+    # needed.
     for folder in sorted(path.parent for path in root.glob("*/run.json")):
-        if not _is_over(folder) or run_lock.is_held(folder) or folder.name in needed:
+        if not _is_over(folder) or file_lock.is_held(folder) or folder.name in needed:
             continue
         header, steps = run_record.read_header(folder), checkpoint_steps(folder)
         if header["role"] != "trunk":
@@ -100,5 +102,5 @@ def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, st
                 (checkpoint_place(folder, step), why) for step in steps[:-1] if step not in kept
             )
         elif folder.name in given_up:
-            why = "nothing forks from this trunk any more"
+            why = "nothing forks from this prefix run any more"
             yield from ((checkpoint_place(folder, step), why) for step in steps)

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tst_study import file_lock
 from tst_study.checkpoints.places import checkpoint_place
 from tst_study.config import schema as config
 from tst_study.errors import UserError
@@ -23,7 +24,6 @@ from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import cancel_mark, config_path
 from tst_study.experiments.studies.catalogue import on_device
 from tst_study.experiments.study import Study
-from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.text import duration
 
@@ -39,9 +39,9 @@ class StatusRow:
     run_id: str
     state: str
     """A state of the run record, or one of these: `waiting`, before there is a record; `cancelled`,
-    until it is submitted again; `blocked` by a trunk that will not finish by itself; `interrupted`,
-    if the record says `running` but no process trains it; `damaged`, if the record is unreadable.
-    """
+    until it is submitted again; `blocked` by a shared prefix run that will not finish by itself;
+    `interrupted`, if the record says `running` but no process trains it; `damaged`, if the record
+    is unreadable. """
     step: int
     steps: int
     phase: str
@@ -91,7 +91,7 @@ def _state(status: run_record.Status | None, folder: Path, job: Job | None) -> t
     remark, queued = (job.remark, job.state) if job else ("", "")
     if state in run_record.FINAL_STATES:
         return state, message
-    if run_lock.is_held(folder) or queued == state == "running":
+    if file_lock.is_held(folder) or queued == state == "running":
         said = remark if queued == "running" and remark else message
         return "running", said if state == "running" else "starting"
     if job is not None and job.is_active:
@@ -160,24 +160,25 @@ def _rows(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
     states = {one.run_id: one.state for one in rows}
 
     def told(one: StatusRow, folder: Path) -> StatusRow:
-        """Mark a run that waits for a trunk as blocked, if the trunk has stopped."""
+        """Mark a run that waits for a shared prefix run as blocked, if the shared prefix run has
+        stopped."""
         if one.state not in ("waiting", "cancelled"):
             return one
-        trunk = _trunk_of(folder, runs.get(folder))
-        state = states.get(trunk, "done")
+        prefix = _prefix_of(folder, runs.get(folder))
+        state = states.get(prefix, "done")
         if state in STOPPED:
-            return replace(one, state="blocked", message=f"its trunk {trunk}: {state}")
+            return replace(one, state="blocked", message=f"its shared prefix run {prefix}: {state}")
         if one.state == "waiting" and state not in run_record.FINAL_STATES and not one.message:
-            return replace(one, message=f"for its trunk {trunk}: {state}")
+            return replace(one, message=f"for its shared prefix run {prefix}: {state}")
         return one
 
     return [told(one, folder) for one, folder in zip(rows, folders, strict=True)]
 
 
-def _trunk_of(folder: Path, run: PlannedRun | None) -> str:
-    """The id of the run's trunk, from its plan or its config; empty if it has none."""
+def _prefix_of(folder: Path, run: PlannedRun | None) -> str:
+    """The id of the run's shared prefix run, from its plan or its config; empty if it has none."""
     if run is not None:
-        return run.trunk.run_id if run.trunk else ""
+        return run.prefix.run_id if run.prefix else ""
     try:
         fork = config.load(config_path(folder)).execution.fork_from
     except UserError:
@@ -224,15 +225,15 @@ def of_folder(root: Path, device: str | None = None) -> Study:
 
 def stopped(study: Study, pattern: str) -> Callable[[PlannedRun], bool]:
     """A function that tells whether to retry a run: one that matches and failed or was stopped, a
-    branch of such a trunk, or the trunk of such a branch."""
+    branch of such a shared prefix run, or the shared prefix run of such a branch."""
     rows = matching(rows_of(study), pattern, study.folder)
     chosen = {one.run_id for one in rows if one.state in STOPPED}
     planned = Planner(study).decided()
-    trunks = {run.trunk.run_id for run in planned if run.trunk and run.run_id in chosen}
+    prefixes = {run.prefix.run_id for run in planned if run.prefix and run.run_id in chosen}
 
     def wanted(run: PlannedRun) -> bool:
-        branches = run.trunk is not None and run.trunk.run_id in chosen
-        return run.run_id in chosen | trunks or branches
+        branches = run.prefix is not None and run.prefix.run_id in chosen
+        return run.run_id in chosen | prefixes or branches
 
     return wanted
 

@@ -1,8 +1,7 @@
 """The campaign's grids, question by question, as `docs/research/plan-of-runs.md` has them.
 
-All stand in one study, so that they share baselines and trunks; a run's name begins with the grid
-that asked for it first.
-"""
+All stand in one study, so that they share baselines and shared prefix runs; a run's name begins
+with the grid that asked for it first."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -89,7 +89,7 @@ def _weightings(scale: Scale) -> list[Part]:
 
 
 def _at_the_switch(setting: Setting, scale: Scale, **change: object) -> list[Part]:
-    """Both arms share their trunk."""
+    """Both arms share their shared prefix run."""
     arms = (scale.main, scale.main.model_copy(update=change))
     return [against_baseline(setting, arms, scale.seeds)]
 
@@ -167,7 +167,7 @@ def _seed_noise(scale: Scale) -> list[Part]:
 STUDIES = {
     "bag-grid": Declared(
         "Bag size and step ratio",
-        "Which s and r are best at one size and length; all r of one s share a trunk.",
+        "Which s and r are best at one size and length; all r of one s share a prefix run.",
         _bag_grid,
     ),
     "power-law": Declared(
@@ -197,7 +197,7 @@ STUDIES = {
     ),
     "reinitialise": Declared(
         "Embedding and head re-initialised at the switch",
-        "Whether the gain survives the loss of the embeddings; both arms share their trunk.",
+        "Whether the gain survives the loss of the embeddings; both arms share their prefix run.",
         _reinitialise,
     ),
     "optimizer-at-switch": Declared(

@@ -158,7 +158,7 @@ def against_baseline(
 def grid(
     bag_sizes: Sequence[int], step_ratios: Sequence[float], **more: object
 ) -> list[SuperposedPhase]:
-    """Every s with every r; all r of one s stand together, as they share a trunk."""
+    """Every s with every r; all r of one s stand together, as they share a shared prefix run."""
     return [
         SuperposedPhase.model_validate({"bag_size": s, "step_ratio": r, **more})
         for s in bag_sizes

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from tst_study.analysis import published
 from tst_study.analysis.fits.scaling.compute_multiplier import compute_multiplier, multipliers_of
+from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH
@@ -23,7 +24,6 @@ from tst_study.paper_figures.item import Finding
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import BASELINE, INK, MUTED, PAGE, Look, arm_mark, new_figure
-from tst_study.statistics import critical_t
 
 TABLES = (4, 5)
 """Tables of one model at two lengths: 270M at 20,000 and 100,000 steps."""

@@ -15,7 +15,7 @@ from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.tables.eligible import over_shared_seeds
 from tst_study.analysis.verdict.learning_rate import swept
-from tst_study.analysis.wording import group_label, number, told_apart
+from tst_study.analysis.wording import disambiguate, group_label, number
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
@@ -69,7 +69,7 @@ def learning_rate_sweep(sources: Sources) -> Picture | list[Item]:
 def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Return means by rate, in order of the groups' names, and the run folders behind them."""
     found = swept(summary.tables.runs, summary.comparison.eligible)
-    panels = told_apart(
+    panels = disambiguate(
         [group_label(members) for members in found],
         [f"{big(members['parameters'].iloc[0])} parameters" for members in found],
         [f"held out: {members['eval_set'].iloc[0]}" for members in found],

@@ -6,7 +6,7 @@ import pandas as pd
 from tst_study.analysis import published
 from tst_study.analysis.published import TASKS
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import number, told_apart
+from tst_study.analysis.wording import disambiguate, number
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.groups import is_at_scale
@@ -54,7 +54,7 @@ def _measured(runs: pd.DataFrame, used: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds, in percent."""
     known = used.merge(runs, on="folder")
     known["method"] = [SuperpositionSetting.of_row(row).label for row in rows_of(known)]
-    known["model"] = told_apart(
+    known["model"] = disambiguate(
         list(known["parameters"].map(big) + ", " + known["corpus"]),
         list(known["learning_rate"].map("learning rate {:g}".format)),
     )

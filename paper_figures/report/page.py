@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from tst_study.paper_figures.item import Item
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.report import sections
-from tst_study.paper_figures.report.answer import lead, limits
+from tst_study.paper_figures.report.page_answer import lead, limits
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import COLUMN, PALETTE
 from tst_study.paper_figures.table import Grid, Table

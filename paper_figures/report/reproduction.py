@@ -45,9 +45,9 @@ def grids(items: Sequence[Item]) -> tuple[Grid, Grid]:
 def markdown(sources: Sources, items: Sequence[Item]) -> str:
     done, open_ = grids(items)
     studies = ", ".join(f"`{name}`" for name in sorted(set(sources.runs["study"]))) or "none"
-    trunks = int((sources.runs["role"] == "trunk").sum())
-    counted = number(len(sources.runs) - trunks, "run")
-    counted += f" and {number(trunks, 'trunk')} that they share" if trunks else ""
+    prefixes = int((sources.runs["role"] == "trunk").sum())
+    counted = number(len(sources.runs) - prefixes, "run")
+    counted += f" and {number(prefixes, 'prefix')} that they share" if prefixes else ""
     parts = [
         "# Reproduction, figure by figure\n",
         f"{READING}\n",

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from tst_study.analysis.fits.scaling.repetition import PUBLISHED, Repetition, fit_repetition
+from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import number
 from tst_study.errors import UserError
@@ -17,7 +18,6 @@ from tst_study.paper_figures.item import Item
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import COLUMN, INK, MUTED, Look, Mark, marks_of, new_figure
-from tst_study.statistics import critical_t
 from tst_study.text import big
 
 SAME = ["parameters", "learning_rate", "sequences", "sequence_length", "eval_set"]

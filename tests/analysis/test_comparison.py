@@ -12,12 +12,12 @@ from scipy import stats
 
 from tests.analysis.made_runs import config, write_run
 from tst_study.analysis.fits.law.rows import rows_of_runs
+from tst_study.analysis.statistics import detectable, smallest_detectable
 from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import Comparison, compare
 from tst_study.analysis.verdict.decide import paired
 from tst_study.errors import UserError
-from tst_study.statistics import detectable, smallest_detectable
 
 TST: dict[str, Any] = {"bag_size": 4, "step_ratio": 0.2}
 

@@ -11,8 +11,8 @@ from scipy import optimize
 
 from tests.analysis.made_runs import imported
 from tst_study import analysis
-from tst_study.analysis.fits.law.answer import recommend
 from tst_study.analysis.fits.law.held_out import held_out, predictions, splits
+from tst_study.analysis.fits.law.law_answer import recommend
 from tst_study.analysis.fits.law.rows import effective_targets, published_rows
 from tst_study.analysis.fits.law.superposition_law import LINEAR, Law, fit_law, gain, published_law
 from tst_study.analysis.fits.solver.solve import NotConvergedError
@@ -41,10 +41,10 @@ def made(law: Law, noise: float, seed: int = 0, **kept: list[float]) -> pd.DataF
             error = noise * random.standard_normal() + 0.5 * noise * random.standard_normal()
             rows.append((params, tokens, 1, 0.0, level + error))
             for s in kept.get("bags", [2, 4, 8, 16]):
-                trunk = 0.5 * noise * random.standard_normal()
+                prefix = 0.5 * noise * random.standard_normal()
                 for r in (0.1, 0.2, 0.3, 0.5, 0.7):
                     rows.append((params, tokens, s, r, level - at(law, params, tokens, s, r)))
-                    rows[-1] = (*rows[-1][:4], rows[-1][4] + trunk + noise * random.normal())
+                    rows[-1] = (*rows[-1][:4], rows[-1][4] + prefix + noise * random.normal())
     return pd.DataFrame(rows, columns=["params", "tokens", "bag_size", "step_ratio", "loss"])
 
 
@@ -125,7 +125,8 @@ def test_the_question_fits_judges_and_recommends_and_refuses_outside(
 
 @pytest.mark.slow
 def test_intervals_of_gain_and_advice_hold_a_known_truth(law: Law) -> None:
-    """200 grids with seeds' and trunks' noise: a gain in 93–97% of them, within the binomial."""
+    """200 grids with seeds' and shared prefix runs' noise: a gain in 93–97% of them, within the
+    binomial."""
     asked = pd.DataFrame({"params": [3e8], "tokens": [8e10], "bag_size": [6.0], "targets": [6.0]})
     asked = asked.assign(step_ratio=0.3)
     truth = recommend(law, 3e8, 8e10)

@@ -121,7 +121,7 @@ def test_arms_say_what_they_cost_and_gains_when_they_appeared(runs: Path) -> Non
     assert list(summary.arms["arm"]) == ["baseline", "s = 2", "s = 4"]
     assert list(summary.arms["raw_tokens"] / summary.arms["raw_tokens"][0]) == [1, 1.2, 1.6]
     assert summary.arms["flops"].nunique() == 1
-    way = summary.on_the_way.groupby("question")["gain"].agg(list)["s = 4"]
+    way = summary.gains_over_training.groupby("question")["gain"].agg(list)["s = 4"]
     assert way == pytest.approx([0.03 - 0.1, 0.03], abs=0.005)
     said = [line.split("  ") for line in summary.lines() if line.startswith("     s =")]
     wrong, right = ([part.strip() for part in line if part.strip()] for line in said[:2])

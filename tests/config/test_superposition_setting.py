@@ -75,8 +75,8 @@ def test_an_ablation_has_its_own_label_name_and_role(key: str) -> None:
     assert one.order > setting().order
     (departure,) = [known for known, _ in one.ablations]
     assert one.is_plain_but(departure.column)
-    shares_trunk = one.trunk_name == setting().trunk_name
-    assert shares_trunk == departure.at_switch
+    shares_prefix = one.prefix_name == setting().prefix_name
+    assert shares_prefix == departure.at_switch
 
 
 def test_columns_and_setting_say_the_same() -> None:

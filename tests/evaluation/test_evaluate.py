@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 
 from tests.tiny_runs import MIXTURE, built, randomize_norms, run, tiny
+from tst_study import held_out_loss
 from tst_study.config.schema import Config
 from tst_study.data.held_out import HeldOut
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.data.run_data import fingerprints_and_held_out
-from tst_study.evaluation import evaluate as evaluation
-from tst_study.evaluation.evaluate import evaluate, sequences_at_once
+from tst_study.held_out_loss import evaluate, sequences_at_once
 from tst_study.model.model import SuperposedGPT
 from tst_study.record.log import Progress
 from tst_study.superposition.steps import NEXT_TOKEN
@@ -45,7 +45,7 @@ def test_it_is_the_mean_of_a_plain_loop_with_its_standard_error(
     words: Path, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...]
 ) -> None:
     """However many sequences run at once."""
-    monkeypatch.setattr(evaluation, "POSITIONS_AT_ONCE", 1)
+    monkeypatch.setattr(held_out_loss, "POSITIONS_AT_ONCE", 1)
     config = tiny(words, *SETTINGS, *overrides)
     held_out = held_out_of(config)
     with built(config) as (model, ranks):
@@ -102,7 +102,7 @@ def test_by_default_a_large_text_is_evaluated_in_part(tmp_path: Path) -> None:
 
 
 def test_it_says_how_far_it_is(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "POSITIONS_AT_ONCE", 1)
+    monkeypatch.setattr(held_out_loss, "POSITIONS_AT_ONCE", 1)
     config, seen = tiny(words, *SETTINGS), list[int]()
     with built(config) as (model, ranks):
         evaluate(model, held_out_of(config), ranks, 20, seen.append)

@@ -24,13 +24,14 @@ from tests.experiments.fake_training import at, config, launches, study_of
 from tests.experiments.test_studies import NoResults
 from tests.record.test_record import DATA
 from tests.slurm.test_launching import wait_until
+from tst_study import file_lock
 from tst_study.config.schema import Config, to_toml
 from tst_study.config.schema import load as load_config
 from tst_study.data import run_data
 from tst_study.errors import OtherRankError, UserError
 from tst_study.experiments import cli
 from tst_study.experiments.launcher import RETRIES, Options
-from tst_study.experiments.local import launcher as launcher_local
+from tst_study.experiments.local import local_launcher as launcher_local
 from tst_study.experiments.local import queue as local_queue
 from tst_study.experiments.local.queue import Queue, StoppedError, launch
 from tst_study.experiments.plan.planner import Planner
@@ -45,7 +46,6 @@ from tst_study.experiments.studies.scales import SMALL_MAIN
 from tst_study.experiments.studies.setting import Setting
 from tst_study.experiments.study import Results, Study, best_of
 from tst_study.process.host import cores
-from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
@@ -199,7 +199,7 @@ def test_signal_stops_runs_behind_a_checkpoint_within_seconds(
         said = status(tmp_path, name)
         assert (said["state"], said["message"].partition(" ")[0]) == ("preempted", "SIGTERM")
         (folder,) = tmp_path.glob(f"{name}-*")
-        assert not run_lock.is_held(folder)
+        assert not file_lock.is_held(folder)
 
 
 def stopped_by(number: signal.Signals, study: Study, root: Path) -> int:
@@ -230,12 +230,12 @@ def test_runs_that_another_launcher_trains_count(tmp_path: Path) -> None:
     at_once: list[tuple[bool, int]] = []
 
     def look(queue: Queue) -> None:
-        at_once.append((run_lock.is_held(held.folder), len(queue.running)))
+        at_once.append((file_lock.is_held(held.folder), len(queue.running)))
         if len(at_once) == 10:
             stack.close()
 
     with ExitStack() as stack:
-        stack.enter_context(run_lock.hold(held.folder))
+        stack.enter_context(file_lock.hold(held.folder))
         launch(study, Options(parallel=1), look, target=fake_training.run)
     assert at_once[:9] == [(True, 0)] * 9
     assert launches(tmp_path) == {"a": 1, "b": 1}
@@ -268,7 +268,7 @@ def test_runs_end_with_a_launcher_that_is_killed(tmp_path: Path, device: str) ->
     launcher.kill()
     launcher.wait()
     (folder,) = root.glob("seconds_60-*")
-    wait_until(lambda: not run_lock.is_held(folder))
+    wait_until(lambda: not file_lock.is_held(folder))
     assert status(root, "seconds_60")["message"].startswith("SIGTERM at step ")
 
 
@@ -284,7 +284,7 @@ def test_to_go_on_a_study_keeps_all_that_was_asked_for(
     def stop(*arguments: object, **more: object) -> None:
         raise StoppedError(signal.SIGINT)
 
-    monkeypatch.setattr("tst_study.experiments.local.launcher.launch", stop)
+    monkeypatch.setattr("tst_study.experiments.local.local_launcher.launch", stop)
     monkeypatch.setattr(Study, "prepare", lambda study: None)
     cli.retry("bag-grid", scale="smoke", runs=tmp_path / "r s")
     assert capsys.readouterr().out.startswith("nothing to retry")
@@ -371,10 +371,10 @@ def test_branches_wait_for_their_trunk_and_fail_with_it(tmp_path: Path) -> None:
     planned = [run.config.name for run in Planner(at(study_of(*branches), tmp_path)).decided()]
     assert planned == ["trunk-s4-20steps-seed0", "branch0.2", "branch0.3"]
     submit(study_of(*branches), tmp_path)
-    trunk, *others = (
+    prefix, *others = (
         path.stat().st_mtime_ns for name in planned for path in tmp_path.glob(f"{name}-*/launches")
     )
-    assert all(trunk < other for other in others)
+    assert all(prefix < other for other in others)
 
 
 def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.examples import example
 from tests.record.test_record import DATA, evaluation, metrics, open_run
 from tests.tiny_runs import tiny
+from tst_study.analysis.statistics import smallest_detectable
 from tst_study.config.schema import Config
 from tst_study.cost.devices import device_named
 from tst_study.data import run_data
@@ -28,7 +29,6 @@ from tst_study.experiments.slurm.profile import Resources
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.study import Study
 from tst_study.record.writer import RunWriter, header_of
-from tst_study.statistics import smallest_detectable
 
 
 @pytest.mark.parametrize("pairs", [2, 3, 5, 16])
@@ -120,11 +120,11 @@ def test_a_plan_needs_neither_corpora_nor_runs(
     monkeypatch.chdir(tmp_path)
     chosen = catalogue.load("equal-cost", "paper")
     text = lines(Planner(chosen, unprepared=True), prices=Prices("B200", 0.4, 3.0), noise=0.01)
-    trunk, branch = listed(text)[:2]
-    assert trunk.startswith("trunk-s1-32400steps-seed0-")
-    assert trunk.split()[1] == "32,400"
+    prefix, branch = listed(text)[:2]
+    assert prefix.startswith("trunk-s1-32400steps-seed0-")
+    assert prefix.split()[1] == "32,400"
     assert branch.split()[1] == "18,000–20,000"
-    assert any("shared trunks save 40.0%" in line for line in text)
+    assert any("shared shared prefix runs save 40.0%" in line for line in text)
     assert any("GPU-hours of B200" in line and "at 3 each" in line for line in text)
     assert any("At 40% MFU" in line for line in text)
     head = text[: text.index("", 3)]

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from tests.examples import example
 from tests.record.test_record import evaluation, open_run
+from tst_study import file_lock
 from tst_study.config.schema import to_toml
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, submission_lock
@@ -26,7 +27,6 @@ from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import Exit, train_rank
 from tst_study.experiments.state import status
 from tst_study.experiments.state.status_screen import lines, totals
-from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.text import big, duration, shortened
 
@@ -39,21 +39,21 @@ def test_a_run_that_says_it_runs_while_no_process_does_is_interrupted(tmp_path: 
         3,
         None,
     )
-    with run_lock.hold(tmp_path):
+    with file_lock.hold(tmp_path):
         running = status.row(tmp_path)
     assert (running.state, running.phase, running.seconds_left) == ("running", "recovery", 9.0)
 
 
 def test_lock_ends_with_its_holder_and_is_exclusive(tmp_path: Path) -> None:
-    assert not run_lock.is_held(tmp_path)
-    with run_lock.hold(tmp_path):
-        assert run_lock.is_held(tmp_path)
+    assert not file_lock.is_held(tmp_path)
+    with file_lock.hold(tmp_path):
+        assert file_lock.is_held(tmp_path)
         with (
-            pytest.raises(run_lock.RunHeldError, match="trains or measures this run"),
-            run_lock.hold(tmp_path),
+            pytest.raises(file_lock.RunHeldError, match="trains or measures this run"),
+            file_lock.hold(tmp_path),
         ):
             pass
-    assert not run_lock.is_held(tmp_path)
+    assert not file_lock.is_held(tmp_path)
 
 
 def test_a_file_system_without_locks_is_named(
@@ -126,18 +126,18 @@ def test_a_branch_says_for_what_it_waits_and_a_cancelled_run_that_it_was(tmp_pat
     (tmp_path / "stopped" / "job" / "cancelled").touch()
     rows = {row.run_id: row for row in status.rows_below(tmp_path)}
     assert (rows["stopped"].state, rows["stopped"].message) == ("cancelled", "SIGTERM at step 60")
-    assert rows["branch"].message == "its trunk trunk: interrupted"
-    with run_lock.hold(tmp_path / "trunk"):
+    assert rows["branch"].message == "its shared prefix run trunk: interrupted"
+    with file_lock.hold(tmp_path / "trunk"):
         rows = {row.run_id: row for row in status.rows_below(tmp_path)}
     assert (rows["branch"].state, rows["branch"].message) == (
         "waiting",
-        "for its trunk trunk: running",
+        "for its shared prefix run trunk: running",
     )
 
 
 def test_a_run_without_a_word_for_twice_its_step_is_marked(tmp_path: Path) -> None:
     writer = open_run(tmp_path / "a")
-    with run_lock.hold(tmp_path / "a"):
+    with file_lock.hold(tmp_path / "a"):
         for age, steps_of, marked in ((50.0, 1.0, False), (70.0, 1.0, True), (70.0, 40.0, False)):
             writer.status("running", 50, seconds_left=50 * steps_of)
             path = tmp_path / "a" / "status.json"
@@ -196,7 +196,7 @@ def test_time_left_follows_the_runs_own_and_slots(tmp_path: Path) -> None:
     runs = [planned(tmp_path, name, 1000) for name in ("a", "b", "c")]
     queue = Queue(decided=runs, whole=runs, running={runs[0].fingerprint: runs[0]}, slots=2)
     writer = open_run(runs[0].folder, "name=a", "schedule.steps=1000")
-    with run_lock.hold(runs[0].folder):
+    with file_lock.hold(runs[0].folder):
         writer.status("running", 100)
         assert time_left(queue) is None
         # 0.1 s a step: 80 s and twice 100 s, two at a time.

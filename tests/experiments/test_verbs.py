@@ -14,9 +14,10 @@ import pytest
 
 from tests.experiments import fake_training
 from tests.experiments.fake_training import at, config, study_of
-from tests.experiments.test_trunks import begin, one, planner
+from tests.experiments.test_planned_prefix_runs import begin, one, planner
 from tests.input.answers import answer, refusal
 from tests.record.test_record import DATA, evaluation, metrics, open_run
+from tst_study import file_lock
 from tst_study.analysis.tables import source
 from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.config.schema import to_toml
@@ -34,7 +35,6 @@ from tst_study.experiments.state.collect import collect, keep
 from tst_study.experiments.state.jobs import cancel_runs, log_tails
 from tst_study.experiments.state.status import of_folder, rows_of, stopped
 from tst_study.experiments.studies.catalogue import folder_of, load
-from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 
 
@@ -77,7 +77,7 @@ def test_a_damaged_run_is_one_row_and_all_others_go_on(
         writer.status("running", 3)
     (bad.folder / "run.json").write_bytes(b"")
     damage = f"{bad.folder}/run.json: not JSON"
-    with run_lock.hold(bad.folder), run_lock.hold(fail.folder):
+    with file_lock.hold(bad.folder), file_lock.hold(fail.folder):
         rows = {row.run_id: row for row in rows_of(study)}
         assert rows[bad.run_id].message.startswith(damage)
         states = [rows[run.run_id].state for run in (bad, fail, good)]
@@ -229,8 +229,8 @@ def test_clean_keeps_a_trunk_until_every_branch_of_the_study_has_forked(
     """Also one that was refused or is yet to be started, and so has no folder."""
     monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     planning = planner(*(one(4, r) for r in (0.2, 0.3, 0.5)), root=tmp_path)
-    trunk, first, last, submitted = planning.decided()
-    for run in (trunk, first):
+    prefix, first, last, submitted = planning.decided()
+    for run in (prefix, first):
         begin(run, "done")
     (submitted.folder / "job").mkdir(parents=True)
     (submitted.folder / "job" / "config.toml").write_text(to_toml(submitted.config))
@@ -242,12 +242,12 @@ def test_clean_keeps_a_trunk_until_every_branch_of_the_study_has_forked(
     begin(submitted, "done")
     assert not cleaned(planning)
     begin(last, "done")
-    assert cleaned(planning) == {trunk.run_id}
+    assert cleaned(planning) == {prefix.run_id}
     other_scale = planner(one(4, 0.2), one(4, 0.3), root=tmp_path)
     assert not cleaned(other_scale)
     assert not cleaned(None)
     delete(tmp_path, not_needed(tmp_path, planning), planning)
-    assert not checkpoint_steps(trunk.folder)
+    assert not checkpoint_steps(prefix.folder)
 
 
 def test_clean_deletes_only_code_that_it_copied_and_refuses_what_is_no_study(

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from tests.huggingface.trained import BYTES, KINDS, train_and_export
 from tests.tiny_runs import run
+from tst_study import file_lock
 from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.command_line import program
@@ -38,7 +39,6 @@ from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tokenizer_files import plain, tokenizer_of_run
 from tst_study.model.initialization import shards
 from tst_study.model.megatron_patches import cuda_means_cpu
-from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.superposition.steps import NEXT_TOKEN
 
@@ -530,7 +530,7 @@ def test_a_run_that_trains_is_not_written_to(documents: Path, tmp_path: Path) ->
     run(documents, tmp_path / "run", *BYTES)
     before = (tmp_path / "run" / "evals.jsonl").read_bytes()
     with (
-        run_lock.hold(tmp_path / "run"),
+        file_lock.hold(tmp_path / "run"),
         pytest.raises(UserError, match="measures this run"),
     ):
         tst_study("evaluate", tmp_path / "run")

@@ -22,7 +22,7 @@ from tst_study.paper_figures.catalogue import catalogue, find
 from tst_study.paper_figures.item import Item
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.report import reproduction
-from tst_study.paper_figures.report.answer import lead
+from tst_study.paper_figures.report.page_answer import lead
 from tst_study.paper_figures.report.sections import runs
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import PALETTE
@@ -250,8 +250,11 @@ def test_the_committed_page_has_both_campaigns() -> None:
     """Made by `tst-study figures --only reproduction` from both archives, into docs."""
     text = COMMITTED.read_text("utf8")
     records = [RECORDS / name for name in ("campaign", "what-does-the-work")]
-    trunks = load(records)["role"] == "trunk"
-    assert f"\n{(~trunks).sum()} runs and {trunks.sum()} trunks that they share" in text
+    prefixes = load(records)["role"] == "trunk"
+    assert (
+        f"\n{(~prefixes).sum()} runs and {prefixes.sum()} shared prefix runs that they share"
+        in text
+    )
     (line,) = (line for line in text.splitlines() if line.startswith("| Table 1. "))
     assert len(line) < 400  # its comparisons stand below the table
     assert re.search(r"^- 232k parameters, books-bpe1024, 5,000 steps", text, re.MULTILINE)

@@ -21,12 +21,12 @@ from tests.slurm.test_launching import (
     wait_until,
 )
 from tests.tiny_runs import tiny
+from tst_study import file_lock
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.experiments.state.status import StatusRow
 from tst_study.experiments.study import Study
-from tst_study.record import lock as run_lock
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
 fake = pytest.mark.usefixtures("without_data")
@@ -108,7 +108,7 @@ def test_a_run_that_is_held_is_waited_for(tmp_path: Path, held: float, queued_ag
     study = seeded("a")
     submit(study, tmp_path, profile(sbatch={"begin": "now+2"}))
     (run,) = Planner(at(study, tmp_path)).decided()
-    with run_lock.hold(run.folder):
+    with file_lock.hold(run.folder):
         time.sleep(held)
     wait_for_end(tmp_path)
     assert (state(tmp_path, "a"), launches(tmp_path)) == ("done", {"a": 1})

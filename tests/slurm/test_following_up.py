@@ -28,8 +28,8 @@ from tests.slurm.test_submitters import FORK, slow_sbatch
 from tst_study.experiments.launcher import Options
 from tst_study.experiments.slurm import submission
 from tst_study.experiments.slurm.commands import SlurmError
-from tst_study.experiments.slurm.launcher import Slurm
 from tst_study.experiments.slurm.profile import Resources, SmallJob
+from tst_study.experiments.slurm.slurm_launcher import Slurm
 from tst_study.experiments.slurm.submit import submit_to_slurm
 from tst_study.experiments.state.clean import delete, not_needed
 from tst_study.experiments.state.jobs import cancel_runs
@@ -155,12 +155,12 @@ def test_cancelled_and_blocked_runs_say_why_and_are_what_retry_takes(tmp_path: P
     assert len(cancel_runs(tmp_path, "a-")) == 1
     wait_for_end(tmp_path)
     found = {row.run_id.rsplit("-", 1)[0]: row for row in rows(chosen, tmp_path)}
-    trunk = found.pop("trunk-s4-20steps-seed0")
+    prefix = found.pop("trunk-s4-20steps-seed0")
     assert {name: row.state for name, row in found.items()} == {
         "branch0.2": "blocked", "branch0.3": "blocked", "a": "cancelled", "never": "waiting",
     }  # fmt: skip
-    assert found["branch0.2"].message == f"its trunk {trunk.run_id}: failed"
-    assert (trunk.message, trunk.steps) == ("this trunk fails", 20)
+    assert found["branch0.2"].message == f"its shared prefix run {prefix.run_id}: failed"
+    assert (prefix.message, prefix.steps) == ("this trunk fails", 20)
     (tmp_path / "no_trunks").unlink()
     wanted = stopped(at(chosen, tmp_path), "")
     done = submit_to_slurm(at(chosen, tmp_path), profile(), Options(collects=False), wanted)
@@ -176,7 +176,7 @@ def test_clean_waits_for_a_submitter_at_work(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new job's folder is there, its job is not yet: it is not taken for one that ended."""
-    monkeypatch.setattr("tst_study.experiments.slurm.launcher.SECOND_LOOK", 0.0)
+    monkeypatch.setattr("tst_study.experiments.slurm.slurm_launcher.SECOND_LOOK", 0.0)
     slow_sbatch(cluster, tmp_path, monkeypatch)
     root = tmp_path / "runs"
     submitter = FORK.Process(target=submit, args=(seeded("seconds_2"), root))

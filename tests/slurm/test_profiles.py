@@ -11,7 +11,8 @@ import pytest
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
 from tests.slurm.test_launching import launches, seeded, state, submit, wait_for_end
-from tst_study.experiments.slurm import launcher, submission
+from tst_study.experiments.slurm import slurm_launcher as launcher
+from tst_study.experiments.slurm import submission
 from tst_study.experiments.slurm.profile import Profile, load_profile
 from tst_study.record import reader as run_record
 

@@ -115,7 +115,7 @@ def test_a_study_from_text_to_report(cluster: Cluster, tmp_path: Path) -> None:
         == run_record.read(next(root.glob("trunk-*"))).segments[0]["code"]
     )
     cleaned = tst_study("clean", *study, "--yes", cwd=tmp_path).stdout
-    assert "nothing forks from this trunk any more" in cleaned
+    assert "nothing forks from this prefix run any more" in cleaned
     assert tst_study("status", *study, cwd=tmp_path).stdout.splitlines()[0] == ended.splitlines()[0]
 
 

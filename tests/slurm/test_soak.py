@@ -140,7 +140,7 @@ def test_thirty_kills_lose_no_run_repeat_none_and_change_no_bit(
     assert soak.killed.total() == 30, soak.killed
     chosen = list(islice(all_settings(), len(soak.configs)))
     folders = run_record.find_run_folders(soak.root)
-    assert len(folders) > len(chosen) >= RUNS  # trunks are runs, too
+    assert len(folders) > len(chosen) >= RUNS  # shared prefix runs are runs, too
     launches = 0
     for folder in folders:
         record = run_record.read(folder)

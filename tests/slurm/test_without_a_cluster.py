@@ -17,6 +17,7 @@ from tests.examples import example
 from tests.experiments.fake_training import at, config, study_of
 from tests.input.answers import answer
 from tests.slurm.test_launching import wait_until
+from tst_study import file_lock
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Options, submission_lock
 from tst_study.experiments.plan.planner import Planner
@@ -26,12 +27,11 @@ from tst_study.experiments.slurm.batch_script import array_script
 from tst_study.experiments.slurm.code_copy import keep_code
 from tst_study.experiments.slurm.commands import SlurmError
 from tst_study.experiments.slurm.launch import remark
-from tst_study.experiments.slurm.launcher import Slurm
 from tst_study.experiments.slurm.profile import Profile, Resources, load_profile
+from tst_study.experiments.slurm.slurm_launcher import Slurm
 from tst_study.experiments.slurm.submission import Submission
 from tst_study.experiments.state.clean import delete, not_needed
 from tst_study.experiments.state.jobs import cancel_runs
-from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.record.writer import mark
 
@@ -90,7 +90,7 @@ def test_clean_looks_twice_for_a_job_that_goes_back_into_the_queue(
     tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Missing for a moment: while the list is made, and at the first look of the deletion."""
-    monkeypatch.setattr("tst_study.experiments.slurm.launcher.SECOND_LOOK", 0.0)
+    monkeypatch.setattr("tst_study.experiments.slurm.slurm_launcher.SECOND_LOOK", 0.0)
     one, looks = submitted(tmp_path / "runs", programs), tmp_path / "looks"
     line = f"12|0|PENDING|BeginTime|tst-study:{one.id}"
     says(programs / "squeue", f'echo x >>{looks}; [ $(wc -l <{looks}) -lt 4 ] || echo "{line}"')
@@ -275,7 +275,7 @@ def test_a_submission_of_which_a_run_is_held_has_not_ended(tmp_path: Path, progr
     root = tmp_path / "runs"
     one = submitted(root, programs)
     says(programs / "squeue", "")
-    with run_lock.hold(root / one.runs[0]):
+    with file_lock.hold(root / one.runs[0]):
         assert not_needed(root) == []
     assert {found.path.parent.name for found in not_needed(root)} == {"slurm", "code"}
 

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.tiny_runs import logged_step, tiny
+from tst_study import file_lock
 from tst_study.config.schema import to_toml
 from tst_study.process.rank_environment import (
     DUMPS,
@@ -20,7 +21,6 @@ from tst_study.process.rank_environment import (
     adopt_slurm_ranks,
     prepare_for_gpus,
 )
-from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
@@ -133,7 +133,7 @@ def test_ranks_listen_on_the_loopback_alone_and_do_not_outlive_their_launcher(
     launcher.kill()
     # Both pipes are at their end once every rank is gone.
     assert "preempted" not in launcher.communicate(timeout=60)[0]
-    assert not run_lock.is_held(folder)
+    assert not file_lock.is_held(folder)
 
 
 SLURM = {

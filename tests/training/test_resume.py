@@ -20,7 +20,7 @@ from tests.tiny_runs import (
     stop_this_process,
     when_step_begins,
 )
-from tst_study.evaluation import evaluate as evaluation
+from tst_study import held_out_loss
 from tst_study.record import reader as run_record
 from tst_study.record.log import RunLog
 from tst_study.record.reader import RunRecord
@@ -155,7 +155,7 @@ def test_a_signal_stops_an_evaluation_which_is_made_up(
                 stop_this_process()
 
         RunLog.evaluating = signalled  # type: ignore[method-assign]
-        evaluation.POSITIONS_AT_ONCE = 1
+        held_out_loss.POSITIONS_AT_ONCE = 1
 
     assert broken(words, tmp_path / "broken", prepare) == 7
     stopped = run_record.read(tmp_path / "broken")

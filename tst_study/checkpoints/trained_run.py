@@ -93,11 +93,11 @@ def fork_point(config: Config, data: dict[str, Any]) -> ForkPoint | None:
     if fork is None:
         return None
     folder = Path(fork.folder)
-    trunk = read_header(folder)
-    there = from_dict(of_record(trunk["config"]), trunk["run_id"])
-    if prefix_form(config, data) != prefix_form(there, trunk["data"]):
+    prefix = read_header(folder)
+    there = from_dict(of_record(prefix["config"]), prefix["run_id"])
+    if prefix_form(config, data) != prefix_form(there, prefix["data"]):
         raise UserError(
-            f"execution.fork_from: {trunk['run_id']} is not a trunk of this run: they differ "
+            f"execution.fork_from: {prefix['run_id']} is not a prefix of this run: they differ "
             "before the switch and the decay; leave the key out"
         )
     last = min(shared_until(config), shared_until(there))
@@ -112,6 +112,6 @@ def fork_point(config: Config, data: dict[str, Any]) -> ForkPoint | None:
             return None
         raise UserError(
             f"execution.fork_from: {folder} has no checkpoint of step {fork.step}; train the "
-            "trunk first, or leave the key out to train the run from its first step"
+            "prefix run first, or leave the key out to train the run from its first step"
         )
     return fork

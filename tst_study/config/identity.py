@@ -2,14 +2,14 @@
 
 Everything counts but `execution`, labels and places of files. A key that came after the first
 recorded runs is marked `AddedLater` in the config and counts only where it differs from what all
-runs did before it existed, so that a new key with a default leaves every id, every trunk and every
-group of comparable runs as it was. Whoever compares less than whole runs says what to leave out.
+runs did before it existed, so that a new key with a default leaves every id, every shared prefix
+run and every group of comparable runs as it was. Whoever compares less than whole runs says what to
+leave out.
 
-A trunk is what runs have in common up to a step. With warm-up, stable rate and decay, a run's state
-after step t depends on its total length only once the decay has begun, and on r only once the
-superposed phase is over. So all r at one s share a superposed phase, and all lengths of a baseline
-a stable phase; a grid trains each once and forks from it.
-"""
+A shared prefix run is what runs have in common up to a step. With warm-up, stable rate and decay, a
+run's state after step t depends on its total length only once the decay has begun, and on r only
+once the superposed phase is over. So all r at one s share a superposed phase, and all lengths of a
+baseline a stable phase; a grid trains each once and forks from it."""
 
 import hashlib
 import json

@@ -329,7 +329,8 @@ class Schedule(Strict):
     final_ratio: Fraction = 0.0
     """Last learning rate over the peak one (`wsd` and `cosine`)."""
     stop_after: Annotated[Positive | None, AddedLater(None)] = None
-    """A trunk: ends after this step, for other runs to fork from (`tst_study.config.identity`)."""
+    """A shared prefix run: ends after this step, for other runs to fork from
+    (`tst_study.config.identity`)."""
 
     @property
     def last_step(self) -> int:
@@ -409,7 +410,7 @@ class ForkPoint(Strict):
     """A checkpoint of another run that is, bit for bit, a checkpoint of this one."""
 
     folder: PathText
-    """The trunk's run folder."""
+    """The shared prefix run's run folder."""
     step: Positive
     """The step after which that checkpoint was written."""
 

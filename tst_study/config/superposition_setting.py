@@ -32,7 +32,8 @@ class Ablation:
     unsharded: tuple[Any, ...] = ()
     """Values that cannot be computed where the vocabulary is split over tensor ranks."""
     at_switch: bool = False
-    """Without effect before the switch, so that runs which differ here share a trunk."""
+    """Without effect before the switch, so that runs which differ here share a shared prefix
+    run."""
 
     @property
     def of_bags(self) -> bool:
@@ -213,7 +214,7 @@ class SuperpositionSetting:
         return "-".join([*numbers, *words])
 
     @property
-    def trunk_name(self) -> str:
+    def prefix_name(self) -> str:
         """What runs that share their superposed phase are called by: neither r nor the switch."""
         words = [one.name(value) for one, value in self.ablations if not one.at_switch]
         return "-".join([f"s{self.bag_size}", *words])

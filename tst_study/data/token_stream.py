@@ -42,7 +42,8 @@ class TokenStream:
             sequence.
         superposed_length: n, a multiple of L: s·L with bags as input, L with outputs only.
         seed: shuffles the pieces. A baseline and a superposed run of one seed read in different
-            orders, because their pieces differ; runs that share a trunk read in the same one.
+            orders, because their pieces differ; runs that share a shared prefix run read in the
+            same one.
         bag_size: s; matters with `align_bags_to_documents` only.
         align_bags_to_documents: pad every document to whole bags (in both phases, so that the
             switch keeps the position), instead of letting bags straddle documents as the paper

@@ -16,7 +16,7 @@ from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.data.held_out import held_out
 from tst_study.data.manifest import Manifest, held_out_prefix, open_split, token_prefix
 from tst_study.errors import UserError
-from tst_study.evaluation.evaluate import error_of_mean, evaluate
+from tst_study.held_out_loss import error_of_mean, evaluate
 from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.process_groups import Ranks
 

@@ -94,9 +94,10 @@ class RunLog:
         track = config.execution.track
         self._trackers = Trackers(track, self._writer.folder, self._writer.header, resumed_from)
 
-    def forked(self, config: Config, trunk: Path, step: int) -> None:
-        """Copy the trunk's rows into a segment of their own, so that the run's record is whole."""
-        self._writer.take_over(read(trunk), step, config.execution)
+    def forked(self, config: Config, prefix: Path, step: int) -> None:
+        """Copy the shared prefix run's rows into a segment of their own, so that the run's record
+        is whole."""
+        self._writer.take_over(read(prefix), step, config.execution)
 
     def metrics(self, row: dict[str, Any], *, last: bool) -> None:
         self._writer.metrics({"segment": self._writer.segment, **row})

@@ -87,23 +87,28 @@ class RunWriter:
         self._segment_open = False
         self._append("segments.jsonl", {"segment": self.segment, "end": time.time(), "ended": why})
 
-    def take_over(self, trunk: RunRecord, step: int, execution: Execution) -> None:
-        """Copy a trunk's rows up to the step of the fork, into a segment that names the trunk.
+    def take_over(self, prefix: RunRecord, step: int, execution: Execution) -> None:
+        """Copy a shared prefix run's rows up to the step of the fork, into a segment that names the
+        shared prefix run.
 
-        Rows that this run would not have written are left out: the trunk logs its last step, too.
-        """
-        source = {"run_id": trunk.run_id, "fingerprint": trunk.header["fingerprint"], "step": step}
+        Rows that this run would not have written are left out: the shared prefix run logs its last
+        step, too."""
+        source = {
+            "run_id": prefix.run_id,
+            "fingerprint": prefix.header["fingerprint"],
+            "step": step,
+        }
         earlier = read_segments(self.folder)
         if any(row.get("forked_from") == source and row["end"] for row in earlier):
             return  # an earlier launch that never reached a checkpoint
         segment = self.start_segment(None, {"forked_from": source})
         switch = self.header["plan"]["superposed_steps"]
-        for row in trunk.metrics:
+        for row in prefix.metrics:
             if row["step"] <= step and (
                 row["step"] % execution.log_every == 0 or row["step"] == switch
             ):
                 self.metrics({**row, "segment": segment})
-        for done in trunk.evals:
+        for done in prefix.evals:
             if done["step"] <= step and done["step"] % (execution.evaluate_every or step + 1) == 0:
                 self.evaluation({**done, "segment": segment})
         self.end_segment("forked")

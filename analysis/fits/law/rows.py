@@ -1,9 +1,9 @@
 """Rows that a law of superposition is fitted to, or asked about: published, own, or thought of.
 
 Columns: params, tokens (latent), bag_size, step_ratio, weighting, targets (`effective_targets`),
-loss (nats, annealed), level (label of the baseline that a run shares), trunk (label of what shares
-an error: all r at one s and weighting of a level fork from one trunk), size (label).
-"""
+loss (nats, annealed), level (label of the baseline that a run shares), prefix (label of
+what shares an error: all r at one s and weighting of a level fork from one shared prefix run), size
+(label)."""
 
 from __future__ import annotations
 
@@ -57,13 +57,14 @@ def published_rows() -> pd.DataFrame:
         tokens=rows["steps"] * float(TOKENS_PER_STEP),
         targets=_targets(rows),
         level="loss of " + rows["size"] + ", " + rows["steps"].astype(str) + " steps",
-        trunk=rows.groupby(["table", "bag_size"], sort=True).ngroup(),
+        prefix=rows.groupby(["table", "bag_size"], sort=True).ngroup(),
     )
 
 
 def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of a law from params, tokens, bag_size, step_ratio, loss and, if there, weighting and
-    seed: a level for each params, tokens and seed, a trunk for each s and weighting of a level.
+    seed: a level for each params, tokens and seed, a shared prefix run for each s and weighting of
+    a level.
 
     Raises `UserError` for a missing column, a bad value, or a superposed run without a baseline.
     """
@@ -85,7 +86,7 @@ def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
             f"{min(alone)}: superposed runs without a baseline (bag_size 1) of their own"
         )
     named = [rows[name].map(str) for name in ("level", "bag_size", "weighting")]
-    return rows.assign(targets=_targets(rows), trunk=named[0] + named[1] + named[2])
+    return rows.assign(targets=_targets(rows), prefix=named[0] + named[1] + named[2])
 
 
 def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -80,7 +80,8 @@ class Law:
     held: Mapping[str, str]
     """Why, for each parameter that these runs do not determine and that was held."""
     noise: Noise
-    """`shared`: by all r at one s of a baseline, which fork from one trunk; `own`: of a run."""
+    """`shared`: by all r at one s of a baseline, which fork from one shared prefix run; `own`: of a
+    run."""
     units: tuple[float, float]
     """N and D at which w and k are what they are."""
     rows: pd.DataFrame
@@ -162,16 +163,15 @@ def columns(rows: pd.DataFrame, units: tuple[float, float]) -> dict[str, Any]:
 
 
 def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
-    """Fit by generalised least squares on the loss, one error per trunk and one per run; nothing is
-    sought where the answer is `known` (`as_data`).
+    """Fit by generalised least squares on the loss, one error per shared prefix run and one per
+    run; nothing is sought where the answer is `known` (`as_data`).
 
     Columns: params, tokens (latent), bag_size, step_ratio, targets (`effective_targets`), loss
-    (nats, annealed), level (label of the baseline that a run shares), trunk (label of what shares
-    an error), size (label). Of one size nothing is learnt about κ, of one length nothing about c
-    and d: they are held at 0, at `DATA_EXPONENT` and at 0, and `held` says so; d as well where one
-    s alone was trained at several lengths. Where the rest is not
-    determined either the fit is refused (`NotConvergedError`).
-    """
+    (nats, annealed), level (label of the baseline that a run shares), prefix (label of
+    what shares an error), size (label). Of one size nothing is learnt about κ, of one length
+    nothing about c and d: they are held at 0, at `DATA_EXPONENT` and at 0, and `held` says so; d as
+    well where one s alone was trained at several lengths. Where the rest is not determined either
+    the fit is refused (`NotConvergedError`)."""
     size, length = (float(np.exp(np.log(rows[name]).mean())) for name in ("params", "tokens"))
     held: dict[str, tuple[float, str]] = {}
     if rows["params"].nunique() == 1:
@@ -193,15 +193,15 @@ def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
     values = {name: value for name, (value, _) in held.items()}
     if values:
         model = model.held(values)
-    observed, trunks = rows["loss"].to_numpy(dtype=float), list(rows["trunk"])
+    observed, prefixes = rows["loss"].to_numpy(dtype=float), list(rows["prefix"])
     if known:
         noise = Noise(**known["noise"])
-        found = restored(model, observed, trunks, noise, known)
+        found = restored(model, observed, prefixes, noise, known)
     else:
         random = np.random.default_rng(0)
         ends = [BOX.get(name, (0.0, 1.0)) for name in model.parameters]
         starts = np.array([[random.uniform(*end) for end in ends] for _ in range(_STARTS)])
-        found, noise = fit_shared(model, observed, trunks, starts, refine=_REFINED)
+        found, noise = fit_shared(model, observed, prefixes, starts, refine=_REFINED)
     predicted = model.loss(found.theta)
     return Law(
         found,

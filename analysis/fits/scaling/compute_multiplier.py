@@ -16,7 +16,7 @@ from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.tables.eligible import eligible
 from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH
 from tst_study.analysis.verdict.length_curve import LengthCurve, floors, hull, paired_tables
-from tst_study.analysis.wording import told_apart_by_set_up
+from tst_study.analysis.wording import disambiguate_by_set_up
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError, one_of
@@ -86,7 +86,9 @@ def compute_answer(
     multipliers: list[pd.DataFrame] = []
     families = [own for _, own in points.groupby(list(SAME_BUT_LENGTH), sort=True)]
     firsts = [own.iloc[0] for own in families]
-    labels = told_apart_by_set_up([str(first["corpus"]) for first in firsts], firsts, key="family")
+    labels = disambiguate_by_set_up(
+        [str(first["corpus"]) for first in firsts], firsts, key="family"
+    )
     for label, family in zip(labels, families, strict=True):
         superposed = family["method"] != "baseline"
         for name, _, found in multipliers_of(family[~superposed], family[superposed], losses=3):
@@ -100,7 +102,7 @@ def compute_answer(
         tables["Compute multiplier: baseline FLOPs over FLOPs at equal loss"] = pd.concat(
             multipliers, ignore_index=True
         )[order]
-    # Lengths of one size and seed fork from one trunk.
+    # Lengths of one size and seed fork from one shared prefix run.
     models = baselines["params"].astype(str) + " " + baselines["seed"].astype(str)
     for label, rows in alike_in_kind(baselines.assign(model=models)):
         own, left_out = at_best_rates(rows)

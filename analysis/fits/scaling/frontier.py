@@ -17,8 +17,8 @@ from scipy.interpolate import Akima1DInterpolator
 
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.scaling.points import annealed_points
+from tst_study.analysis.statistics import critical_t
 from tst_study.errors import UserError
-from tst_study.statistics import critical_t
 
 SAME_BUDGET = 0.1
 """Relative spread of FLOPs within which runs share a budget."""

@@ -35,8 +35,8 @@ from tst_study.analysis.fits.solver.solve import (
     refit,
 )
 from tst_study.analysis.fits.solver.uncertainty import LEAST_CLUSTERS, Bootstrap, bootstrap
+from tst_study.analysis.statistics import CONFIDENCE
 from tst_study.errors import UserError
-from tst_study.statistics import CONFIDENCE
 
 _NAMES = {"log_E": "E", "log_A": "A", "log_B": "B", "alpha": "alpha", "beta": "beta"}
 """Printed name of each fitted parameter; a `log_…` is printed as its exponential."""

@@ -3,9 +3,8 @@ tokens, flops and loss (nats).
 
 A point of a curve whose learning rate was not annealed there reads too high by a few hundredths of
 a nat and pulls the optimum towards small models; such points are refused. Rows with one label in a
-column `model` (checkpoints of one training, lengths forked from one trunk) share errors, and are
-left out or drawn together.
-"""
+column `model` (checkpoints of one training, lengths forked from one shared prefix run) share
+errors, and are left out or drawn together."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ import pandas as pd
 
 from tst_study.analysis.checks import Floats, needs_columns, positive, truths
 from tst_study.analysis.tables.eligible import eligible, over_shared_seeds
-from tst_study.analysis.wording import number, told_apart
+from tst_study.analysis.wording import disambiguate, number
 from tst_study.errors import UserError
 
 SAME_SIZE = 0.02
@@ -89,7 +88,7 @@ def alike_in_kind(baselines: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     which sizes are compared; each with a label."""
     experts = baselines.get("experts", pd.Series(index=baselines.index, dtype=float))
     kinds = list(baselines.groupby(["corpus", "eval_set", experts.notna()], sort=True))
-    names = told_apart(
+    names = disambiguate(
         [str(corpus) or "all runs" for (corpus, *_), _ in kinds],
         [str(text) for (_, text, _), _ in kinds],
         ["mixtures of experts" if sparse else "dense" for (*_, sparse), _ in kinds],

@@ -146,7 +146,7 @@ class Problem:
     Without a delta least squares; with one below all residuals least absolute deviations, times
     delta. With `groups`, generalised: rows of one group share an error. The errors of rows i, j
     have covariance ratio · [same group] + [i = j], up to a factor. What neighbouring cells share
-    (runs that forked from one trunk) then counts once, not once a cell.
+    (runs that forked from one shared prefix run) then counts once, not once a cell.
     """
 
     model: Formula

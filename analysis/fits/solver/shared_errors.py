@@ -1,5 +1,6 @@
-"""Least squares where rows share errors of unknown size: runs forked from one trunk, points of one
-run. The ratio of shared to own noise is estimated from the residuals, in turns with the fit."""
+"""Least squares where rows share errors of unknown size: runs forked from one shared prefix run,
+points of one run. The ratio of shared to own noise is estimated from the residuals, in turns with
+the fit."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tst_study.analysis.fits.solver.solve import (
     identified,
     refit,
 )
-from tst_study.statistics import critical_t
+from tst_study.analysis.statistics import critical_t
 
 _TURNS = 3
 """After which the ratio of the two errors moves by less than it is known."""

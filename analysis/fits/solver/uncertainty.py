@@ -12,7 +12,7 @@ from scipy import special, stats
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.solver.problem import Problem
 from tst_study.analysis.fits.solver.solve import GRADIENT_TOLERANCE, Fit
-from tst_study.statistics import CONFIDENCE, critical_t
+from tst_study.analysis.statistics import CONFIDENCE, critical_t
 
 LEAST_CLUSTERS = 6
 """Of fewer, draws with replacement tell too little for an interval."""

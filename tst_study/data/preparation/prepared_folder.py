@@ -24,7 +24,7 @@ from tst_study.data.manifest import (
 )
 from tst_study.data.preparation.text_sources import Source
 from tst_study.errors import UserError, first_problem
-from tst_study.record.lock import EXCLUSIVE, take
+from tst_study.file_lock import EXCLUSIVE, take
 
 _REQUEST = TypeAdapter(dict[str, Any])
 OURS = {UNFINISHED, MANIFEST, TOKENIZER, *(f"{s}{e}" for s in SPLITS for e in (".bin", ".idx"))}

@@ -1,4 +1,5 @@
-"""What runs share, they share bit for bit; what they do not, no trunk is offered for."""
+"""What runs share, they share bit for bit; what they do not, no shared prefix run is offered
+for."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ BOTH_AT_THE_SWITCH = (
 LOGGED = ("execution.log_every=3", "execution.evaluate_every=4")
 
 
-def prefix(*overrides: str) -> dict[str, object]:
+def form(*overrides: str) -> dict[str, object]:
     return prefix_form(example(*overrides), DATA)
 
 
@@ -63,10 +64,10 @@ UNSHARED = [
 
 def test_what_runs_share_is_all_that_their_state_depends_on() -> None:
     for one, other in SHARED:
-        assert prefix(*one) == prefix(*other)
+        assert form(*one) == form(*other)
     for override in UNSHARED:
-        assert prefix(override) != prefix()
-    assert prefix(FALLING) != prefix(FALLING, "superposition.step_ratio=0.5")
+        assert form(override) != form()
+    assert form(FALLING) != form(FALLING, "superposition.step_ratio=0.5")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_a_trunk_is_the_same_run_whatever_it_was_planned_for() -> None:
 
 
 @pytest.fixture(scope="module")
-def trunk(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prefix(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten steps, of which all are superposed; forks after steps 5 and 10."""
     folder = tmp_path_factory.mktemp("runs") / "trunk"
     run(
@@ -113,8 +114,8 @@ def trunk(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def forked(trunk: Path, step: int) -> str:
-    return f"execution.fork_from={{folder='{trunk}', step={step}}}"
+def forked(prefix: Path, step: int) -> str:
+    return f"execution.fork_from={{folder='{prefix}', step={step}}}"
 
 
 @pytest.mark.parametrize(
@@ -126,15 +127,15 @@ def forked(trunk: Path, step: int) -> str:
     ],
 )
 def test_a_forked_run_is_the_unforked_one_bit_for_bit(
-    words: Path, trunk: Path, tmp_path: Path, ratio: float, step: int, more: tuple[str, ...]
+    words: Path, prefix: Path, tmp_path: Path, ratio: float, step: int, more: tuple[str, ...]
 ) -> None:
     overrides = (f"superposition.step_ratio={ratio}", *LOGGED, *more)
     run(words, tmp_path / "unforked", *overrides)
-    record = run(words, tmp_path / "forked", *overrides, forked(trunk, step))
+    record = run(words, tmp_path / "forked", *overrides, forked(prefix, step))
     assert_same_run(tmp_path / "unforked", tmp_path / "forked")
     first, second = record.segments
     assert first["forked_from"]["step"] == step
-    assert first["forked_from"]["run_id"] == run_record.read_header(trunk)["run_id"]
+    assert first["forked_from"]["run_id"] == run_record.read_header(prefix)["run_id"]
     assert second["resumed_from"] == step
 
 
@@ -147,8 +148,8 @@ def test_lengths_fork_from_a_stable_phase(words: Path, tmp_path: Path) -> None:
     assert_same_run(tmp_path / "unforked", tmp_path / "forked")
 
 
-def test_a_fork_that_is_killed_forks_again(words: Path, trunk: Path, tmp_path: Path) -> None:
-    overrides = (*LOGGED, forked(trunk, 10))
+def test_a_fork_that_is_killed_forks_again(words: Path, prefix: Path, tmp_path: Path) -> None:
+    overrides = (*LOGGED, forked(prefix, 10))
     prepare = partial(when_step_begins, 15, kill_this_process)
     launched(words, tmp_path / "forked", prepare, *overrides)
     assert run_record.read(tmp_path / "forked").metrics[-1]["step"] == 15
@@ -157,18 +158,18 @@ def test_a_fork_that_is_killed_forks_again(words: Path, trunk: Path, tmp_path: P
     assert_same_run(tmp_path / "unforked", tmp_path / "forked")
 
 
-def test_a_trunk_keeps_the_checkpoints_that_others_fork_from(trunk: Path) -> None:
-    names = sorted(path.name for path in (trunk / "checkpoints").iterdir())
+def test_a_trunk_keeps_the_checkpoints_that_others_fork_from(prefix: Path) -> None:
+    names = sorted(path.name for path in (prefix / "checkpoints").iterdir())
     assert names == ["step-00000005", "step-00000006", "step-00000009", "step-00000010"]
-    record = run_record.read(trunk)
+    record = run_record.read(prefix)
     assert record.state == "done"
     assert record.status is not None
     assert (record.status["step"], record.status["steps"]) == (10, 10)
     assert record.header["flops"]["total"] == record.metrics[-1]["flops"]
 
 
-def test_nothing_forks_from_a_damaged_checkpoint(words: Path, trunk: Path, tmp_path: Path) -> None:
-    damaged = shutil.copytree(trunk, tmp_path / "damaged")
+def test_nothing_forks_from_a_damaged_checkpoint(words: Path, prefix: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(prefix, tmp_path / "damaged")
     place = damaged / "checkpoints" / "step-00000010"
     with open(place / "__0_0.distcp", "r+b") as file:
         file.seek(place.joinpath("__0_0.distcp").stat().st_size // 2)
@@ -184,15 +185,15 @@ def test_nothing_forks_from_a_damaged_checkpoint(words: Path, trunk: Path, tmp_p
     ("step", "override", "said"),
     [
         (4, "seed=0", "no checkpoint of step 4"),
-        (5, "seed=1", "not a trunk"),
+        (5, "seed=1", "not a prefix"),
         (10, "superposition.step_ratio=0.25", "part after step 5"),
     ],
 )
 def test_what_is_no_trunk_is_refused_and_a_dry_run_says_so(
-    words: Path, trunk: Path, tmp_path: Path, step: int, override: str, said: str
+    words: Path, prefix: Path, tmp_path: Path, step: int, override: str, said: str
 ) -> None:
-    check_start(tiny(words, forked(trunk, 5)), None, 1)
-    config = tiny(words, forked(trunk, step), override)
+    check_start(tiny(words, forked(prefix, 5)), None, 1)
+    config = tiny(words, forked(prefix, step), override)
     for start in (partial(check_start, config, tmp_path, 1), partial(train, config, tmp_path)):
         with pytest.raises(UserError, match=said):
             start()

@@ -31,13 +31,13 @@ that an arm has only just been switched."""
     lacks="a study with planned questions whose runs were evaluated on the way: "
     "`tst-study submit what-does-the-work --scale desktop`",
 )
-def gain_on_the_way(sources: Sources) -> list[Item]:
+def gain_over_training(sources: Sources) -> list[Item]:
     """Show a panel for each arm: its gain, with its interval, at every evaluation."""
     summary = sources.summary
     main = [(one.within, one.against) for one in summary.questions if one.primary][:1]
     asked = {one.arm.name: one for one in summary.questions if (one.within, one.against) in main}
     own = {(one.family, one.name): name for name, one in asked.items()}
-    way = summary.on_the_way
+    way = summary.gains_over_training
     keys = zip(way["family"], way["question"], strict=True)
     data = way[pd.Series([key in own for key in keys], way.index, dtype=bool)].drop(
         columns=["family", "question", "against"]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from tst_study import file_lock
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, check_can_be_trained
 from tst_study.experiments.plan.layouts import Allocation, Prices
@@ -20,7 +21,6 @@ from tst_study.experiments.slurm.profile import PLACES, Profile, found, load_pro
 from tst_study.experiments.slurm.submission import SMALL
 from tst_study.experiments.slurm.submit import SECOND_LOOK, submit_to_slurm
 from tst_study.experiments.study import Study
-from tst_study.record import lock as run_lock
 
 JOBS_PER_CALL = 200
 """Most jobs that one call of `scancel` gets."""
@@ -98,7 +98,7 @@ class Slurm:
         submissions, needed = submission.all_of(root), active()
         # Jobs may go on of which the controller, having lost its state, knows nothing.
         needed |= {
-            one.id for one in submissions if any(run_lock.is_held(root / run) for run in one.runs)
+            one.id for one in submissions if any(file_lock.is_held(root / run) for run in one.runs)
         }
         if any(one.id not in needed for one in submissions):
             time.sleep(SECOND_LOOK)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tst_study import file_lock
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, check_can_be_trained
 from tst_study.experiments.local import progress
@@ -20,7 +21,6 @@ from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark, log_path
 from tst_study.experiments.state.status import row, rows_of
 from tst_study.experiments.study import Study
-from tst_study.record import lock as run_lock
 from tst_study.text import duration
 
 WAITING = ("waiting", "preempted", "interrupted")
@@ -63,7 +63,7 @@ class Local:
         return int(bool(queue.failed))
 
     def jobs(self, root: Path) -> dict[str, Job]:
-        """No jobs: a run that is trained here is held by its process (`record.lock`)."""
+        """No jobs: a run that is trained here is held by its process (`file_lock`)."""
         return {}
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
@@ -89,7 +89,7 @@ class Local:
 
 
 def _stop(folder: Path) -> bool:
-    owner = run_lock.owner(folder)
+    owner = file_lock.owner(folder)
     if owner is None or owner.host != os.uname().nodename:
         return False
     cancel_mark(folder).touch()

@@ -1,4 +1,4 @@
-"""Trunks are found by identity, save what they say, and leave alone what has begun."""
+"""shared prefix runs are found by identity, save what they say, and leave alone what has begun."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tst_study.config.schema import Config
 from tst_study.data import run_data
 from tst_study.experiments.launcher import Options, launcher_of
 from tst_study.experiments.plan.planned_run import PlannedRun, total_flops
-from tst_study.experiments.plan.planner import Planner, trunks_of
+from tst_study.experiments.plan.planner import Planner, prefixes_of
 from tst_study.experiments.run_process import write_config
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.study import Study
@@ -58,13 +58,13 @@ def test_trunks_stand_before_their_branches_and_name_their_forks() -> None:
         "s4-r0.3-",
         "s8-r0.2-",
     ]
-    trunk = planned[1]
-    assert trunk.config.role == "trunk"
-    assert trunk.config.execution.keep_steps == (20, 30)
+    prefix = planned[1]
+    assert prefix.config.role == "trunk"
+    assert prefix.config.execution.keep_steps == (20, 30)
     forks = [run.config.execution.fork_from for run in planned[2:5]]
     assert [fork.step if fork else None for fork in forks] == [20, 30, 30]
-    assert {fork.folder for fork in forks if fork} == {str(trunk.folder)}
-    assert [run.trunk for run in planned] == [None, None, trunk, trunk, trunk, None]
+    assert {fork.folder for fork in forks if fork} == {str(prefix.folder)}
+    assert [run.prefix for run in planned] == [None, None, prefix, prefix, prefix, None]
 
 
 def test_a_trunk_gets_the_resources_of_its_longest_branch_too(
@@ -90,7 +90,7 @@ def test_a_trunk_gets_the_resources_of_its_longest_branch_too(
 
 def test_a_branch_is_the_same_run_as_the_unforked_one() -> None:
     configs = (one(4, 0.2), one(4, 0.5))
-    shared = {run.fingerprint for run in planner(*configs).decided() if run.trunk}
+    shared = {run.fingerprint for run in planner(*configs).decided() if run.prefix}
     assert shared == {run.fingerprint for run in planner(*configs, share=False).decided()}
 
 
@@ -98,7 +98,7 @@ def test_seeds_never_share() -> None:
     configs = [one(4, r, f"seed={seed}") for r in (0.2, 0.4) for seed in (0, 1)]
     planned = planner(*configs).decided()
     assert len(planned) == 6
-    assert all(run.trunk.config.seed == run.config.seed for run in planned if run.trunk)
+    assert all(run.prefix.config.seed == run.config.seed for run in planned if run.prefix)
 
 
 def test_lengths_of_a_baseline_share_what_is_stable_of_the_second_longest() -> None:
@@ -113,11 +113,11 @@ def test_lengths_of_a_baseline_share_what_is_stable_of_the_second_longest() -> N
         for n, every in ((100, 20), (200, 30), (400, 50))
     ]
     planned = planner(*lengths).decided()
-    trunk = planned[0].config
-    assert trunk.schedule.stop_after == 180
-    assert trunk.execution.keep_steps == (90, 180)
-    # A branch takes rows over, so that the trunk must have every row of every branch.
-    assert (trunk.execution.log_every, trunk.execution.evaluate_every) == (10, 10)
+    prefix = planned[0].config
+    assert prefix.schedule.stop_after == 180
+    assert prefix.execution.keep_steps == (90, 180)
+    # A branch takes rows over, so that the shared prefix run must have every row of every branch.
+    assert (prefix.execution.log_every, prefix.execution.evaluate_every) == (10, 10)
 
 
 def begin(run: PlannedRun, state: run_record.State) -> None:
@@ -132,12 +132,16 @@ def test_what_has_begun_goes_on_alone(tmp_path: Path) -> None:
     first = planning.decided()[1]
     begin(first, "preempted")
     planned = planning.decided()
-    assert [bool(run.trunk) for run in planned if run.config.role != "trunk"] == [False, True, True]
+    assert [bool(run.prefix) for run in planned if run.config.role != "trunk"] == [
+        False,
+        True,
+        True,
+    ]
     begin(planned[2], "done")
-    # Two would have to wait for a trunk that serves one of them: it is left out,
+    # Two would have to wait for a shared prefix run that serves one of them: it is left out,
     assert all(run.config.role != "trunk" for run in planning.decided())
     # unless it is there already.
-    begin(trunks_of(planning.asked_for(), planning)[0].run, "done")
+    begin(prefixes_of(planning.asked_for(), planning)[0].run, "done")
     assert [run.config.role for run in planning.decided()].count("trunk") == 1
 
 
@@ -151,32 +155,32 @@ def test_the_trunk_of_a_study_is_the_same_however_far_the_study_is(tmp_path: Pat
 def test_branches_of_a_diverged_trunk_are_trained_alone(tmp_path: Path) -> None:
     planning = planner(one(4, 0.2), one(4, 0.5), root=tmp_path)
     begin(planning.decided()[0], "diverged")
-    assert [run.trunk for run in planning.decided()] == [None, None]
+    assert [run.prefix for run in planning.decided()] == [None, None]
 
 
 def test_branches_of_a_trunk_whose_checkpoints_are_gone_are_trained_alone(tmp_path: Path) -> None:
     planning = planner(one(4, 0.2), one(4, 0.3), one(4, 0.5), root=tmp_path)
-    trunk = planning.decided()[0]
-    begin(trunk, "done")
-    assert [run.trunk == trunk for run in planning.decided()[1:]] == [True] * 3
-    checkpoint_place(trunk.folder, 20).rmdir()
-    assert {run.config.name: bool(run.trunk) for run in planning.decided()} == {
-        trunk.config.name: False,
+    prefix = planning.decided()[0]
+    begin(prefix, "done")
+    assert [run.prefix == prefix for run in planning.decided()[1:]] == [True] * 3
+    checkpoint_place(prefix.folder, 20).rmdir()
+    assert {run.config.name: bool(run.prefix) for run in planning.decided()} == {
+        prefix.config.name: False,
         "s4-r0.2-": False,
         "s4-r0.3-": True,
         "s4-r0.5-": True,
     }
-    shutil.rmtree(checkpoint_folder(trunk.folder))
-    assert [run.trunk for run in planning.decided()] == [None] * 3
+    shutil.rmtree(checkpoint_folder(prefix.folder))
+    assert [run.prefix for run in planning.decided()] == [None] * 3
 
 
 def test_a_branch_that_is_added_while_its_trunk_trains_does_not_wait_for_it(tmp_path: Path) -> None:
-    """The trunk keeps what it was asked for when it was handed over."""
-    trunk = planner(one(4, 0.2), one(4, 0.4), one(4, 0.6), root=tmp_path).decided()[0]
-    write_config(trunk.config, trunk.folder)
+    """The shared prefix run keeps what it was asked for when it was handed over."""
+    prefix = planner(one(4, 0.2), one(4, 0.4), one(4, 0.6), root=tmp_path).decided()[0]
+    write_config(prefix.config, prefix.folder)
     after = planner(*(one(4, r) for r in (0.2, 0.3, 0.4, 0.6)), root=tmp_path)
-    assert [bool(run.trunk) for run in after.decided()[1:]] == [True, False, True, True]
+    assert [bool(run.prefix) for run in after.decided()[1:]] == [True, False, True, True]
     # It is past step 20, of which there is no checkpoint; of step 30 there is one by chance.
-    checkpoint_place(trunk.folder, 30).mkdir(parents=True)
-    RunWriter(trunk.folder, header_of(trunk.config, DATA)).status("running", 31)
-    assert [bool(run.trunk) for run in after.decided()[1:]] == [False, True, True, True]
+    checkpoint_place(prefix.folder, 30).mkdir(parents=True)
+    RunWriter(prefix.folder, header_of(prefix.config, DATA)).status("running", 31)
+    assert [bool(run.prefix) for run in after.decided()[1:]] == [False, True, True, True]
