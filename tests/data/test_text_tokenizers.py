@@ -122,7 +122,7 @@ def test_a_corpus_ends_its_documents_as_the_one_whose_tokenizer_it_takes(sentenc
     for tokenizer, folder, end in (sentence_piece_like, one, "<stop>"), (one, other, None):
         sources = [str(sentence_piece_like / "a.txt")]
         request = Request(sources, str(tokenizer), end_of_document=end, **texts)
-        prepare(request, folder, progress=False)
+        prepare(request, folder)
     assert read_manifest(one).tokenizer == read_manifest(other).tokenizer
     assert read_manifest(other).tokenizer.end_of_document_token == "<stop>"
 
