@@ -665,9 +665,10 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     if len(given) > 1:
         raise UserError(f"--set {key}=…: {text!r} is more than one value; give one --set for each")
     value = given["value"]
-    if isinstance(value, str | float) and takes_count(Config, key.strip()):
+    amount_like = value == text or (isinstance(value, float) and "e" in text.lower())
+    if amount_like and takes_count(Config, key.strip()):
         with suppress(UserError):  # the config's own check says what is wrong with it
-            value = whole_amount(str(value), key)
+            value = whole_amount(text, key)
     *sections, last = key.strip().split(".")
     for section in sections:
         inner = values.get(section)
