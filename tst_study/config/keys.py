@@ -9,8 +9,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-SYMBOLS = {"s": "bag_size", "r": "step_ratio", "L": "sequence_length"}
-"""Of keys, as papers print them."""
+SHORT_NAMES = {"s": "bag_size", "r": "step_ratio", "L": "sequence_length", "lr": "learning_rate"}
+"""Keys by the names that papers and other trainers use."""
 LONGEST_KEY = 100
 
 
@@ -53,9 +53,11 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
 
 
 def _near_key(given: str, keys: Iterable[str]) -> str | None:
-    """The dotted key most like `given`: in its own section by initials (`lr`), symbol (`s`) or
-    spelling, which a key of exactly this name in another one comes before unless but a letter is
-    wrong. None where none is like it."""
+    """Return the dotted key most like `given`, or None.
+
+    It is a key of the same section with a similar name, or else one of exactly this name in another
+    section, which goes first unless only a letter is wrong.
+    """
     section, _, name = given.rpartition(".")
     own: dict[str, str] = {}
     others: dict[str, str] = {}
@@ -67,10 +69,7 @@ def _near_key(given: str, keys: Iterable[str]) -> str | None:
             others.setdefault(word, key)
     if not name or len(name) > LONGEST_KEY:
         return None
-    by_initials = {
-        "".join(part[0] for part in word.split("_")): word for word in own if "_" in word
-    }
-    meant = SYMBOLS.get(name) or by_initials.get(name) or name
+    meant = SHORT_NAMES.get(name, name)
     least = 0.6 if meant not in others else 0.85
     near = [meant] if meant in own else get_close_matches(meant.lower(), own, 1, least)
     return own[near[0]] if near else others.get(meant)

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -574,26 +574,16 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
         values["model"] = expand_preset(values["model"], source)
     try:
         # Through JSON mode, so that TOML's arrays become tuples while types stay strict.
-        return Config.model_validate_json(json.dumps(values))
+        return Config.model_validate_json(json.dumps(values, default=_as_table))
     except ValidationError as error:
         raise UserError(f"{source}: {problem_of(Config, error)}") from None
-    except TypeError:
-        odd = ((k, v) for k, v in _leaves(values) if not isinstance(v, str | int | float | None))
-        key, value = next(odd, ("a key", "its name"))
-        raise UserError(
-            f"{source}: {key}: {value}: no key takes a {type(value).__name__}"
-        ) from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{source}: a value has no JSON form: {error}") from None
 
 
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of nested tables and lists."""
-    if isinstance(value, Mapping | list | tuple):
-        for name, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _leaves(inner, f"{key}.{name}".lstrip("."))
-    else:
-        yield key, value
+def _as_table(value: Any) -> dict[str, str]:
+    """Stand in for what JSON lacks, such as TOML's dates, by a table, which no such key takes."""
+    return {type(value).__name__: str(value)}
 
 
 def of_record(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -93,20 +93,18 @@ def _initial_weights(config: Config) -> dict[str, str]:
 
 def _tokenizer_of(splits: list[Split]) -> str | None:
     """Return the tokenizer fingerprint that all splits share; None where no manifest knows one."""
-    ones: dict[str, Split] = {}
-    for split in splits:
-        if split.manifest.tokenizer.fingerprint:
-            ones.setdefault(split.manifest.tokenizer.fingerprint, split)
-    if len(ones) < 2:
-        return next(iter(ones), None)
-    names = [split.manifest.tokenizer_name for split in ones.values()]
-    if len(set(names)) < len(names):
-        names = [f"{name} ({mark[:8]})" for name, mark in zip(names, ones, strict=True)]
-    folders = [split.file.prefix.parent for split in ones.values()]
-    said = [f"{folder}: {name}" for folder, name in zip(folders, names, strict=True)]
+    known = {split.manifest.tokenizer.fingerprint: split for split in splits}
+    known.pop(None, None)
+    if len(known) < 2:
+        return next(iter(known), None)
+    folders = {
+        split.file.prefix.parent: f"{split.manifest.tokenizer_name}, sha256 {str(digest)[:8]}"
+        for digest, split in known.items()
+    }
+    listed = "; ".join(f"{folder}: {name}" for folder, name in folders.items())
     raise UserError(
-        f"data: corpora and validation were prepared with different tokenizers ({', '.join(said)});"
-        f" prepare them with one, such as --tokenizer {folders[0] / TOKENIZER}"
+        f"data: corpora and validation were prepared with different tokenizers ({listed}); "
+        f"prepare them with one, such as --tokenizer {next(iter(folders)) / TOKENIZER}"
     )
 
 
