@@ -244,8 +244,8 @@ def test_verbs_are_found_where_the_package_is_a_mere_copy(tmp_path: Path) -> Non
     libraries = [path for path in sys.path if path.endswith("site-packages")]
     found = (
         "import importlib.metadata as metadata; metadata.entry_points = None\n"
-        "from tst_study.command_line import _found\n"
-        "print(*(one.name for one in _found() if one.load()))"
+        "from tst_study.command_line import _installed_verbs\n"
+        "print(*(one.name for one in _installed_verbs() if one.load()))"
     )
     shown = subprocess.run(
         [sys.executable, "-S", "-P", "-c", found],

@@ -309,7 +309,7 @@ def test_no_text_of_a_record_is_more_than_text_in_the_card(llama: tuple[Path, Pa
         assert shown.count(pattern) == clean.count(pattern), pattern
     for pattern in ("<img", "](", "\x1b", "1337"):
         assert pattern not in shown
-    assert tomllib.loads(block.partition("```")[0])["name"] == EVIL
+    assert tomllib.loads(block.partition("\n```\n")[0])["name"] == EVIL
 
 
 def test_what_is_there_is_not_overwritten(

@@ -1,4 +1,4 @@
-"""The data of a run: its stream, its held-out tokens, and what identifies them."""
+"""The data of a run: its stream, its held-out tokens, and their fingerprints."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def open_stream(config: Config) -> TokenStream:
     corpora = []
     for corpus in config.data.corpora:
         split = _open(config, token_prefix(corpus.path))
-        # Runs look at different parts, so that together they look at all.
+        # Runs check different parts, so that together they check all.
         check_sample(split, f"{config.study}/{config.name}/{config.seed}")
         end = split.manifest.tokenizer.end_of_document
         corpora.append(Corpus(split.file, corpus.weight, end))
@@ -75,8 +75,8 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
         }
         for corpus, split in zip(data.corpora, splits, strict=True)
     ]
-    found = {"corpora": corpora, "validation": of_held_out, "tokenizer": tokenizer}
-    return found | _initial_weights(config), held
+    identified = {"corpora": corpora, "validation": of_held_out, "tokenizer": tokenizer}
+    return identified | _initial_weights(config), held
 
 
 def _initial_weights(config: Config) -> dict[str, str]:

@@ -30,17 +30,18 @@ PAPER_TASKS = (
     "piqa",
     "winogrande",
 )
-"""Table 3 and Tables 8–28, all 0-shot."""
+"""The tasks of the paper's Table 3 and Tables 8–28, all 0-shot."""
 
 BOOTSTRAPS = 1000
-"""For the standard errors of the few metrics that are not means; with 0 no metric gets any."""
+"""Bootstrap samples for the standard errors of the few metrics that are not means; with 0 no metric
+gets any."""
 PACKAGES = ("lm_eval", "datasets", "transformers", "tokenizers", "torch")
 
 
 def evaluate_tasks(
     exported: Path, options: EvaluationOptions, device: str
 ) -> Iterator[dict[str, Any]]:
-    """Task, data, metrics, samples, details and seconds of a `TaskResult`, task by task.
+    """Yield task, data, metrics, samples, details and seconds of a `TaskResult` for each task.
 
     Args:
         exported: a folder that `tst-study export` wrote; no code of it is run.
@@ -102,13 +103,14 @@ def evaluate_tasks(
 
 @functools.cache
 def _manager(definitions: str | None) -> TaskManager:
-    """It reads thousands of files."""
+    """Return lm-eval's list of tasks; making it reads thousands of files."""
     return TaskManager(include_path=definitions)
 
 
 @contextlib.contextmanager
 def _data_from(folder: Path | None) -> Iterator[None]:
-    """`datasets` takes a folder of a data set's name for the data set: so it is looked up there."""
+    """Let `datasets` find data sets below `folder`, since it looks for a folder of a data set's
+    name in the working directory first."""
     if folder is None:
         yield
         return
@@ -153,13 +155,14 @@ def _row(name: str, found: dict[str, Any], options: EvaluationOptions) -> dict[s
 
 
 def _leaves(name: str, found: dict[str, Any]) -> list[str]:
-    """The tasks behind a name, which may be a group of groups."""
+    """Return the tasks of a group, which may be a group of groups."""
     below = found.get("group_subtasks", {}).get(name, [])
     return [leaf for part in below for leaf in _leaves(part, found)] if below else [name]
 
 
 def _metrics(values: dict[str, Any]) -> dict[str, float | None]:
-    """`acc,none` and `acc_stderr,none` by their plain names; another filter's name is kept."""
+    """Return metrics such as `acc,none` by their plain names; the name of another filter is
+    kept."""
     metrics: dict[str, float | None] = {}
     for key, value in values.items():
         name, comma, filtered = key.partition(",")

@@ -37,8 +37,7 @@ def prepared(
     """Return the manifest of a folder that answers a request; make it first where it does not yet.
 
     `make` gets a folder for what it has finished. A call after a kill finds that folder again,
-    unless a source has changed. Of two calls at once the second waits for the end of the first,
-    however it comes.
+    unless a source has changed. The second of two calls at once waits for the end of the first.
 
     Raises `UserError` where the folder is a file, is of another request, was made from a source
     that has changed since, or cannot be written or locked.
@@ -110,8 +109,8 @@ def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) 
     path = unfinished / "request.json"
     with disk_errors_named(folder):
         if unfinished.exists():
-            for left_by_a_killed_call in folder.glob(".*.tmp"):
-                left_by_a_killed_call.unlink()
+            for temporary in folder.glob(".*.tmp"):  # of a killed call
+                temporary.unlink()
         if path.exists():
             begun = json.loads(path.read_bytes())
             if begun == asked:

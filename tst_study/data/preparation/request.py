@@ -35,7 +35,7 @@ class Request:
     text_field: str = "text"
     """The JSON field or dataset column with the text."""
     end_of_document: str | None = None
-    """The token that ends a document, if a Hugging Face tokenizer's usual one is not meant."""
+    """The token that ends a document; by default the Hugging Face tokenizer's usual one."""
     limit_bytes: int | None = None
     """Stop after about this many bytes of training records; for quick trials."""
     licence: str | None = None
