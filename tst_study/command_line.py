@@ -141,20 +141,20 @@ def main() -> NoReturn:
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             raise
-        said, status = _in_words(error)
+        message, status = _in_words(error)
         # One line on the screen, whatever a file or an argument has put into it.
-        print(printable(" ".join(said.split())), file=sys.stderr)
+        print(printable(" ".join(message.split())), file=sys.stderr)
     sys.exit(status)
 
 
 def _in_words(error: BaseException) -> tuple[str, int]:
     """Return the message for an error, and the exit status."""
-    status, said = 2, str(error)
+    status, message = 2, str(error)
     match error:
         case KeyboardInterrupt():
             return "stopped", 130
         case OtherRankError():
-            return said, 3
+            return message, 3
         case UserError():
             pass
         # The system refuses a path: a folder that is a file, a loop, no permission.
@@ -162,19 +162,19 @@ def _in_words(error: BaseException) -> tuple[str, int]:
             remedy = "name another place"
             if isinstance(error, PermissionError):
                 remedy = "ask its owner for the right to write, or name a place of your own"
-            said = f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}"
-        case RuntimeError() if said.startswith("Symlink loop"):  # raised by `Path.resolve`
-            said = f"{said}; name another place"
+            message = f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}"
+        case RuntimeError() if message.startswith("Symlink loop"):  # raised by `Path.resolve`
+            message = f"{message}; name another place"
         case ModuleNotFoundError(name=str(name)) if not name.startswith(("tst_study", "_")):
-            said = not_installed(name.partition(".")[0])
+            message = not_installed(name.partition(".")[0])
         case MemoryError():
-            more = f" ({said})" if said else ""
-            said = f"memory ran out{more}; ask for less, or on a machine with more"
+            more = f" ({message})" if message else ""
+            message = f"memory ran out{more}; ask for less, or on a machine with more"
         case _:
-            status, said = 1, f"{type(error).__name__}: {said} (--debug shows where)"
+            status, message = 1, f"{type(error).__name__}: {message} (--debug shows where)"
     # Several processes of one run print to the same screen.
     rank = os.environ.get("RANK") if os.environ.get("WORLD_SIZE", "1") != "1" else None
-    return f"error: {f'rank {rank}: ' if rank else ''}{said}", status
+    return f"error: {f'rank {rank}: ' if rank else ''}{message}", status
 
 
 def _answered(arguments: list[str]) -> int:

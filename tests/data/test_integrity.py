@@ -96,16 +96,6 @@ def test_ids_that_no_sample_saw_are_named_where_they_are_read(
         list(map(stream.batch, range(config.schedule.steps)))
 
 
-def test_a_vocabulary_that_the_manifest_does_not_tell_is_found(corpus: Path) -> None:
-    def fewer(manifest) -> None:
-        manifest["tokenizer"]["vocabulary_size"] = 40
-
-    edit_manifest(corpus, fewer)
-    for check in (lambda: open_stream(tiny(corpus)), lambda: verify(corpus)):
-        with pytest.raises(UserError, match=r"train\.bin: token \d+ is \d+, outside the vocab"):
-            check()
-
-
 def test_another_tokenizer_or_count_in_the_folder_is_found(documents: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(documents, tmp_path / "documents")
     assert verify(folder) == read_manifest(folder)

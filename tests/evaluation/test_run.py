@@ -121,16 +121,6 @@ def test_a_corpus_called_validation_does_not_take_the_place_of_the_held_out_text
     }
 
 
-def test_results_of_a_step_that_is_trained_again_are_dropped(
-    trained: Path, documents: Path
-) -> None:
-    list(evaluate_run(open_run(trained), EvaluationOptions()))
-    shutil.rmtree(trained / "checkpoints" / "step-00000006")
-    record = run(documents, trained, *BYTES, "execution.checkpoint_every=3")
-    assert record.segments[-1]["resumed_from"] == 3
-    assert record.tasks == []
-
-
 def test_a_superposition_checkpoint_has_no_next_token_loss(trained: Path) -> None:
     with pytest.raises(UserError, match="superposition phase"):
         list(evaluate_run(open_run(trained, step=3), EvaluationOptions()))

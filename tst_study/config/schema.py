@@ -199,20 +199,19 @@ class SuperposedPhase(Strict):
     def _check(self) -> Self:
         if self.steps is not None and self.step_ratio:
             raise ValueError("steps and step_ratio are both set: keep one")
-        if self.mode == "input_only" and self.weighting not in ("uniform", "first_token"):
-            raise ValueError("weighting has no meaning with mode = 'input_only' (one target)")
-        if self.mode == "input_only" and self.loss != "mce":
-            raise ValueError("loss has no meaning with mode = 'input_only' (one target)")
-        if self.mode == "output_only" and self.align_bags_to_documents:
-            raise ValueError(
-                "align_bags_to_documents has no meaning with mode = 'output_only' (tokens in)"
-            )
-        if self.mode == "output_only" and self.shuffle_targets:
-            raise ValueError(
-                "shuffle_targets has no meaning with mode = 'output_only' (its bags overlap)"
-            )
-        if self.mode == "output_only" and self.pooling != "mean":
-            raise ValueError("pooling has no meaning with mode = 'output_only' (tokens in)")
+        # `input_only` has one target, and `output_only` reads tokens, whose bags overlap.
+        meaningful: dict[Mode, dict[str, tuple[Any, ...]]] = {
+            "full": {},
+            "input_only": {"weighting": ("uniform", "first_token"), "loss": ("mce",)},
+            "output_only": {
+                "align_bags_to_documents": (False,),
+                "shuffle_targets": (False,),
+                "pooling": ("mean",),
+            },
+        }
+        for key, values in meaningful[self.mode].items():
+            if getattr(self, key) not in values:
+                raise ValueError(f"{key} has no meaning with mode = {self.mode!r}")
         check_loss_kind(self.loss, self.weighting)
         if not isinstance(self.weighting, str):
             for row in weight_rows(self.weighting) or [()]:

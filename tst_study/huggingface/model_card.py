@@ -111,7 +111,7 @@ def _front_matter(
 
     sources = [source.name for manifest in manifests if manifest for source in manifest.sources]
     known = [re.match(rf"hf://(?:datasets/)?({FIELDS['datasets']})", name) for name in sources]
-    datasets = [*fields.get("datasets", []), *(found[1] for found in known if found)]
+    datasets = [*fields.get("datasets", []), *(match[1] for match in known if match)]
     method = "token-superposition-training" if run.plan["superposed_steps"] else "baseline"
     data = ModelCardData(
         library_name="transformers",
