@@ -382,23 +382,3 @@ def test_make_names_the_python_that_is_missing(tmp_path: Path) -> None:
     )
     assert shown.returncode != 0
     assert "error: no Python 3.11 to 3.13 with venv and pip" in shown.stderr
-
-
-def test_make_installs_again_what_has_new_entry_points(tmp_path: Path) -> None:
-    clone = copied_makefile(tmp_path)
-    (clone / ".venv").mkdir()
-
-    def said(command: str) -> str:
-        return subprocess.run(
-            command, shell=True, cwd=clone, capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    for name, kind in (("requirements.lock", "installed"), ("pyproject.toml", "verbs")):
-        number = said(f"cksum < {name}").split()[0]
-        (clone / ".venv" / f"{kind}-{number}").touch()
-    assert "pip install" not in said("make -n setup")
-    with open(clone / "pyproject.toml", "a") as file:
-        file.write("# another verb\n")
-    again = said("make -n setup")
-    assert "--no-deps --no-build-isolation -e ." in again
-    assert "requirements.lock" not in again

@@ -326,24 +326,6 @@ def test_what_is_there_is_not_overwritten(
     assert files(tmp_path) == {"there"}
 
 
-def test_of_two_exports_at_once_one_is_refused_and_the_other_is_whole(
-    llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened, to, card = open_run(llama[0]), tmp_path / "made", export_module.model_card
-
-    def meanwhile(*arguments: Any) -> str:
-        monkeypatch.setattr(export_module, "model_card", card)
-        export(opened, to, None)
-        return card(*arguments)
-
-    monkeypatch.setattr(export_module, "model_card", meanwhile)
-    with pytest.raises(UserError, match=r"made: cannot be written \(Directory not empty\)"):
-        export(opened, to, None)
-    assert files(tmp_path) == {"made"}
-    found, expected = stock_model(to).state_dict(), stock_model(llama[1]).state_dict()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
 def test_missing_steps_and_tokenizers_are_named(
     llama: tuple[Path, Path], words: Path, tmp_path: Path
 ) -> None:

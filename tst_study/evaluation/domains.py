@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tst_study.checkpoints.trained_run import TrainedRun
-from tst_study.data.held_out import held_out
+from tst_study.data.held_out import HeldOut, held_out
 from tst_study.data.manifest import Manifest, held_out_prefix, open_split, token_prefix
 from tst_study.errors import UserError
 from tst_study.held_out_loss import error_of_mean, evaluate
@@ -74,8 +74,7 @@ def evaluate_domains(
         _check_tokenizer(run, name, split.manifest)
         held = held_out(split, run.sequence_length, tokens, name)
         held.check_vocabulary(run.model.vocabulary_size)
-        what = f"{held.predicted_tokens:,} held-out tokens of {name}"
-        loss = evaluate(model, held, ranks, 1, partial(_say_how_far, say, what))
+        loss = evaluate(model, held, ranks, 1, partial(_say_how_far, say, held))
         assert loss.document_losses is not None
         counts = torch.tensor(loss.document_tokens, dtype=torch.float64)
         losses = torch.tensor(loss.document_losses, dtype=torch.float64)
@@ -97,8 +96,8 @@ def evaluate_domains(
         }
 
 
-def _say_how_far(say: Callable[[str], None], what: str, tokens: int) -> None:
-    say(f"evaluating {what}: {tokens:,}")
+def _say_how_far(say: Callable[[str], None], held: HeldOut, tokens: int) -> None:
+    say(f"evaluating {held.name}: {tokens:,} of {held.predicted_tokens:,} held-out tokens")
 
 
 def _check_tokenizer(run: TrainedRun, name: str, manifest: Manifest) -> None:
