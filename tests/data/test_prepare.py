@@ -332,7 +332,7 @@ def test_a_packed_file_that_is_not_whole_is_never_taken_for_one(tmp_path, packin
         flipped = bytearray(whole)
         flipped[place] ^= 1 << draw.integers(8)
         with suppress(UserError):
-            assert read(bytes(flipped)) == texts  # in a header that says nothing about the text
+            assert read(bytes(flipped)) == texts  # the bit is of a header, not of the text
 
 
 def test_a_zst_with_a_long_window_is_read(tmp_path):

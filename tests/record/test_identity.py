@@ -1,4 +1,4 @@
-"""What changes the result is the run; nothing else is."""
+"""A run's identity holds everything that changes its result, and nothing else."""
 
 from __future__ import annotations
 

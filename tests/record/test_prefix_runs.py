@@ -1,5 +1,4 @@
-"""What runs share, they share bit for bit; what they do not, no shared prefix run is offered
-for."""
+"""Runs with a common prefix share it bit for bit, and no other run may fork from it."""
 
 from __future__ import annotations
 

@@ -679,5 +679,5 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def to_toml(config: Config) -> str:
     """Write TOML that `load` reads back to the same config: every key, defaults included, but for
-    keys that are None, which TOML lacks."""
+    keys without a value, since TOML has no None."""
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))

@@ -66,7 +66,7 @@ def prepare(request: Request, to: str | Path) -> Manifest:
     are kept. The second of two calls at once waits for the first.
     """
     request, to = request.resolved(), Path(to)
-    sources = request.found(to)
+    sources = request.sources_besides(to)
     asked = request.as_recorded(sources)
 
     def make(unfinished: Path) -> Manifest:
@@ -95,7 +95,7 @@ def prepare_shard(request: Request, to: str | Path, shard: str) -> Manifest | No
     if request.limit_bytes is not None:
         raise UserError("--limit-bytes: is for trials, which need no --shard; leave one out")
     request, to = request.resolved(), Path(to)
-    sources = request.found(to)
+    sources = request.sources_besides(to)
     asked = request.as_recorded(sources)
     unfinished = begun(to, asked, sources)
     if unfinished is None:

@@ -75,7 +75,7 @@ class Request:
             raise UserError(f"validation share {share}: must lie between 0 and 1")
         return dataclasses.replace(request, validation_share=share)
 
-    def found(self, to: Path) -> list[Source]:
+    def sources_besides(self, to: Path) -> list[Source]:
         """Find the sources in reading order, without what the preparation itself writes to `to`.
 
         Raises `UserError` for a source that cannot be read, or is both training and held-out text.
