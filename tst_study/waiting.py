@@ -4,9 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
 
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
@@ -14,6 +11,9 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
 
     Yields a function that changes the text.
     """
+    from rich.console import Console  # here, because `--help` must answer at once
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     # What a block prints must reach a pipe, so that only the terminal's own stream is redirected.
