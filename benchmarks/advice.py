@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from tst_study.analysis import published
-from tst_study.analysis.advice.expected import ALWAYS, beyond, expected
+from tst_study.analysis.advice.planned_run import ALWAYS, beyond, expected
 from tst_study.analysis.fits.law.held_out import CHOSEN_FROM, nearest, observed_gains, splits
 from tst_study.analysis.fits.law.rows import published_rows, settings
 from tst_study.analysis.fits.law.superposition_law import Law, as_data, fit_law
