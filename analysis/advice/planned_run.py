@@ -19,7 +19,7 @@ from tst_study.analysis.fits.law.held_out import observed_gains
 from tst_study.analysis.fits.law.law_answer import published_beside_law, recommend
 from tst_study.analysis.fits.law.rows import TOKENS_PER_STEP, settings
 from tst_study.analysis.fits.law.superposition_law import Law, published_law
-from tst_study.analysis.fits.solver.shared_errors import Spread
+from tst_study.analysis.fits.solver.uncertainty import Spread
 from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.cost.compute import count_parameters

@@ -13,7 +13,7 @@ from tst_study.analysis.fits.law.held_out import copied, held_out, nearest, obse
 from tst_study.analysis.fits.law.rows import TOKENS_PER_STEP, rows_of_runs, settings
 from tst_study.analysis.fits.law.superposition_law import Law, fit_law, published_law
 from tst_study.analysis.fits.scaling.laws import Base
-from tst_study.analysis.fits.solver.shared_errors import Spread
+from tst_study.analysis.fits.solver.uncertainty import Spread
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.errors import UserError
 from tst_study.text import big

@@ -31,8 +31,9 @@ from tst_study.analysis import published
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.law.rows import published_rows, rows_of_frame, rows_of_runs, settings
 from tst_study.analysis.fits.solver.problem import Columns, Formula, derivative
-from tst_study.analysis.fits.solver.shared_errors import Noise, Spread, fit_shared, restored
+from tst_study.analysis.fits.solver.shared_errors import Noise, fit_shared, restored
 from tst_study.analysis.fits.solver.solve import Fit
+from tst_study.analysis.fits.solver.uncertainty import Spread
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import Weighting
 
@@ -182,13 +183,14 @@ def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
     if rows["tokens"].nunique() == 1:
         held["length"] = (DATA_EXPONENT, f"one length: {DATA_EXPONENT}, Chinchilla's β")
         held["drift"] = (0.0, "one length")
-    levels = list(dict.fromkeys(rows["level"]))
+    codes, levels = pd.factorize(rows["level"])
     model = Formula(
-        (*LINEAR, *BOX),
-        lambda p, c: -gain(p, c),
-        columns(rows, (size, length)),
-        LINEAR,
-        {level: np.asarray(rows["level"] == level, dtype=float) for level in levels},
+        (*levels, *LINEAR, *BOX),
+        lambda p, c: (
+            np.concatenate([p[level] for level in levels], axis=-1)[..., c["level"]] - gain(p, c)
+        ),
+        {**columns(rows, (size, length)), "level": codes},
+        (*levels, *LINEAR),
     )
     values = {name: value for name, (value, _) in held.items()}
     if values:

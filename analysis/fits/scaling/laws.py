@@ -8,7 +8,6 @@ found.E, found.alpha, found.predict(other)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +25,7 @@ from tst_study.analysis.fits.scaling.points import (
     of_runs,
     with_tokens,
 )
-from tst_study.analysis.fits.solver.problem import HUBER, Columns, Formula, Problem
+from tst_study.analysis.fits.solver.problem import HUBER, Formula, Problem
 from tst_study.analysis.fits.solver.solve import (
     Fit,
     NotConvergedError,
@@ -204,10 +203,10 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER)
         )
     law = chinchilla(points["params"], points["tokens"])
     models = pd.factorize(points["model" if "model" in points else "size"])[0]
-    problem = Problem(law, points["loss"].to_numpy(dtype=float), huber, models=models)
+    problem = Problem(law, points["loss"].to_numpy(dtype=float), huber)
     found = fit(problem, grid_of_starts(law, GRID))
     _check_identified(found)
-    return ChinchillaFit(found, bootstrap(found, draws), points)
+    return ChinchillaFit(found, bootstrap(found, models, draws), points)
 
 
 def _check_identified(found: Fit) -> None:
@@ -266,14 +265,7 @@ def chinchilla(params: ArrayLike, tokens: ArrayLike) -> Formula:
         lambda p, c: Base(**p).of_logs(c["size"], c["data"]),
         columns,
         coefficients,
-        slopes=_slopes,
     )
-
-
-def _slopes(p: Mapping[str, Any], c: Columns) -> dict[str, Any]:
-    floor, size, data = Base(**p).terms(c["size"], c["data"])
-    own = {"log_E": floor, "log_A": size, "log_B": data}
-    return own | {"alpha": -size * c["size"], "beta": -data * c["data"]}
 
 
 @dataclass(frozen=True)

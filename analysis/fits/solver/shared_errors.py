@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.solver.problem import Formula, Problem
@@ -20,7 +19,6 @@ from tst_study.analysis.fits.solver.solve import (
     identified,
     refit,
 )
-from tst_study.analysis.statistics import critical_t
 
 _TURNS = 3
 """After which the ratio of the two errors moves by less than it is known."""
@@ -88,13 +86,13 @@ def _noise(problem: Problem, theta: Floats, codes: np.ndarray) -> Noise:
     residuals = problem.model.loss(theta) - problem.observed
     sizes = np.bincount(codes)
     means = np.bincount(codes, residuals) / sizes
-    between, within = _freedom(problem.jacobian(theta), codes)
+    between, within = degrees_of_freedom(problem.jacobian(theta), codes)
     own = ((residuals - means[codes]) ** 2).sum() / within
     shared = max(0.0, (sizes * means**2).sum() / between - own) / float(sizes.mean())
     return Noise(float(np.sqrt(shared)), float(np.sqrt(own)))
 
 
-def _freedom(jacobian: Floats, codes: np.ndarray) -> tuple[float, float]:
+def degrees_of_freedom(jacobian: Floats, codes: np.ndarray) -> tuple[float, float]:
     """Degrees of freedom that the fit leaves to the groups' means and to what differs within:
     number less the trace of the hat matrix there; at least one each."""
     basis = np.linalg.svd(jacobian, full_matrices=False)[0]
@@ -104,37 +102,3 @@ def _freedom(jacobian: Floats, codes: np.ndarray) -> tuple[float, float]:
     between = len(sizes) - charged
     within = len(codes) - len(sizes) - (basis.shape[1] - charged)
     return max(1.0, between), max(1.0, within)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Where the parameters of a fit may lie: a t-distribution around them, with the covariance of
-    the linearised fit."""
-
-    theta: Floats
-    root: Floats
-    """A square root of the covariance, shape (p, p)."""
-    freedom: float
-    """Degrees of freedom: of the groups' means where rows share errors, else of the rows."""
-
-    @classmethod
-    def of(cls, found: Fit) -> Spread:
-        residuals, jacobian = found.residuals, found.problem.jacobian(found.theta)
-        problem = found.problem
-        freedom = max(1.0, len(residuals) - len(found.theta))
-        if problem.groups is not None and problem.ratio > 0:
-            freedom = _freedom(jacobian, problem.groups)[0]
-        variance = float(residuals @ residuals) / max(1, len(residuals) - len(found.theta))
-        _, values, directions = np.linalg.svd(jacobian, full_matrices=False)
-        return cls(found.theta, directions.T * (np.sqrt(variance) / values), freedom)
-
-    def half(self, slopes: Floats) -> Floats:
-        """Half of the 95% t-intervals of numbers with these derivatives, shape (n, p)."""
-        half: Floats = critical_t(self.freedom) * np.linalg.norm(slopes @ self.root, axis=1)
-        return half
-
-    def table(self, names: Sequence[str]) -> pd.DataFrame:
-        """parameter, value, low, high."""
-        half = self.half(np.eye(len(self.theta)))
-        table = pd.DataFrame({"parameter": list(names), "value": self.theta})
-        return table.assign(low=self.theta - half, high=self.theta + half)
