@@ -63,13 +63,9 @@ def test_a_fit_that_did_not_converge_is_no_number_but_a_sentence() -> None:
     assert fit(problem, starts, strict=False).failures
 
 
-def test_too_few_runs_and_impossible_losses_are_refused() -> None:
-    problem = made_runs()
+def test_too_few_runs_are_refused() -> None:
     with pytest.raises(UserError, match="4 runs cannot identify 5 parameters"):
-        fit(problem.rows(np.arange(4)), [TRUTH])
-    worse = Problem(problem.model, np.where(problem.observed > 2, np.nan, 2), HUBER)
-    with pytest.raises(UserError, match="column loss, row 0: nan is not a finite number above 0"):
-        fit(worse, [TRUTH])
+        fit(made_runs().rows(np.arange(4)), [TRUTH])
 
 
 def test_bootstrap_over_clusters_sees_what_rows_share() -> None:

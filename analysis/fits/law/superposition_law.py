@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from tst_study.analysis import published
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.law.rows import published_rows, rows_of_frame, rows_of_runs, settings
-from tst_study.analysis.fits.solver.problem import Columns, Formula, derivative
-from tst_study.analysis.fits.solver.shared_errors import Noise, fit_shared, restored
+from tst_study.analysis.fits.solver.problem import Columns, Formula, Problem, derivative
+from tst_study.analysis.fits.solver.shared_errors import Noise, fit_shared
 from tst_study.analysis.fits.solver.solve import Fit
 from tst_study.analysis.fits.solver.uncertainty import Spread
 from tst_study.errors import UserError
@@ -195,15 +195,17 @@ def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
     values = {name: value for name, (value, _) in held.items()}
     if values:
         model = model.held(values)
-    observed, prefixes = rows["loss"].to_numpy(dtype=float), list(rows["prefix"])
+    observed, prefixes = rows["loss"].to_numpy(dtype=float), pd.factorize(rows["prefix"])[0]
+    problem = Problem(model, observed, on="loss")
     if known:
         noise = Noise(**known["noise"])
-        found = restored(model, observed, prefixes, noise, known)
+        problem = replace(problem, groups=prefixes, ratio=noise.ratio)
+        found = Fit.at(problem, np.array(known["theta"]), known["started"], known["agreed"])
     else:
         random = np.random.default_rng(0)
         ends = [BOX.get(name, (0.0, 1.0)) for name in model.parameters]
         starts = np.array([[random.uniform(*end) for end in ends] for _ in range(_STARTS)])
-        found, noise = fit_shared(model, observed, prefixes, starts, refine=_REFINED)
+        found, noise = fit_shared(problem, prefixes, starts, _REFINED)
     predicted = model.loss(found.theta)
     return Law(
         found,
