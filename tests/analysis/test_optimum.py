@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,6 @@ from tst_study.analysis import published
 from tst_study.analysis.fits.bag_size import UNKNOWN, grid_of_runs, optima, optimum
 from tst_study.analysis.questions import ask
 from tst_study.analysis.verdict.comparison import compare
-from tst_study.errors import UserError
 
 BAGS = np.arange(2, 17)
 
@@ -97,25 +94,6 @@ def test_a_seeds_own_level_drops_out() -> None:
     losses = u_shape()[:, None] + noise
     other = optimum(BAGS, losses + np.array([0.1, -0.3, 0.0, 0.2]))
     assert other.low == pytest.approx(optimum(BAGS, losses).low)
-
-
-@pytest.mark.parametrize(
-    ("values", "losses", "options", "complaint"),
-    [
-        ([2, 4, 8], [3.2, 3.1, 3.2], {}, "3 values of bag_size"),
-        ([2, 4, 8, 16], [3.2, 3.1, np.nan, 3.2], {}, "column loss, row 2: nan"),
-        ([0, 4, 8, 16], [3.2, 3.1, 3.0, 3.2], {}, "column bag_size, row 0: 0"),
-        ([0.1, 0.2, 0.3, 1.0], [3.2, 3.1, 3.0, 3.2], {"along": "step_ratio"}, "row 3: 1.0"),
-        ([2, 4, 8, 16], [3.2, 3.1, 3.2], {}, "4 values of bag_size, losses of shape"),
-        ([2, 4, 4, 16], [3.2, 3.1, 3.0, 3.2], {}, "given twice"),
-        ([2, 4, 8, 16], [3.2, 3.1, 3.0, 3.2], {"along": "bag size"}, "did you mean 'bag_size'"),
-    ],
-)
-def test_what_is_no_curve_is_refused(
-    values: list[float], losses: list[float], options: dict[str, Any], complaint: str
-) -> None:
-    with pytest.raises(UserError, match=complaint):
-        optimum(values, losses, **options)
 
 
 def test_published_optima_fall_with_r() -> None:
