@@ -194,9 +194,9 @@ def test_advice_lies_where_the_grid_has_its_best_cells_and_nowhere_beyond(law: L
 @pytest.mark.parametrize(
     ("params", "tokens", "bag", "ratio", "complaint"),
     [
-        (270e6, SHORT, 4, 1.0, "0 <= r < 1"),
+        (270e6, SHORT, 4, 1.0, "r = 1.0: the law needs"),
         (270e6, -2e9, 4, 0.3, "positive number"),
-        (270e6, SHORT, 0, 0.3, "bag_size 0"),
+        (270e6, SHORT, 0, 0.3, "s = 0, r = 0.3: the law needs"),
         (1e9, SHORT, 4, 0.3, "1e.09 parameters: outside .* `tst-study advise` says"),
     ],
 )

@@ -25,7 +25,7 @@ Target = tuple[float, float]
 
 
 def law_answer(target: Target | None = None) -> Answer:
-    """The law of the published grids: fit, held-out errors, advice, and 3B and 10B-A1B."""
+    """Answer for the published grids: the fit, held-out errors, advice, and 3B and 10B-A1B."""
     law = published_law()
     tables, said = _described(law, target)
     tables["Runs that were not fitted: gains at equal steps, nats"] = published_beside_law(law)
@@ -44,8 +44,8 @@ def law_answer(target: Target | None = None) -> Answer:
 
 
 def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | None = None) -> Answer:
-    """A law for each kind of one's own runs (corpus, held-out text), or why there is none, and
-    what the law of Tables 4–7 says of the same settings."""
+    """Answer for the user's runs: a law for each corpus and held-out text, or why there is none,
+    and the gains that the law of Tables 4–7 gives the same settings."""
     rows, excluded = rows_of_runs(runs)
     tables: dict[str, pd.DataFrame] = {}
     said: list[str] = []
@@ -54,13 +54,13 @@ def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | Non
         try:
             law = fit_law(own.reset_index(drop=True))
             far = law.outside(*target) if target else ""
-            found, sentences = _described(law, None if far else target)
+            described, sentences = _described(law, None if far else target)
         except UserError as error:
             refused.append(f"{kind}: no law: {error}.")
             continue
         if far:
             refused.append(f"{kind}: no recommendation: {far}.")
-        tables |= {f"{kind}. {title}": table for title, table in found.items()}
+        tables |= {f"{kind}. {title}": table for title, table in described.items()}
         said += [f"{kind}: {sentence}" for sentence in sentences]
     beside = _beside_published(rows)
     if not beside.empty:
@@ -69,7 +69,7 @@ def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | Non
 
 
 def _described(law: Law, target: Target | None) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """Tables and sentences of a fitted law."""
+    """Return the tables and sentences of a fitted law."""
     errors = held_out(law.rows)
     error = law.rows["error"]
     fitted = law.rows[["params", "tokens"]].drop_duplicates().sort_values(["params", "tokens"])
@@ -101,8 +101,8 @@ def _verdict(row: dict[str, Any]) -> str:
         return f"{row['split']}: no prediction ({row['note']})."
     null = min(("copied", "mean"), key=lambda name: float(row[name]))
     word = "better than" if row["law"] < row[null] else "no better than"
-    said = "copying the nearest runs" if null == "copied" else "the mean gain"
-    return f"{row['split']}: {row['law']:.4f}, {word} {said} ({row[null]:.4f})."
+    rival = "copying the nearest runs" if null == "copied" else "the mean gain"
+    return f"{row['split']}: {row['law']:.4f}, {word} {rival} ({row[null]:.4f})."
 
 
 def _parameters(law: Law) -> pd.DataFrame:
@@ -118,13 +118,13 @@ def _parameters(law: Law) -> pd.DataFrame:
 
 
 def recommend(law: Law, params: float, tokens: float) -> dict[str, Any]:
-    """The (s, r) of the largest gain (nats) under uniform weights, of all whole s and hundredths of
-    r between those fitted.
+    """Find the (s, r) with the largest gain (nats per token) under uniform weights, among all whole
+    s and hundredths of r between those fitted.
 
-    `low`, `high`: 95%, of the law's gain there. `s_95`, `r_95`: ends of all s, and of all r, that
-    with some r, or s, the law does not show to be worse than the best. `best_run`: the fitted
-    setting with the largest mean gain at the nearest size and length, advice that needs no law.
-    `note`: whether the best lies at an end of what was tried.
+    `low`, `high`: 95% interval of the law's gain there. `s_95`, `r_95`: range of s (with some r),
+    and of r (with some s), that the law does not show to be worse than the best. `best_run`: the
+    fitted setting with the largest mean gain at the nearest size and length, advice that needs no
+    law. `note`: whether the best lies at an end of what was tried.
 
     Raises `UserError` for a size (parameters) or a length (latent tokens) outside the fitted ones.
     """
@@ -168,38 +168,32 @@ def recommend(law: Law, params: float, tokens: float) -> dict[str, Any]:
 
 
 def _beside_published(rows: pd.DataFrame) -> pd.DataFrame:
-    """Mean observed gain of each setting beside what the law of Tables 4–7 says of it."""
+    """Mean observed gain of each setting beside the gain that the law of Tables 4–7 gives it."""
     law = published_law()
-    own = rows[rows["bag_size"] > 1].assign(observed=observed_gains(rows))
     keys = ["kind", "params", "tokens", "bag_size", "step_ratio", "weighting"]
-    table = []
-    for _, members in own.groupby(keys, sort=True):
-        row = {key: value for key, value in next(rows_of(members)).items() if key in keys}
-        far = law.outside(row["params"], row["tokens"])
-        asked = members.iloc[[0]]
-        said = float("nan") if far else float(law.of_rows(asked)[0])
-        half = float("nan") if far else float(law.errors(asked)[0])
-        table.append(
-            {
-                **row,
-                "seeds": len(members),
-                "gain": float(members["observed"].mean()),
-                "law": said,
-                "law_low": said - half,
-                "law_high": said + half,
-                "belief": far or "inside the fitted range",
-            }
-        )
-    return pd.DataFrame(table)
+    own = rows[rows["bag_size"] > 1].assign(observed=observed_gains(rows)).groupby(keys)
+    table = own.agg(
+        seeds=("observed", "size"), gain=("observed", "mean"), targets=("targets", "first")
+    ).reset_index()
+    far = [law.outside(*place) for place in zip(table["params"], table["tokens"], strict=True)]
+    outside = np.array([bool(reason) for reason in far])
+    gains = np.where(outside, np.nan, law.of_rows(table))
+    half = np.where(outside, np.nan, law.errors(table))
+    return table.drop(columns="targets").assign(
+        law=gains,
+        law_low=gains - half,
+        law_high=gains + half,
+        belief=[reason or "inside the fitted range" for reason in far],
+    )
 
 
 def published_beside_law(law: Law) -> pd.DataFrame:
-    """3B and 10B-A1B: the law's gain at equal steps beside those of Table 1 and of the figures, and
-    beside `copied`, the gain of the same setting at 600M.
+    """Compare the law's gains at 3B and 10B-A1B with those of Table 1 and of the figures, at equal
+    steps, and with `copied`, the gain of the same setting at 600M.
 
-    The mixture has no baseline of its own length: that baseline is put above the 125,000-step one
-    by what Chinchilla's data term says of the tokens between. Its step has 8M tokens: it is read
-    once as four steps of 2M tokens and once as one step.
+    The mixture has no baseline of its own length: Chinchilla's data term says how much higher than
+    the 125,000-step one it would end. A step of the mixture has 8M tokens: it counts once as four
+    steps of 2M tokens and once as one step.
     """
     curves = published.curves().sort_values("step")
     ends = curves.groupby("run")["loss"].last()
