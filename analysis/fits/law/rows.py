@@ -12,6 +12,7 @@ import pandas as pd
 
 from tst_study.analysis import published
 from tst_study.analysis.checks import Floats, needs_columns, numbers, positive
+from tst_study.analysis.fits.scaling.points import points_of
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.tables.eligible import eligible, excluded_row
 from tst_study.analysis.verdict.comparison import PAIRED
@@ -98,37 +99,26 @@ def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """
     kept, excluded = eligible(runs)
     level = kept[list(PAIRED)].map(str).agg(" ".join, axis=1)
-    known = set(level[kept["method"] == "baseline"])
-    rows = []
+    baselines = set(level[kept["method"] == "baseline"])
+    fits = []
     for run, own in zip(rows_of(kept), level, strict=True):
-        setting = SuperpositionSetting.of_row(run)
-        plain = setting.is_plain_but("weighting") and run["weighting"] in NAMED_WEIGHTINGS
-        reason = ""
-        if own not in known:
+        setting, reason = SuperpositionSetting.of_row(run), ""
+        if own not in baselines:
             reason = "no finished baseline of its seeds, rate and held-out text"
-        elif not (setting.is_baseline or plain):
+        elif not setting.is_baseline and not (
+            setting.is_plain_but("weighting") and run["weighting"] in NAMED_WEIGHTINGS
+        ):
             reason = "an ablation, of which the law says nothing"
         if reason:
             excluded.append(excluded_row(run, reason))
-            continue
-        rows.append(
-            {
-                "kind": f"{run['corpus']}, {run['eval_set']}",
-                "params": float(run["active_parameters"]),
-                "tokens": float(run["latent_tokens"]),
-                "bag_size": run["bag_size"],
-                "step_ratio": float(run["step_ratio"]),
-                "weighting": run["weighting"] or "uniform",
-                "loss": float(run["nats_per_token"]),
-                "seed": run["seed"],
-                "level": own,
-            }
-        )
-    if not any(row["bag_size"] > 1 for row in rows):
+        fits.append(not reason)
+    rows = points_of(kept).assign(level=level, kind=kept["corpus"] + ", " + kept["eval_set"])[fits]
+    if not (rows["bag_size"] > 1).any():
         raise UserError(
             "no superposed run with a finished baseline of its seed: nothing to predict"
         )
-    return rows_of_frame(pd.DataFrame(rows)), pd.DataFrame(excluded)
+    columns = ["kind", "level", "params", "tokens", "bag_size", "step_ratio", "weighting", "loss"]
+    return rows_of_frame(rows[[*columns, "seed"]]), pd.DataFrame(excluded)
 
 
 def _targets(rows: pd.DataFrame) -> list[float]:
