@@ -112,8 +112,8 @@ def _judged(
 
 
 def paired(record: str, name: str) -> list[dict[str, Any]]:
-    """Return a campaign's settings with at least four seeds beside baselines of the same seeds: mean
-    gain and deviation of the paired differences, nats per token."""
+    """Return a campaign's settings with at least four seeds beside a baseline each: mean gain and
+    deviation of the paired differences, nats per token."""
     runs = read_archive(RECORDS / record).runs
     baselines = runs[runs["name"].str.startswith(BASELINE_RUN)].set_index("seed")
     batch = runs[runs["name"].str.startswith(BATCH_RUN)]

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import optimize
 
 from tests.analysis.made_runs import imported
 from tst_study import analysis
-from tst_study.analysis.fits.law.held_out import held_out, predictions, splits
+from tst_study.analysis.fits.law.held_out import predictions, splits
 from tst_study.analysis.fits.law.law_answer import recommend
 from tst_study.analysis.fits.law.rows import effective_targets, published_rows
 from tst_study.analysis.fits.law.superposition_law import LINEAR, Law, fit_law, gain, published_law
@@ -54,14 +53,6 @@ def test_the_law_is_the_baseline_at_one_token_and_at_no_steps() -> None:
     values = {name: random.uniform(0.1, 1.0) for name in (*names, "size", "length")}
     columns = {"n": 0.3, "l": -0.2, "s": np.array([1.0, 8.0, 1.0]), "r": np.array([0.4, 0.0, 0.9])}
     assert gain(values, {**columns, "t": columns["s"]}) == pytest.approx(np.zeros(3), abs=1e-12)
-
-
-def test_derivatives_of_the_law_are_those_of_finite_differences(law: Law) -> None:
-    problem = law.fit.problem
-    at = law.fit.theta * 1.05
-    gradient = problem.slopes(problem.residuals(at)) @ problem.jacobian(at)
-    numeric = optimize.approx_fprime(at, problem.value, 1e-7)
-    assert gradient == pytest.approx(numeric, rel=2e-3, abs=1e-4)
 
 
 def test_thirteen_numbers_fit_all_four_tables_and_are_all_determined(law: Law) -> None:
@@ -151,24 +142,16 @@ def test_intervals_of_gain_and_advice_hold_a_known_truth(law: Law) -> None:
     assert (share[1:] >= 0.90).all()
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"loss": np.nan}, "column 'loss' of frame, row 3: nan is not a finite number above 0"),
-        ({"tokens": 0.0}, "column 'tokens' of frame, row 3: 0.0"),
-        ({"step_ratio": 1.0}, "column step_ratio, row 3: 1.0"),
-    ],
-)
-def test_a_bad_value_of_a_frame_is_named(law: Law, change: dict, complaint: str) -> None:  # type: ignore[type-arg]
+def test_a_bad_frame_is_named(law: Law) -> None:
     frame = made(law, 0.0)
-    for name, value in change.items():
-        frame.loc[3, name] = value
-    with pytest.raises(UserError, match=complaint):
-        analysis.fit_superposition_law(frame)
-    with pytest.raises(UserError, match="superposed runs without a baseline"):
-        analysis.fit_superposition_law(made(law, 0.0).query("bag_size > 1"))
-    with pytest.raises(UserError, match="'step_ratio' is missing"):
-        analysis.fit_superposition_law(made(law, 0.0).drop(columns="step_ratio"))
+    for bad, complaint in (
+        (frame.assign(loss=frame["loss"].where(frame.index != 3)), "row 3: nan is not a finite"),
+        (frame.assign(step_ratio=1.0), "column step_ratio, row 0: 1.0"),
+        (frame.query("bag_size > 1"), "superposed runs without a baseline"),
+        (frame.drop(columns="step_ratio"), "'step_ratio' is missing"),
+    ):
+        with pytest.raises(UserError, match=complaint):
+            analysis.fit_superposition_law(bad)
 
 
 def test_targets_count_by_the_entropy_of_their_weights() -> None:
@@ -205,10 +188,3 @@ def test_where_the_law_means_nothing_it_says_so(
 ) -> None:
     with pytest.raises(UserError, match=complaint):
         law.gain(params, tokens, bag, ratio)
-
-
-@pytest.mark.slow
-def test_every_split_stands_beside_both_nulls() -> None:
-    table = held_out(published_rows())
-    assert len(table) == 10
-    assert table[["law", "copied", "mean"]].notna().all().all()
