@@ -1,4 +1,4 @@
-"""Writes the evidence behind `tst-study advise`: `analysis/published/evidence.json`.
+"""Write the evidence behind `tst-study advise`: `analysis/published/evidence.json`.
 
     python -m benchmarks.advice
 
@@ -38,9 +38,9 @@ def evidence() -> dict[str, Any]:
 
 
 def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Rows of the table in `docs/analysis.md`, and the law's relative error for each e-fold beyond
-    the sizes (`params`) and lengths (`tokens`) that it was fitted to: the root mean square over the
-    splits of the error of the mean gain up to r = 0.5."""
+    """Return the rows of the table in `docs/analysis.md`, and the law's relative error for each
+    e-fold beyond the sizes (`params`) and lengths (`tokens`) that it was fitted to: the root mean
+    square over the splits of the error of the mean gain up to r = 0.5."""
     rows = rows.assign(gain=observed_gains(rows))
     rows = rows[(rows["weighting"] == "uniform")].reset_index(drop=True)
     fitted = [
@@ -57,8 +57,8 @@ def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]
         near = out[out["step_ratio"] <= CHOSEN_FROM]
         folds = beyond(law, float(out["params"].iloc[0]), float(out["tokens"].iloc[0]))[name]
         far[name].append((law.of_rows(near).mean() / near["gain"].mean() - 1) / folds)
-    error = {name: float(np.sqrt(np.mean(np.square(one)))) for name, one in far.items()}
-    found = [
+    error = {name: float(np.sqrt(np.mean(np.square(errors)))) for name, errors in far.items()}
+    table = [
         {"left_out": words, **_judged(law, known, out, error)}
         for (words, _, known, out), law in zip(fitted, laws, strict=True)
     ]
@@ -70,8 +70,8 @@ def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]
             for level in rows["level"].unique()
             for mine in [(rows["level"] == level) & (rows["bag_size"] > 1)]
         ]
-        found.append({"left_out": f"s = {bag}", **pd.DataFrame(each).mean().to_dict()})
-    return found, error
+        table.append({"left_out": f"s = {bag}", **pd.DataFrame(each).mean().to_dict()})
+    return table, error
 
 
 def _judged(
