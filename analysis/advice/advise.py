@@ -21,7 +21,6 @@ from tst_study.analysis.advice.planned_run import (
     BETTER_BATCH,
     OUTPUT_ONLY,
     PLAIN,
-    Gain,
     PlannedRun,
     own_arm,
     own_gain,
@@ -124,7 +123,7 @@ def advise(
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined
     )
-    templates.filters |= {"signed": signed, "big": big, "nats": _nats, "sum_up": _sum_up}
+    templates.filters |= {"signed": signed, "big": big}
     screen = templates.get_template("screen.jinja").render(
         _known(),
         run=run,
@@ -213,21 +212,6 @@ def _between(ordered: Iterable[str]) -> str:
     return f"{ends[0]} to {ends[-1]}"
 
 
-def _nats(gain: Gain) -> str:
-    assert gain.nats is not None
-    assert gain.low is not None
-    assert gain.high is not None
-    nats, low, high = (signed(end).lstrip("+") for end in (gain.nats, gain.low, gain.high))
-    return f"{nats} nats per token (95% interval: {low} to {high})"
-
-
-def _sum_up(gain: Gain) -> str:
-    if gain.nats is None or gain.low is None or gain.high is None:
-        return f"no number, {gain.source}"
-    ends = f"[{signed(gain.low)}, {signed(gain.high)}]"
-    return f"{signed(gain.nats)} nats {ends} ({gain.source})"
-
-
 def _far(run: PlannedRun) -> str:
     """Say how much larger or smaller, longer or shorter than the fitted runs this one is."""
     words = {"params": ("smaller", "larger"), "tokens": ("shorter", "longer")}
@@ -244,10 +228,8 @@ def _alike(run: PlannedRun) -> dict[str, Any] | None:
     if run.mixture or run.own or run.setting != run.first or run.grade == "no evidence":
         return None
     law = published_law()
-    size, tokens = (
-        float(np.clip(at, law.rows[name].min(), law.rows[name].max()))
-        for name, at in (("params", run.size), ("tokens", run.tokens))
-    )
+    places = law.rows[["params", "tokens"]]
+    size, tokens = np.clip([run.size, run.tokens], places.min(), places.max())
     rows = settings(size, tokens, np.arange(2.0, 17.0), np.arange(5, 61) / 100)
     gains, within = law.of_rows(rows), pair_deviation(law)
     best, level = rows.iloc[int(gains.argmax())], rows[gains >= gains.max() - within]

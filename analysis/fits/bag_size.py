@@ -149,7 +149,8 @@ def _by_seed(curve: pd.DataFrame, along: Along) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Optimum:
-    """Where a loss is lowest along s or r; None where that cannot be said, and `edge` says why."""
+    """The place of the lowest loss along s or r; None where it is not known, and `edge` says
+    why."""
 
     form: str
     """`both`, the form that was not ruled out, or `form not known`."""

@@ -106,14 +106,20 @@ def _verdict(row: dict[str, Any]) -> str:
 
 
 def _parameters(law: Law) -> pd.DataFrame:
+    """Return parameter, value, low, high, held; the levels come last."""
     levels = set(law.rows["level"])
-    ordered = sorted(law.values, key=lambda name: name in levels)
-    fitted = Spread.of(law.fit).table(law.fit.problem.model.parameters)
-    table = fitted.set_index("parameter").reindex(ordered).reset_index()
-    return table.assign(
-        parameter=[name.replace("_", " ") for name in ordered],
-        value=[law.values[name] for name in ordered],
-        held=[law.held.get(name, "") for name in ordered],
+    names = sorted(law.values, key=lambda name: name in levels)
+    half = Spread.of(law.fit).half(np.eye(len(law.fit.theta)))
+    known = pd.Series(half, law.fit.problem.model.parameters).reindex(names).to_numpy()
+    value = np.array([law.values[name] for name in names])
+    return pd.DataFrame(
+        {
+            "parameter": [name.replace("_", " ") for name in names],
+            "value": value,
+            "low": value - known,
+            "high": value + known,
+            "held": [law.held.get(name, "") for name in names],
+        }
     )
 
 

@@ -1,4 +1,4 @@
-"""What a fit solves: a law as a formula, the losses that it should explain, and the objective.
+"""The problem that a fit solves: a law as a formula, the losses to explain, and the objective.
 
 Derivatives are taken by the complex step (Squire & Trapp 1998, SIAM Review 40): exact to rounding,
 for every formula in operations that numpy has for complex numbers.
@@ -105,7 +105,7 @@ class Problem:
     observed: Floats
     delta: float = np.inf
     on: Literal["log", "loss"] = "log"
-    """What residuals are differences of: log L or L."""
+    """Scale of the residuals: log L or L."""
     groups: NDArray[np.intp] | None = None
     """Group of each row, from 0."""
     ratio: float = 0.0

@@ -35,7 +35,7 @@ class NotConvergedError(UserError):
 
 @dataclass(frozen=True)
 class Identified:
-    """Which parameters the rows determine, by the derivative of the residuals at the optimum."""
+    """The parameters that the rows determine, by the derivative of the residuals at the optimum."""
 
     rank: int
     """Rank of the derivative, shape (n, p): p where everything is determined."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,13 +21,12 @@ from tst_study.analysis.fits.solver.solve import (
 from tst_study.analysis.statistics import CONFIDENCE, critical_t
 
 LEAST_CLUSTERS = 6
-"""Of fewer, draws with replacement tell too little for an interval."""
+"""Number of models below which draws with replacement say too little for an interval."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Where the parameters of a fit may lie: a t-distribution around them, with the covariance of
-    the linearised fit."""
+    """A t-distribution around a fit's parameters, with the covariance of the linearised fit."""
 
     theta: Floats
     root: Floats
@@ -51,12 +49,6 @@ class Spread:
         """Half of the 95% t-intervals of numbers with these derivatives, shape (n, p)."""
         half: Floats = critical_t(self.freedom) * np.linalg.norm(slopes @ self.root, axis=1)
         return half
-
-    def table(self, names: Sequence[str]) -> pd.DataFrame:
-        """Return a table of parameter, value, low, high."""
-        half = self.half(np.eye(len(self.theta)))
-        table = pd.DataFrame({"parameter": list(names), "value": self.theta})
-        return table.assign(low=self.theta - half, high=self.theta + half)
 
 
 @dataclass(frozen=True)
