@@ -32,9 +32,9 @@ LEAST_SEEDS = 4
 
 def evidence() -> dict[str, Any]:
     rows = published_rows()
-    left, error = left_out(rows)
+    table, error = left_out(rows)
     own = [row for record, name in CAMPAIGNS.items() for row in paired(record, name)]
-    return {"law": as_data(fit_law(rows)), "error": error, "left_out": left, "own": own}
+    return {"law": as_data(fit_law(rows)), "error": error, "left_out": table, "own": own}
 
 
 def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]]:

@@ -205,7 +205,7 @@ def gains(random: Random, seeds: int, settings: int, gain: float) -> pd.DataFram
 
 def circumstances() -> list[Circumstance]:
     doubled, few = (1, 2, 4, 8), (2, 4, 8, 16)
-    some, one = (1, *SEEDS), (1,)
+    also_one, only_one = (1, *SEEDS), (1,)
     rows: list[tuple[Any, ...]] = [
         ("multiplier", "4 lengths, each twice the last", partial(_multiplier, doubled)),
         ("multiplier", "3 lengths, each five times the last", partial(_multiplier, (1, 5, 25))),
@@ -218,16 +218,16 @@ def circumstances() -> list[Circumstance]:
         ),
         ("equal loss", "baselines of 3 lengths", partial(_equal_loss, (500, 1000, 2000))),
         ("equal loss", "baselines of 2 lengths", partial(_equal_loss, (1000, 3000))),
-        ("best s", "parabola is true", partial(_optimum, _parabola), some),
-        ("best s", "asymmetric form is true", partial(_optimum, _asymmetric), some),
-        ("best s", "4 values of s", partial(_optimum, _parabola, bags=few), some),
+        ("best s", "parabola is true", partial(_optimum, _parabola), also_one),
+        ("best s", "asymmetric form is true", partial(_optimum, _asymmetric), also_one),
+        ("best s", "4 values of s", partial(_optimum, _parabola, bags=few), also_one),
         ("gain", "one setting", partial(_gains, 1)),
         ("gain", "the best of ten settings", partial(_gains, 10)),
-        ("IsoFLOP", "3 budgets", partial(_isoflop, 3), one),
-        ("IsoFLOP", "7 budgets", partial(_isoflop, 7), one),
-        ("IsoFLOP", "7 budgets, rows by model", partial(_isoflop, 7, shared=0.001), one),
-        ("parametric", "80 models of one row", partial(_parametric, 10, 0.0), one),
-        ("parametric", "8 models of 8 rows", partial(_parametric, 8, 0.002), one),
+        ("IsoFLOP", "3 budgets", partial(_isoflop, 3), only_one),
+        ("IsoFLOP", "7 budgets", partial(_isoflop, 7), only_one),
+        ("IsoFLOP", "7 budgets, rows by model", partial(_isoflop, 7, shared=0.001), only_one),
+        ("parametric", "80 models of one row", partial(_parametric, 10, 0.0), only_one),
+        ("parametric", "8 models of 8 rows", partial(_parametric, 8, 0.002), only_one),
     ]
     return [Circumstance(*row) for row in rows]
 

@@ -146,8 +146,8 @@ def _spread(halves: np.ndarray) -> list[float]:
 @functools.cache
 def _measured() -> np.ndarray:
     """Final losses of the second campaign's ten arms over twelve seeds, the baseline first."""
-    found = summarise(read_tables(CAMPAIGN))
-    return arm_losses(found.comparison.eligible, found.questions).to_numpy().T
+    summary = summarise(read_tables(CAMPAIGN))
+    return arm_losses(summary.comparison.eligible, summary.questions).to_numpy().T
 
 
 def cases() -> list[Case]:

@@ -52,7 +52,7 @@ def bag_size_answer(
     """
     given = published.loss_grid() if grid is None else grid
     bags, ratios = optima(given, "bag_size"), optima(given, "step_ratio")
-    tables, said = {}, []
+    tables, sentences = {}, []
     for table, name, other in ((bags, "s", "step_ratio"), (ratios, "r", "bag_size")):
         fitted = table[table["form"] != ""]
         if len(fitted):
@@ -60,23 +60,23 @@ def bag_size_answer(
             shown = fitted[[*names, "form", "sentence"]].reset_index(drop=True)
             tables[f"Best {name} (both forms, all values)"] = shown
             edges = int((fitted["sentence"] != "").sum())
-            said.append(
+            sentences.append(
                 f"{edges} of {len(fitted)} curves along {name} are lowest at an edge or "
                 "do not determine where: no number."
             )
         if few := len(table) - len(fitted):
-            said.append(
+            sentences.append(
                 f"{few} curves along {name} have fewer than {LEAST_VALUES} values: no optimum."
             )
     noise = {*bags.get("noise_from", []), *ratios.get("noise_from", [])}
     if "seeds" in noise:
-        said.append("Noise is that of seeds, where all values of a curve share two or more.")
+        sentences.append("Noise is that of seeds, where all values of a curve share two or more.")
     elif "residuals" in noise:
-        said.append(
+        sentences.append(
             "Noise is the residuals of each form: no two seeds were run at all values of a curve."
         )
     inputs = inputs or published.fingerprints("final_loss_grid")
-    return Answer("bag-size", tables, tuple(said), inputs)
+    return Answer("bag-size", tables, tuple(sentences), inputs)
 
 
 def grid_of_runs(pairs: pd.DataFrame) -> pd.DataFrame:
@@ -127,13 +127,13 @@ def optima(grid: pd.DataFrame, along: Along = "bag_size") -> pd.DataFrame:
             few = f"{len(losses)} {along.replace('_', ' ')}s: an optimum needs {LEAST_VALUES}"
             rows.append({**named, "form": "", "points": len(losses), "sentence": few})
             continue
-        found = optimum(losses.index.to_numpy(float), losses.to_numpy(float), along=along)
-        if along == "bag_size" and curve[along].min() == 2 and found.low is None:
+        lowest = optimum(losses.index.to_numpy(float), losses.to_numpy(float), along=along)
+        if along == "bag_size" and curve[along].min() == 2 and lowest.low is None:
             # The optimum may lie at s = 2 or below, which only the baseline can tell. Elsewhere it
             # stays out: the first step, from 1 to 2, is of no form that fits the rest.
             losses = _by_seed(pd.concat([curve, *of_size.get(keys[:2], [])]), along)
-            found = optimum(losses.index.to_numpy(float), losses.to_numpy(float), along=along)
-        rows.append({**named, **asdict(found), "sentence": found.edge})
+            lowest = optimum(losses.index.to_numpy(float), losses.to_numpy(float), along=along)
+        rows.append({**named, **asdict(lowest), "sentence": lowest.edge})
     if not rows:
         raise UserError(_NOTHING)
     return pd.DataFrame(rows)
@@ -252,12 +252,12 @@ class _Form:
 
     def terms(self, at: NDArray[Any]) -> NDArray[Any]:
         """Return the form's three terms at some coordinates, shape (places, 3)."""
-        one = np.ones_like(at)
+        ones = np.ones_like(at)
         if not self.asymmetric:
-            return np.stack([one, at, at**2], axis=-1)
+            return np.stack([ones, at, at**2], axis=-1)
         if self.along == "bag_size":
-            return np.stack([one, np.exp(-at), at], axis=-1)
-        return np.stack([one, np.exp(-at), np.exp(at)], axis=-1)  # the odds r / (1 − r)
+            return np.stack([ones, np.exp(-at), at], axis=-1)
+        return np.stack([ones, np.exp(-at), np.exp(at)], axis=-1)  # the odds r / (1 − r)
 
     @cached_property
     def own(self) -> Floats:

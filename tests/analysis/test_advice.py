@@ -40,10 +40,10 @@ def test_the_committed_gains_are_those_of_our_archives() -> None:
 
 @pytest.mark.slow
 def test_the_committed_table_of_what_was_left_out_is_current() -> None:
-    left, error = written.left_out(published_rows())
+    rows, error = written.left_out(published_rows())
     assert error == pytest.approx(published.evidence()["error"], rel=1e-3)
-    for one, other in zip(left, published.evidence()["left_out"], strict=True):
-        assert {**one, "left_out": 0} == pytest.approx({**other, "left_out": 0}, abs=1e-3)
+    for new, committed in zip(rows, published.evidence()["left_out"], strict=True):
+        assert {**new, "left_out": 0} == pytest.approx({**committed, "left_out": 0}, abs=1e-3)
 
 
 CASES: list[tuple[dict[str, Any], str, str, str]] = [
@@ -85,18 +85,18 @@ CASES: list[tuple[dict[str, Any], str, str, str]] = [
 def test_each_run_gets_a_verdict_with_its_grade_and_never_a_refusal(
     asked: dict[str, Any], grade: str, setting: str, verdict: str
 ) -> None:
-    found = analysis.advise(**asked, device="H100", gpus=64, price=2.5)
-    run = found.run
+    advice = analysis.advise(**asked, device="H100", gpus=64, price=2.5)
+    run = advice.run
     assert (run.grade, str(run.setting)) == (grade, setting)
-    first, evidence = found.sections["Verdict"]
+    first, evidence = advice.sections["Verdict"]
     assert verdict in first
     assert evidence.startswith(f"Evidence: {grade}")
-    assert list(found.sections) == [
+    assert list(advice.sections) == [
         *("Verdict", "What to run", "What it should bring", "What it costs"),
         *("What speaks against it", "How to find out for less"),
     ]
-    assert len(found.lines()) <= 46
-    assert max(map(len, found.lines())) <= 100
+    assert len(advice.lines()) <= 46
+    assert max(map(len, advice.lines())) <= 100
     assert run.setting.text * run.tokens <= asked.get("text", math.inf) or run.setting.output_only
     assert (run.gain.low is None) == (grade == "no evidence") == ("interval:" not in first)
 
@@ -115,9 +115,9 @@ def test_the_readme_shows_what_the_command_says() -> None:
 
 def test_the_screen_quotes_the_paper_and_our_campaigns() -> None:
     """Each number was read by hand from the paper, or from docs/findings.md."""
-    found = analysis.advise(7e9, 2e12), analysis.advise(2e9, 1e11, text=1.6e11)
+    screens = analysis.advise(7e9, 2e12), analysis.advise(2e9, 1e11, text=1.6e11)
     screen = " ".join(
-        text for advice in found for part in advice.sections.values() for text in part
+        text for advice in screens for part in advice.sections.values() for text in part
     )
     for quoted in (
         "(270M and 600M parameters, 41.9B to 210B tokens, one seed each)",
@@ -165,16 +165,16 @@ def test_hours_and_money_are_of_both_arms_and_of_what_is_saved() -> None:
     money = f"{2.5 * least:,.0f}–{2.5 * most:,.0f} at 2.5 each"
     assert least == pytest.approx(6e20 / (989e12 * 0.48) / 3600)
     assert most == pytest.approx(6e20 / (989e12 * 0.31) / 3600)
-    said = " ".join(plain.sections["What it costs"])
-    assert "250B tokens read (raw tokens; 1,000 GB" in said
-    assert money in said
+    paragraph = " ".join(plain.sections["What it costs"])
+    assert "250B tokens read (raw tokens; 1,000 GB" in paragraph
+    assert money in paragraph
 
 
 def test_short_text_is_answered_with_what_repetition_costs() -> None:
     """Four epochs are worth about 0.93 of fresh text (Muennighoff et al., R* = 15.4)."""
-    said = " ".join(analysis.advise(1e9, 1e11, text=6.25e10).sections["What to run"])
-    assert "In ordinary training 4 epochs are worth 93% of as much fresh text" in said
-    assert "The baseline repeats its text, too: 1.6 epochs" in said
+    paragraph = " ".join(analysis.advise(1e9, 1e11, text=6.25e10).sections["What to run"])
+    assert "In ordinary training 4 epochs are worth 93% of as much fresh text" in paragraph
+    assert "The baseline repeats its text, too: 1.6 epochs" in paragraph
 
 
 def test_the_command_takes_numbers_as_people_write_them(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.matched import matched
 
 MADE = 200
-CASES = [(one, seeds) for one in circumstances() for seeds in one.seeds]
+CASES = [(circumstance, seeds) for circumstance in circumstances() for seeds in circumstance.seeds]
 EXACT = ("multiplier, 4 lengths", "multiplier, 3 lengths", "gain, one setting")
 """Neither too narrow nor too wide; others may be wider than 95% asks, where a form or a floor that
 is not known is spanned."""
@@ -74,8 +74,8 @@ def test_of_ten_settings_without_effect_hardly_ever_is_one_said_to_have_one(seed
     wrong = {"comparison": 0, "matched": 0}
     for _ in range(MADE):
         runs = gains(random, seeds, 10, 0.0)
-        found = compare(runs)
-        for name, table in (("comparison", found.table), ("matched", matched(found))):
+        comparison = compare(runs)
+        for name, table in (("comparison", comparison.table), ("matched", matched(comparison))):
             wrong[name] += bool(table["verdict"].isin(["better", "worse"]).any())
     for name, count in wrong.items():
         assert stats.binomtest(count, MADE, 0.05, "greater").pvalue > 0.01, (name, count)

@@ -75,8 +75,8 @@ def test_a_count_of_pairs_is_that_of_pandas(tmp_path: Path) -> None:
 def test_the_published_curve_gives_the_printed_law_and_its_weights() -> None:
     curve = published.mutual_information()
     decay = fit_decay(curve["distance"].to_numpy(), curve["mutual_information"].to_numpy())
-    found = (decay.constant, decay.amplitude, decay.exponent)
-    assert found == pytest.approx((3.63, 1.35, -1.25), abs=0.006)
+    numbers = (decay.constant, decay.amplitude, decay.exponent)
+    assert numbers == pytest.approx((3.63, 1.35, -1.25), abs=0.006)
     g = weights(decay, 4)
     assert g[0] == pytest.approx(decay.constant + decay.amplitude)
     assert list(g) == sorted(g, reverse=True)

@@ -25,20 +25,20 @@ def asymmetric() -> np.ndarray:
 
 def test_a_form_that_the_curve_rules_out_is_dropped() -> None:
     for losses, form in ((u_shape(), "parabola"), (asymmetric(), "asymmetric")):
-        found = optimum(BAGS, losses)
-        assert (found.form, found.best) == (form, pytest.approx(7.0, rel=0.01))
+        result = optimum(BAGS, losses)
+        assert (result.form, result.best) == (form, pytest.approx(7.0, rel=0.01))
 
 
 def test_forms_that_disagree_by_more_than_their_intervals_leave_it_undetermined() -> None:
     """Four values and two seeds that agree closely cannot say which form is true."""
     few = [0, 2, 6, 14]
     noise = 1e-4 * np.random.default_rng(5).standard_normal((4, 2))
-    found = optimum(BAGS[few], asymmetric()[few, None] + noise)
-    assert (found.form, found.best) == ("both", None)
-    assert "not determined: lowest at s = 7.92 (parabola) and 7.02 (asymmetric)" in found.edge
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low < 7.0 < found.high
+    result = optimum(BAGS[few], asymmetric()[few, None] + noise)
+    assert (result.form, result.best) == ("both", None)
+    assert "not determined: lowest at s = 7.92 (parabola) and 7.02 (asymmetric)" in result.edge
+    assert result.low is not None
+    assert result.high is not None
+    assert result.low < 7.0 < result.high
 
 
 def test_a_curve_of_another_form_has_no_interval() -> None:
@@ -50,9 +50,9 @@ def test_a_curve_of_another_form_has_no_interval() -> None:
     for _ in range(40):
         noise = 2e-4 * random.standard_normal((len(BAGS), 4))
         for name, losses in (("cusp", cusp), ("u", u_shape())):
-            found = optimum(BAGS, losses[:, None] + noise)
-            if found.form == UNKNOWN:
-                assert (found.low, found.high) == (None, None)
+            result = optimum(BAGS, losses[:, None] + noise)
+            if result.form == UNKNOWN:
+                assert (result.low, result.high) == (None, None)
                 refused[name] += 1
     assert refused["cusp"] == 40
     assert refused["u"] <= 2
@@ -64,7 +64,7 @@ def test_the_order_of_the_runs_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tried", "best", "said"),
+    ("tried", "best", "edge"),
     [
         (BAGS, 40.0, "s = 16, the largest tried; run larger ones"),
         (BAGS[2:], 1.0, "s = 4, the smallest tried; run smaller ones"),
@@ -73,20 +73,20 @@ def test_the_order_of_the_runs_does_not_matter() -> None:
     ],
 )
 def test_an_optimum_beyond_what_was_tried_is_an_edge_not_a_number(
-    tried: np.ndarray, best: float, said: str
+    tried: np.ndarray, best: float, edge: str
 ) -> None:
-    found = optimum(tried, u_shape(best)[-len(tried) :])
-    assert (found.best, found.low, found.high, found.loss) == (None,) * 4
-    assert found.edge.endswith(said)
+    result = optimum(tried, u_shape(best)[-len(tried) :])
+    assert (result.best, result.low, result.high, result.loss) == (None,) * 4
+    assert result.edge.endswith(edge)
 
 
 def test_an_interval_that_reaches_the_edge_is_open_there() -> None:
     noise = 0.004 * np.random.default_rng(0).standard_normal((15, 3))
-    found = optimum(BAGS, u_shape(11.0)[:, None] + noise)
-    assert found.best is not None
-    assert found.low is not None
-    assert found.high is None
-    assert (found.noise_from, found.seeds) == ("seeds", 3)
+    result = optimum(BAGS, u_shape(11.0)[:, None] + noise)
+    assert result.best is not None
+    assert result.low is not None
+    assert result.high is None
+    assert (result.noise_from, result.seeds) == ("seeds", 3)
 
 
 def test_a_seeds_own_level_drops_out() -> None:

@@ -87,9 +87,9 @@ def test_a_law_is_recovered_from_what_it_made_in_any_unit(law: Law) -> None:
 
 
 def test_a_frame_of_ones_own_runs_is_fitted_predicts_and_recommends(law: Law) -> None:
-    found = analysis.fit_superposition_law(made(law, 0.0))
-    assert found.gain(3e8, 8e10, 6, 0.3) == pytest.approx(law.gain(3e8, 8e10, 6, 0.3), abs=1e-4)
-    advice, best = recommend(found, 3e8, 8e10), recommend(law, 3e8, 8e10)
+    fitted = analysis.fit_superposition_law(made(law, 0.0))
+    assert fitted.gain(3e8, 8e10, 6, 0.3) == pytest.approx(law.gain(3e8, 8e10, 6, 0.3), abs=1e-4)
+    advice, best = recommend(fitted, 3e8, 8e10), recommend(law, 3e8, 8e10)
     assert abs(advice["s"] - best["s"]) <= 1
     assert advice["r"] == pytest.approx(best["r"], abs=0.03)
 
@@ -107,9 +107,9 @@ def test_the_question_fits_judges_and_recommends_and_refuses_outside(
     (advice,) = tables["Recommended (s, r), uniform weights"].to_dict("records")
     assert advice["low"] < at(law, 2e8, 4e10, 6, 0.3) + 0.005
     assert 4 <= advice["s"] <= 9
-    said = " ".join(answer.sentences)
-    assert "Held: size, one model size." in said
-    assert "copying the nearest runs" in said
+    sentences = " ".join(answer.sentences)
+    assert "Held: size, one model size." in sentences
+    assert "copying the nearest runs" in sentences
     outside = ask("law", archive, at="9e9,4e10")
     assert "9e+09 parameters: outside what the law was fitted to (2e+08)" in outside.sentences[-1]
 
@@ -124,14 +124,14 @@ def test_intervals_of_gain_and_advice_hold_a_known_truth(law: Law) -> None:
     held = []
     for seed in range(200):
         try:
-            found = analysis.fit_superposition_law(made(law, 0.002, seed))
+            fitted = analysis.fit_superposition_law(made(law, 0.002, seed))
         except NotConvergedError:  # said, so that nothing is claimed
             continue
-        off = abs(found.of_rows(asked)[0] - law.of_rows(asked)[0])
-        advice = recommend(found, 3e8, 8e10)
+        off = abs(fitted.of_rows(asked)[0] - law.of_rows(asked)[0])
+        advice = recommend(fitted, 3e8, 8e10)
         held.append(
             (
-                off <= found.errors(asked)[0],
+                off <= fitted.errors(asked)[0],
                 advice["s_95"][0] <= truth["s"] <= advice["s_95"][1],
                 advice["r_95"][0] <= truth["r"] <= advice["r_95"][1],
             )
@@ -162,13 +162,13 @@ def test_targets_count_by_the_entropy_of_their_weights() -> None:
 
 def test_advice_lies_where_the_grid_has_its_best_cells_and_nowhere_beyond(law: Law) -> None:
     """The recommended cell's published loss is within noise of the best published one."""
-    found = recommend(law, 600e6, SHORT)
+    advice = recommend(law, 600e6, SHORT)
     cells = law.rows[(law.rows["table"] == 6) & (law.rows["bag_size"] > 1)]
-    ratio = round(found["r"], 1)
-    same = (cells["bag_size"] == found["s"]) & (cells["step_ratio"] == ratio)
+    ratio = round(advice["r"], 1)
+    same = (cells["bag_size"] == advice["s"]) & (cells["step_ratio"] == ratio)
     assert cells[same]["loss"].item() - cells["loss"].min() < 0.003
-    assert found["s_95"][0] <= found["s"] <= found["s_95"][1]
-    assert found["low"] < found["gain"] < found["high"]
+    assert advice["s_95"][0] <= advice["s"] <= advice["s_95"][1]
+    assert advice["low"] < advice["gain"] < advice["high"]
     for params, tokens, unit in ((3e9, SHORT, "parameters"), (600e6, 4e15, "tokens")):
         with pytest.raises(UserError, match=f"{unit}: outside what the law was fitted to"):
             recommend(law, params, tokens)

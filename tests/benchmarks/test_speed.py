@@ -69,9 +69,9 @@ def test_every_candidate_is_timed_once_per_repeat_and_compared_within_it(
         if warming[name] < 0:
             now[0] += next(seconds[name])
 
-    found = measured({name: (lambda n=name: call(n)) for name in "ab"}, repeats=3, device="cpu")
-    assert found["a"]["milliseconds"] == pytest.approx(2000)
-    assert found["a"]["over"] == pytest.approx({"b": 2.0})
+    rows = measured({name: (lambda n=name: call(n)) for name in "ab"}, repeats=3, device="cpu")
+    assert rows["a"]["milliseconds"] == pytest.approx(2000)
+    assert rows["a"]["over"] == pytest.approx({"b": 2.0})
     assert all(next(rest, None) is None for rest in seconds.values())
 
 

@@ -27,13 +27,13 @@ Target = tuple[float, float]
 def law_answer(target: Target | None = None) -> Answer:
     """Answer for the published grids: the fit, held-out errors, advice, and 3B and 10B-A1B."""
     law = published_law()
-    tables, said = _described(law, target)
+    tables, sentences = _described(law, target)
     tables["Runs that were not fitted: gains at equal steps, nats"] = published_beside_law(law)
     return Answer(
         "law",
         tables,
         (
-            *said,
+            *sentences,
             "The mixture's gains stand on Chinchilla's data term in place of a baseline of its "
             "length; 3B and the mixture lie beyond what was fitted, so that they have no interval.",
             "Two sizes, two lengths, one seed each; learning rate and size changed together; the "
@@ -48,24 +48,24 @@ def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | Non
     and the gains that the law of Tables 4–7 gives the same settings."""
     rows, excluded = rows_of_runs(runs)
     tables: dict[str, pd.DataFrame] = {}
-    said: list[str] = []
+    sentences: list[str] = []
     refused: list[str] = []
     for kind, own in rows.groupby("kind", sort=True):
         try:
             law = fit_law(own.reset_index(drop=True))
             far = law.outside(*target) if target else ""
-            described, sentences = _described(law, None if far else target)
+            described, own_sentences = _described(law, None if far else target)
         except UserError as error:
             refused.append(f"{kind}: no law: {error}.")
             continue
         if far:
             refused.append(f"{kind}: no recommendation: {far}.")
         tables |= {f"{kind}. {title}": table for title, table in described.items()}
-        said += [f"{kind}: {sentence}" for sentence in sentences]
+        sentences += [f"{kind}: {sentence}" for sentence in own_sentences]
     beside = _beside_published(rows)
     if not beside.empty:
         tables["Gains of runs beside the law of Tables 4–7"] = beside
-    return Answer("law", tables, (*said, *refused), inputs, excluded)
+    return Answer("law", tables, (*sentences, *refused), inputs, excluded)
 
 
 def _described(law: Law, target: Target | None) -> tuple[dict[str, pd.DataFrame], list[str]]:
@@ -84,7 +84,7 @@ def _described(law: Law, target: Target | None) -> tuple[dict[str, pd.DataFrame]
         ),
     }
     kept = law.fit.identified
-    said = [
+    sentences = [
         f"{len(law.fit.theta)} parameters, {law.rows['level'].nunique()} of them levels of "
         f"baselines, explain {len(law.rows)} runs to {float(np.sqrt((error**2).mean())):.4f} nats "
         f"({law.noise.shared:.4f} shared by all r at one s, {law.noise.own:.4f} by a run alone); "
@@ -93,7 +93,7 @@ def _described(law: Law, target: Target | None) -> tuple[dict[str, pd.DataFrame]
         *(f"Held: {name}, {why}." for name, why in law.held.items()),
         *(_verdict(row) for row in rows_of(errors)),
     ]
-    return tables, said
+    return tables, sentences
 
 
 def _verdict(row: dict[str, Any]) -> str:

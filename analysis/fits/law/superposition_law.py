@@ -198,16 +198,16 @@ def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
     if known:
         noise = Noise(**known["noise"])
         problem = replace(problem, groups=prefixes, ratio=noise.ratio)
-        found = Fit.at(problem, np.array(known["theta"]), known["started"], known["agreed"])
+        fitted = Fit.at(problem, np.array(known["theta"]), known["started"], known["agreed"])
     else:
         random = np.random.default_rng(0)
         ends = [BOX.get(name, (0.0, 1.0)) for name in model.parameters]
         starts = np.array([[random.uniform(*end) for end in ends] for _ in range(_STARTS)])
-        found, noise = fit_shared(problem, prefixes, starts, _REFINED)
-    predicted = model.loss(found.theta)
+        fitted, noise = fit_shared(problem, prefixes, starts, _REFINED)
+    predicted = model.loss(fitted.theta)
     return Law(
-        found,
-        {**values, **found.values},
+        fitted,
+        {**values, **fitted.values},
         {name: why for name, (_, why) in held.items()},
         noise,
         (size, length),

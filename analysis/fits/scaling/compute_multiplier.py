@@ -41,26 +41,30 @@ def compute_multiplier(
         positive(table, ("flops", "loss"), name)
         needs_columns(table, ("seed",), name)
     (first, second), note = paired_tables([baseline, method], "flops")
-    one, two = LengthCurve.of(first, "baseline"), LengthCurve.of(second, "method")
-    lowest, highest = max(one.means[-1], two.means[-1]), min(one.means[0], two.means[0])
+    curves = LengthCurve.of(first, "baseline"), LengthCurve.of(second, "method")
+    lowest = max(curve.means[-1] for curve in curves)
+    highest = min(curve.means[0] for curve in curves)
     if lowest >= highest:
+        ends = (f"{curve.means[-1]:.4f}–{curve.means[0]:.4f}" for curve in curves)
         raise UserError(
-            f"no loss reached by both: baseline {one.means[-1]:.4f}–{one.means[0]:.4f}, method "
-            f"{two.means[-1]:.4f}–{two.means[0]:.4f}; run lengths that overlap"
+            "no loss reached by both: baseline {}, method {}; run lengths that overlap".format(
+                *ends
+            )
         )
-    allowed = floors([one, two])
+    of_baseline, of_method = curves
+    allowed = floors([*curves])
     rows = []
     for loss in np.linspace(highest, lowest, losses):
-        places = [two.place(float(loss), floor) for floor in allowed]
+        places = [of_method.place(float(loss), floor) for floor in allowed]
         multiplier, low, high = hull(
             [
-                one.reached(two.at(place, floor), floor, place, comparisons)
+                of_baseline.reached(of_method.at(place, floor), floor, place, comparisons)
                 for place, floor in zip(places, allowed, strict=True)
             ]
         )
-        rows.append((float(loss), multiplier, len(one.losses), low, high))
+        rows.append((float(loss), multiplier, len(of_baseline.losses), low, high))
     table = pd.DataFrame(rows, columns=["loss", "multiplier", "seeds", "low", "high"])
-    table.attrs["note"] = "; ".join(filter(None, (note, one.note, two.note)))
+    table.attrs["note"] = "; ".join(filter(None, (note, of_baseline.note, of_method.note)))
     return table
 
 

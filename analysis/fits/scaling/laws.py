@@ -1,9 +1,9 @@
 """A law of loss fitted to runs: E + A N^−α + B D^−β, approach 3 of Hoffmann et al. 2022
 (arXiv 2203.15556). N in parameters, D in tokens.
 
-found = analysis.fit_chinchilla(frame)     # columns params, tokens (or flops), loss
-print(found)                               # a table with intervals
-found.E, found.alpha, found.predict(other)
+law = analysis.fit_chinchilla(frame)     # columns params, tokens (or flops), loss
+print(law)                               # a table with intervals
+law.E, law.alpha, law.predict(other)
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str], huber: float
 class ChinchillaFit:
     """A fitted L = E + A N^−α + B D^−β, with attributes E (nats per token), A, B, alpha, beta."""
 
-    found: Fit
+    fit: Fit
     drawn: Bootstrap
     """Refits to redrawn models, which the intervals come from."""
     points: pd.DataFrame
@@ -97,7 +97,7 @@ class ChinchillaFit:
         """Return a parameter by its printed name."""
         for parameter, printed in _NAMES.items():
             if printed == name:
-                return float(_printed(parameter, np.array(self.found[parameter])))
+                return float(_printed(parameter, np.array(self.fit[parameter])))
         raise AttributeError(name)
 
     def summary(self) -> pd.DataFrame:
@@ -107,11 +107,11 @@ class ChinchillaFit:
         for parameter, name in _NAMES.items():
             draws = _printed(parameter, self.drawn.draws[parameter].to_numpy())
             low, high = self.drawn.interval(draws)
-            value = float(_printed(parameter, np.array(self.found[parameter])))
+            value = float(_printed(parameter, np.array(self.fit[parameter])))
             note = ""
             if self.drawn.clusters < LEAST_CLUSTERS:
                 note = f"no interval: {self.drawn.clusters} models are too few"
-            elif low is None or parameter in self.found.identified.undetermined:
+            elif low is None or parameter in self.fit.identified.undetermined:
                 low, high = None, None
                 note = f"{name} not determined" + (", at its bound of 0" if value < 1e-3 else "")
             rows.append({"parameter": name, "value": value, "low": low, "high": high, "note": note})
@@ -123,15 +123,15 @@ class ChinchillaFit:
         draws = model.loss(self.drawn.draws.to_numpy())
         ends = [self.drawn.interval(draws[:, row]) for row in range(len(frame))]
         low, high = np.array(ends, dtype=float).T
-        return frame.assign(loss=model.loss(self.found.theta), low=low, high=high)
+        return frame.assign(loss=model.loss(self.fit.theta), low=low, high=high)
 
     def __str__(self) -> str:
-        kept = self.found.identified
+        kept = self.fit.identified
         return "\n".join(
             [
                 *table_lines(self.summary()),
-                f"{len(self.found.problem.observed)} runs; rank {kept.rank}, conditioning "
-                f"{kept.condition:.3g}; {self.found.agreed} of {self.found.started} starts agree; "
+                f"{len(self.fit.problem.observed)} runs; rank {kept.rank}, conditioning "
+                f"{kept.condition:.3g}; {self.fit.agreed} of {self.fit.started} starts agree; "
                 f"intervals: {self.drawn.clusters} models drawn with replacement",
             ]
         )
@@ -145,17 +145,17 @@ class ChinchillaFit:
         numbers), copied (the null: rmse of the loss of the nearest other size at the nearest number
         of tokens).
         """
-        problem = self.found.problem
+        problem = self.fit.problem
         starts = grid_of_starts(problem.model, GRID)
         rows = []
         for size in pd.unique(self.points["size"]):
             out = (self.points["size"] == size).to_numpy()
             row = {"group": size, "runs": int(out.sum()), "note": ""}
-            found = fit(problem.rows(~out), starts, strict=False, refine=6)
-            if found.failures:
-                row["note"] = "; ".join(found.failures)
+            fitted = fit(problem.rows(~out), starts, strict=False, refine=6)
+            if fitted.failures:
+                row["note"] = "; ".join(fitted.failures)
             else:
-                error = problem.model.rows(out).loss(found.theta) - problem.observed[out]
+                error = problem.model.rows(out).loss(fitted.theta) - problem.observed[out]
                 row |= {"rmse": float(np.sqrt((error**2).mean())), "mean": float(error.mean())}
                 row["relative"] = float(np.abs(error / problem.observed[out]).max())
             rows.append({**row, "copied": _copied(self.points[out], self.points[~out], size)})
@@ -166,7 +166,7 @@ class ChinchillaFit:
         """Return the compute-optimal params, tokens and loss at FLOPs budgets (C = 6 N D), and the
         exponent a of N ∝ C^a, each with its 95% interval over models: columns NAME, NAME_low,
         NAME_high."""
-        law = Base(*np.vstack([self.found.theta, self.drawn.draws.to_numpy()]).T)
+        law = Base(*np.vstack([self.fit.theta, self.drawn.draws.to_numpy()]).T)
         total = law.alpha + law.beta
         with np.errstate(all="ignore"):
             ratio = law.log_A - law.log_B + np.log(law.alpha / law.beta)
@@ -210,29 +210,29 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER)
     law = chinchilla(points["params"], points["tokens"])
     models = pd.factorize(points["model" if "model" in points else "size"])[0]
     problem = Problem(law, points["loss"].to_numpy(dtype=float), huber)
-    found = fit(problem, grid_of_starts(law, GRID))
-    _check_identified(found)
-    return ChinchillaFit(found, bootstrap(found, models, draws), points)
+    fitted = fit(problem, grid_of_starts(law, GRID))
+    _check_identified(fitted)
+    return ChinchillaFit(fitted, bootstrap(fitted, models, draws), points)
 
 
-def _check_identified(found: Fit) -> None:
+def _check_identified(fitted: Fit) -> None:
     """Refuse a fit that is as good with half or twice one of its exponents, by an F-test of the
     objective: a cliff at one size fits any large exponent, noise fits any exponent."""
-    problem, freedom = found.problem, len(found.problem.observed) - len(found.theta)
+    problem, freedom = fitted.problem, len(fitted.problem.observed) - len(fitted.theta)
     allowed = 1 + float(stats.f.isf(1 - CONFIDENCE, 1, freedom)) / freedom
     for name, term, column in (("alpha", "log_A", "size"), ("beta", "log_B", "data")):
         least = problem.model.columns[column].min()
         for factor in (0.5, 2.0):
-            held = replace(problem, model=problem.model.held({name: factor * found[name]}))
+            held = replace(problem, model=problem.model.held({name: factor * fitted[name]}))
             # The term starts as large as the fitted one where that is largest.
-            same = found[term] + (factor - 1) * found[name] * least
-            start = [{**found.values, term: same}[own] for own in held.model.parameters]
+            same = fitted[term] + (factor - 1) * fitted[name] * least
+            start = [{**fitted.values, term: same}[own] for own in held.model.parameters]
             worse = held.value(refit(held, np.array(start)))
-            if worse <= allowed * found.objective + 1e-15:
+            if worse <= allowed * fitted.objective + 1e-15:
                 raise NotConvergedError(
-                    f"unidentified: {name} = {factor * found[name]:.3g} fits these runs as well as "
-                    f"{found[name]:.3g} (F-test, 5%), so that they do not say how loss falls with "
-                    f"{column}; give runs further apart in it, or more of them"
+                    f"unidentified: {name} = {factor * fitted[name]:.3g} fits these runs as well "
+                    f"as {fitted[name]:.3g} (F-test, 5%), so that they do not say how loss falls "
+                    f"with {column}; give runs further apart in it, or more of them"
                 )
 
 

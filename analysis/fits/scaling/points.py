@@ -110,8 +110,8 @@ def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
         means = over_shared_seeds(seeds, "learning_rate", "loss").mean(axis=1)
         best[own.index] = own["learning_rate"] == means.idxmin()
     notes = []
-    if left := int((~best).sum()):
-        notes.append(f"{number(left, 'run')} at worse learning rates left out")
+    if dropped := int((~best).sum()):
+        notes.append(f"{number(dropped, 'run')} at worse learning rates left out")
     cells = points[best].groupby([sizes[best.to_numpy()], "tokens"])
     if set_up and (several := int((cells[set_up].nunique() > 1).any(axis=1).sum())):
         where = f"at {several} of {len(cells)} sizes and lengths"

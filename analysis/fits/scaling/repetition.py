@@ -27,8 +27,8 @@ def worth(tokens: Floats, unique: Floats, constant: float) -> Floats:
     repetitions = tokens / fresh - 1
     if np.isinf(constant):
         return np.asarray(tokens, dtype=float)
-    found: Floats = fresh * (1 - constant * np.expm1(-repetitions / constant))
-    return found
+    equivalent: Floats = fresh * (1 - constant * np.expm1(-repetitions / constant))
+    return equivalent
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Repetition:
     def loss(self, tokens: Floats, unique: Floats, constant: float) -> Floats:
         """Return the loss of runs for an R*."""
         data = worth(tokens, unique, constant)
-        found: Floats = self.floor + self.amplitude * (data / 1e6) ** -self.exponent
-        return found
+        loss: Floats = self.floor + self.amplitude * (data / 1e6) ** -self.exponent
+        return loss
 
 
 def fit_repetition(runs: pd.DataFrame) -> Repetition:
@@ -80,7 +80,7 @@ def fit_repetition(runs: pd.DataFrame) -> Repetition:
         gaps = law.loss(tokens[again], unique[again], constant) - losses[again]
         return float(np.sqrt((gaps**2).mean()))
 
-    found = optimize.minimize_scalar(lambda x: error(np.exp(x)), bounds=(-4, 7), method="bounded")
-    constant = float(np.exp(found.x))
+    minimum = optimize.minimize_scalar(lambda x: error(np.exp(x)), bounds=(-4, 7), method="bounded")
+    constant = float(np.exp(minimum.x))
     errors = {"fitted": error(constant), "published": error(PUBLISHED), "null": error(np.inf)}
     return replace(law, constant=constant, errors=errors)
