@@ -282,8 +282,7 @@ def _pilot(run: PlannedRun) -> dict[str, Any]:
         "least": least,
         "noise": noise,
         "source": source,
-        "size": run.size / down,
-        "tokens": run.tokens / down,
+        "smaller": down,
         "share": 2 * seeds / down**2,
     }
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tst_study.analysis import published
-from tst_study.analysis.fits.bag_size import UNKNOWN, grid_of_runs, optima, optimum
+from tst_study.analysis.fits.bag_size import UNKNOWN, optima, optimum
 from tst_study.analysis.questions import ask
-from tst_study.analysis.verdict.comparison import compare
 
 BAGS = np.arange(2, 17)
 
@@ -109,18 +108,3 @@ def test_the_baseline_says_whether_the_best_bag_is_smaller_than_the_smallest() -
     assert row["steps"] == 20_000
     assert 2.0 <= row["best"] <= 2.3
     assert row["low"] < 2
-
-
-def test_runs_with_seeds_bring_their_own_noise(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from tests.analysis.made_runs import config, write_run
-    from tst_study.analysis.tables.source import load
-
-    random = np.random.default_rng(0)
-    for seed in (0, 1):
-        write_run(tmp_path, config(seed), 3.5)
-        for bag in (2, 3, 4, 6, 8, 12):
-            loss = 3.4 + 0.1 * np.log(bag / 4) ** 2 + 0.001 * random.standard_normal()
-            write_run(tmp_path, config(seed, bag, 0.3), float(loss))
-    (row,) = optima(grid_of_runs(compare(load(tmp_path)).pairs)).to_dict("records")
-    assert row["best"] == pytest.approx(4.0, rel=0.1)
-    assert row["noise_from"] == "seeds"
