@@ -76,11 +76,7 @@ class Advice:
         return lines
 
     def _repr_html_(self) -> str:
-        parts = []
-        for title, paragraphs in self.sections.items():
-            parts.append(f"<h4>{escape(title)}</h4>")
-            parts += [f'<p style="white-space: pre-wrap">{escape(text)}</p>' for text in paragraphs]
-        return "\n".join(parts)
+        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
 
 
 def advise(

@@ -198,4 +198,4 @@ def test_the_command_takes_numbers_as_people_write_them(tmp_path: Path) -> None:
 
 
 def test_a_notebook_shows_the_words() -> None:
-    assert "<h4>What it costs</h4>" in analysis.advise(5e8, 1e11)._repr_html_()
+    assert "\nWhat it costs\n" in analysis.advise(5e8, 1e11)._repr_html_()
