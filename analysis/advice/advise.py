@@ -200,6 +200,7 @@ def _known() -> dict[str, Any]:
         ),
         "own_gain": own_gain,
         "power": POWER,
+        "token_bytes": TOKEN_BYTES,
     }
 
 
