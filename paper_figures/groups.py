@@ -13,7 +13,7 @@ from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.comparison import SAME
 from tst_study.analysis.wording import disambiguate_by_set_up, span
-from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.config.superposition_setting import COLUMNS, SuperpositionSetting
 from tst_study.text import big
 
 TOLERANCE = 0.1
@@ -34,6 +34,11 @@ class Group:
         runs = self.summary.tables.runs
         same = runs["group"].isin(self.rows["group"])
         return runs[same & runs["learning_rate"].isin(self.rows["learning_rate"])]
+
+    @functools.cached_property
+    def settings(self) -> list[SuperpositionSetting]:
+        """Its settings, in the order of the rows."""
+        return [SuperpositionSetting.of_row(row) for row in rows_of(self.rows[list(COLUMNS)])]
 
     @functools.cached_property
     def pairs(self) -> pd.DataFrame:
@@ -124,9 +129,8 @@ class Group:
         """Its settings of the paper's method, whatever these columns say, or with another
         weighting of the bag."""
         keep = [
-            SuperpositionSetting.of_row(row).is_plain_but(*free, "weighting")
-            and ("weighting" in free or row["weighting"] == weighting)
-            for row in rows_of(self.rows)
+            setting.is_plain_but(*free, "weighting") and ("weighting" in free or own == weighting)
+            for setting, own in zip(self.settings, self.rows["weighting"], strict=True)
         ]
         return self.only(self.rows.loc[keep])
 

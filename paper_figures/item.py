@@ -149,7 +149,8 @@ def plain_numbers(value: Any) -> Any:
 
 def csv_bytes(table: pd.DataFrame, numbers: str | None = "%.10g") -> bytes:
     """Return a table as CSV; `numbers` is their format, None for every digit."""
-    safe = table.map(lambda cell: in_csv(cell) if isinstance(cell, str) else cell)
+    texts = table.select_dtypes(exclude="number")
+    safe = table.assign(**texts.map(lambda cell: in_csv(cell) if isinstance(cell, str) else cell))
     return safe.to_csv(index=False, lineterminator="\n", float_format=numbers).encode()
 
 

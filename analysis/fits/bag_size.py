@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 from tst_study.analysis import published
 from tst_study.analysis.answer import Answer
@@ -358,7 +358,7 @@ class _Form:
                 return False
             error = np.sqrt(max(0.0, float(self.left @ self.left) - found[0] ** 2) / freedom)
         error = max(error, 1e-9 * float(np.ptp(y)))  # Below that all is rounding.
-        return bool(2 * stats.t.sf(abs(found.mean()) / error, freedom) < RULED_OUT)
+        return bool(2 * special.stdtr(freedom, -abs(found.mean()) / error) < RULED_OUT)
 
     @cached_property
     def misfits(self) -> bool:
@@ -372,7 +372,7 @@ class _Form:
         own = own - own.mean(axis=0)  # a seed's level drops out
         freedom = (points - 1) * (self.seeds - 1)
         error = max((own**2).sum() / freedom, (1e-9 * np.ptp(self.y)) ** 2)
-        return bool(stats.f.sf(left / error, points - 3, freedom) < RULED_OUT)
+        return bool(special.fdtrc(points - 3, freedom, left / error) < RULED_OUT)
 
 
 def _no_number(fits: list[_Form], along: Along) -> str:

@@ -179,5 +179,6 @@ def _draw_losses(axes: Axes, pair: Pair) -> None:
     ticks = [tick for tick in ticks if low * 0.9 <= tick <= high * 1.1]
     log_axis(axes, "x", ticks, [f"{tick:.0e}".replace("e+", "e") for tick in ticks])
     axes.set_xlim(low / 1.15, high * 1.15)
+    axes.margins(y=0.12)  # room for the multiplier below the lowest curve
     axes.set_xlabel("FLOPs of a run (log scale)")
     arm_key(axes, pair.panel, looks, 2, markers=True)

@@ -51,7 +51,7 @@ def learning_rate_sweep(sources: Sources) -> Picture | list[Item]:
     not_drawn = f" In the data alone: {', '.join(more)}." if more else ""
     used_rates = ", ".join(f"{size} {rate:g}" for size, rate in published.LEARNING_RATE.items())
     best = _best(sweeps[sweeps["panel"] == shown[0]])
-    lowest = ", ".join(f"{at:g} for {arm}" for arm, at in best.items())
+    lowest = ", ".join(f"{at:.3g} for {arm}" for arm, at in best.items())
     return Picture(
         title=f"Figure 7. The lowest loss is at a learning rate of {lowest}",
         caption=f"Peak learning rates that the paper used: {used_rates}; its sweep is a picture "

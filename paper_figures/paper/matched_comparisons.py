@@ -65,7 +65,8 @@ class Measured:
 
 @figure(
     "figure3",
-    title="Figure 3. TST is ahead at equal FLOPs, and behind when the baseline reads as much text",
+    title="Figure 3. In the paper, TST is ahead at equal FLOPs and behind a baseline that reads as "
+    "much text",
     published=["loss_curves"],
     needs=submit("equal-cost", "paper", "one-gpu"),
 )

@@ -16,9 +16,10 @@ ASKED = (
     "held-out loss than ordinary training of the same FLOPs?"
 )
 GLOSSARY = (
-    "TST: token superposition training. s: tokens per bag; r: share of the steps that read bags; "
-    "s = 1 is the baseline. Gain: the baseline's held-out next-token loss less that of the arm, in "
-    "nats per token, paired by seed, and its 95% interval; 0.01 is 1% less perplexity."
+    "Token superposition training (TST) reads bags of s tokens for a share r of its steps, at the "
+    "same FLOPs a step; s = 1 is the baseline. Gain: the baseline's held-out next-token loss less "
+    "that of the arm, in nats per token, paired by seed, with its 95% interval; 0.01 is 1% less "
+    "perplexity."
 )
 ASKED_OF_ARMS = (
     "Which arm ends with a lower held-out next-token loss than the baseline, at equal FLOPs?"
@@ -35,8 +36,8 @@ NAMED = 6
 
 
 def lead(sources: Sources) -> list[tuple[str, str, str]]:
-    """Return paragraphs, each with its kind and a bold start: question, answer, what else was
-    asked, the runs, and the meaning of the words."""
+    """Return paragraphs, each with its kind and a bold start: question, answer, the meaning of the
+    words, what else was asked, and the runs."""
     rows, bags = sources.answers, _has_bags(sources.summary.tables.runs)
     said: list[tuple[str, str, str]] = []
     for row in rows_of(rows[rows["primary"]]):
@@ -48,13 +49,10 @@ def lead(sources: Sources) -> list[tuple[str, str, str]]:
             ("answer", "", sources.summary.headline()),
         ]
         families = rows
+    said.append(("note", "", GLOSSARY if bags else GLOSSARY_OF_ARMS))
     for heading, own in list(families.groupby("heading", sort=False))[:FEW]:
         said.append(("also", f"{str(heading)[0].upper()}{str(heading)[1:]}.", _also(own)))
-    return [
-        *said,
-        ("note", "", GLOSSARY if bags else GLOSSARY_OF_ARMS),
-        ("facts", "", _facts(sources.summary)),
-    ]
+    return [*said, ("facts", "", _facts(sources.summary))]
 
 
 def _has_bags(runs: pd.DataFrame) -> bool:
@@ -82,7 +80,9 @@ def _also(rows: pd.DataFrame) -> str:
 
 def _facts(summary: Summary) -> str:
     runs = summary.tables.runs
-    states = runs.assign(state=runs["state"].mask(runs["role"] == "trunk", "trunk"))["state"]
+    states = runs.assign(state=runs["state"].mask(runs["role"] == "trunk", "shared prefix"))[
+        "state"
+    ]
     counts = ", ".join(f"{count:,} {state}" for state, count in states.value_counts().items())
     codes = sorted({code for codes in runs["code"] for code in codes.split(", ") if code})
     facts = [f"{number(len(runs), 'run')} ({counts})" if len(runs) else "No runs"]

@@ -47,7 +47,7 @@ def markdown(sources: Sources, items: Sequence[Item]) -> str:
     studies = ", ".join(f"`{name}`" for name in sorted(set(sources.runs["study"]))) or "none"
     prefixes = int((sources.runs["role"] == "trunk").sum())
     counted = number(len(sources.runs) - prefixes, "run")
-    counted += f" and {number(prefixes, 'prefix')} that they share" if prefixes else ""
+    counted += f" and {number(prefixes, 'shared prefix run')}" if prefixes else ""
     parts = [
         "# Reproduction, figure by figure\n",
         f"{READING}\n",

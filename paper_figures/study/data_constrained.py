@@ -47,10 +47,10 @@ def data_constrained(sources: Sources) -> list[Item]:
     data, first = _means(same), next(rows_of(same.sort_values("bag_size")))
     wide = data.pivot(index="unique", columns="setting", values="loss")
     cost = wide.iloc[0] - wide.iloc[-1]
-    costs = ", ".join(f"{_short(str(name))} {cost[name]:.3f}" for name in cost.index)
+    costs = ", ".join(f"{cost[name]:.3f} ({_short(str(name))})" for name in cost.index)
     return [
         Picture(
-            title=f"Repeating {wide.index[0] / wide.index[-1]:.0%} of the text costs, in nats: "
+            title=f"{wide.index[0] / wide.index[-1]:.0%} of the text, repeated, raises the loss by "
             f"{costs}",
             caption=f"Final held-out loss of runs of equal FLOPs ({big(first['parameters'])} "
             f"parameters, {first['steps']:,} steps), means over seeds with 95% intervals (t). "

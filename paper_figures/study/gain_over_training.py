@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from tst_study.analysis.wording import signed
-from tst_study.paper_figures.answers import arm_of, labelled
 from tst_study.paper_figures.catalogue import figure
 from tst_study.paper_figures.drawing import inside, lines, mark_time
 from tst_study.paper_figures.item import Item
@@ -26,7 +25,7 @@ that an arm has only just been switched."""
 
 
 @figure(
-    "gain_on_the_way",
+    "gain_over_training",
     title="When the gains appear",
     lacks="a study with planned questions whose runs were evaluated on the way: "
     "`tst-study submit what-does-the-work --scale desktop`",
@@ -35,12 +34,14 @@ def gain_over_training(sources: Sources) -> list[Item]:
     """Show a panel for each arm: its gain, with its interval, at every evaluation."""
     summary = sources.summary
     main = [(one.within, one.against) for one in summary.questions if one.primary][:1]
-    asked = {one.arm.name: one for one in summary.questions if (one.within, one.against) in main}
-    own = {(one.family, one.name): name for name, one in asked.items()}
-    way = summary.gains_over_training
-    keys = zip(way["family"], way["question"], strict=True)
-    data = way[pd.Series([key in own for key in keys], way.index, dtype=bool)].drop(
-        columns=["family", "question", "against"]
+    asked = {
+        one.arm.name: (one.family, one.name)
+        for one in summary.questions
+        if (one.within, one.against) in main
+    }
+    data, answers = (
+        table.set_index(["family", "question"]).loc[lambda rows: rows.index.isin(asked.values())]
+        for table in (summary.gains_over_training, sources.answers)
     )
     data = data[data.groupby("arm")["share"].transform("size") >= OFTEN]
     if data.empty:
@@ -48,9 +49,9 @@ def gain_over_training(sources: Sources) -> list[Item]:
     ends = data.groupby("arm", sort=False)["gain"].last()
     near = inside(ends)
     far = [f"{arm} {signed(gain)}" for arm, gain in ends[~near].items()]
-    every = labelled(summary)
-    looks = {arm: arm_of(every, asked[arm])[1] for arm in ends.index}
-    used = pd.concat([arm_of(every, asked[arm])[0] for arm in ends.index])
+    answers = answers[answers["arm"].isin(ends.index)]
+    used = sources.runs[sources.runs["run_id"].isin(answers["run_ids"].explode())]
+    looks = dict(zip(answers["arm"], answers["mark"], strict=True))
     late = [_lead_since(rows) for _, rows in data.groupby("arm") if rows["gain"].iloc[-1] > 0]
     last = sum(share >= 0.5 for share in late)
     return [
@@ -62,7 +63,7 @@ def gain_over_training(sources: Sources) -> list[Item]:
             "arm is ahead. Dotted: the switch and the start of the decay. Losses right after the "
             "switch are below the frame. No question plans these; only the last point is judged."
             + (f" Not drawn: {', '.join(far)}." if far else ""),
-            data=data.reset_index(drop=True),
+            data=data.drop(columns="against").reset_index(drop=True),
             folders=tuple(sorted(set(used["folder"].astype(str)))),
             draw=partial(_draw, data[data["arm"].isin(ends[near].index)], looks, _times(used)),
         )

@@ -130,7 +130,9 @@ def test_the_page_answers_before_it_lists(browser: Browser, report: Path) -> Non
     assert re.match(r"\d+ settings against the baseline at equal FLOPs: ", answer)
     assert left > 600
     assert bottom < 900
-    assert "s: tokens per bag; r:" in browser.run("document.querySelector('header').textContent")
+    assert "reads bags of s tokens for a share r" in browser.run(
+        "document.querySelector('header').textContent"
+    )
 
 
 def test_what_scrolls_has_a_name_and_is_reached_and_moved_by_keyboard(
