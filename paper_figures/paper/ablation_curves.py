@@ -18,10 +18,9 @@ from tst_study.analysis.wording import gain
 from tst_study.paper_figures import curves
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.drawing import arm_key
-from tst_study.paper_figures.groups import Group, folders_of
 from tst_study.paper_figures.item import Finding, judged
 from tst_study.paper_figures.picture import Picture
-from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.sources import Group, Sources, folders_of
 from tst_study.paper_figures.style import BASELINE, PAGE, Mark, marks_of, new_figure
 
 SWITCH = 20_000

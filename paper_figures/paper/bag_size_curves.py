@@ -19,7 +19,6 @@ from tst_study.analysis.wording import number
 from tst_study.paper_figures.answers import of_one_family
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.drawing import key, log_axis
-from tst_study.paper_figures.groups import Group
 from tst_study.paper_figures.item import Finding, Verdict
 from tst_study.paper_figures.paper.final_loss_grid import (
     LOSSES,
@@ -30,7 +29,7 @@ from tst_study.paper_figures.paper.final_loss_grid import (
     PublishedGrid,
 )
 from tst_study.paper_figures.picture import Picture, say
-from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.sources import Group, Sources
 from tst_study.paper_figures.style import BASELINE, FAINT, INK, PAGE, Look, new_figure, ratio_colour
 
 SHOWN = (0.1, 0.3, 0.5, 0.7)

@@ -14,9 +14,8 @@ from tst_study.analysis.summary import verdict_counts
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import number
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.groups import Group, is_at_scale
 from tst_study.paper_figures.item import Finding, judged
-from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.sources import Group, Sources, is_at_scale
 from tst_study.paper_figures.table import (
     Grid,
     Table,

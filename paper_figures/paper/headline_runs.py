@@ -12,9 +12,8 @@ from tst_study.analysis.wording import gain, number, span
 from tst_study.cost.compute import gpu_hours
 from tst_study.cost.devices import peak_flops
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.groups import Group, folders_of
 from tst_study.paper_figures.item import Finding, judged
-from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.sources import Group, Sources, folders_of
 from tst_study.paper_figures.table import Grid, Table, gain_entry, number_as, number_entry
 from tst_study.text import big
 

@@ -11,10 +11,9 @@ from tst_study.analysis.wording import signed
 from tst_study.paper_figures import curves
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.drawing import arm_key, is_baseline, level_line, note
-from tst_study.paper_figures.groups import Group
 from tst_study.paper_figures.item import Finding, judged
 from tst_study.paper_figures.picture import Picture
-from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.sources import Group, Sources
 from tst_study.paper_figures.style import (
     BASELINE,
     INK,

@@ -6,9 +6,8 @@ from tst_study.analysis import published
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import signed
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.groups import Group, folders_of
 from tst_study.paper_figures.item import Finding, Verdict
-from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.sources import Group, Sources, folders_of
 from tst_study.paper_figures.table import Grid, Table, gain_entry, number_entry
 
 METHODS = {

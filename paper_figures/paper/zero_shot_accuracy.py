@@ -9,9 +9,8 @@ from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import disambiguate, number
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.groups import is_at_scale
 from tst_study.paper_figures.item import Finding
-from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.sources import Sources, is_at_scale
 from tst_study.paper_figures.table import Grid, Table, grids_over_s_and_r, number_entry
 from tst_study.text import big
 
