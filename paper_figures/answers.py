@@ -27,25 +27,29 @@ def answers(summary: Summary) -> pd.DataFrame:
     `heading` says what a family is compared with, `name` which of its arms a row is about; `mark`
     is the arm's.
     """
-    asked = {(one.family, one.name): one for one in summary.questions}
+    asked = {(question.family, question.name): question for question in summary.questions}
     runs, table = labelled(summary), summary.comparison.table
     by_label = marks_of(runs, "setting")
     settings = dict(zip(table["run_ids"], table["setting"].map(by_label), strict=True))
     rows: list[dict[str, Any]] = []
-    for (_, family), found in summary.verdicts.groupby(["heading", "family"], sort=False):
-        questions = [asked.get((row["family"], row["question"])) for row in rows_of(found)]
-        against = {one.against.name if one else "the baseline" for one in questions}
+    for (_, family), verdicts in summary.verdicts.groupby(["heading", "family"], sort=False):
+        questions = [asked.get((row["family"], row["question"])) for row in rows_of(verdicts)]
+        against = {question.against.name if question else "the baseline" for question in questions}
         shared = against.pop() if len(against) == 1 else ""
         words = [str(family)] if any(questions) else ["every setting, not planned"]
         if shared and "against" not in str(family):
             words.append(f"against {_with_article(shared)}")
-        for row, one in zip(rows_of(found), questions, strict=True):
+        for row, question in zip(rows_of(verdicts), questions, strict=True):
             name = row["question"].removesuffix(f" against {shared}")
-            if one and not shared and "against" not in name:
-                name += f" against {one.against.name}"
-            mark = _mark_of(one, runs, by_label) if one else settings[row["run_ids"]]
-            own = {"planned": one is not None, "mark": mark}
-            own |= {"arm": one.arm.name, "against": one.against.name} if one else _UNPLANNED
+            if question and not shared and "against" not in name:
+                name += f" against {question.against.name}"
+            mark = _mark_of(question, runs, by_label) if question else settings[row["run_ids"]]
+            own = {"planned": question is not None, "mark": mark}
+            own |= (
+                {"arm": question.arm.name, "against": question.against.name}
+                if question
+                else _UNPLANNED
+            )
             rows.append({**row, **own, "heading": ", ".join(words), "name": name})
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"primary": bool})
 
@@ -110,12 +114,12 @@ def of_one_family(rows: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
 
     `rows`: of `Comparison.table`. A family may have asked about some of a setting's seeds alone.
     """
-    found: dict[str, dict[int, dict[str, Any]]] = {}
+    by_family: dict[str, dict[int, dict[str, Any]]] = {}
     for verdict in rows_of(verdicts):
         for place, ids in zip(rows.index, rows["run_ids"], strict=True):
             if verdict["run_ids"] and set(verdict["run_ids"]) <= set(ids):
-                found.setdefault(verdict["family"], {})[place] = verdict
-    best = max(found.values(), key=len, default={})
+                by_family.setdefault(verdict["family"], {})[place] = verdict
+    best = max(by_family.values(), key=len, default={})
     if len(best) < 2:
         return rows
     names = ["seeds", "comparisons", "gain", "low", "high", "deviation", "verdict"]

@@ -41,9 +41,9 @@ class Built:
     seconds: float
 
     def lines(self) -> list[str]:
-        said = [f"{missing.title}: {missing.sentence}" for missing in self.missing]
-        said.append(f"{len(self.written)} files written to {self.to} in {self.seconds:.1f} s.")
-        return [*said, f"Report: {self.report}"] if self.report else said
+        lines = [f"{missing.title}: {missing.sentence}" for missing in self.missing]
+        lines.append(f"{len(self.written)} files written to {self.to} in {self.seconds:.1f} s.")
+        return [*lines, f"Report: {self.report}"] if self.report else lines
 
 
 # Wide tables are cut into small ones thousands of times: with Arrow's strings this takes a tenth of
@@ -76,7 +76,7 @@ def build(
         entries = _entries(wanted, pages, sources)
         done = list(_counted(_side_by_side(work, entries), len(entries) if progress else 0))
         written = [path for _, paths, _ in done for path in paths]
-        every = [item for found, _, _ in done for item in found]
+        every = [item for entry_items, _, _ in done for item in entry_items]
         drawings = {name: svg for *_, drawn in done for name, svg in drawn.items()}
         items = [item for item in every if isinstance(item, Item)]
         missing = [item for item in every if isinstance(item, Missing)]
@@ -109,13 +109,13 @@ def _entries(wanted: Sequence[Entry], pages: set[str], sources: Sources) -> list
     entry asks for have their own pictures alone.
     """
     every = catalogue().values()
-    told = [entry for entry in every if pages and (entry.group != "study" or sources.folders)]
+    shown = [entry for entry in every if pages and (entry.group != "study" or sources.folders)]
     if pages == {"report"} and sources.folders:
         known = any(set(sources.runs["study"]) & entry.studies for entry in every)
-        told = [entry for entry in told if entry.from_runs and (known or entry.group == "study")]
+        shown = [entry for entry in shown if entry.from_runs and (known or entry.group == "study")]
         if sources.accuracies.empty:  # tables of accuracies would show published ones alone
-            told = [entry for entry in told if "downstream_grid" not in entry.published]
-    return [entry for entry in every if entry in wanted or entry in told]
+            shown = [entry for entry in shown if "downstream_grid" not in entry.published]
+    return [entry for entry in every if entry in wanted or entry in shown]
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ class _Work:
     to: Path
 
     def __call__(self, entry: Entry) -> Made:
-        found, paths, drawings = entry.items(self.sources), list[Path](), dict[str, str]()
-        for item in found:
+        items, paths, drawings = entry.items(self.sources), list[Path](), dict[str, str]()
+        for item in items:
             if not isinstance(item, Item):
                 continue
             shown = self.report and page.is_shown(item, self.sources)
@@ -142,19 +142,19 @@ class _Work:
                 paths += item.write(item.for_page(), self.to)
             if shown and isinstance(item, Picture):
                 drawings[item.name] = item.drawing()
-        return found, paths, drawings
+        return items, paths, drawings
 
 
 def _counted(made: Iterable[Made], total: int) -> Iterator[Made]:
     """Pass on what is made, and say every two seconds how much of the total that is, if there is
     one."""
-    said = time.monotonic()
-    for count, one in enumerate(made, 1):
-        yield one
-        if total and time.monotonic() > said + PATIENCE:
+    last_said = time.monotonic()
+    for count, result in enumerate(made, 1):
+        yield result
+        if total and time.monotonic() > last_said + PATIENCE:
             end = "\r" if sys.stderr.isatty() else "\n"
             print(f"{count} of {total} figures and tables", end=end, file=sys.stderr, flush=True)
-            said = time.monotonic()
+            last_said = time.monotonic()
 
 
 def _side_by_side(work: _Work, entries: Sequence[Entry]) -> Iterator[Made]:

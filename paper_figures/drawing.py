@@ -106,7 +106,6 @@ def key(
     entries: Mapping[str, Mapping[str, Any]],
     columns: int = 1,
     title: str = "",
-    **place: Any,
 ) -> None:
     """Draw a legend above the frame, where it covers no curve, in as many columns of at most
     `columns` as fit.
@@ -118,9 +117,9 @@ def key(
     widest = max(map(text_width, entries), default=0.0) + HANDLE
     columns = max(1, min(columns, len(drawn), int(points / widest)))
     words = [wrapped(entry, points - HANDLE) for entry in entries]
-    above = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "alignment": "left"}
-    more = {**above, "handletextpad": 0.5, "columnspacing": 1.0, **place}
-    axes.legend(drawn, words, ncols=columns, title=wrapped(title, points) or None, **more)
+    above: Look = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "alignment": "left"}
+    above |= {"handletextpad": 0.5, "columnspacing": 1.0}
+    axes.legend(drawn, words, ncols=columns, title=wrapped(title, points) or None, **above)
 
 
 def arm_key(

@@ -105,7 +105,7 @@ def arm_mark(setting: SuperpositionSetting) -> Mark:
         colour = _BY_BAG_SIZE[near]
     else:
         changed = setting.label.split(f"r = {setting.step_ratio:.3g}, ")[-1]
-        known = [found for start, found in _BY_ABLATION.items() if changed.startswith(start)]
+        known = [hue for start, hue in _BY_ABLATION.items() if changed.startswith(start)]
         colour = known[0] if known else _OTHERS[zlib.crc32(changed.encode()) % len(_OTHERS)]
         place += list(_BY_ABLATION.values()).index(colour)
     marker, dash = _MARKERS[place % len(_MARKERS)], _DASHES[place % len(_DASHES)]

@@ -33,11 +33,13 @@ that an arm has only just been switched."""
 def gain_over_training(sources: Sources) -> list[Item]:
     """Show a panel for each arm: its gain, with its interval, at every evaluation."""
     summary = sources.summary
-    main = [(one.within, one.against) for one in summary.questions if one.primary][:1]
+    main = [
+        (question.within, question.against) for question in summary.questions if question.primary
+    ][:1]
     asked = {
-        one.arm.name: (one.family, one.name)
-        for one in summary.questions
-        if (one.within, one.against) in main
+        question.arm.name: (question.family, question.name)
+        for question in summary.questions
+        if (question.within, question.against) in main
     }
     data, answers = (
         table.set_index(["family", "question"]).loc[lambda rows: rows.index.isin(asked.values())]
@@ -80,9 +82,9 @@ def _times(runs: pd.DataFrame) -> dict[str, float]:
     """Return when the arms are switched and when their learning rate begins to decay."""
     switches = set(runs["step_ratio"][runs["bag_size"] > 1].astype(float).round(3))
     schedules = [json.loads(config).get("schedule", {}) for config in runs["config"].dropna()]
-    decays = {1 - one["decay_ratio"] for one in schedules if one.get("decay_ratio")}
-    found = {"switch": switches, "decay": decays}
-    return {words: float(max(one)) for words, one in found.items() if len(one) == 1}
+    decays = {1 - values["decay_ratio"] for values in schedules if values.get("decay_ratio")}
+    times = {"switch": switches, "decay": decays}
+    return {words: float(max(values)) for words, values in times.items() if len(values) == 1}
 
 
 def _draw(data: pd.DataFrame, looks: dict[str, Mark], times: dict[str, float]) -> Figure:
