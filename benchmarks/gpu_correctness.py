@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -16,8 +16,9 @@ from torch.nn.attention import sdpa_kernel
 
 from benchmarks.steps import PackageSteps, step_config, synthetic_tokens
 from tst_study.config.phase_plan import plan_phases
+from tst_study.errors import UserError
 from tst_study.model.kernels import Groups, grouped_product, groups_of
-from tst_study.model.layers import ATTENTION
+from tst_study.model.layers import ATTENTION, attention_backend
 from tst_study.model.model import build_model
 from tst_study.parallel.forward_backward import micro_batches
 from tst_study.parallel.process_groups import process_groups
@@ -75,11 +76,11 @@ def correctness(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     device, small = request.device, request.small
     expected, tolerances = torch.load(request.work / "reference.pt")
     groups: dict[str, Callable[[], Values]] = {"kernels": partial(kernel_values, device)}
-    backends = [name for name in ATTENTION if computes(name, device)]
+    backends = {model: backends_of(model, device) for model in MODELS}
     yield "attention", backends
     for model in MODELS:
         groups[model] = partial(model_values, device, model, small)
-        for name in backends:
+        for name in backends[model]:
             group = partial(model_values, device, model, small, "bfloat16", name)
             groups[f"{model}, bfloat16 by {name}"] = group
     checks: list[dict[str, Any]] = []
@@ -93,16 +94,16 @@ def correctness(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         yield f"{model}, repeatable", all(torch.equal(once[name], again[name]) for name in once)
 
 
-def computes(backend: str, device: str) -> bool:
-    """Whether attention of the models here can be computed in this way, forward and backward."""
-    shape = {"dtype": torch.bfloat16, "device": device, "requires_grad": True}
-    try:
-        with sdpa_kernel(ATTENTION[backend]):
-            query = torch.zeros(1, 2, LENGTH, 32, **shape)
-            torch.nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True)
-    except RuntimeError:
-        return False
-    return True
+def backends_of(model: str, device: str) -> list[str]:
+    """Return the ways to compute attention of a model's heads; not all take grouped queries."""
+    config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype="bfloat16", device=device)
+    backends = []
+    for name in ATTENTION:
+        with suppress(UserError):
+            backends.append(
+                attention_backend(config.executed(attention=name), torch.device(device))
+            )
+    return backends
 
 
 def checked(
