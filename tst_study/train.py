@@ -43,7 +43,13 @@ from tst_study.parallel.collective_errors import collectives_named
 from tst_study.parallel.forward_backward import forward_backward, micro_batches
 from tst_study.parallel.gradient_buffers import GradientBuffers
 from tst_study.parallel.optimizer import ModelOptimizer
-from tst_study.parallel.process_groups import Launch, choose_device, process_groups, with_layout
+from tst_study.parallel.process_groups import (
+    Launch,
+    barrier,
+    choose_device,
+    process_groups,
+    with_layout,
+)
 from tst_study.parallel.timed_events import TimedEvents
 from tst_study.process.host import keep_freed_memory
 from tst_study.process.stop_request import StopRequest, listening
@@ -75,7 +81,7 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
             run_log(config, data, folder, writes=ranks.is_first, progress=progress) as log,
             collectives_named(ranks.rank),
         ):
-            ranks.barrier()  # rank 0 has found the folder to be of this run, or raised
+            barrier()  # rank 0 has found the folder to be of this run, or raised
             with (
                 closing(Trainer(launch)) as trainer,
                 closing(Bookkeeper(trainer, folder, log, data, held_out, stop)) as bookkeeper,

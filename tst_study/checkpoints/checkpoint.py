@@ -38,6 +38,7 @@ from tst_study.checkpoints.writer import (
 from tst_study.errors import UserError
 from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.optimizer import ModelOptimizer
+from tst_study.parallel.process_groups import barrier
 
 PARTIAL = "partial-"
 
@@ -87,7 +88,7 @@ class Checkpoints:
                 for left_by_a_killed_launch in self.folder.glob(f"{PARTIAL}*"):
                     shutil.rmtree(left_by_a_killed_launch, ignore_errors=True)
                 beside.mkdir(parents=True)
-            dist.barrier()
+            barrier()
             model_state = _weights(model)
             state = optimizer.sharded_state_dict(model_state)
             shards = shards_of({"model": model_state, "optimizer": state["tensors"]})
@@ -124,7 +125,7 @@ class Checkpoints:
                 _sync(self.folder)
                 for old in self._not_kept(step):
                     shutil.rmtree(checkpoint_place(self.run, old))
-        dist.barrier()
+        barrier()
         return step
 
     def close(self) -> None:

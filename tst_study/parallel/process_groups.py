@@ -89,17 +89,20 @@ class Ranks:
         value: T = sent[0]
         return value
 
-    def barrier(self) -> None:
-        dist.barrier()
-
     def wait_at_most(self, seconds: float) -> None:
         """Set how long ranks wait for each other, in every group, from now on; all ranks call it.
 
         By names that torch keeps to itself: it has no public ones for groups that are there.
         """
-        self.barrier()  # none may still be waiting for a slow one
+        barrier()  # none may still be waiting for a slow one
         for group in dist.distributed_c10d._world.pg_map:
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+
+
+def barrier() -> None:
+    """Wait until all ranks are here. NCCL warns that it has to guess the device, unless told."""
+    on_gpus = dist.get_backend() == "nccl"
+    dist.barrier(device_ids=[torch.cuda.current_device()] if on_gpus else None)
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class Launch:
     """How this launch computes the steps: settled once, before the trainer is built."""
 
     config: Config
-    """With its layout."""
+    """The run's config with its layout filled in."""
     ranks: Ranks
     attention: str
     why_layout: str
@@ -131,7 +134,7 @@ class Launch:
         return self.config.execution.compiles(on_gpu=self.on_gpu)
 
     def record(self) -> dict[str, str]:
-        """What the launch has decided by itself."""
+        """Return what the launch has decided by itself, for the run's record."""
         return {"layout_chosen": self.why_layout, "attention": self.attention}
 
 
