@@ -7,11 +7,12 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from tst_study.batches import StepBatches
 from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.trained_run import fork_point
 from tst_study.config.phase_plan import PhasePlan, is_annealed, learning_rate
@@ -19,14 +20,25 @@ from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops
 from tst_study.data.held_out import HeldOut
 from tst_study.held_out_loss import evaluate
-from tst_study.parallel.process_groups import Ranks
+from tst_study.model.experts import RoutingLog
+from tst_study.model.model import SuperposedGPT
+from tst_study.parallel.optimizer import ModelOptimizer
+from tst_study.parallel.process_groups import Launch, Ranks
 from tst_study.process.step_clock import StepClock
 from tst_study.process.stop_request import StopRequest
 from tst_study.record.log import RunLog
 from tst_study.record.reader import State
 
-if TYPE_CHECKING:
-    from tst_study.train import Trainer
+
+class Training(Protocol):
+    """The parts of a trainer that have a record."""
+
+    launch: Launch
+    plan: PhasePlan
+    model: SuperposedGPT
+    optimizer: ModelOptimizer
+    batches: StepBatches
+    routing: RoutingLog | None
 
 
 class StoppedError(Exception):
@@ -64,7 +76,7 @@ class Bookkeeper:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: Training,
         folder: Path,
         log: RunLog,
         data: dict[str, Any],
@@ -72,7 +84,8 @@ class Bookkeeper:
         stop: StopRequest,
     ) -> None:
         """`data`: fingerprints of the run's text."""
-        self.launch, self.config, self.ranks = trainer.launch, trainer.config, trainer.ranks
+        self.launch = trainer.launch
+        self.config, self.ranks = trainer.launch.config, trainer.launch.ranks
         self.model, self.optimizer, self.batches = trainer.model, trainer.optimizer, trainer.batches
         self.plan, self.routing = trainer.plan, trainer.routing
         self.log, self.data, self.held_out, self.stop = log, data, held_out, stop

@@ -39,7 +39,6 @@ from tst_study.model.experts import RoutingLog
 from tst_study.model.initialization import EMBEDDINGS, initialize
 from tst_study.model.layers import ATTENTION, attention_backend, compile_layers
 from tst_study.model.model import build_model
-from tst_study.parallel.collective_errors import collectives_named
 from tst_study.parallel.forward_backward import forward_backward, micro_batches
 from tst_study.parallel.gradient_buffers import GradientBuffers
 from tst_study.parallel.optimizer import ModelOptimizer
@@ -47,6 +46,7 @@ from tst_study.parallel.process_groups import (
     Launch,
     barrier,
     choose_device,
+    collectives_named,
     process_groups,
     with_layout,
 )

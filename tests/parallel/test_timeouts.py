@@ -12,8 +12,7 @@ import torch.distributed as dist
 from tests.distributed import run_ranks
 from tests.tiny_runs import tiny
 from tst_study.errors import OtherRankError, UserError
-from tst_study.parallel.collective_errors import collectives_named
-from tst_study.parallel.process_groups import process_groups
+from tst_study.parallel.process_groups import collectives_named, process_groups
 
 TIMEOUTS = ("execution.start_timeout_seconds=1234", "execution.timeout_seconds=2")
 

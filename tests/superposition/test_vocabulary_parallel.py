@@ -14,7 +14,6 @@ CASES = [
     (4, {"weighting": "power_law"}),
     (3, {"weighting": "first_token"}),
     (4, {"stride": 1}),
-    (4, {"inplace": True}),
     *((size, {"kind": {"kind": "mce", "label_smoothing": 0.2}}) for size in (1, 4)),
 ]
 

@@ -11,9 +11,7 @@ from megatron.core import parallel_state
 from megatron.core.enums import ModelType
 from megatron.core.models.common.embeddings.language_model_embedding import LanguageModelEmbedding
 from megatron.core.models.common.language_module.language_module import LanguageModule
-from megatron.core.tensor_parallel.layers import (
-    ColumnParallelLinear,
-)
+from megatron.core.tensor_parallel.layers import ColumnParallelLinear
 from megatron.core.tensor_parallel.mappings import (
     reduce_from_tensor_model_parallel_region,
     reduce_scatter_to_sequence_parallel_region,
@@ -23,10 +21,9 @@ from torch import Tensor
 
 from tst_study.config.schema import Config, Model
 from tst_study.cost.parallel_layout import layout_of, stage_layers
-from tst_study.model.around_calls import AwaitsWeights
 from tst_study.model.initialization import initialize
 from tst_study.model.kernels import RotaryTable
-from tst_study.model.layers import Decoder
+from tst_study.model.layers import AwaitsWeights, Decoder
 from tst_study.model.megatron_patches import cuda_means_cpu, mark_split_weights
 from tst_study.superposition import (
     bag_embedding,
@@ -153,7 +150,6 @@ class SuperposedGPT(AwaitsWeights, LanguageModule):
             valid_counts=targets.valid_counts,
             vocabulary_start=self.tp_group.rank() * logits.shape[-1],
             group=self.tp_group,
-            inplace=True,
         )
 
     def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -21,13 +23,13 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 from tst_study.config.schema import Config, Execution
 from tst_study.cost.auto_layout import Choice, resolve
 from tst_study.cost.parallel_layout import check, layout_of
-from tst_study.errors import UserError
+from tst_study.errors import OtherRankError, UserError, first_line
 from tst_study.model.megatron_patches import (
     forget_groups,
     one_group_for_the_same_ranks,
     working_on,
 )
-from tst_study.process.rank_environment import LOOPBACK, rank_variable
+from tst_study.process.rank_environment import LOOPBACK, flight_record, rank_variable
 
 T = TypeVar("T")
 AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
@@ -252,3 +254,36 @@ def _meet_on_loopback(timeout: timedelta) -> dict[str, Any]:
     listening = socket.create_server((LOOPBACK, port)).detach() if rank == 0 else None
     store = TCPStore(LOOPBACK, port, ranks, rank == 0, timeout, master_listen_fd=listening)
     return {"store": store, "rank": rank, "world_size": ranks}
+
+
+@contextmanager
+def collectives_named(rank: int) -> Iterator[None]:
+    """Turn an exception out of torch.distributed into `OtherRankError`; others pass."""
+    try:
+        yield
+    except (RuntimeError, UserError) as error:
+        name = _collective(error)
+        if name is None:
+            raise
+        # Without the source line that it came from, and without advice.
+        reason = re.sub(r"^\[[^]]*\] ", "", first_line(error)).split(". ")[0]
+        raise OtherRankError(
+            f"rank {rank}: {name} did not come to its end, so another rank has failed or hangs; "
+            f"what that one said comes first ({reason}){flight_record(rank)}"
+        ) from error
+
+
+def _collective(error: BaseException | None) -> str | None:
+    """The torch.distributed function that an exception or its cause came from; if that was waiting
+    for a request, the function that waited."""
+    while error is not None:
+        frames = traceback.extract_tb(error.__traceback__)[::-1]
+        for frame in frames:
+            if frame.filename.endswith("distributed_c10d.py"):
+                return frame.name
+        # Ours and the system's name files, and a folder may be called so.
+        own = isinstance(error, UserError | OSError)
+        if not own and any(library in str(error) for library in ("gloo", "NCCL")):
+            return next((f.name for f in frames if not f.name.startswith("_")), None)
+        error = error.__cause__
+    return None

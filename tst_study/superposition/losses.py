@@ -27,7 +27,6 @@ def bag_loss(
     valid_counts: Tensor | None = None,
     vocabulary_start: int = 0,
     group: ProcessGroup | None = None,
-    inplace: bool = False,
 ) -> Tensor:
     """Mean loss, in nats, of predicting the next bag from one set of logits per position.
 
@@ -62,9 +61,6 @@ def bag_loss(
         vocabulary_start: id of this rank's first column, if the vocabulary is sharded.
         group: the ranks that hold the other columns (equally many each). All of them get the
             same loss; each gets the gradient of its own columns.
-        inplace: let the backward pass overwrite `logits` by their gradient, which saves a buffer
-            of their size. Only where nothing else reads them after the loss; a loss that reads
-            them twice does not.
 
     Returns:
         A scalar, float32 (float64 for float64 logits).
@@ -86,8 +82,7 @@ def bag_loss(
     logits = logits.flatten(0, 1)
     weighted = weighted_targets(targets.flatten(0, 1), weighting, valid_counts, logits.dtype)
     shard = VocabularyShard.of(vocabulary_start, logits.shape[1], group)
-    loss = loss_of(kind)
-    return loss(Bags(logits, *weighted, shard, inplace and loss.may_overwrite_logits))
+    return loss_of(kind)(Bags(logits, *weighted, shard))
 
 
 @dataclass(frozen=True)
@@ -105,7 +100,6 @@ class Bags:
     counts: Tensor
     """(s',) valid targets per offset, at least 1."""
     shard: VocabularyShard | None = None
-    inplace: bool = False
 
     @property
     def weights(self) -> Tensor:
@@ -114,15 +108,11 @@ class Bags:
 
     def log_probabilities(self) -> Tensor:
         """log P of each target, (N, s'), from one softmax over the vocabulary."""
-        return bag_log_probabilities(
-            self.logits, self.targets, shard=self.shard, inplace=self.inplace
-        )
+        return bag_log_probabilities(self.logits, self.targets, shard=self.shard)
 
     def one_vs_rest(self, kind: Literal["binary_cross_entropy", "hinge"]) -> Tensor:
         """The mean (N,) of V yes/no losses, one a token: is it in the bag?"""
-        return one_vs_rest_means(
-            kind, self.logits, self.targets, self.members(), self.shard, self.inplace
-        )
+        return one_vs_rest_means(kind, self.logits, self.targets, self.members(), self.shard)
 
     def members(self) -> Tensor:
         """The bag as a set, (N, s') bool: True at the first valid occurrence of each token."""
