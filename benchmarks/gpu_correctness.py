@@ -22,7 +22,8 @@ from tst_study.model.layers import ATTENTION, attention_backend
 from tst_study.model.model import build_model
 from tst_study.parallel.forward_backward import micro_batches
 from tst_study.parallel.process_groups import process_groups
-from tst_study.superposition import BAG_LOSS_KINDS, bag_embedding, bag_loss, linear_bag_loss
+from tst_study.superposition import bag_embedding, bag_loss, linear_bag_loss
+from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS
 from tst_study.superposition.steps import NEXT_TOKEN, Objective
 
 # Relative: |a - b| / |b| of a loss, and the same of 2-norms for a tensor. In float32 sums of some

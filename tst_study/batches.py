@@ -13,7 +13,7 @@ from tst_study.config.schema import Config
 from tst_study.data.permutation import permutation_key, permuted
 from tst_study.data.run_data import open_stream
 from tst_study.parallel.process_groups import Ranks
-from tst_study.superposition import shuffle_bags
+from tst_study.superposition.bags import shuffle_bags
 
 
 class StepBatches:

@@ -6,13 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tst_study.superposition import (
-    Weighting,
-    bag_loss,
-    linear_bag_loss,
-    linear_loss,
-)
+from tst_study.superposition import bag_loss, linear_bag_loss, linear_loss
 from tst_study.superposition.row_chunks import rows_with_head
+from tst_study.superposition.weighting import Weighting
 
 POSITIONS, BATCH, WIDTH, VOCABULARY = 13, 3, 8, 300
 

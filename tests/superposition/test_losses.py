@@ -12,17 +12,11 @@ from tests.superposition.naive import (
     multi_hot_loop,
     targets_of_labels,
 )
-from tst_study.superposition import (
-    BAG_LOSS_KINDS,
-    BagLoss,
-    Superposition,
-    bag_loss,
-    count_valid_targets,
-    offset_weights,
-)
-from tst_study.superposition.loss_kinds import LOSSES, MultiHot, loss_of
+from tst_study.superposition import BagLoss, Superposition, bag_loss
+from tst_study.superposition.bags import count_valid_targets
+from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS, LOSSES, MultiHot, loss_of
 from tst_study.superposition.losses import Bags
-from tst_study.superposition.weighting import NAMED_WEIGHTINGS
+from tst_study.superposition.weighting import NAMED_WEIGHTINGS, offset_weights
 
 
 def problem(

@@ -6,7 +6,8 @@ import torch.distributed as dist
 
 from tests.distributed import run_ranks
 from tests.superposition.naive import IGNORE
-from tst_study.superposition import BAG_LOSS_KINDS, bag_loss
+from tst_study.superposition import bag_loss
+from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS
 
 CASES = [
     (1, {}),

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from tst_study.superposition import BAG_LOSS_KINDS, check_loss_kind
+from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS, check_loss_kind
 from tst_study.superposition.weighting import (
     mutual_information_weights,
     offset_weights,

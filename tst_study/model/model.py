@@ -25,12 +25,8 @@ from tst_study.model.initialization import initialize
 from tst_study.model.kernels import RotaryTable
 from tst_study.model.layers import AwaitsWeights, Decoder
 from tst_study.model.megatron_patches import cuda_means_cpu, mark_split_weights
-from tst_study.superposition import (
-    bag_embedding,
-    bag_log_probabilities,
-    bag_loss,
-    linear_bag_loss,
-)
+from tst_study.superposition import bag_embedding, bag_loss, linear_bag_loss
+from tst_study.superposition.log_probabilities import bag_log_probabilities
 from tst_study.superposition.loss_kinds import Pooling
 from tst_study.superposition.steps import NEXT_TOKEN, Objective
 from tst_study.superposition.vocabulary_shard import VocabularyShard
