@@ -77,17 +77,6 @@ def test_one_sided_superposition_and_weights_that_change() -> None:
     assert str(tst(bag_size=1)).startswith("Baseline")
 
 
-def test_micro_batches_add_up_with_the_counts_of_the_step() -> None:
-    method, tokens = tst(), text(POSITIONS * 4, batch=4)
-    logits, labels = torch.randn(4, POSITIONS, WORDS), tokens[:, 1:].clone()
-    labels[0, :9] = -100
-    counts = method.objective(0).count_targets(labels)
-    parts = [
-        method.loss(logits[i : i + 1], labels[i : i + 1], 0, valid_counts=counts) for i in range(4)
-    ]
-    torch.testing.assert_close(sum(parts), method.loss(logits, labels, 0))
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("without_a_target", [0, 9])
 @pytest.mark.parametrize("by", [0, 2, 4, 7])

@@ -42,9 +42,8 @@ class _LogProbabilities(torch.autograd.Function):
     """Runs `F.cross_entropy`'s own two kernels on chunks of rows.
 
     With one target per row it therefore has the bits of `F.cross_entropy`, in both directions,
-    which makes the bag loss of the recovery phase and of the baseline exactly theirs. Logits of
-    more than one chunk leave nothing of their size behind: the backward pass computes the
-    log-softmax of each chunk again. A single chunk is small enough to be kept instead.
+    which makes the bag loss of the recovery phase and of the baseline exactly theirs. Nothing of
+    the logits' size is kept: the backward pass computes the log-softmax of each chunk again.
     """
 
     @staticmethod
@@ -56,28 +55,26 @@ class _LogProbabilities(torch.autograd.Function):
             log_softmax = scratch[: rows.stop - rows.start]
             torch.log_softmax(logits[rows], dim=1, dtype=dtype, out=log_softmax)
             torch.gather(log_softmax, 1, targets[rows], out=result[rows])
-        ctx.save_for_backward(logits, targets, scratch if len(scratch) == len(logits) else None)
+        ctx.save_for_backward(logits, targets)
         return result
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        logits, targets, kept = ctx.saved_tensors
+        logits, targets = ctx.saved_tensors
         (grad,) = grads
         grad_logits = torch.empty_like(logits)
         dtype = grad.dtype
         shape = chunk_rows(logits), logits.shape[1]
-        scratch = logits.new_empty(shape, dtype=dtype) if kept is None else kept
+        scratch = logits.new_empty(shape, dtype=dtype)
         zeros = logits.new_zeros(shape, dtype=dtype)  # zero again after every chunk
         for rows in row_chunks(logits):
             size = rows.stop - rows.start
             log_softmax, grad_log_softmax = scratch[:size], zeros[:size]
-            if kept is None:
-                torch.log_softmax(logits[rows], dim=1, dtype=dtype, out=log_softmax)
+            torch.log_softmax(logits[rows], dim=1, dtype=dtype, out=log_softmax)
             add_at_targets_(grad_log_softmax, targets[rows], grad[rows])
             _log_softmax_backward(grad_log_softmax, log_softmax, out=grad_logits[rows])
-            if kept is None:
-                grad_log_softmax.scatter_(1, targets[rows], 0.0)
+            grad_log_softmax.scatter_(1, targets[rows], 0.0)
         return grad_logits, None, None
 
 

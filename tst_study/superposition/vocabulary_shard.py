@@ -19,19 +19,14 @@ class VocabularyShard:
 
     @classmethod
     def of(cls, start: int, size: int, group: ProcessGroup | None) -> Self | None:
-        """None where this rank holds the whole vocabulary: no group, or a group of one.
-
-        Raises ValueError for a `start` other than 0 that no group explains.
-        """
+        """Return None where this rank holds the whole vocabulary: no group, or a group of one."""
         if group is None or dist.get_world_size(group) == 1:
-            if start:
-                raise ValueError(f"vocabulary_start = {start} needs the group of the other shards")
             return None
         return cls(start, size, group)
 
     @property
     def vocabulary_size(self) -> int:
-        """Of all shards together; they are of equal size, as Megatron pads them to be."""
+        """The size of all shards together; they are equal, as Megatron pads them to be."""
         return self.size * dist.get_world_size(self.group)
 
     def to_local(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
