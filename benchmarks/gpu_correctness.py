@@ -1,4 +1,4 @@
-"""The same numbers on a GPU as on a CPU in float64: losses and gradients of what `train` runs."""
+"""Losses and gradients of what `train` runs on a GPU, compared with a CPU's in float64."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ Values = dict[str, Tensor]
 
 
 def reference(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    """On a CPU: the values that a GPU must reproduce, and the tolerance of each in bfloat16, left
-    as a file."""
+    """Compute on a CPU the values that a GPU must reproduce, and the tolerance of each in bfloat16,
+    and leave them as a file."""
     values, tolerances = kernel_values("cpu"), {}
     for model in MODELS:
         exact = exact_values(model, request.small)
@@ -87,8 +87,10 @@ def correctness(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     checks: list[dict[str, Any]] = []
     for name, group in groups.items():
         backend = name.partition(" by ")[2]
-        found = checked(name, group, expected, tolerances)
-        checks += [check | {"attention": backend} for check in found] if backend else found
+        new_checks = checked(name, group, expected, tolerances)
+        checks += (
+            [check | {"attention": backend} for check in new_checks] if backend else new_checks
+        )
         yield "checks", checks
     for model in MODELS:
         once, again = (model_values(device, model, small=True) for _ in range(2))
@@ -110,9 +112,9 @@ def backends_of(model: str, device: str) -> list[str]:
 def checked(
     name: str, group: Callable[[], Values], expected: Values, tolerances: dict[str, float]
 ) -> list[dict[str, Any]]:
-    """One check of each case (a name before the colon) for its loss, its tensors and those in
-    bfloat16, with the one that is worst for its tolerance. Of a group that throws, one that failed
-    and says how it ended: the others are still made."""
+    """Check each case (the name before the colon) for its loss, its tensors and those in bfloat16;
+    a check has the value that is worst for its tolerance. A group that throws is one failed check
+    that says how it ended, and the others are still made."""
     worst: dict[tuple[str, str], tuple[float, float, str]] = {}
     try:
         for key, value in group().items():
@@ -123,8 +125,8 @@ def checked(
             if tensor.endswith(IN_BFLOAT16):
                 kind, tolerance = "bfloat16", tolerances.get(key, BFLOAT16_TOLERANCE)
             like = key if key in expected else key.removesuffix(IN_BFLOAT16)
-            found = relative_error(value, expected[like]) / tolerance, tolerance, tensor
-            worst[case, kind] = max(worst.get((case, kind), found), found)
+            result = relative_error(value, expected[like]) / tolerance, tolerance, tensor
+            worst[case, kind] = max(worst.get((case, kind), result), result)
     except Exception as error:
         worst = {(name, "failed"): (math.inf, 1.0, f"{type(error).__name__}: {error}"[:500])}
     return [
@@ -185,8 +187,8 @@ def model_values(
 
 
 def exact_values(model: str, small: bool) -> Values:
-    """The same in float64 on the CPU, by autograd alone and with a product for each expert. Only a
-    router's scores are float32, as everywhere."""
+    """Compute loss and gradients in float64 on the CPU, by autograd alone and with a product for
+    each expert. Only a router's scores are float32, as everywhere."""
     config = step_config(MODELS[model], SEQUENCES, LENGTH)
     values: Values = {}
     loop = mock.patch("tst_study.model.grouped_experts.grouped_product", _product_of_each_group)

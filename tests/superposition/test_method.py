@@ -21,7 +21,7 @@ STEPS, POSITIONS, WORDS = 10, 6, 32
 
 
 class Scaled(nn.Embedding):
-    """As Gemma's: a look-up with a factor, which the weight alone does not show."""
+    """A look-up with a factor, as Gemma's, which the weight alone does not show."""
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input) * 8.0

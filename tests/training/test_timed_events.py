@@ -1,4 +1,4 @@
-"""What the clock decides: all ranks alike, and no result."""
+"""Events by the clock come at the same step on all ranks, and change no result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TWO_RANKS = 2
 
 
 class Clock:
-    """Says that every step takes so many seconds."""
+    """A clock on which every step takes so many seconds."""
 
     def __init__(self, seconds: float, patch: pytest.MonkeyPatch) -> None:
         self.now, batch = 0.0, TokenStream.batch

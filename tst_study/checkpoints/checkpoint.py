@@ -100,7 +100,7 @@ class Checkpoints:
 
     @property
     def writing(self) -> bool:
-        """Whether a thread still writes this rank's files of the save that has begun."""
+        """True while a thread writes this rank's files of the save that has begun."""
         return self._begun is not None and not self._begun[1].done
 
     def finish(self) -> int | None:
@@ -190,15 +190,15 @@ class Checkpoints:
         self._fill(checkpoint_place(self.run, step), {"model": _weights(model)})
 
     def _problem(self, step: int) -> str | None:
-        """Say what is wrong with a checkpoint, or None; all ranks get the same answer."""
+        """Return what is wrong with a checkpoint, or None; all ranks get the same answer."""
         place = checkpoint_place(self.run, step)
-        found = damage(place, dist.get_rank(), dist.get_world_size())
-        if found is None:
+        problem = damage(place, dist.get_rank(), dist.get_world_size())
+        if problem is None:
             try:
                 read_description(place)
             except UserError as error:
-                found = str(error).removeprefix(f"{place}/")
-        return next(filter(None, _from_all_ranks(found)), None)
+                problem = str(error).removeprefix(f"{place}/")
+        return next(filter(None, _from_all_ranks(problem)), None)
 
     def _restore(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer
@@ -256,7 +256,7 @@ def _sync(*paths: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Say in one line what went wrong first."""
+    """Return in one line the cause of an error: the first exception of its chain."""
     # torch's zip writer, when it is refused a write, complains of its own state.
     while before := error.__cause__ or error.__context__:
         error = before

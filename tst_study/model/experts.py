@@ -118,15 +118,15 @@ class Routes(NamedTuple):
     copies: Tensor
     """(n, k) the copies of each position, in the order in which the experts' outputs are added."""
     weights: Tensor
-    """(n·k,) by which the outputs of the experts are weighted, of each copy."""
+    """(n·k,) the weight of each copy's output."""
     counts: Tensor
     """(experts,) int32, copies for each expert."""
     groups: Groups
-    """The same, as grouped products take it."""
+    """The same counts in the form that grouped products take."""
     logits: Tensor
     """(n, experts) detached, for the log."""
     balance: Tensor | None
-    """The balance loss of this rank's positions, where one is asked for; for the log."""
+    """The balance loss of this rank's positions, for the log; None where there is none."""
 
 
 class Router(torch.nn.Module):
@@ -270,7 +270,7 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
     """
 
     summed = staticmethod(sum_of_copies)
-    """Or the same function compiled."""
+    """Sums the experts' outputs for each position; may be replaced by its compiled form."""
 
     @property
     def _has_all_experts(self) -> bool:
@@ -278,8 +278,8 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
         return self.ep_size == self.tp_size == 1
 
     def dispatch(self, routes: Routes) -> tuple[Tensor, Groups, Tensor]:
-        """Copies of all ranks' positions for the experts here, sorted by expert; which of them go
-        to which; and their weights."""
+        """Return copies of all ranks' positions for the experts here, sorted by expert; their
+        groups by expert; and their weights."""
         if self._has_all_experts:
             return routes.rows, routes.groups, routes.weights
         self.hidden_shape_before_permute = routes.copies.shape
@@ -291,7 +291,7 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
         return rows, groups_of(tokens_per_expert.to(rows.device, non_blocking=True)), weights
 
     def combine(self, rows: Tensor, routes: Routes) -> Tensor:
-        """The experts' outputs for the copies -> (n, d), each position's sum of its own."""
+        """Return the sum (n, d) of each position's copies from the experts' outputs."""
         if not self._has_all_experts:
             rows = self.token_combine(self.combine_preprocess(rows))
         combined: Tensor = Combined.apply(rows, routes.positions, routes.copies, self.summed)

@@ -252,11 +252,11 @@ class MoE(Recomputable, MegatronModule):
         self, config: TransformerConfig, layer_number: int, groups: ProcessGroupCollection
     ) -> None:
         super().__init__(config)
-        here = config.num_moe_experts // groups.ep.size()
-        numbers = range(groups.ep.rank() * here, (groups.ep.rank() + 1) * here)
+        local_experts = config.num_moe_experts // groups.ep.size()
+        numbers = range(groups.ep.rank() * local_experts, (groups.ep.rank() + 1) * local_experts)
         self.router = Router(config, layer_number, groups.tp)
-        self.dispatcher = Dispatcher(here, list(numbers), config, groups)
-        self.experts = GroupedExperts(here, config, groups)
+        self.dispatcher = Dispatcher(local_experts, list(numbers), config, groups)
+        self.experts = GroupedExperts(local_experts, config, groups)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""

@@ -51,7 +51,7 @@ class SuperposedGPT(AwaitsWeights, LanguageModule):
     """
 
     compiled_loss = False
-    """Whether torch.compile makes a kernel of what head and loss do beside their products."""
+    """Let torch.compile make one kernel of what head and loss do beside their matrix products."""
 
     def __init__(self, config: TransformerConfig, model: Model, length: int) -> None:
         """This pipeline stage's part. `length`: latent positions of a sequence."""

@@ -46,7 +46,7 @@ class Ranks:
     data_size: int
     device: torch.device
     has_loss: bool = True
-    """Whether this rank is on the last pipeline stage, which alone sees the loss."""
+    """True on the last pipeline stage, which alone has the loss."""
 
     @property
     def is_first(self) -> bool:
@@ -109,7 +109,7 @@ def barrier() -> None:
 
 @dataclass(frozen=True)
 class Launch:
-    """How this launch computes the steps: settled once, before the trainer is built."""
+    """The settings by which this launch computes its steps, made before the trainer is built."""
 
     config: Config
     """The run's config with its layout filled in."""
@@ -151,8 +151,8 @@ def process_groups(config: Config) -> Iterator[Ranks]:
     Raises `UserError` for a layout that cannot work, or a device that is not there.
     """
     device = choose_device(config.execution)
-    mine = not dist.is_initialized()
-    if mine:
+    joined = not dist.is_initialized()
+    if joined:
         _join(device, timedelta(seconds=config.execution.start_timeout_seconds))
     try:
         with working_on(device):
@@ -178,11 +178,11 @@ def process_groups(config: Config) -> Iterator[Ranks]:
     except BaseException:
         # NCCL would wait here for ranks that wait for this one in a collective; this process' end
         # frees what it holds, and comes with its error.
-        mine = mine and device.type != "cuda"
+        joined = joined and device.type != "cuda"
         raise
     finally:
         forget_groups()
-        if mine:
+        if joined:
             dist.destroy_process_group()
             gc.collect()  # models are reference cycles that hold groups and so their threads
 
@@ -193,12 +193,12 @@ def with_layout(config: Config) -> Choice:
     device = choose_device(config.execution)
     if device.type == "cuda":
         gpu = torch.cuda.get_device_properties(device)
-        here = rank_variable("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else None
+        per_node = rank_variable("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else None
         memory, name = gpu.total_memory, gpu.name
-        return resolve(config, ranks, memory, on_gpu=True, device=name, per_node=here)
-    here = rank_variable("LOCAL_WORLD_SIZE", ranks)
-    memory = psutil.virtual_memory().total // here
-    return resolve(config, ranks, memory, on_gpu=False, per_node=here)
+        return resolve(config, ranks, memory, on_gpu=True, device=name, per_node=per_node)
+    per_node = rank_variable("LOCAL_WORLD_SIZE", ranks)
+    memory = psutil.virtual_memory().total // per_node
+    return resolve(config, ranks, memory, on_gpu=False, per_node=per_node)
 
 
 def choose_device(execution: Execution) -> torch.device:
@@ -206,8 +206,8 @@ def choose_device(execution: Execution) -> torch.device:
 
     Raises `UserError` where a GPU is asked for and none is there, or ranks would have to share one.
     """
-    there = torch.cuda.device_count() if execution.device != "cpu" else 0
-    if not there:
+    gpus = torch.cuda.device_count() if execution.device != "cpu" else 0
+    if not gpus:
         if execution.device == "cuda":
             raise UserError(
                 "execution.device = 'cuda': no GPU here, or torch does not see it: look at the "
@@ -218,12 +218,12 @@ def choose_device(execution: Execution) -> torch.device:
     rank = rank_variable("LOCAL_RANK")
     ranks = rank_variable("LOCAL_WORLD_SIZE")
     # Slurm may show each of its tasks the one GPU that is the task's own, and call all of them 0.
-    if there < ranks and not (there == 1 and "SLURM_PROCID" in os.environ):
+    if gpus < ranks and not (gpus == 1 and "SLURM_PROCID" in os.environ):
         raise UserError(
-            f"{ranks} ranks on this node, but GPUs: {there}; start as many ranks as there are "
+            f"{ranks} ranks on this node, but GPUs: {gpus}; start as many ranks as there are "
             "GPUs, or set execution.device to 'cpu'"
         )
-    device = torch.device("cuda", rank % there)
+    device = torch.device("cuda", rank % gpus)
     torch.cuda.set_device(device)
     return device
 
@@ -244,8 +244,11 @@ def _join(device: torch.device, timeout: timedelta) -> None:
 
 
 def _meet_on_loopback(timeout: timedelta) -> dict[str, Any]:
-    """Where all ranks are on this machine, let them listen on its loopback alone: torch's store
-    would listen on every interface, and anyone who reaches it can have ranks load a pickle."""
+    """Let ranks that are all on this machine listen on its loopback alone.
+
+    torch's own store would listen on every interface, and anyone who reaches it can make ranks load
+    a pickle.
+    """
     loopback = "lo" if sys.platform == "linux" else "lo0"
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)

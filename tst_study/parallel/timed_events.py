@@ -28,8 +28,8 @@ class TimedEvents:
         self._steps = self._until_poll = 1
 
     def poll(self, *, logged: bool, writing: bool) -> None:
-        """To be called after every step, by all ranks. `logged`: whether the step's row is due;
-        `writing`: whether this rank still writes to a checkpoint."""
+        """Ask the other ranks; all of them call this after every step. `logged`: the step has a row
+        in the log; `writing`: this rank still writes to a checkpoint."""
         self.stops = self.saves = self.logs = self.written = False
         self._logged = time.monotonic() if logged else self._logged
         self._until_poll -= 1
@@ -38,12 +38,12 @@ class TimedEvents:
         now = time.monotonic()
         between = POLL_SECONDS[self._ranks.device.type] if self._ranks.world_size > 1 else 0.0
         steps = round(between * self._steps / max(now - self._polled, 1e-9))
-        mine = [int(self._stop.signal is not None), int(writing), 0, 0, 0]
+        numbers = [int(self._stop.signal is not None), int(writing), 0, 0, 0]
         if self._ranks.is_first:
             since = (now - self._saved, now - self._logged)
             due = (0.0 < every <= past for every, past in zip(self._seconds, since, strict=True))
-            mine[2:] = [*map(int, due), min(max(steps, 1), 1000)]
-        stops, writing_ranks, saves, logs, self._steps = self._ranks.largest(mine)
+            numbers[2:] = [*map(int, due), min(max(steps, 1), 1000)]
+        stops, writing_ranks, saves, logs, self._steps = self._ranks.largest(numbers)
         self.stops, self.saves, self.logs = bool(stops), bool(saves), bool(logs)
         self.written = not writing_ranks
         self._until_poll, self._polled = self._steps, now

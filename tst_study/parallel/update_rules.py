@@ -140,8 +140,8 @@ class Projections:
     blocks: int
     rows: tuple[int, ...]
     joined: bool
-    """Whether a projection's rows of all blocks are one matrix (groups of heads) or each block's
-    are one (experts)."""
+    """True where a projection's rows of all blocks form one matrix (groups of heads), False where
+    each block's rows do (experts)."""
 
     def split(self, tensor: Tensor) -> list[Tensor]:
         """A tensor in any shape -> a view (blocks, rows, columns) per projection."""
@@ -157,15 +157,15 @@ def projections_of(
     name: str, shape: tuple[int, ...], config: TransformerConfig
 ) -> Projections | None:
     """Find the projections in a parameter by its name; None if it is no hidden projection."""
-    found = re.search(r"\.linear_(qkv|proj|fc1|fc2)\b", name)
-    if found is None:
+    match = re.search(r"\.linear_(qkv|proj|fc1|fc2)\b", name)
+    if match is None:
         return None
     rows, experts = shape[-2], shape[0] if len(shape) == 3 else 1
-    if found[1] == "qkv":
+    if match[1] == "qkv":
         key, groups = config.kv_channels, config.num_query_groups
         assert key is not None
         return Projections(groups, (rows // groups - 2 * key, key, key), joined=True)
-    parts = 2 if found[1] == "fc1" else 1
+    parts = 2 if match[1] == "fc1" else 1
     return Projections(experts, (rows // parts,) * parts, joined=False)
 
 

@@ -20,7 +20,7 @@ def cores() -> int:
 
 
 def has_gpu() -> bool:
-    """Whether torch can use a GPU. torch is imported only if there is a driver."""
+    """Return True where torch can use a GPU. torch is imported only if there is a driver."""
     if not any(map(os.path.exists, GPU_DRIVERS)):
         return False
     import torch

@@ -63,8 +63,8 @@ def bag_embedding(
             return F.embedding(token_ids.squeeze(2), weight)
         sums = _bag_sums(weight, bags, None)
         return (sums / bag_size).to(weight.dtype).view(batch, positions, -1)
-    rows, here = to_local(bags, vocabulary_start, weight.shape[0])
-    sums = _bag_sums(weight, rows, here).view(batch, positions, -1)
+    rows, is_local = to_local(bags, vocabulary_start, weight.shape[0])
+    sums = _bag_sums(weight, rows, is_local).view(batch, positions, -1)
     return (reduce(sums) / bag_size).to(weight.dtype)
 
 

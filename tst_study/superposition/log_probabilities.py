@@ -1,7 +1,7 @@
-"""log P(y) of the s targets of every position from ONE softmax over the vocabulary.
+"""Log-probabilities of the s targets of every position, from one softmax over the vocabulary.
 
-All softmax losses over a bag are small functions of these (N, s) numbers, so this is the only
-place that touches the logits: a loop over offsets would read them s times.
+All softmax losses of a bag are small functions of these (N, s) numbers. So this is the only place
+that reads the logits, and reads them once; a loop over offsets would read them s times.
 """
 
 from typing import Any
@@ -92,7 +92,7 @@ class _ShardedLogProbabilities(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, shard: VocabularyShard) -> Tensor:
         dtype = torch.promote_types(logits.dtype, torch.float32)
-        local_targets, here = shard.to_local(targets)
+        local_targets, is_local = shard.to_local(targets)
         maximum = logits.amax(dim=1, keepdim=True).to(dtype)
         dist.all_reduce(maximum, op=dist.ReduceOp.MAX, group=shard.group)
 
@@ -103,22 +103,22 @@ class _ShardedLogProbabilities(torch.autograd.Function):
         for rows in row_chunks(logits):
             shifted = torch.sub(logits[rows], maximum[rows], out=scratch[: rows.stop - rows.start])
             target_logits = shifted.gather(1, local_targets[rows])
-            packed[rows, 1:] = torch.where(here[rows], target_logits, 0.0)
+            packed[rows, 1:] = torch.where(is_local[rows], target_logits, 0.0)
             packed[rows, 0] = shifted.exp_().sum(dim=1)
         dist.all_reduce(packed, group=shard.group)
 
         log_sum = packed[:, :1].log()
-        ctx.save_for_backward(logits, local_targets, here, maximum + log_sum)
+        ctx.save_for_backward(logits, local_targets, is_local, maximum + log_sum)
         return packed[:, 1:] - log_sum
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        logits, local_targets, here, log_normalizer = ctx.saved_tensors
+        logits, local_targets, is_local, log_normalizer = ctx.saved_tensors
         (grad,) = grads
         grad_logits = torch.empty_like(logits)
         row_total = grad.sum(dim=1, keepdim=True).neg_()
-        local_grad = torch.where(here, grad, 0.0)
+        local_grad = torch.where(is_local, grad, 0.0)
         scratch = logits.new_empty(chunk_rows(logits), logits.shape[1], dtype=grad.dtype)
         for rows in row_chunks(logits):
             chunk = scratch[: rows.stop - rows.start]

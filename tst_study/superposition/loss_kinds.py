@@ -1,4 +1,4 @@
-"""What superposed steps can be: modes, poolings and losses of bags. Imports without torch.
+"""Modes, poolings and losses of superposed steps. Imports without torch.
 
 A new loss is a class here, its entry in `LOSSES` and its name in `BagLossKind`.
 """
@@ -36,11 +36,11 @@ class BagLoss:
     """
 
     takes_weights = False
-    """Whether its s targets may have different weights."""
+    """The s targets may have different weights."""
     in_one_pass = False
-    """Whether `linear_bag_loss` computes it together with the output head."""
+    """`linear_bag_loss` computes this loss together with the output head."""
     is_sharded = True
-    """Whether it can be computed where the vocabulary is split over tensor ranks."""
+    """The loss can be computed where the vocabulary is split over tensor ranks."""
 
     def __call__(self, bags: Bags) -> Tensor:
         raise NotImplementedError

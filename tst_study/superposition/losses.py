@@ -111,7 +111,8 @@ class Bags:
         return bag_log_probabilities(self.logits, self.targets, shard=self.shard)
 
     def one_vs_rest(self, kind: Literal["binary_cross_entropy", "hinge"]) -> Tensor:
-        """The mean (N,) of V yes/no losses, one a token: is it in the bag?"""
+        """Return the mean over the vocabulary, (N,), of the yes/no losses "is this token in the
+        bag?"."""
         return one_vs_rest_means(kind, self.logits, self.targets, self.members(), self.shard)
 
     def members(self) -> Tensor:
@@ -135,13 +136,13 @@ class Bags:
         return mean + 0.0 * self.share.sum()  # nan without a valid target
 
     def mean_above_vocabulary(self) -> Tensor:
-        """The weighted mean of the targets' logits less the mean over the vocabulary: what label
-        smoothing adds to the loss, per unit of ε."""
+        """Return the term that label smoothing adds to the loss, per unit of ε: the targets'
+        logits less the mean over the vocabulary, as a weighted mean."""
         if self.shard is None:
             above = self.logits.gather(1, self.targets) - self.logits.mean(dim=1, keepdim=True)
         else:
-            local, here = self.shard.to_local(self.targets)
-            of_targets = torch.where(here, self.logits.gather(1, local), 0.0)
+            local, is_local = self.shard.to_local(self.targets)
+            of_targets = torch.where(is_local, self.logits.gather(1, local), 0.0)
             of_all = self.logits.sum(dim=1, keepdim=True) / self.shard.vocabulary_size
             above = sum_over_group(of_targets - of_all, self.shard.group)
         weights = self.weights
@@ -154,7 +155,7 @@ def weighted_targets(
     valid_counts: Tensor | None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What every bag loss makes of its targets (N, s), for logits of `dtype`.
+    """Prepare the targets (N, s) of any bag loss, for logits of `dtype`.
 
     Returns:
         targets (N, s') int64, 0 where ignored; valid (N, s') bool; share (s',), g(i) / sum g over

@@ -67,7 +67,7 @@ class Superposition:
     """Weights of the s targets: a name, s numbers, rows of s numbers that lie evenly over the
     superposed steps, or a function of the step that returns a name or s numbers."""
     pooling: Pooling = "mean"
-    """How the vectors of a bag become one; `max` is an ablation."""
+    """The way in which the vectors of a bag become one; `max` is an ablation."""
     positions: int | Literal["any"] | None = None
     """L, latent positions per sequence, which every call is checked against. None: those of the
     first call. "any": lengths vary, and nothing is checked."""
@@ -143,7 +143,7 @@ class Superposition:
         self._calls.step = self._calls.step + 1 if to is None else to
 
     def is_superposed(self, step: int | None = None) -> bool:
-        """Say whether the step after `step` steps is of the superposition phase."""
+        """Return True where the step after `step` steps is in the superposition phase."""
         return self.phases.phase(self._calls.number(step)) == "superposition"
 
     def objective(self, step: int | None = None) -> Objective:
@@ -358,13 +358,13 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def _is_sharded(module: nn.Module) -> bool:
-    """Whether a plain embedding's weight is spread over ranks and no hook gathers it."""
+    """Return True where a plain embedding's weight is spread over ranks and no hook gathers it."""
     kind = type(getattr(module, "weight", None)).__name__
     return kind == "DTensor" and type(module) is nn.Embedding and not _has_hooks(module)
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Whether an embedding's forward is the look-up of its own, whole rows and nothing else."""
+    """Return True where an embedding only looks up whole rows of its own weight."""
     return (
         type(module) is nn.Embedding
         and type(module.weight) is nn.Parameter

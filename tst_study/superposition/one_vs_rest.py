@@ -36,8 +36,8 @@ def one_vs_rest_means(
     """
     vocabulary = logits.shape[1]
     if shard is not None:
-        targets, here = shard.to_local(targets)
-        members, vocabulary = members & here, shard.vocabulary_size
+        targets, is_local = shard.to_local(targets)
+        members, vocabulary = members & is_local, shard.vocabulary_size
     sums: Tensor = _OneVsRestSums.apply(  # type: ignore[no-untyped-call]
         logits, targets, members, kind == "hinge"
     )
@@ -45,7 +45,7 @@ def one_vs_rest_means(
 
 
 class _OneVsRestSums(torch.autograd.Function):
-    """Every token as an absent one, then the tokens of the bag corrected."""
+    """Take every token as absent from the bag, then correct the tokens that are in it."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, members: Tensor, hinge: bool) -> Tensor:

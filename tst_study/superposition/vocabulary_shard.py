@@ -11,7 +11,7 @@ from torch.distributed import ProcessGroup
 
 @dataclass(frozen=True)
 class VocabularyShard:
-    """Rows [start, start + size) of the vocabulary, the other rows on the ranks of `group`."""
+    """Rows [start, start + size) of the vocabulary; the other rows are on the ranks of `group`."""
 
     start: int
     size: int
@@ -37,8 +37,8 @@ class VocabularyShard:
 def to_local(token_ids: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
     """Token ids as row numbers of [start, start + size), 0 where outside; and which are inside."""
     local = token_ids - start
-    here = (local >= 0) & (local < size)
-    return torch.where(here, local, 0), here
+    is_local = (local >= 0) & (local < size)
+    return torch.where(is_local, local, 0), is_local
 
 
 class _SumOverGroup(torch.autograd.Function):
