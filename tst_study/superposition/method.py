@@ -11,7 +11,6 @@ Everything else of a trainer stays: optimizer, schedule, layers, parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -33,7 +32,7 @@ from tst_study.superposition.loss_kinds import (
     loss_of,
 )
 from tst_study.superposition.losses import bag_loss
-from tst_study.superposition.misuse import Calls, weights_at
+from tst_study.superposition.misuse import Calls
 from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phases, superposed_steps
 from tst_study.superposition.weighting import (
     Weighting,
@@ -63,20 +62,19 @@ class Superposition:
     """`input_only`: bags in, one next token out. `output_only`: tokens in, next bag out."""
     loss_kind: LossSetting = "mce"
     """A loss of bags: a name, a table of its name and parameters, or an object (`loss_kinds`)."""
-    weighting: WeightingOverSteps | Callable[[int], Weighting] = "uniform"
-    """Weights of the s targets: a name, s numbers, rows of s numbers that lie evenly over the
-    superposed steps, or a function of the step that returns a name or s numbers."""
+    weighting: WeightingOverSteps = "uniform"
+    """Weights of the s targets: a name, s numbers, or rows of s numbers that lie evenly over the
+    superposed steps."""
     pooling: Pooling = "mean"
     """The way in which the vectors of a bag become one; `max` is an ablation."""
     positions: int | Literal["any"] | None = None
     """L, latent positions per sequence, which every call is checked against. None: those of the
     first call. "any": lengths vary, and nothing is checked."""
-    equal_raw_length: bool = False
-    """Patch-level training: sequences of L tokens in both phases, hence L/s positions in superposed
-    steps, which then cost fewer FLOPs than the others."""
     phases: Phases = field(init=False, repr=False, compare=False)
     """The two phases as plain numbers."""
     _calls: Calls = field(init=False, repr=False, compare=False)
+    _changing_weights: Tensor | None = field(init=False, repr=False, compare=False)
+    """(superposed steps, s) where the weights change, for compiled code; otherwise None."""
 
     def __post_init__(self) -> None:
         if self.bag_size < 1 or self.steps < 1 or not 0.0 <= self.step_ratio <= 1.0:
@@ -100,27 +98,30 @@ class Superposition:
             self.weighting,
             self.pooling,
         )
-        object.__setattr__(self, "phases", phases)  # frozen: settings do not change under way
-        calls = Calls(phases, self.positions, self.equal_raw_length)
-        object.__setattr__(self, "_calls", calls)
-        if callable(self.weighting):
-            return
         check_loss_kind(self.loss_kind, self.weighting)
         for row in weight_rows(self.weighting) or (self.weighting,):
             offset_weights(row, self.bag_size)  # type: ignore[arg-type]  # raises where it is wrong
+        table = None
+        if phases.weighting_changes:
+            rows = [
+                offset_weights(phases.weighting_at(i), self.bag_size) for i in range(superposed)
+            ]
+            table = torch.tensor(rows, dtype=torch.float64)
+        # Frozen: settings do not change under way.
+        object.__setattr__(self, "phases", phases)
+        object.__setattr__(self, "_calls", Calls(phases, self.positions))
+        object.__setattr__(self, "_changing_weights", table)
 
     def __str__(self) -> str:
         if not self.superposed_steps:
             return f"Baseline: next-token training for {self.steps:,} steps"
         how = "" if self.mode == "full" else f", {self.mode.replace('_', ' ')}"
         if self.weighting != "uniform":
-            how += f", weights {getattr(self.weighting, '__name__', self.weighting)}"
-        text = f"{self.data_multiplier:.4g} times the text of a baseline with the same FLOPs"
-        if self.equal_raw_length:
-            text = "as many tokens a sequence in both phases"
+            how += f", weights {self.weighting}"
         return (
             f"Token superposition{how}: bags of s = {self.bag_size} tokens in steps 1 to "
-            f"{self.superposed_steps:,} of {self.steps:,}, then next-token training; {text}"
+            f"{self.superposed_steps:,} of {self.steps:,}, then next-token training; "
+            f"{self.data_multiplier:.4g} times the text of a baseline with the same FLOPs"
         )
 
     @property
@@ -156,8 +157,9 @@ class Superposition:
         positions = positions if positions is not None else self.positions  # type: ignore[assignment]
         if not isinstance(positions, int):
             raise ValueError("raw_length needs positions: give it, or Superposition(positions=L)")
-        stride = self.phases.tokens_per_position(self.phases.phase(self._calls.number(step)))
-        return positions if self.equal_raw_length else positions * stride
+        return positions * self.phases.tokens_per_position(
+            self.phases.phase(self._calls.number(step))
+        )
 
     def embed(self, embedding: nn.Module, tokens: Tensor, step: int | None = None) -> Tensor:
         """The model's input: one vector for each latent position.
@@ -309,13 +311,10 @@ class Superposition:
         self._calls.step = self._calls.resumed = state["step"]
 
     def _settings(self) -> dict[str, Any]:
-        names = ("bag_size", "step_ratio", "steps", "mode", "pooling", "equal_raw_length")
-        if callable(self.weighting):
-            weighting = getattr(self.weighting, "__name__", "a function")
-        elif isinstance(self.weighting, str):
-            weighting = self.weighting
-        else:  # some formats make lists of tuples
-            weighting = str([list(row) for row in weight_rows(self.weighting)])
+        names = ("bag_size", "step_ratio", "steps", "mode", "pooling")
+        # Some formats make lists of tuples.
+        rows = [list(row) for row in weight_rows(self.weighting)]
+        weighting = str(rows or self.weighting)
         loss = str(loss_of(self.loss_kind))
         return {name: getattr(self, name) for name in names} | {
             "weighting": weighting,
@@ -341,8 +340,9 @@ class Superposition:
         step, labels = self._calls.checked(labels, step)
         if self.phases.phase(step) == "recovery":
             return NEXT_TOKEN, "uniform", labels
-        if torch.compiler.is_compiling() and self.phases.weighting_changes:
-            weights = weights_at(labels, self._calls.key, step, self.bag_size)
+        if torch.compiler.is_compiling() and self._changing_weights is not None:
+            # An argument of the compiled code, which would take numbers for constants.
+            weights = self._changing_weights[step].to(labels.device, non_blocking=True)
             return self.phases.superposed_objective(), weights, labels
         objective = self.phases.objective(step)
         return objective, objective.weighting, labels

@@ -16,17 +16,14 @@ from torch import Tensor
 
 from tst_study.superposition.loss_kinds import IGNORE
 from tst_study.superposition.steps import Phases
-from tst_study.superposition.weighting import offset_weights
 
 
 class Calls:
     """The step that a `Superposition` is at, and what its calls so far must have in common."""
 
-    def __init__(
-        self, phases: Phases, positions: int | Literal["any"] | None, equal_raw_length: bool
-    ) -> None:
-        self.phases, self.equal_raw_length = phases, equal_raw_length
-        self.positions = positions  # or those of the first call; under `equal_raw_length`, tokens
+    def __init__(self, phases: Phases, positions: int | Literal["any"] | None) -> None:
+        self.phases = phases
+        self.positions = positions  # or those of the first call
         self.step = 0
         self.resumed = 0  # the step at which a checkpoint was loaded
         self.warned = False
@@ -62,7 +59,7 @@ class Calls:
                 f"raw_length(step, L) ids a sequence"
             )
         self.tokens = tokens
-        length = tokens.shape[1] if self.equal_raw_length else tokens.shape[1] // stride
+        length = tokens.shape[1] // stride
         if self.positions is None:
             self.positions = length
         if length != self.positions and self.positions != "any":
@@ -169,18 +166,6 @@ def _checked_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) 
 @_checked_labels.register_fake
 def _(tokens: Tensor, labels: Tensor, key: int, superposed: bool) -> Tensor:
     return torch.empty_like(labels)
-
-
-@torch.library.custom_op("tst_study::weights_at", mutates_args=())
-def weights_at(labels: Tensor, key: int, step: int, bag_size: int) -> Tensor:
-    """Return a superposed step's weights (s,), which a compiler must not take for constants."""
-    weights = offset_weights(_CALLS[key].phases.weighting_at(step), bag_size)
-    return torch.tensor(weights, dtype=torch.float64).to(labels.device, non_blocking=True)
-
-
-@weights_at.register_fake
-def _(labels: Tensor, key: int, step: int, bag_size: int) -> Tensor:
-    return labels.new_empty(bag_size, dtype=torch.float64)
 
 
 def _check_ids(ids: Tensor, name: str) -> None:

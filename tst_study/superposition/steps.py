@@ -6,7 +6,6 @@ and predict bags (paper, section 3); the others are ordinary next-token training
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -82,7 +81,7 @@ class Phases:
     """Tokens per bag, s."""
     mode: Mode = "full"
     loss_kind: LossSetting = "mce"
-    weighting: WeightingOverSteps | Callable[[int], Weighting] = "uniform"
+    weighting: WeightingOverSteps = "uniform"
     pooling: Pooling = "mean"
 
     def phase(self, step: int) -> Phase:
@@ -129,13 +128,10 @@ class Phases:
     @property
     def weighting_changes(self) -> bool:
         """True where the weights depend on the step."""
-        changes = callable(self.weighting) or len(weight_rows(self.weighting)) > 1
-        return changes and self.mode != "input_only"
+        return len(weight_rows(self.weighting)) > 1 and self.mode != "input_only"
 
     def weighting_at(self, step: int) -> Weighting:
         """The weights of the s targets in a superposed step."""
         if self.mode == "input_only":
             return "first_token"
-        if callable(self.weighting):
-            return self.weighting(step)
         return weighting_at(self.weighting, step / self.superposed_steps)
