@@ -16,16 +16,16 @@ from tst_study.batches import StepBatches
 from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.trained_run import fork_point
 from tst_study.config.phase_plan import PhasePlan, is_annealed, learning_rate
-from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops
 from tst_study.data.held_out import HeldOut
 from tst_study.held_out_loss import evaluate
 from tst_study.model.experts import RoutingLog
 from tst_study.model.model import SuperposedGPT
+from tst_study.parallel.events import Due
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.parallel.process_groups import Launch, Ranks
+from tst_study.process.host import StopRequest
 from tst_study.process.step_clock import StepClock
-from tst_study.process.stop_request import StopRequest
 from tst_study.record.log import RunLog
 from tst_study.record.reader import State
 
@@ -51,24 +51,6 @@ class DivergedError(Exception):
     def __init__(self, loss: str, value: float, step: int) -> None:
         super().__init__(f"{loss} loss {value} at step {step}")
         self.step = step
-
-
-class Due:
-    """The log row, evaluation and checkpoint that are due after `done` steps."""
-
-    def __init__(self, config: Config, plan: PhasePlan, done: int, *, logs: bool) -> None:
-        """`logs`: a row is due by the clock."""
-
-        def is_multiple_of(every: int | None) -> bool:
-            return every is not None and done % every == 0
-
-        execution = config.execution
-        forks = done in execution.keep_steps  # other runs fork here, maybe at their switch
-        last = done == config.schedule.last_step
-        self.is_last, self.is_phase_boundary = last, forks or done == plan.superposed_steps
-        self.logs = last or logs or self.is_phase_boundary or is_multiple_of(execution.log_every)
-        self.evaluates = last or is_multiple_of(execution.evaluate_every)
-        self.saves = last or forks or is_multiple_of(execution.checkpoint_every)
 
 
 class Bookkeeper:

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
 from tst_study.batches import StepBatches
-from tst_study.bookkeeping import Bookkeeper, DivergedError, Due
+from tst_study.bookkeeping import Bookkeeper, DivergedError
 from tst_study.config.phase_plan import PhasePlan, learning_rate, plan_phases
 from tst_study.config.schema import Config
 from tst_study.cost.parallel_layout import layout_of
@@ -39,6 +39,7 @@ from tst_study.model.experts import RoutingLog
 from tst_study.model.initialization import EMBEDDINGS, initialize
 from tst_study.model.layers import ATTENTION, attention_backend, compile_layers
 from tst_study.model.model import build_model
+from tst_study.parallel.events import Due, TimedEvents
 from tst_study.parallel.forward_backward import forward_backward, micro_batches
 from tst_study.parallel.gradient_buffers import GradientBuffers
 from tst_study.parallel.optimizer import ModelOptimizer
@@ -50,9 +51,7 @@ from tst_study.parallel.process_groups import (
     process_groups,
     with_layout,
 )
-from tst_study.parallel.timed_events import TimedEvents
-from tst_study.process.host import keep_freed_memory
-from tst_study.process.stop_request import StopRequest, listening
+from tst_study.process.host import StopRequest, keep_freed_memory, listening
 from tst_study.record.log import run_log
 from tst_study.record.reader import State
 
