@@ -1,4 +1,4 @@
-"""The verb that answers questions about runs."""
+"""The verbs that read other trainers' logs, advise on a planned run, and judge runs."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tst_study.command_line import RESULTS, verb
+from tst_study.text import amount, announced, printable, screen_width, wrapped
 
 verbs = typer.Typer()
 
@@ -20,63 +21,82 @@ verbs = typer.Typer()
 )
 def import_(
     sources: Annotated[
-        list[str], typer.Argument(help="Logs of other trainers, or folders of them; NAME=PATH.")
+        list[str],
+        typer.Argument(
+            metavar="LOGS",
+            help="Logs of other trainers, or folders of logs. NAME=PATH names the run.",
+        ),
     ],
-    to: Annotated[Path | None, typer.Option(help="Archive to write into.")] = None,
-    template: Annotated[
-        Path | None, typer.Option(help="Write a runs.csv to fill in, and nothing else.")
+    to: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the runs into this archive.")
     ] = None,
-    facts: Annotated[Path | None, typer.Option(help="The runs.csv, filled in.")] = None,
+    template: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Only write a runs.csv, with the facts to fill in."),
+    ] = None,
+    facts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Read facts from a filled-in runs.csv.")
+    ] = None,
     given: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A fact of all runs.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a fact of all runs. Repeatable."),
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN=KEY", help="What the log calls one of our columns."),
+        typer.Option(
+            metavar="COLUMN=KEY",
+            help="Name the key under which the logs hold a column. Repeatable.",
+        ),
     ] = None,
     unit: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[COLUMN=]UNIT",
-            help="Of the losses: nats, bits, bits-per-byte or perplexity; nats by default.",
+            help="Unit of the losses: nats (default), bits, bits-per-byte or perplexity.",
         ),
     ] = None,
     arm_from: Annotated[
-        str | None, typer.Option(help="`folder`: a run's folder is called after its arm.")
+        str | None,
+        typer.Option(
+            metavar="folder",
+            help="Name each run's arm after the folder that holds the run.",
+        ),
     ] = None,
-    steps_from: Annotated[int, typer.Option(help="What the log calls its first step: 1 or 0.")] = 1,
+    steps_from: Annotated[
+        int, typer.Option(metavar="0|1", help="Number of the first step in the logs.")
+    ] = 1,
 ) -> None:
     """Turn logs of other trainers, or tables of finished runs, into an archive."""
-    from tst_study.analysis.tables.archive import add_to_archive
-    from tst_study.analysis.tables.imports import import_logs, pairs, write_template
-    from tst_study.analysis.wording import number
     from tst_study.errors import UserError
-    from tst_study.text import printable
 
-    if (to is None) is (template is None):
-        raise UserError("import: give either --to ARCHIVE or --template FILE")
-    columns = pairs(column, "--column")
-    if template is not None:
-        count = write_template(template, sources, columns, arm_from)
-        print(f"{template}: a row for each of {number(count, 'run')}; fill it in for --facts")
-    if to is not None:
-        found = import_logs(
-            sources,
-            pairs(given, "--set"),
-            facts,
-            columns,
-            unit or ["nats"],
-            arm_from=arm_from,
-            steps_from=steps_from,
-        )
-        for line in found.problems:
-            print(printable(line))
-        added = add_to_archive(to, found)
-        print(
-            f"{to}: {number(len(added.written), 'run')} written"
-            + f", {len(added.replaced)} of them in place of earlier ones, {len(added.kept)} kept"
-            * bool(added.replaced or added.kept)
-        )
+    with announced("Reading the logs"):
+        from tst_study.analysis.tables.archive import add_to_archive
+        from tst_study.analysis.tables.imports import import_logs, pairs, write_template
+        from tst_study.analysis.wording import number
+
+        columns = pairs(column, "--column")
+        if template is not None and to is None:
+            count = write_template(template, sources, columns, arm_from)
+            said = [f"{template}: a row for each of {number(count, 'run')}; fill it in for --facts"]
+        elif to is not None and template is None:
+            runs = import_logs(
+                sources,
+                pairs(given, "--set"),
+                facts,
+                columns,
+                unit or ["nats"],
+                arm_from=arm_from,
+                steps_from=steps_from,
+            )
+            added = add_to_archive(to, runs)
+            written = f"{to}: {number(len(added.written), 'run')} written"
+            if added.replaced or added.kept:
+                written += f", {len(added.replaced)} of them in place of earlier ones"
+                written += f", {len(added.kept)} kept"
+            said = [*map(printable, runs.problems), written]
+        else:
+            raise UserError("import: give either --to ARCHIVE or --template FILE")
+    print(*wrapped(said, screen_width()), sep="\n")
 
 
 @verb(
@@ -86,34 +106,52 @@ def import_(
     "tst-study advise --config run.toml",
 )
 def advise(
-    params: Annotated[str | None, typer.Option(help="Parameters, such as 270M or 1e9.")] = None,
-    tokens: Annotated[str | None, typer.Option(help="Tokens that a baseline would read.")] = None,
+    params: Annotated[
+        str | None, typer.Option(metavar="COUNT", help="Parameters of the model, such as 270M.")
+    ] = None,
+    tokens: Annotated[
+        str | None, typer.Option(metavar="COUNT", help="Tokens that a baseline would read.")
+    ] = None,
     active: Annotated[
-        str | None, typer.Option(help="Parameters active for a token, of a mixture of experts.")
+        str | None,
+        typer.Option(
+            metavar="COUNT", help="Parameters active for one token, in a mixture of experts."
+        ),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Tokens of text that there are.")] = None,
+    text: Annotated[
+        str | None, typer.Option(metavar="COUNT", help="Tokens of text that are available.")
+    ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A run.toml, in place of --params and --tokens.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Read the run from a run.toml, not from --params."),
     ] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, max=2**20, help="GPUs of the run.")] = None,
-    device: Annotated[str | None, typer.Option(help="Which ones, such as H100.")] = None,
-    price: Annotated[float | None, typer.Option(min=0.0, max=1e6, help="Of a GPU-hour.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+    gpus: Annotated[
+        int | None, typer.Option(metavar="COUNT", min=1, max=2**20, help="GPUs that the run uses.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Kind of GPU, such as H100.")
+    ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(metavar="PRICE", min=0.0, max=1e6, help="Price of one GPU-hour, for costs."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Say whether to superpose a planned run, how, what it brings and costs, and how sure it is."""
-    from tst_study.analysis.advice.advise import advise, advise_config
+    """Say whether to superpose a planned run, how, and what it gains and costs."""
     from tst_study.errors import UserError
-    from tst_study.text import amount
 
     more: dict[str, Any] = {"gpus": gpus, "device": device, "price": price}
     more["text"] = amount(text, "--text") if text else None
-    if config is not None and params is tokens is active is None:
-        found = advise_config(config, **more)
-    elif config is None and params and tokens:
-        more["active"] = amount(active, "--active") if active else None
-        found = advise(amount(params, "--params"), amount(tokens, "--tokens"), **more)
-    else:
-        raise UserError("advise: give --params and --tokens, such as 1B and 100B, or --config")
+    with announced("Comparing the planned run with the published runs and ours"):
+        from tst_study.analysis.advice.advise import advise, advise_config
+
+        if config is not None and params is tokens is active is None:
+            found = advise_config(config, **more)
+        elif config is None and params and tokens:
+            more["active"] = amount(active, "--active") if active else None
+            found = advise(amount(params, "--params"), amount(tokens, "--tokens"), **more)
+        else:
+            raise UserError("advise: give --params and --tokens, such as 1B and 100B, or --config")
     if as_json:
         print(json.dumps(found.data, indent=1, ensure_ascii=False))
     else:
@@ -130,49 +168,64 @@ def analyse(
     question: Annotated[
         str,
         typer.Argument(
-            help="comparison, matched, bag-size, law, compute, chinchilla or mutual-information."
+            help="One of comparison, matched, bag-size, law, compute, chinchilla and "
+            "mutual-information."
         ),
     ] = "comparison",
     runs: Annotated[
-        list[Path] | None, typer.Option(help="Folder of runs, or archive (repeatable).")
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="Folder of runs, or an archive. Repeatable."),
     ] = None,
     published: Annotated[
-        bool, typer.Option("--published", help="The paper's numbers in place of runs.")
+        bool, typer.Option("--published", help="Use the paper's numbers in place of runs.")
     ] = False,
     at: Annotated[
-        str | None, typer.Option(metavar="PARAMS,TOKENS", help="Where `law` is to recommend.")
+        str | None,
+        typer.Option(
+            metavar="PARAMS,TOKENS", help="Size and length at which `law` recommends s and r."
+        ),
     ] = None,
     tokens: Annotated[
-        Path | None, typer.Option(help="Token file (mutual-information), without .bin.")
+        Path | None,
+        typer.Option(
+            metavar="PREFIX", help="Token file for `mutual-information`, without its .bin."
+        ),
     ] = None,
     form: Annotated[
-        str | None, typer.Option(help="Of loss over size, for `compute`: parabola or akima.")
+        str | None,
+        typer.Option(
+            metavar="FORM",
+            help="Curve that `compute` fits to loss over size: parabola (default) or akima.",
+        ),
     ] = None,
     huber: Annotated[
         float | None,
-        typer.Option(min=1e-12, help="Delta of `chinchilla`'s loss on log L; 0.001 by default."),
+        typer.Option(
+            metavar="DELTA",
+            min=1e-12,
+            help="Delta of the Huber loss on log L that `chinchilla` minimises. 0.001 by default.",
+        ),
     ] = None,
-    to: Annotated[Path | None, typer.Option(help="JSON file to write the answer into.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the answer into a JSON file, too.")
+    ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")
+        bool, typer.Option("--json", help="Print the answer as JSON and nothing else.")
     ] = False,
 ) -> None:
-    """Say what runs, or the published numbers, show: one question, with intervals."""
-    from tst_study.analysis.questions import ask
+    """Answer one question about runs, or about the published numbers, with intervals."""
+    with announced(f"Reading the runs and answering {question!r}"):
+        from tst_study.analysis.questions import ask
 
-    answer = ask(
-        question,
-        runs or None,
-        of_published=published,
-        at=at,
-        tokens=tokens,
-        form=form,
-        huber=huber,
-    )
-    if as_json:
-        print(answer.to_json())
-    else:
-        for line in answer.lines():
-            print(line)
+        answer = ask(
+            question,
+            runs or None,
+            of_published=published,
+            at=at,
+            tokens=tokens,
+            form=form,
+            huber=huber,
+        )
+    print(answer.to_json() if as_json else answer)
     if to is not None:
         answer.write_json(to)

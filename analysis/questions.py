@@ -23,9 +23,9 @@ from tst_study.analysis.tables.eligible import eligible
 from tst_study.analysis.tables.source import Folders, read_tables
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.matched import matched_answer
-from tst_study.analysis.wording import number
+from tst_study.analysis.wording import number, verdict_lines
 from tst_study.errors import UserError, one_of
-from tst_study.text import amount
+from tst_study.text import amount, wrapped
 
 Inputs = dict[str, str]
 
@@ -105,15 +105,21 @@ def _comparison(source: Tables, inputs: Inputs) -> Answer:
         tuple(sweep.sentence() for sweep in summary.sweeps),
         inputs,
         summary.comparison.excluded,
-        text=tuple(summary.lines()),
+        text=summary.lines,
     )
 
 
 def _published_comparison() -> Answer:
     found = compare(published.runs())
     said = "One run each: gains of the published grids make no claim of their own."
-    inputs = published.fingerprints("headline_runs", "final_loss_grid")
-    return Answer("comparison", {"Verdicts": found.verdicts}, (said,), inputs, found.excluded)
+    return Answer(
+        "comparison",
+        {"Verdicts": found.verdicts},
+        (said,),
+        published.fingerprints("headline_runs", "final_loss_grid"),
+        found.excluded,
+        text=lambda width: [*verdict_lines(found.verdicts, width), "", *wrapped([said], width)],
+    )
 
 
 def _bag_size(source: Tables, inputs: Inputs) -> Answer:

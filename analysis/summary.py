@@ -16,7 +16,7 @@ from tst_study.analysis.verdict.matched import EQUAL_LOSS, matched
 from tst_study.analysis.verdict.planned import arms, gains_over_training, since
 from tst_study.analysis.verdict.question import Question, questions_of
 from tst_study.analysis.wording import bounds, left_out, number, verdict_lines
-from tst_study.text import printable
+from tst_study.text import ENDLESS, printable, wrapped
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,15 @@ class Summary:
         total = f"{number(len(table), 'setting')} against the baseline at equal FLOPs"
         return f"{total}: {verdict_counts(table)}."
 
-    def lines(self) -> list[str]:
-        """For a terminal; losses in nats per token on held-out text."""
-        said = verdict_lines(self.verdicts)
-        text = [*said, *([""] if said else []), self.headline()]
-        text += [_equal_loss(row) for row in rows_of(self.equal_loss)]
-        text.extend(sweep.sentence() for sweep in self.sweeps)
-        text.extend(left_out(self.comparison.excluded))
-        text.extend(f"Problem: {problem}" for problem in self.tables.problems)
-        return list(map(printable, text))
+    def lines(self, width: int = ENDLESS) -> list[str]:
+        """Lines for a terminal of this width; losses in nats per token on held-out text."""
+        verdicts = verdict_lines(self.verdicts, width)
+        text = [self.headline(), *(_equal_loss(row) for row in rows_of(self.equal_loss))]
+        text += (sweep.sentence() for sweep in self.sweeps)
+        text += left_out(self.comparison.excluded)
+        text += (f"Problem: {problem}" for problem in self.tables.problems)
+        lines = [*verdicts, *([""] if verdicts else []), *wrapped(text, width)]
+        return list(map(printable, lines))
 
 
 def _equal_loss(row: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.text import aligned, big, listed
+from tst_study.text import ENDLESS, big, fitted, listed, wrapped
 
 
 def group_label(runs: pd.DataFrame) -> str:
@@ -134,15 +134,23 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
         yield title, words, [{one: cell[one] for one in filled} for cell in cells]
 
 
-def verdict_lines(verdicts: pd.DataFrame) -> list[str]:
+def verdict_lines(verdicts: pd.DataFrame, width: int = ENDLESS) -> list[str]:
     """All verdicts for a terminal: what was planned, family by family, then all else."""
     lines: list[str] = []
+    dropped: dict[str, None] = {}
     for heading, words, cells in verdict_parts(verdicts):
         lines += [] if heading in lines else ["", heading]
-        lines.append(f"  {', '.join(words)}")
+        lines += wrapped([f"  {', '.join(words)}"], width)
         rows = [[_titled(*cell) for cell in row.items()] for row in cells]
-        lines += [f"     {line}" for line in aligned(rows)]
+        titles = list(cells[0])
+        more = range(len(titles) - 1, titles.index("verdict"), -1)
+        table, gone = fitted(rows, width - 5, dispensable=more)
+        dropped |= dict.fromkeys(titles[place] for place in gone)
+        lines += [f"     {line}" for line in table]
     heading = "Gains in held-out nats per token (positive: better), with 95% intervals"
+    if dropped:
+        out = f"Left out for the width: {', '.join(dropped)}; --json has all columns."
+        lines += ["", *wrapped([out], width)]
     return [heading, *lines] if lines else []
 
 

@@ -1,7 +1,12 @@
 """Text that can be stored and shown safely; times and sizes as people read them."""
 
 import math
-from collections.abc import Container, Sequence
+import sys
+import textwrap
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from shutil import get_terminal_size
+from threading import Timer
 
 from tst_study.errors import UserError
 
@@ -115,3 +120,85 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
         ).rstrip()
         for row in rows
     ]
+
+
+ENDLESS = 10_000
+"""The width of a file or a pipe, which gets whole lines."""
+
+
+def screen_width() -> int:
+    """Columns of the terminal, or `ENDLESS` where the output goes elsewhere."""
+    return get_terminal_size((ENDLESS, 24)).columns
+
+
+def wrapped(lines: Iterable[str], width: int) -> list[str]:
+    """Break lines between words; what goes on in another line is indented further."""
+    broken = []
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()))
+        broken += textwrap.wrap(
+            line.strip(),
+            width,
+            initial_indent=indent,
+            subsequent_indent=f"{indent}  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+    return broken
+
+
+def fitted(
+    rows: Sequence[Sequence[str]],
+    width: int,
+    right: Container[int] = (),
+    dispensable: Iterable[int] = (),
+) -> tuple[list[str], list[int]]:
+    """Lines of a table that is at most `width` wide, and the places of the columns left out.
+
+    Columns go in the order of `dispensable` until the others fit; then words wrap, except in the
+    columns `right`, which are numbers. Only if that is not enough do names lose their middle.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    if width < ENDLESS:
+        rows = [[_short_words(cell) for cell in row] for row in rows]
+    columns = dict(enumerate(zip(*rows, strict=True)))
+    least = {place: max(map(len, cells)) for place, cells in columns.items()}
+    least |= {i: min(least[i], _WORDS) for i in columns if i and i not in right}
+    dropped: list[int] = []
+    for place in dispensable:
+        if sum(least[i] + 2 for i in columns) - 2 > width:
+            dropped.append(place)
+            del columns[place]
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, cells in columns.items():
+        word = max(len(word) for cell in cells for word in cell.split(" "))
+        number = place in right
+        table.add_column(justify="right" if number else "left", no_wrap=number, min_width=word)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    console = Console(width=width, markup=False, emoji=False, highlight=False, color_system=None)
+    with console.capture() as drawn:
+        console.print(table)
+    return [line.rstrip() for line in drawn.get().splitlines()], dropped
+
+
+_WORDS, _LONGEST_WORD = 24, 32
+"""The narrowest column in which words still read well; the length at which names are shortened."""
+
+
+def _short_words(text: str) -> str:
+    return " ".join(shortened(word, _LONGEST_WORD) for word in text.split(" "))
+
+
+@contextmanager
+def announced(work: str) -> Iterator[None]:
+    """Say on stderr what goes on, where it takes longer than two seconds."""
+    timer = Timer(2.0, print, [f"{work} …"], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from tst_study.analysis.answer import Answer, table_lines
 from tst_study.analysis.questions import QUESTIONS, ask
 from tst_study.command_line import program
 from tst_study.errors import UserError
+from tst_study.text import announced, fitted
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +115,40 @@ def test_tables_are_aligned_and_what_is_missing_is_a_dash() -> None:
     row = {"best": 9.16094, "low": 8.12, "high": 10.31, "seeds": 3.0}
     lines = table_lines(pd.DataFrame([row, dict.fromkeys(row)]))
     assert lines[1].split() == ["9.2", "8.1", "10.3", "3"]  # as many digits as the interval bears
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("question", ["comparison", "matched", "bag-size", "law", "compute"])
+def test_an_answer_fits_the_terminal_and_cuts_no_word(
+    question: str, width: int, study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it shows in Python is what the command shows."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    answer = ask(question, study)
+    shown = str(answer).splitlines()
+    assert max(map(len, shown)) <= width
+    whole = "Left out for the width: --json has all columns. ".join(answer.lines())
+    for word in " ".join(shown).replace(",", " ").replace(";", " ").split():
+        assert word in whole, word
+    command = CliRunner().invoke(program(), ["analyse", question, "--runs", str(study)])
+    assert command.stdout.splitlines() == shown
+
+
+def test_a_long_name_keeps_its_ends_on_a_narrow_terminal() -> None:
+    name = "arms-20000-s4-r0.25-power_law-input_only-seed12"
+    (_, line), _ = fitted([["run", "gain"], [name, "0.1"]], 80)
+    assert line.startswith("arms-")
+    assert line.split()[0].endswith("-seed12")
+    assert len(line.split()[0]) == 32
+
+
+def test_a_command_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with announced("Reading the logs"):
+        pass
+    assert capsys.readouterr().err == ""
+    with announced("Reading the logs"):
+        time.sleep(2.2)
+    assert capsys.readouterr().err == "Reading the logs …\n"
 
 
 def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
