@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tst_study.command_line import ONE_RUN, STUDIES, Verb, verb
+from tst_study.command_line import ONE_RUN, STUDIES, Verb, count_option, verb
 
 verbs = typer.Typer()
 
@@ -48,10 +48,10 @@ ProfileFile = Annotated[
 ]
 Parallel = Annotated[
     int | None,
-    typer.Option(min=1, max=2**20, help="Runs at a time; by default what the machine holds."),
+    count_option("Runs at a time; by default what the machine holds.", most=2**20),
 ]
 Processes = Annotated[
-    int, typer.Option(min=1, max=4096, help="Ranks of each run here; slurm.toml says its own.")
+    int, count_option("Ranks of each run here; slurm.toml says its own.", most=4096)
 ]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
@@ -87,7 +87,7 @@ def plan(
     price: Annotated[float | None, typer.Option(min=0.0, max=1e6, help="Of a GPU-hour.")] = None,
     gpus: Annotated[
         int | None,
-        typer.Option(min=1, max=2**20, help="GPUs a run; shows layout and memory by part."),
+        count_option("GPUs a run; shows layout and memory by part.", most=2**20),
     ] = None,
     gpu_memory: Annotated[
         float | None,
@@ -247,7 +247,7 @@ def logs(
     pattern: Pattern = "",
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
-    lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="Of each log.")] = 40,
+    lines: Annotated[int, count_option("Lines of each log.", "-n", "--lines")] = 40,
 ) -> None:
     """Show the end of the logs of runs: of those that failed, where none are named."""
     from tst_study.experiments.state.jobs import log_tails

@@ -7,6 +7,7 @@ in a `cli.py` every import beyond typer stands inside the verb that needs it.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import tomllib
@@ -24,7 +25,7 @@ try:
 except ModuleNotFoundError as missing:  # without extras there is superposition alone
     sys.exit(f"error: {not_installed(missing.name or 'typer')}")
 
-from tst_study.text import is_whole, printable
+from tst_study.text import amount, is_whole, printable
 
 VERBS = "tst_study.verbs"
 ONE_RUN, STUDIES, RESULTS = GROUPS = ("One run", "Studies", "Results")
@@ -65,6 +66,30 @@ def verb(
 ) -> Callable[[Function], Function]:
     """Decorates a function as a verb of `app`, under a heading of `--help`."""
     return app.command(name, cls=kind, rich_help_panel=group, epilog="\n".join(examples))
+
+
+def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) -> Any:
+    """Return a `typer.Option` for a whole number as people write it: `270M`, `1B`, `20,000`.
+
+    `names`: those of the option, where they differ from the parameter's.
+    """
+
+    def read(text: str | int) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            try:
+                exact = amount(str(text), "")
+            except UserError as error:
+                raise typer.BadParameter(str(error).strip()) from None
+            value = round(exact)
+            if not math.isclose(value, exact, rel_tol=1e-12):
+                raise typer.BadParameter(f"{text!r}: give a whole number") from None
+        if not least <= value <= most:
+            raise typer.BadParameter(f"{text!r}: give a number from {least:,} to {most:,}")
+        return value
+
+    return typer.Option(*names, parser=read, metavar="COUNT", help=help)
 
 
 def _found() -> Iterable[EntryPoint]:

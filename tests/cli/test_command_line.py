@@ -21,6 +21,7 @@ from tests.examples import example
 from tests.input.answers import answer, refusal
 from tst_study.atomic_files import write_json
 from tst_study.cli import train
+from tst_study.command_line import USAGE_ERROR, count_option
 from tst_study.config.schema import from_dict, to_toml
 from tst_study.dry_run import describe
 from tst_study.errors import UserError
@@ -237,6 +238,19 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     monkeypatch.setattr("tst_study.config.schema.load", without_it)
     said = refusal(["train", "run.toml"], tmp_path)
     assert said == f"{package} is not installed; pip install 'tst-study[{extra}]'"
+
+
+@pytest.mark.parametrize(("text", "read"), [("3", 3), ("20,000", 20_000), ("1.1k", 1100)])
+def test_a_count_is_read_as_people_write_it(text: str, read: int) -> None:
+    assert count_option("Runs.").parser(text) == read
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"), [("2.3M", "from 1 to 20,000"), ("1.5", "a whole"), ("x", "such as 270M")]
+)
+def test_what_is_no_count_is_refused_with_what_would_be_one(text: str, complaint: str) -> None:
+    with pytest.raises(USAGE_ERROR, match=complaint):
+        count_option("Runs.", most=20_000).parser(text)
 
 
 @pytest.mark.parametrize(
