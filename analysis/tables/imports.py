@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -33,7 +34,15 @@ from tst_study.analysis.tables.columns import (
     rows_of,
     typed,
 )
-from tst_study.analysis.tables.foreign_logs import FINAL, Log, Point, decimal, read_logs, whole
+from tst_study.analysis.tables.foreign_logs import (
+    FINAL,
+    KEYS,
+    Log,
+    Point,
+    decimal,
+    read_logs,
+    whole,
+)
 from tst_study.analysis.tables.sheets import TABLES, ending, read_sheet
 from tst_study.atomic_files import written_atomically
 from tst_study.config.identity import digest
@@ -46,33 +55,6 @@ from tst_study.superposition.steps import superposed_steps
 from tst_study.text import listed, short
 
 Unit = Literal["nats", "bits", "bits-per-byte", "perplexity"]
-KEYS: Mapping[str, tuple[str, ...]] = {
-    "loss": (
-        "loss",
-        "loss_metrics/global_avg_loss",
-        "lm loss",
-        "loss/out",
-        "train/loss",
-        "train_loss",
-        "Train/Loss",
-    ),
-    "nats_per_token": (
-        "nats_per_token",
-        "held_out_loss",
-        "validation_metrics/loss",
-        "lm loss validation",
-        "val/loss",
-        "val_loss",
-        "eval_loss",
-        "eval/loss",
-    ),
-    "bits_per_byte": ("bits_per_byte", "val/bpb", "val_bpb"),
-    "learning_rate": ("learning_rate", "learning-rate", "optim/lr", "lr", "train/learning_rate"),
-    "gradient_norm": ("gradient_norm", "grad-norm", "optim/grad_norm", "grad_norm"),
-    "training_seconds": ("training_seconds", "total_training_time", "_runtime"),
-    "loss_name": ("loss_name",),
-}
-"""By column, the names that known programs give it; the first that a log has counts."""
 LOSSES = ("loss", "nats_per_token")
 BASELINE = "baseline"
 FEW = 3
@@ -135,25 +117,23 @@ class Facts(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _follows(cls, values: dict[str, Any]) -> dict[str, Any]:
-        values = dict(values)
+    def _follows(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Derive what follows from other facts: from tokens and FLOPs the size, and the steps."""
+        values = dict(given)
         if whole(values.get("bag_size", 1)) == 1:
             values.setdefault("step_ratio", 0.0)
         names = ("parameters", "flops", "tokens", "steps", "tokens_per_step")
-        known = (decimal(values.get(name)) for name in names)
-        size, flops, tokens, steps, each = (
-            number if number and 0 < number < most else None
-            for number, most in zip(known, (2**63, 1e300, 2**63, 2**63, 2**63), strict=True)
-        )
-        if tokens is None and size and flops:
-            tokens = flops / 6 / size
-        if tokens and flops:
-            values.setdefault("parameters", round(flops / 6 / tokens))
-        if tokens and "steps" not in values:
-            values["steps"] = max(1, round(tokens / (each or 1)))
-            values.setdefault("tokens_per_step", 1)
-        elif tokens and steps:
-            values.setdefault("tokens_per_step", max(1, round(tokens / steps)))
+        size, flops, tokens, steps, each = (decimal(values.get(name)) for name in names)
+        with suppress(ArithmeticError, ValueError):  # bad values are refused by their own fields
+            if tokens is None and size and flops:
+                tokens = flops / 6 / size
+            if tokens and flops:
+                values.setdefault("parameters", round(flops / 6 / tokens))
+            if tokens and "steps" not in values:
+                values["steps"] = max(1, round(tokens / (each or 1)))
+                values.setdefault("tokens_per_step", 1)
+            elif tokens and steps:
+                values.setdefault("tokens_per_step", max(1, round(tokens / steps)))
         return values
 
     @property
@@ -177,23 +157,21 @@ class Facts(BaseModel):
 
 @dataclass(frozen=True)
 class Run:
-    """All that the logs of one run say."""
+    """Everything that the logs of one run say."""
 
     name: str
     where: str
-    """For errors: its name, and its row where a table has one for each run."""
+    """The run's place for errors: its name, and its row where a table has one for each run."""
     above: str
     """The folder that holds it."""
     facts: dict[str, Any]
     rows: pd.DataFrame
-    """By step, in the columns of `KEYS`; of a finished run one row."""
+    """By step, in the columns of `KEYS`; a finished run has one row."""
     final: bool
     twice: int
     """Steps that were written again with another value."""
     lost: int | None
     """The step from which on a loss was not finite, to the end."""
-    spikes: int
-    """Losses that were not finite, though later ones were."""
     launches: list[dict[str, float]]
 
 
@@ -224,17 +202,17 @@ def import_logs(
         raise UserError(f"--steps-from {steps_from}: give 0 or 1, the number of the first step")
     for name in columns:
         one_of(name, [*KEYS, *FINAL], "--column")
+    if arm_from is not None:
+        one_of(arm_from, ["folder"], "--arm-from")
     own = read_facts(facts) if facts else {}
     logs = read_logs(sources, columns)
     runs = runs_of_logs(logs, columns, 1 - steps_from)
-    there = {key for log in logs for _, key, *_ in log.points}
+    keys = sorted({point.key for log in logs for point in log.points})
     for name, key in columns.items():
-        one_of(key, sorted(there), f"--column {name}")
+        one_of(key, keys, f"--column {name}")
     if unknown := sorted(own.keys() - {run.name for run in runs}):
         raise UserError(f"{facts}: no log of run {unknown[0]!r}; correct it or remove the row")
-    if arm_from is not None:
-        one_of(arm_from, ["folder"], "--arm-from")
-    said = [
+    known = [
         {
             **({"annealed": True} if run.final else {}),
             **({"arm": run.above} if arm_from else {}),
@@ -244,85 +222,88 @@ def import_logs(
         }
         for run in runs
     ]
-    problems = _left_open(runs, said)
+    problems = _left_open(runs, known)
     rows, curves, evaluations = [], [], []
-    for run, values in zip(runs, said, strict=True):
-        known = _facts(run, values)
-        placed = _placed(run, known, units)
+    for run, values in zip(runs, known, strict=True):
+        of_run = _facts(run, values)
+        placed = _placed(run, of_run, units)
         curves.append(placed.dropna(subset="loss"))
         evaluations.append(placed.dropna(subset="nats_per_token"))
-        rows.append(_run_row(run, curves[-1], evaluations[-1], known))
+        rows.append(_run_row(run, curves[-1], evaluations[-1], of_run))
     tables = Tables.of(rows, _frame(curves, CURVES), _frame(evaluations, EVALUATIONS))
-    return Tables.of(rows, tables.curves, tables.evaluations, [*problems, *_noticed(runs, tables)])
+    return replace(tables, problems=(*problems, *_noticed(runs, tables)))
 
 
-def _left_open(runs: Sequence[Run], said: Sequence[Mapping[str, Any]]) -> list[str]:
+_ASSUMED = {
+    ("arm", "bag_size"): "no run says its arm: all are the baseline",
+    ("corpus",): "no run says its corpus: all are taken to have the same",
+    ("eval_set",): "no run says its eval_set: all are taken to have the same",
+}
+"""The assumption about facts that no run has."""
+
+
+def _left_open(runs: Sequence[Run], known: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say what is assumed of facts that no run has. Raises `UserError` where only some runs have
     them."""
+
+    def without(*keys: str) -> list[Run]:
+        return [run for run, own in zip(runs, known, strict=True) if own.keys().isdisjoint(keys)]
+
     problems = []
-    for keys, words in (
-        (("arm", "bag_size"), "no run says its arm: all are the baseline"),
-        (("corpus",), "no run says its corpus: all are taken to have the same"),
-        (("eval_set",), "no run says its eval_set: all are taken to have the same"),
-    ):
-        lacking = [not any(key in one for key in keys) for one in said]
-        if all(lacking):
+    for keys, words in _ASSUMED.items():
+        lacking = without(*keys)
+        if len(lacking) == len(runs):
             problems.append(words)
-        elif any(lacking):
-            raise _not_known(runs[lacking.index(True)], keys[0])
-    if unpaired := [run.name for run, one in zip(runs, said, strict=True) if "seed" not in one]:
-        problems.append(f"no seed of {listed(unpaired, FEW)}: compared unpaired")
-    if any(
-        run.final and not {"steps", "tokens_per_step"} & {*one}
-        for run, one in zip(runs, said, strict=True)
-    ):
+        elif lacking:
+            raise _not_known(lacking[0], keys[0])
+    if unpaired := without("seed"):
+        problems.append(f"no seed of {_names(unpaired)}: compared unpaired")
+    if any(run.final for run in without("steps", "tokens_per_step")):
         problems.append("steps are not known: one step stands for one position")
     return problems
 
 
+def _names(runs: Sequence[Run]) -> str:
+    return listed([run.name for run in runs], FEW)
+
+
 def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
     """List what a person should know of the runs: how they ended, what they lack."""
+    table, measured = tables.runs, {*tables.evaluations["folder"]}
+    last = table["name"] + [
+        f" ({step:,} of {steps:,})"
+        for step, steps in zip(table["step"], table["steps"], strict=True)
+    ]
     problems = [
         f"{run.name}: {run.twice} steps written twice; the later counts"
         for run in runs
         if run.twice
     ]
-    problems += [
-        f"{run.name}: {run.spikes} losses are not finite, but later ones are"
-        for run in runs
-        if run.spikes
-    ]
-    table = tables.runs
-    measured = set(tables.evaluations["folder"])
-    last = [f"{row['name']} ({row['step']:,} of {row['steps']:,})" for row in rows_of(table)]
-    lost, early, late = (
-        [text for text, wanted in zip(last, which, strict=True) if wanted]
-        for which in (
-            table["state"] == "diverged",
-            table["state"] == "failed",
-            table["step"] > table["steps"],
-        )
-    )
-    without = [name for name in table["name"] if name not in measured]
     for names, words in (
         (
-            without,
+            table["name"][~table["name"].isin(measured)],
             "no held-out loss in {}: nothing can be compared without one at the last step; "
             "name it with --column nats_per_token=…",
         ),
-        (lost, "diverged, for the loss is not finite at the end: {}"),
         (
-            early,
+            last[table["state"] == "diverged"],
+            "diverged, for the loss is not finite at the end: {}",
+        ),
+        (
+            last[table["state"] == "failed"],
             "the log ends before the last step: {}; correct `steps`, or, where steps are "
             "counted from 0, give --steps-from 0",
         ),
-        (late, "the log goes on after the last step: {}; correct `steps`"),
+        (
+            last[table["step"] > table["steps"]],
+            "the log goes on after the last step: {}; correct `steps`",
+        ),
     ):
-        if names:
-            problems.append(words.format(listed(names, FEW)))
+        if len(names):
+            problems.append(words.format(listed(list(names), FEW)))
     if "baseline" not in set(table["method"]):
         problems.append(
-            "no run is of the arm 'baseline', which the others are held against; name it so, or "
+            "no run is of the arm 'baseline', with which the others are compared; name it so, or "
             "give --set baseline=ARM"
         )
     return problems
@@ -444,7 +425,7 @@ def _run(log: Log, columns: Mapping[str, str], later: int) -> Run:
     if log.final:
         own |= {"loss": ("train_loss",), "nats_per_token": ("nats_per_token",)}
     named = {name: next((key for key in keys if key in wide), None) for name, keys in own.items()}
-    if not any(named[column] for column in ("loss", "nats_per_token", "bits_per_byte")):
+    if not any(named[column] for column in _OF_LOSS):
         there = sorted(map(str, wide))
         raise UserError(
             f"run {short(log.run)}: no loss among {', '.join(there[:12])}; name it with "
@@ -457,23 +438,26 @@ def _run(log: Log, columns: Mapping[str, str], later: int) -> Run:
     if rows["learning_rate"].notna().any():
         facts.setdefault("learning_rate", float(rows["learning_rate"].max()))
     changed = points.astype({"value": str}).groupby(["step", "key"])["value"].nunique() > 1
-    lost: int | None = None
-    spikes = 0
-    for key in filter(
-        None, (named[column] for column in ("loss", "nats_per_token", "bits_per_byte"))
-    ):
-        losses = last[last["key"] == key].sort_values("step")
-        finite = np.isfinite(losses["value"].to_numpy(float))
-        end = int(finite.nonzero()[0].max(initial=-1)) + 1  # of what was finite
-        spikes += int((~finite[:end]).sum())
-        if end < len(finite):
-            step = int(losses["step"].iloc[end]) + later
-            lost = step if lost is None else min(step, lost)
+    losses = last[last["key"].isin([named[column] for column in _OF_LOSS])].sort_values("step")
+    finite = np.isfinite(losses["value"].astype(float))
+    ends = losses[finite].groupby("key")["step"].max()  # of what was finite
+    after = losses["step"][losses["step"] > losses["key"].map(ends).fillna(-1)]
     launches = [{"start": min(log.times), "end": max(log.times)}] if log.times else []
     rows.index += 0 if log.final else later
-    twice = int(changed.groupby("step").any().sum())
-    where = f"{log.row}: " * bool(log.row) + f"run {short(log.run)}"
-    return Run(log.run, where, log.above, facts, rows, log.final, twice, lost, spikes, launches)
+    return Run(
+        name=log.run,
+        where=f"{log.row}: " * bool(log.row) + f"run {short(log.run)}",
+        above=log.above,
+        facts=facts,
+        rows=rows,
+        final=log.final,
+        twice=int(changed.groupby("step").any().sum()),
+        lost=int(after.min()) + later if len(after) else None,
+        launches=launches,
+    )
+
+
+_OF_LOSS = (*LOSSES, "bits_per_byte")
 
 
 def _not_known(run: Run, *keys: str) -> UserError:

@@ -498,7 +498,6 @@ def curve(**last: float) -> Rows:
     [
         (curve(loss=math.nan), "diverged", "diverged, for the loss is not finite at the end: run"),
         (curve(val_loss=math.inf), "diverged", "diverged"),
-        ([{"step": 5, "loss": math.nan}, *curve()], "done", "1 losses are not finite, but later"),
         (curve()[:-1], "failed", "ends before the last step: run (20 of 30)"),
         ([*curve(), {"step": 40, "loss": 3.0}], "done", "goes on after the last step: run (40"),
     ],
