@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, get_args
 
 import pandas as pd
 import pyarrow as pa
@@ -30,7 +30,15 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from tst_study.analysis.tables.columns import CURVES, EVALUATIONS, RUNS, Column, Tables, typed
+from tst_study.analysis.tables.columns import (
+    CURVES,
+    EVALUATIONS,
+    RUNS,
+    Column,
+    Tables,
+    columns_of,
+    typed,
+)
 from tst_study.analysis.tables.run_folders import of_config
 from tst_study.atomic_files import disk_errors_named, written_atomically
 from tst_study.config.schema import from_dict, of_record
@@ -70,7 +78,6 @@ _FOLLOWS = ("method", "arm", "group", "family")
 _STAGED, _READY, _LOCK = ".staged", ".ready", ".lock"
 _CONFIG: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
 _DATA: TypeAdapter[Any] = TypeAdapter(DataFacts)
-_STATE: TypeAdapter[Any] = TypeAdapter(State)
 
 
 @dataclass(frozen=True)
@@ -140,9 +147,7 @@ def _with_today(row: dict[str, Any]) -> dict[str, Any]:
                 raise UserError(f"column {column}: {first_problem(error)}") from None
         from_dict(of_record(found["config"]), "column config")
         return {**row, **of_config(**found)}
-    setting = SuperpositionSetting.of_row(row)
-    method = "baseline" if setting.is_baseline else "superposition"
-    return {**row, **setting.columns(), "method": method, "arm": setting.label}
+    return {**row, **columns_of(SuperpositionSetting.of_row(row))}
 
 
 def _joined(part: pa.Table, name: str, folder: Path) -> pd.DataFrame:
@@ -243,25 +248,21 @@ def _read(file: IO[bytes], path: Path, name: str) -> pa.Table:
     columns = {column.name: column for column in _FILES[name]}
     try:
         parquet = pq.ParquetFile(file)
-        there = parquet.schema_arrow.names
+        names = parquet.schema_arrow.names
         if parquet.metadata.num_rows > _MOST_ROWS:
             raise UserError(f"{path}: has more than {_MOST_ROWS:,} rows; divide it")
-        twice = [one for one in columns if there.count(one) > 1]
-        missing = [
-            one
-            for one, column in columns.items()
-            if one not in there and not column.optional and one not in _FOLLOWS
-        ]
-        for kind, wrong in (("is there twice", twice), ("is missing", missing)):
-            if wrong:
-                raise UserError(f"{path}: column {wrong[0]!r} {kind}; restore the file")
+        for one, column in columns.items():
+            there = names.count(one)
+            if there > 1 or not (there or column.optional or one in _FOLLOWS):
+                wrong = "is there twice" if there else "is missing"
+                raise UserError(f"{path}: column {one!r} {wrong}; restore the file")
         version = (parquet.schema_arrow.metadata or {}).get(_VERSION, b"").decode()
         if version != str(SCHEMA_VERSION):
             raise UserError(
                 f"{path}: schema version {version or 'not stated'}, but this version of tst_study "
                 f"knows {SCHEMA_VERSION}; use the version that wrote it"
             )
-        table = parquet.read([one for one in there if one in columns])
+        table = parquet.read([one for one in names if one in columns])
         table.validate(full=True)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({first_line(error)}); restore it") from None
@@ -300,59 +301,48 @@ def _fitting(values: Any, column: Column) -> Any:
             cells = [float(one) if number and one is not None else one for one in values]
             values = pa.array(cells, from_pandas=True)
         of = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-        text = pa.types.is_string(of) or pa.types.is_large_string(of)
-        numeric = pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of)
-        known = {"truth": pa.types.is_boolean(of), "text": text, "json": text}
-        if not (known.get(column.kind, numeric) or pa.types.is_null(of)):
+        is_text = pa.types.is_string(of) or pa.types.is_large_string(of)
+        alike = is_text == (kind == pa.string()) and pa.types.is_boolean(of) == (kind == pa.bool_())
+        if not (alike or pa.types.is_null(of)):
             return None
         # Counts beyond 2^53 lose digits as floating-point numbers, which is harmless.
-        found = values.cast(kind, safe=not number)
-        allowed = pc.fill_null(_allowed(found, column), column.optional)
+        array = values.cast(kind, safe=not number)
+        allowed = pc.fill_null(_ALLOWED[column.kind](array), column.optional)
     except (pa.ArrowException, OverflowError, ValueError, TypeError):
         return None
-    return None if pc.any(pc.invert(allowed)).as_py() else found
+    return array if pc.all(allowed, min_count=0).as_py() else None
 
 
-def _allowed(values: Any, column: Column) -> Any:
-    """Whether each cell is within the schema's bounds."""
-    if column.kind == "whole":
-        return pc.greater_equal(values, 0)
-    if column.kind == "number":
-        return pc.is_finite(values)
-    if column.kind == "text":
-        return pc.less_equal(pc.utf8_length(values), _LONGEST_TEXT)
-    if column.kind == "json":
-        fine = [None if one is None else _is_json(one) for one in values.to_pylist()]
-        return pa.array(fine, pa.bool_())
-    return pc.equal(values, values)
-
-
-def _is_json(text: str) -> bool:
-    try:
+def _is_json(texts: Any) -> Any:
+    for text in filter(None, texts.to_pylist()):
         from_json(text)
-    except ValueError:
-        return False
-    return True
+    return pc.not_equal(texts, "")
+
+
+_ALLOWED: dict[str, Callable[[Any], Any]] = {
+    "whole": lambda values: pc.greater_equal(values, 0),
+    "number": pc.is_finite,
+    "text": lambda values: pc.less_equal(pc.utf8_length(values), _LONGEST_TEXT),
+    "json": _is_json,
+    "truth": lambda values: pc.equal(values, values),
+}
+"""Whether each cell is within the schema's bounds; a missing one is null."""
 
 
 def _check_runs(table: pa.Table, path: Path | str) -> None:
-    """Raises `UserError` for an id that is no file name or there twice, and an unknown state."""
+    """Raise `UserError` for a run id that is no file name or not unique, and an unknown state."""
     seen: set[str] = set()
-    for row, (run, state) in enumerate(
-        zip(table["run_id"].to_pylist(), table["state"].to_pylist(), strict=True), 1
-    ):
-        if not is_file_name(run):
-            raise UserError(
-                f"{path}, row {row}, column run_id: {short(run)} is no name of a folder"
-            )
-        if run in seen:
-            raise UserError(f"{path}, row {row}, column run_id: {run!r} is there twice; rename one")
-        seen.add(run)
-        try:
-            _STATE.validate_python(state)
-        except ValidationError as error:
-            said = first_problem(error)
-            raise UserError(f"{path}, row {row}, column state: {short(state)}: {said}") from None
+    for row, run in enumerate(table.select(["run_id", "state"]).to_pylist(), 1):
+        if not is_file_name(run["run_id"]):
+            problem = f"run_id: {short(run['run_id'])} is no name of a folder"
+        elif run["run_id"] in seen:
+            problem = f"run_id: {run['run_id']!r} is there twice; rename one"
+        elif run["state"] not in get_args(State):
+            problem = f"state: {short(run['state'])} is no state of a run"
+        else:
+            seen.add(run["run_id"])
+            continue
+        raise UserError(f"{path}, row {row}, column {problem}")
 
 
 def _schema(name: str) -> pa.Schema:
