@@ -6,10 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
-from tst_study.command_line import RESULTS, verb
-from tst_study.text import amount, announced, printable, screen_width, wrapped
+from tst_study.command_line import RESULTS, count_option, verb
+from tst_study.text import announced, printable, screen_width, wrapped
 
 verbs = typer.Typer()
+
+
+def _option(metavar: str, help: str, *names: str, **limits: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, **limits)
+
+
+Texts = list[str] | None
+Text = str | None
+File = Path | None
+Number = float | None
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
 @verb(
@@ -21,50 +32,21 @@ verbs = typer.Typer()
 )
 def import_(
     sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="LOGS",
-            help="Logs of other trainers, or folders of logs. NAME=PATH names the run.",
-        ),
+        list[str], typer.Argument(metavar="LOGS", help="Logs or folders of logs; NAME=PATH.")
     ],
-    to: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write the runs into this archive.")
-    ] = None,
-    template: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Only write a runs.csv, with the facts to fill in."),
-    ] = None,
-    facts: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Read facts from a filled-in runs.csv.")
-    ] = None,
-    given: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a fact of all runs. Repeatable."),
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN=KEY",
-            help="Name the key under which the logs hold a column. Repeatable.",
-        ),
-    ] = None,
+    to: Annotated[File, _option("FOLDER", "Write the runs into this archive.")] = None,
+    template: Annotated[File, _option("FILE", "Only write a runs.csv, to be filled in.")] = None,
+    facts: Annotated[File, _option("FILE", "Read facts from a filled-in runs.csv.")] = None,
+    given: Annotated[Texts, _option("KEY=VALUE", "Set a fact of all runs.", "--set")] = None,
+    column: Annotated[Texts, _option("COLUMN=KEY", "Name the logs' key for a column.")] = None,
     unit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[COLUMN=]UNIT",
-            help="Unit of the losses: nats (default), bits, bits-per-byte or perplexity.",
+        Texts,
+        _option(
+            "[COLUMN=]UNIT", "Unit of losses: nats (default), bits, bits-per-byte or perplexity."
         ),
     ] = None,
-    arm_from: Annotated[
-        str | None,
-        typer.Option(
-            metavar="folder",
-            help="Name each run's arm after the folder that holds the run.",
-        ),
-    ] = None,
-    steps_from: Annotated[
-        int, typer.Option(metavar="0|1", help="Number of the first step in the logs.")
-    ] = 1,
+    arm_from: Annotated[Text, _option("folder", "Name arms after the runs' folders.")] = None,
+    steps_from: Annotated[int, _option("0|1", "Number of the first step in the logs.")] = 1,
 ) -> None:
     """Turn logs of other trainers, or tables of finished runs, into an archive."""
     from tst_study.errors import UserError
@@ -106,50 +88,31 @@ def import_(
     "tst-study advise --config run.toml",
 )
 def advise(
-    params: Annotated[
-        str | None, typer.Option(metavar="COUNT", help="Parameters of the model, such as 270M.")
-    ] = None,
-    tokens: Annotated[
-        str | None, typer.Option(metavar="COUNT", help="Tokens that a baseline would read.")
-    ] = None,
+    params: Annotated[int | None, count_option("Parameters of the model, such as 270M.")] = None,
+    tokens: Annotated[int | None, count_option("Tokens that a baseline would read.")] = None,
     active: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COUNT", help="Parameters active for one token, in a mixture of experts."
-        ),
+        int | None, count_option("Parameters active for one token, in a mixture of experts.")
     ] = None,
-    text: Annotated[
-        str | None, typer.Option(metavar="COUNT", help="Tokens of text that are available.")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Read the run from a run.toml, not from --params."),
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option(metavar="COUNT", min=1, max=2**20, help="GPUs that the run uses.")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Kind of GPU, such as H100.")
-    ] = None,
+    text: Annotated[int | None, count_option("Tokens of text that are available.")] = None,
+    config: Annotated[File, _option("FILE", "Read the run from a run.toml instead.")] = None,
+    gpus: Annotated[int | None, count_option("GPUs that the run uses.", most=2**20)] = None,
+    device: Annotated[Text, _option("NAME", "Kind of GPU, such as H100.")] = None,
     price: Annotated[
-        float | None,
-        typer.Option(metavar="PRICE", min=0.0, max=1e6, help="Price of one GPU-hour, for costs."),
+        Number, _option("PRICE", "Price of one GPU-hour, for costs.", min=0.0, max=1e6)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say whether to superpose a planned run, how, and what it gains and costs."""
     from tst_study.errors import UserError
 
-    more: dict[str, Any] = {"gpus": gpus, "device": device, "price": price}
-    more["text"] = amount(text, "--text") if text else None
+    more: dict[str, Any] = {"gpus": gpus, "device": device, "price": price, "text": text}
     with announced("Comparing the planned run with the published runs and ours"):
         from tst_study.analysis.advice.advise import advise, advise_config
 
         if config is not None and params is tokens is active is None:
             found = advise_config(config, **more)
         elif config is None and params and tokens:
-            more["active"] = amount(active, "--active") if active else None
-            found = advise(amount(params, "--params"), amount(tokens, "--tokens"), **more)
+            found = advise(params, tokens, active=active, **more)
         else:
             raise UserError("advise: give --params and --tokens, such as 1B and 100B, or --config")
     if as_json:
@@ -168,50 +131,28 @@ def analyse(
     question: Annotated[
         str,
         typer.Argument(
-            help="One of comparison, matched, bag-size, law, compute, chinchilla and "
-            "mutual-information."
+            help="comparison, matched, bag-size, law, compute, chinchilla or mutual-information."
         ),
     ] = "comparison",
     runs: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FOLDER", help="Folder of runs, or an archive. Repeatable."),
+        list[Path] | None, _option("FOLDER", "Folder of runs, or an archive. Repeatable.")
     ] = None,
     published: Annotated[
         bool, typer.Option("--published", help="Use the paper's numbers in place of runs.")
     ] = False,
-    at: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PARAMS,TOKENS", help="Size and length at which `law` recommends s and r."
-        ),
-    ] = None,
+    at: Annotated[Text, _option("PARAMS,TOKENS", "Where `law` is to recommend s and r.")] = None,
     tokens: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PREFIX", help="Token file for `mutual-information`, without its .bin."
-        ),
+        File, _option("PREFIX", "Token file for `mutual-information`, without its .bin.")
     ] = None,
     form: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FORM",
-            help="Curve that `compute` fits to loss over size: parabola (default) or akima.",
-        ),
+        Text, _option("FORM", "Curve of loss over size in `compute`: parabola (default) or akima.")
     ] = None,
     huber: Annotated[
-        float | None,
-        typer.Option(
-            metavar="DELTA",
-            min=1e-12,
-            help="Delta of the Huber loss on log L that `chinchilla` minimises. 0.001 by default.",
-        ),
+        Number,
+        _option("DELTA", "Delta of `chinchilla`'s Huber loss on log L (default 0.001).", min=1e-12),
     ] = None,
-    to: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the answer into a JSON file, too.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the answer as JSON and nothing else.")
-    ] = False,
+    to: Annotated[File, _option("FILE", "Write the answer into a JSON file, too.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Answer one question about runs, or about the published numbers, with intervals."""
     with announced(f"Reading the runs and answering {question!r}"):
