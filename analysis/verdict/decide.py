@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import zip_longest
 from typing import Any, Literal
 
 import numpy as np
@@ -130,11 +131,12 @@ class Contrast:
         return (True, self.asked.family) if self.asked else (False, self.study)
 
 
+_ENDS = ("gain", "low", "high")
 COLUMNS = (
     *("heading", "family", "question", "primary", "method", "registered", "against_loss", "loss"),
     *(one.name for one in fields(Estimate)),
     *("diverged", "diverged_against", "text", "flops", "predicted"),
-    *("afterwards", "afterwards_gain", "afterwards_low", "afterwards_high", "run_ids"),
+    *("afterwards", *(f"afterwards_{end}" for end in _ENDS), "run_ids"),
 )
 
 
@@ -158,10 +160,8 @@ def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
         if not asked:
             allowed = max(1, sum(one.claims for one in differences))
         found = estimates(differences, allowed, method)
-        later: Sequence[Estimate | None] = [None] * len(own)
-        if method == "paired":
-            later = estimates(differences, allowed, DEFAULT_METHOD)
-        for one, estimate, after in zip(own, found, later, strict=True):
+        later = estimates(differences, allowed, DEFAULT_METHOD) if method == "paired" else []
+        for one, estimate, after in zip_longest(own, found, later):
             both = one.losses.index.intersection(one.against_losses.index)
             arms = (one.losses, one.against_losses)
             loss, against_loss = (own if estimate.unpaired else own[both] for own in arms)
@@ -183,9 +183,7 @@ def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
                     "flops": one.flops,
                     "predicted": one.asked and one.asked.predicted,
                     "afterwards": after and _verdict(after, one),
-                    "afterwards_gain": after and after.gain,
-                    "afterwards_low": after and after.low,
-                    "afterwards_high": after and after.high,
+                    **{f"afterwards_{end}": after and getattr(after, end) for end in _ENDS},
                     "run_ids": one.run_ids,
                 }
             )

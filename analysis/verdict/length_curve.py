@@ -132,19 +132,16 @@ def floors(curves: list[LengthCurve]) -> Floats:
         return highest * np.array([0.5, 0.0, 0.25, 0.75, 1.0])
 
     def misfit(floor: float) -> float:
-        return sum(_bend(curve, floor) for curve in curves)
+        """Sum of squares, in nats, that one power law beyond the floor leaves of each curve."""
+        total = 0.0
+        for curve in curves:
+            above = curve.means - floor
+            _, squares, *_ = np.polyfit(curve.x, np.log(above), 1, w=above, full=True)
+            total += float(np.sum(squares))
+        return total
 
-    bounds = (0.0, max(highest, 1e-9))
-    found = optimize.minimize_scalar(misfit, bounds=bounds, method="bounded").x
-    return np.array([float(found)])
-
-
-def _bend(curve: LengthCurve, floor: float) -> float:
-    """Sum of squares, in nats, of what one power law beyond `floor` leaves of the means."""
-    above = curve.means - floor
-    line, heights = np.stack([above, above * curve.x], axis=1), above * np.log(above)
-    left = heights - line @ np.linalg.lstsq(line, heights, rcond=None)[0]
-    return float(left @ left)
+    best = optimize.minimize_scalar(misfit, bounds=(0.0, max(highest, 1e-9)), method="bounded").x
+    return np.array([float(best)])
 
 
 def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataFrame], str]:
@@ -194,22 +191,20 @@ def speed_up(
     nothing: dict[str, Any] = {"seeds": superposed["seed"].nunique()}
     nothing |= dict.fromkeys(("baseline_steps", "speed_up", "low", "high"))
     try:
-        (table, own), said = paired_tables([baselines, superposed], "steps")
+        (table, own), left_out = paired_tables([baselines, superposed], "steps")
         curve = LengthCurve.of(table, "baseline")
     except UserError as error:
         return {**nothing, "note": str(error)}
-    losses = own.to_numpy(dtype=float).ravel()
-    ends, loss = [f"{math.exp(x):,.0f} steps" for x in curve.x[[0, -1]]], float(losses.mean())
-    notes = [note for note in (said, curve.note) if note]
-    outside = ""
+    losses, steps = own.to_numpy(dtype=float).ravel(), float(own.index[0])
+    loss, notes = float(losses.mean()), [note for note in (left_out, curve.note) if note]
+    shortest, longest = (f"{math.exp(x):,.0f} steps" for x in curve.x[[0, -1]])
     if loss > curve.means[0]:
-        outside = f"worse than the shortest baseline ({ends[0]})"
-    if loss < curve.means[-1]:
+        notes.insert(0, f"worse than the shortest baseline ({shortest})")
+    elif loss < curve.means[-1]:
         word = "best" if curve.means[-1] <= table.mean(axis=1).min() else "last usable"
-        outside = f"better than the {word} baseline ({ends[1]})"
-    if outside:
-        return {**nothing, "note": "; ".join([outside, *notes])}
-    steps = float(own.index[0])
+        notes.insert(0, f"better than the {word} baseline ({longest})")
+    if not curve.means[-1] <= loss <= curve.means[0]:
+        return {**nothing, "note": "; ".join(notes)}
     best, low, high = hull(
         [curve.reached(losses, floor, math.log(steps), comparisons) for floor in floors([curve])]
     )

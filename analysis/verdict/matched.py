@@ -66,36 +66,38 @@ def matched(found: Comparison) -> pd.DataFrame:
     """
     book = ledger(found.eligible)
     superposed, baselines = (book[book["method"] == arm] for arm in ("superposition", "baseline"))
-    cells = [*SAME, "steps", *SETTING]
-    settings = [
-        (members, alike(baselines, members.iloc[0], SAME_BUT_LENGTH))
-        for _, members in superposed.groupby(cells, sort=False, dropna=False)
-    ]
-    tried = Counter(
-        tuple(members[["family", "eval_set", "steps"]].iloc[0])
-        for members, _ in settings
-        if members["seed"].nunique() > 1
-    )
+    cells = superposed.groupby([*SAME, "steps", *SETTING], sort=False, dropna=False)
+    settings = sorted((members for _, members in cells), key=_order)
+    tried = Counter(_together(members) for members in settings if members["seed"].nunique() > 1)
     rows: list[dict[str, Any]] = []
-    for members, near in settings:
+    for members in settings:
+        near = alike(baselines, members.iloc[0], SAME_BUT_LENGTH)
         first = next(rows_of(members))
-        setting = SuperpositionSetting.of_row(first)
-        shared = (*SAME_BUT_LENGTH, "group", "corpus", "steps")
-        named: dict[str, Any] = {name: first[name] for name in shared}
-        named |= {"params": big(first["parameters"]), "setting": setting.label}
-        named["_order"] = (first["family"], first["steps"], *setting.order)
-        allowed = max(1, tried[first["family"], first["eval_set"], first["steps"]])
-        known = alike(found.table, named, (*SAME, "setting"))
-        decided = next(rows_of(known), None)
+        shared: dict[str, Any] = {
+            **{name: first[name] for name in (*SAME_BUT_LENGTH, "group", "corpus", "steps")},
+            "params": big(first["parameters"]),
+            "setting": SuperpositionSetting.of_row(first).label,
+        }
+        allowed = max(1, tried[_together(members)])
+        decided = next(rows_of(alike(found.table, shared, (*SAME, "setting"))), None)
         for column, kind in (("flops", EQUAL_FLOPS), ("raw_tokens", EQUAL_DATA)):
             row = _equal(members, near, column, kind, allowed, found.verdicts)
             if decided and kind == EQUAL_FLOPS and "gain" in row:
                 row |= {name: decided[name] for name in _JUDGED}
-            rows.append({**named, "kind": kind, **row})
+            rows.append({**shared, "kind": kind, **row})
         asked = decided["comparisons"] if decided else allowed
-        rows.append({**named, "kind": EQUAL_LOSS, **_equal_loss(members, near, asked)})
-    rows.sort(key=lambda row: row.pop("_order"))
+        rows.append({**shared, "kind": EQUAL_LOSS, **_equal_loss(members, near, asked)})
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _order(members: pd.DataFrame) -> tuple[Any, ...]:
+    first = next(rows_of(members))
+    return (first["family"], first["steps"], *SuperpositionSetting.of_row(first).order)
+
+
+def _together(members: pd.DataFrame) -> tuple[Any, ...]:
+    """What settings share whose intervals at equal data hold together."""
+    return tuple(members[["family", "eval_set", "steps"]].iloc[0])
 
 
 _JUDGED = ("seeds", "gain", "low", "high", "smallest_detectable", "verdict")
