@@ -23,16 +23,16 @@ from tst_study.text import ENDLESS, fitted, printable, screen_width, wrapped
 
 @dataclass(frozen=True)
 class Answer:
-    """What one `tst-study analyse …` says."""
+    """The answer to one `tst-study analyse …`."""
 
     question: str
     tables: Mapping[str, pd.DataFrame]
-    """By title. Losses in nats per token."""
+    """Tables by title, with losses in nats per token."""
     sentences: tuple[str, ...]
     inputs: Mapping[str, str]
-    """Fingerprints of everything that was read, by name."""
+    """Fingerprints of all inputs, by name."""
     excluded: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Runs left out, each with its `reason`: all of them are listed in the JSON."""
+    """All runs left out, each with its `reason`; the JSON lists every one."""
 
     text: Callable[[int], list[str]] | None = None
     """Lines for a width, shown in place of tables and sentences by a question that has its own."""
@@ -52,12 +52,12 @@ class Answer:
         return [printable(line) for line in (*text, *([""] if out else []), *out)]
 
     def to_json(self) -> str:
-        """`to_dict` as text. Control characters that JSON allows are spelled out."""
+        """Return `to_dict` as text, with the control characters escaped that JSON would allow."""
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
         return re.sub(r"[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values: tables as lists of rows; numbers as they are, what is missing as null."""
+        """Return JSON values: tables as lists of rows, missing cells as null."""
         return {
             "question": self.question,
             "sentences": list(self.sentences),
@@ -67,13 +67,13 @@ class Answer:
         }
 
     def write_json(self, path: str | Path) -> None:
-        """`to_dict`, into a file."""
+        """Write `to_dict` into a file."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         write_json(target, self.to_dict())
 
     def _repr_html_(self) -> str:
-        """For a notebook: the words, and each table."""
+        """Show sentences and tables in a notebook."""
         parts = [f"<p>{escape(line)}</p>" for line in self.sentences]
         for title, table in self.tables.items():
             parts += [f"<h4>{escape(title)}</h4>", table.to_html(index=False, na_rep="–")]
@@ -81,12 +81,12 @@ class Answer:
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as plain JSON values."""
+    """Return the rows of a table as plain JSON values."""
     return [{key: _plain(value) for key, value in row.items()} for row in rows_of(table)]
 
 
 def table_lines(table: pd.DataFrame, width: int = ENDLESS) -> list[str]:
-    """Columns aligned, numbers to the right; a dash stands for a missing value.
+    """Lines of a table with aligned columns; a dash stands for a missing value.
 
     A row's estimates have as many digits as its interval bears. On a narrow terminal columns are
     left out, those without values and then the last ones first, and a line names them.
@@ -127,11 +127,11 @@ _WANTED += ("parameter", "value", "note", "sentence", "belief")
 _ESTIMATES: tuple[str, ...] = ("best", "gain", "multiplier", "factor", "difference")
 _ESTIMATES += ("low", "high", "flat_low", "flat_high", "steps_ratio", "flops_ratio")
 _ESTIMATES += ("smallest_detectable", "params_exponent", "exponent_low", "exponent_high")
-"""Columns that an interval belongs to."""
+"""Columns whose digits follow from the row's interval."""
 
 
 def _digits(row: Mapping[str, Any]) -> int | None:
-    """Decimals that leave two digits of the width of a row's interval; None without one."""
+    """Decimals that show two digits of the width of a row's interval; None without interval."""
     low, high = (row.get(end, row.get(f"exponent_{end}")) for end in ("low", "high"))
     if not (is_number(low) and is_number(high) and high > low):
         return None
@@ -139,7 +139,7 @@ def _digits(row: Mapping[str, Any]) -> int | None:
 
 
 def _is_whole(column: pd.Series) -> bool:
-    """Counts that became floats because some are missing."""
+    """Whether a column holds counts that became floats because some are missing."""
     if not pd.api.types.is_float_dtype(column) or column.notna().all():
         return False
     known = column.dropna()

@@ -1,4 +1,4 @@
-"""Bad values are named, by column, row and value, before anything is computed from them."""
+"""Checks of input columns; errors name the column, the row and the value."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def numbers(
 
 
 def is_number(value: object, above: float = -np.inf) -> bool:
-    """A finite number above `above`; text and what is missing are none."""
+    """Return whether a value is a finite number above `above`; text and missing values are not."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     return number and above < float(value) < np.inf  # type: ignore[arg-type]
 
@@ -64,7 +64,8 @@ def positive(table: pd.DataFrame, columns: Iterable[str], what: str) -> None:
 
 
 def truths(values: pd.Series, name: str) -> NDArray[np.bool_]:
-    """A column of true and false. Raises `UserError` for anything else: text counts as true."""
+    """Return a column of truth values. Raises `UserError` for anything else, such as text, which
+    Python would take for true."""
     for row, value in values.items():
         if not isinstance(value, bool | np.bool_) and value not in (0, 1):
             raise UserError(

@@ -147,5 +147,5 @@ QUESTIONS: dict[str, tuple[Callable[..., Answer] | None, Callable[..., Answer] |
     "chinchilla": (_chinchilla, "the paper has too few baselines"),
     "mutual-information": (None, mutual_information_answer),
 }
-"""How each is answered of runs (their tables and the fingerprints of what was read), and of the
-published numbers, or why these do not answer it."""
+"""Two functions for each question: one answers it from runs (their tables and the fingerprints of
+all inputs), one from the published numbers; or None, or the reason why these have no answer."""

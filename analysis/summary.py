@@ -1,4 +1,4 @@
-"""What a study found, as a short table with intervals and plain sentences."""
+"""The results of a study as a short table with intervals and as sentences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tst_study.text import ENDLESS, printable, wrapped
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything that the command line and the report say about a study."""
+    """Everything that the command line and the report show about a study."""
 
     tables: Tables
     comparison: Comparison
@@ -30,17 +30,17 @@ class Summary:
 
     @functools.cached_property
     def arms(self) -> pd.DataFrame:
-        """Of the planned questions: loss, tokens and FLOPs (`planned.arms`)."""
+        """Loss, tokens and FLOPs of each arm in the planned questions (`planned.arms`)."""
         return arms(self.comparison.eligible, self.questions)
 
     @functools.cached_property
     def gains_over_training(self) -> pd.DataFrame:
-        """Gains of the planned questions at every evaluation (`planned.on_the_way`)."""
+        """Gains of the planned questions at every evaluation (`planned.gains_over_training`)."""
         return gains_over_training(self.comparison.eligible, self.tables.held_out, self.questions)
 
     @functools.cached_property
     def verdicts(self) -> pd.DataFrame:
-        """Those of the comparison, and `since` when each planned gain has its sign."""
+        """The comparison's verdicts; `since` says from when on each planned gain keeps its sign."""
         key = ["family", "question"]
         found = {one: since(rows) for one, rows in self.gains_over_training.groupby(key)}
         rows = self.comparison.verdicts
@@ -90,8 +90,9 @@ def _equal_loss(row: Mapping[str, Any]) -> str:
 
 
 def verdict_counts(table: pd.DataFrame) -> str:
-    """How many settings have each verdict: `2 better, 0 worse, 1 with no difference shown`; of
-    these three zeros are said too."""
+    """Count settings by verdict: `2 better, 0 worse, 1 with no difference shown`.
+
+    Verdicts other than these three are left out where no setting has them."""
     counts = table["verdict"].value_counts()
     words = {"better": "better", "worse": "worse"}
     words["no difference shown"] = "with no difference shown"

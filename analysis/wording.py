@@ -1,4 +1,4 @@
-"""Words for settings, groups, intervals and verdicts: one place, so that all pages agree."""
+"""Words for settings, groups, intervals and verdicts, in one place so that all pages agree."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tst_study.text import ENDLESS, big, fitted, listed, wrapped
 
 
 def group_label(runs: pd.DataFrame) -> str:
-    """A comparison group in one line, from its runs: corpus and length."""
+    """Name a comparison group by corpus and length."""
     first = runs.iloc[0]
     return f"{first['corpus']}, {first['steps']:,} steps"
 
 
 def disambiguate(names: Sequence[str], *details: Sequence[str], by: str = ", ") -> list[str]:
-    """Each name with those of its details, in order, that tell it from others like it."""
+    """Add to each name the details, in order, that distinguish it from equal ones."""
     found = list(names)
     for more in details:
         known: dict[str, set[str]] = {}
@@ -36,8 +36,8 @@ def disambiguate_by_set_up(
     rows: Sequence[Mapping[str, Any] | pd.Series],
     key: Literal["group", "family"] = "group",
 ) -> list[str]:
-    """Each name with what tells its row from others like it: parameters, learning rate, held-out
-    text and, where all of these agree, the key of its group or family."""
+    """Add to each name the details that distinguish its row from equal names: parameters, learning
+    rate, held-out text and, where all of these agree, the key of its group or family."""
     return disambiguate(
         names,
         [f"{big(row['parameters'])} parameters" for row in rows],
@@ -48,7 +48,7 @@ def disambiguate_by_set_up(
 
 
 def group_details(runs: pd.DataFrame) -> str:
-    """Model and batch of a comparison group, for a caption: as much of them as is known."""
+    """Describe model and batch of a comparison group for a caption, as far as they are known."""
     first = runs.iloc[0]
     known = first.notna()
     shape = []
@@ -84,7 +84,7 @@ def gain(row: Mapping[str, Any], digits: int | None = None) -> str:
 
 
 def bounds(row: Mapping[str, Any]) -> str:
-    """`0.75, 1.51`, `0.75, open` on a side that the runs do not bound; empty without either."""
+    """Return `0.75, 1.51`, with `open` for a side that the runs do not bound; empty without any."""
     ends = (row["low"], row["high"])
     if all(map(pd.isna, ends)):
         return ""
@@ -93,15 +93,17 @@ def bounds(row: Mapping[str, Any]) -> str:
 
 
 def gain_sentence(row: Mapping[str, Any]) -> str:
-    """One setting's result, whichever way it went: `s = 4: +0.155 [+0.124, +0.186] nats, better`;
-    in brackets a 95% interval."""
+    """State one setting's result with its 95% interval: `s = 4: +0.155 [+0.124, +0.186] nats,
+    better`."""
     return f"{row['setting']}: {gain(row)} nats, {row['verdict']}"
 
 
 def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list[dict[str, str]]]]:
-    """Heading, family and how it was judged, and cells by title for each question; a title that
-    none of the family fills is left out. `cost`: in that of what the arm is held against; `chosen
-    afterwards`: what the package's method says, where it differs from the planned one."""
+    """For each family its heading, how it was judged, and the cells of each question by title.
+
+    A title without any cell in a family is left out. `cost` is relative to the comparison arm;
+    `chosen afterwards` is the result of the package's method where it differs from the planned one.
+    """
     unplanned = (verdicts["heading"] == verdicts["family"]).all()
     for (heading, family), rows in verdicts.groupby(["heading", "family"], sort=False):
         first = next(rows_of(rows))
@@ -166,7 +168,7 @@ METHODS = {
 
 
 def _predicted(row: Mapping[str, Any]) -> str:
-    """`+0.004 to +0.018, right`: whether the interval holds the gain."""
+    """Compare a gain with its predicted interval: `+0.004 to +0.018, right`."""
     if row.get("predicted") is None:
         return ""
     low, high = row["predicted"]
@@ -194,7 +196,7 @@ def _unpaired(row: Mapping[str, Any]) -> str:
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """With its sign, the minus as printed; what rounds to zero has none."""
+    """Return a number with its sign and a printed minus; one that rounds to zero has no sign."""
     text = f"{value:+.{digits}f}"
     if float(text) == 0:
         return f"{0:.{digits}f}"
@@ -216,7 +218,7 @@ FEW_REASONS, FEW_NAMES = 8, 4
 
 
 def left_out(excluded: pd.DataFrame) -> list[str]:
-    """Which runs were left out (columns `run_id` and `reason`), and why: a line for each reason."""
+    """List the runs that were left out (columns `run_id` and `reason`), a line for each reason."""
     if excluded.empty:
         return []
     lines = []

@@ -21,8 +21,7 @@ def is_whole(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """With control characters spelled out, so that a file cannot steer a terminal; line breaks,
-    too."""
+    """Spell out control characters and line breaks, so that a file cannot steer a terminal."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

@@ -60,12 +60,12 @@ CURVES, EVALUATIONS = _declared("curves"), _declared("evaluations")
 RUN_COLUMNS = (*(column.name for column in RUNS), "folder")
 SHAPE: tuple[str, ...] = ("layers", "hidden_size", "attention_heads", "key_value_heads")
 SHAPE += ("feed_forward_size", "vocabulary_size")
-"""Columns that a model's configuration has by the same names."""
+"""Columns that are also keys of a model's configuration."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What a set of runs came to (`columns`); `folder` joins the tables."""
+    """The three tables of a set of runs; the column `folder` joins them."""
 
     runs: pd.DataFrame
     """One row per run."""
@@ -76,11 +76,11 @@ class Tables:
     problems: tuple[str, ...]
     """One sentence per run that could not be read."""
     roots: tuple[Path, ...] = ()
-    """What was named, for what lies beside runs."""
+    """The folders that were given; questions may lie beside their runs."""
 
     @property
     def held_out(self) -> pd.DataFrame:
-        """Evaluations that are held-out losses."""
+        """The evaluations that are held-out losses, not tasks."""
         return self.evaluations[self.evaluations["task"].isna()]
 
     def only(self, wanted: pd.Series) -> Tables:
@@ -95,8 +95,8 @@ class Tables:
         )
 
     def thinned(self, rows: int) -> Tables:
-        """With about so many rows of each curve, evenly, the first, the last and those of evaluated
-        steps among them."""
+        """Keep about so many evenly spaced rows of each curve, and always the last row and the rows
+        of evaluated steps."""
         runs = self.curves.groupby("folder", observed=True)["step"]
         place, count = runs.cumcount(), runs.transform("size")
         steps, evaluated = (
@@ -115,7 +115,7 @@ class Tables:
         evaluations: pd.DataFrame,
         problems: Iterable[str] = (),
     ) -> Tables:
-        """`rows`: of the runs, in `RUN_COLUMNS`, and in their order."""
+        """Make tables of `rows`, which are the runs' rows in `RUN_COLUMNS`."""
         runs = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
         if runs["seed"].isna().any():  # the others would become floating-point numbers
             seeds = [math.nan if pd.isna(row["seed"]) else row["seed"] for row in rows]
@@ -124,7 +124,7 @@ class Tables:
 
 
 def merged(parts: Sequence[Tables]) -> Tables:
-    """The tables of several sources as one, in the order of their folders."""
+    """Join the tables of several sources, sorted by folder."""
     problems = [problem for part in parts for problem in part.problems]
     parts = [part for part in parts if len(part.runs)] or list(parts[:1])
     if len(parts) == 1:
@@ -141,7 +141,7 @@ def merged(parts: Sequence[Tables]) -> Tables:
 
 
 def typed(table: pd.DataFrame, columns: Iterable[Column]) -> pd.DataFrame:
-    """With the dtypes of the columns' kinds; a count of which some are missing is a number."""
+    """Give columns the dtypes of their kinds; a count with missing values becomes a float."""
     for column in columns:
         values = table[column.name]
         if column.kind in ("text", "json"):
@@ -155,7 +155,7 @@ def typed(table: pd.DataFrame, columns: Iterable[Column]) -> pd.DataFrame:
 
 
 def finished(steps: int, superposed: Mapping[str, Any], **known: Any) -> dict[str, Any]:
-    """The row of a run that was trained elsewhere, to its last step; what is not known is None.
+    """Return the row of a finished run that was trained elsewhere; unknown values are None.
 
     `superposed`: the columns of its setting (`SuperpositionSetting.of_row`).
     """

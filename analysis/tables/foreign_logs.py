@@ -61,19 +61,19 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "training_seconds": ("training_seconds", "total_training_time", "_runtime"),
     "loss_name": ("loss_name",),
 }
-"""By column, the names that known programs give it; the first that a log has counts."""
+"""The names that known programs use, by column; the first one in a log counts."""
 FINAL: Mapping[str, tuple[str, ...]] = {
     "parameters": ("parameters", "params", "n_params", "num_params", "model_size", "N"),
     "tokens": ("tokens", "n_tokens", "num_tokens", "training_tokens", "train_tokens", "D"),
     "flops": ("flops", "training_flops", "compute", "C"),
     "nats_per_token": ("nats_per_token", "final_loss", "val_loss", "eval_loss", "loss"),
 }
-"""By fact, the names that a table of finished runs gives it; the first that it has counts."""
+"""The names that tables of finished runs use, by fact; the first one in a table counts."""
 _RUN = ("run", "run_id", "Run", "name", "Name")
 _KEY = ("key", "metric", "tag", "variable")
 _UNNAMED: tuple[str, ...] = ("metrics", "metrics.eval", "metrics.validation", "trainer_state")
 _UNNAMED += ("log", "train", "meta", "output", "stdout", "history", "events")
-"""Names of files that say nothing about the run; then its folder names it."""
+"""Names of files that do not name the run; its folder does."""
 _SEARCHED = 1 << 20
 """Bytes in which a text must show a line of a known program, which may print its code first."""
 _ELSEWHERE = {
@@ -316,7 +316,7 @@ def _trainer_state(log: Log) -> Iterator[Log]:
 
 
 def _json_lines(log: Log) -> Iterator[Log]:
-    """Rows with a step are points, others facts. A torn last line is left out."""
+    """Take rows with a step as points, others as facts; leave out a torn last line."""
     torn = 0
     for number, line in enumerate(lines(log.place), 1):
         if torn:
@@ -412,8 +412,8 @@ _LINES = (
         1,
     ),
 )
-"""Lines of known programs, and how many more steps are done than they say. Groups are `STEP`,
-facts, and columns."""
+"""Lines of known programs, and the steps to add to the number that they print. Groups are `step`,
+facts and columns."""
 _FACTS = ("steps", "sequences")
 
 
@@ -431,8 +431,10 @@ def _printed(log: Log) -> Iterator[Log]:
 
 
 def _table(log: Log) -> Iterator[Log]:
-    """A table with a column of steps; of several runs where a column names them. Without steps, one
-    of finished runs, if it has a final loss and says how long each run was."""
+    """Read a table with a column of steps, of several runs if a column names them.
+
+    A table without steps is one of finished runs if it has a final loss and the length of each run.
+    """
     sheet = read_sheet(log.place)
     names = sheet.columns
     step = next((name for name in STEP if name in names), None)
@@ -471,7 +473,7 @@ def _table(log: Log) -> Iterator[Log]:
 
 
 def _finished(sheet: Sheet, log: Log, run: str | None) -> Iterator[Log]:
-    """A run for each row; nothing where the table has no losses or no lengths of runs."""
+    """Yield a run for each row; none if the table has no losses or no lengths."""
     usual = {
         fact: next((name for name in names if name in sheet.columns), None)
         for fact, names in FINAL.items()

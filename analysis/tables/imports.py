@@ -58,7 +58,7 @@ Unit = Literal["nats", "bits", "bits-per-byte", "perplexity"]
 LOSSES = ("loss", "nats_per_token")
 BASELINE = "baseline"
 FEW = 3
-"""Runs that a message names."""
+"""The most runs that a message names."""
 
 
 def _whole(value: Any) -> Any:
@@ -67,16 +67,16 @@ def _whole(value: Any) -> Any:
 
 
 Whole = Annotated[int, BeforeValidator(_whole), Field(lt=2**63)]
-"""However a spreadsheet writes it: 30, 30.0 or 3e1."""
+"""A whole number however a spreadsheet writes it: 30, 30.0 or 3e1."""
 
 
 class Facts(BaseModel):
-    """What must be known of a run to compare it, beside its curves (units: `docs/tables.md`)."""
+    """The facts that a comparison needs beside a run's curves (units: `docs/tables.md`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_max_length=200)
 
     arm: str | None = None
-    """What is compared, where it is not superposition; the others are held against `baseline`."""
+    """The name of a method other than superposition; all arms are compared with `baseline`."""
     bag_size: Whole = Field(1, ge=1)
     """s; 1 where `arm` is given."""
     step_ratio: float = Field(ge=0, le=1)
@@ -86,11 +86,11 @@ class Facts(BaseModel):
     """Positions: with bags of s tokens, s times as many tokens are read, unless `mode` is
     `output_only`."""
     steps: Whole = Field(ge=1)
-    """Planned."""
+    """Planned steps."""
     seed: Whole | None = Field(None, ge=0)
     """Pairs a run with its baseline; runs without one are compared unpaired."""
     learning_rate: float | None = Field(None, ge=0)
-    """The peak; from the log where it has one."""
+    """The peak rate; by default from the log."""
     corpus: str = "text without a name"
     eval_set: str = "held-out text without a name"
     annealed: bool
@@ -102,14 +102,14 @@ class Facts(BaseModel):
     """Positions in all, for a table of finished runs that does not have their steps."""
     active_parameters: Whole | None = Field(None, ge=1)
     flops: float | None = Field(None, gt=0, lt=1e300)
-    """Of the whole training; else 6 · parameters · positions."""
+    """FLOPs of the whole training; 6 · parameters · positions by default."""
     sequences: Whole | None = Field(None, ge=1)
     sequence_length: Whole | None = Field(None, ge=1)
     unique_raw_tokens: Whole | None = Field(None, ge=1)
     bytes_per_token: float | None = Field(None, gt=0)
-    """Of the held-out text; for losses per byte."""
+    """Bytes per token of the held-out text, to convert losses per byte."""
     batch: str = ""
-    """What else must be equal for two runs to be compared."""
+    """A label; only runs with equal labels are compared."""
     study: str = "imported"
     mode: Mode | None = None
     loss_kind: BagLossKind | None = None
@@ -166,7 +166,7 @@ class Run:
     """The folder that holds it."""
     facts: dict[str, Any]
     rows: pd.DataFrame
-    """By step, in the columns of `KEYS`; a finished run has one row."""
+    """Rows by step, in the columns of `KEYS`; a finished run has one row."""
     final: bool
     twice: int
     """Steps that were written again with another value."""
@@ -329,7 +329,7 @@ def write_template(
 
 
 def read_facts(path: Path) -> dict[str, dict[str, str]]:
-    """Facts by run of a `runs.csv`, without empty cells."""
+    """Read the facts of each run from a `runs.csv`, without empty cells."""
     sheet = read_sheet(path)
     if "run" not in sheet.columns:
         raise UserError(f"{path}: column 'run' is missing; write a table with --template")
@@ -365,7 +365,7 @@ def pairs(given: Iterable[str] | None, option: str) -> dict[str, str]:
 
 
 def _units(given: Iterable[str]) -> dict[str, str]:
-    """The unit of each loss."""
+    """Return the unit of each loss."""
     found = dict.fromkeys(LOSSES, "nats")
     for text in given:
         column, named, unit = text.rpartition("=")
@@ -410,7 +410,7 @@ def _read_numbers(log: Log, columns: Mapping[str, str]) -> None:
 
 
 def _contradict(one: Log, other: Log) -> bool:
-    """Whether two tables say different things of one step: that is no restart."""
+    """Return whether two tables have different values for one step, which no restart explains."""
     if other.named or not {ending(one.place), ending(other.place)} <= {*TABLES}:
         return False
     known = {(point.step, point.key): point.value for point in one.points}
@@ -489,7 +489,7 @@ def _bytes_per_token(run: str, facts: Facts) -> float:
 
 
 def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
-    """The run's rows with counters, and losses in nats per token."""
+    """Return the run's rows with counters and with losses in nats per token."""
     rows = run.rows.set_axis([facts.steps]) if run.final else run.rows
     rows = rows.rename_axis("step").reset_index()
     for name, unit in units.items():
@@ -525,7 +525,7 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
 def _run_row(
     run: Run, curve: pd.DataFrame, evaluations: pd.DataFrame, facts: Facts
 ) -> dict[str, Any]:
-    """In `RUN_COLUMNS`."""
+    """Return the run's row, in `RUN_COLUMNS`."""
     plan, last = facts.plan, facts.steps if run.final else int(run.rows.index.max())
     ablations = {one.column: getattr(facts, one.column, None) for one in ABLATIONS}
     superposed = {

@@ -36,11 +36,11 @@ VARIED = (
     "optimizer.learning_rate",
     "data.validation",
 )
-"""What a comparison varies. Held-out text is left out on purpose: runs evaluated on different text
-belong together and are then refused by name, which says more than finding no partner."""
+"""Keys that a comparison may vary. Held-out text is among them on purpose: runs evaluated on
+different texts are then refused by name, which is clearer than finding no partner."""
 FACTS: tuple[str, ...] = ("resumed_from", "start", "end", "ended", "code", "versions", "python")
 FACTS += ("devices", "forked_from")
-"""Of a launch: what a result may depend on, when it ran, and nothing of whose machine it was."""
+"""Facts kept of each launch: when it ran and what a result may depend on, but not whose machine."""
 
 
 def read_folders(folders: Sequence[Path]) -> Tables:

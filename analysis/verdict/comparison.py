@@ -25,11 +25,11 @@ from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 SAME = ("group", "learning_rate", "eval_set")
-"""What the two runs of a pair share, beside their seeds."""
+"""Columns in which the two runs of a pair agree, beside their seeds."""
 PAIRED = (*SAME, "seed", "data_seed")
-"""With their seeds; the order of the text (`data_seed`) is missing in runs trained elsewhere."""
+"""The same with the seeds; `data_seed`, the order of the text, is missing in imported runs."""
 SAME_BUT_LENGTH = ("family", "learning_rate", "eval_set")
-"""The same, whatever the number of steps."""
+"""The same for runs of any number of steps."""
 
 _SHARED: tuple[str, ...] = ("group", "family", "corpus", "steps", "learning_rate", "eval_set")
 _SHARED += ("flops", "setting", *SETTING, "data_multiplier")
@@ -49,7 +49,7 @@ class Comparison:
     table: pd.DataFrame
     """One row per setting: losses, and the gain with its verdict from `verdicts`."""
     verdicts: pd.DataFrame
-    """What `analysis.verdict.decide` says: planned questions first, then all other settings."""
+    """The rows of `analysis.verdict.decide`: planned questions first, then all other settings."""
     pairs: pd.DataFrame
     """One row per setting and seed."""
     excluded: pd.DataFrame
@@ -124,7 +124,7 @@ def alike(
 
 
 def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict[str, Any]] | str:
-    """The baseline of a superposed run (all of them, where runs have no seeds), or the reason why
+    """Return the baseline of a superposed run, all of them if runs have no seeds, or the reason why
     there is none."""
     seed = "without a seed" if pd.isna(run["seed"]) else f"of its seed {run['seed']}"
     narrowing = (
@@ -156,7 +156,7 @@ def _held_out(run: dict[str, Any]) -> str:
 
 
 def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
-    """What of the baseline that is most like it differs, where the table has it."""
+    """Say in which known columns the most similar baseline differs."""
     shown = ("corpus", "parameters", "steps", "sequences", "sequence_length", "schedule")
     known = [name for name in shown if name in run]
     differences = [
@@ -168,7 +168,7 @@ def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
 
 
 def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any]:
-    """A row of `pairs`; several baselines are averaged."""
+    """Return a row of `pairs`; the losses of several baselines are averaged."""
     run = {**run, "setting": SuperpositionSetting.of_row(run).label}
     loss = sum(one["nats_per_token"] for one in baselines) / len(baselines)
     return {
@@ -186,7 +186,7 @@ def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any
 def _settings(
     pairs: list[dict[str, Any]], kept: pd.DataFrame, lost: pd.DataFrame, studies: Sequence[str]
 ) -> tuple[list[dict[str, Any]], list[Contrast]]:
-    """Settings in order: what their pairs share and come to, and who is held against whom."""
+    """Return a row and a contrast with the baseline for each setting, in order."""
     settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for pair in pairs:
         settings.setdefault(tuple(pair[column] for column in (*SAME, *SETTING)), []).append(pair)
@@ -237,8 +237,10 @@ def _settings(
 def _decided(
     rows: list[dict[str, Any]], cells: list[Contrast], planned: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Every setting with its verdict, and all verdicts. A setting takes that of the planned
-    question about it with most authority: the primary one, then that with most runs."""
+    """Return every setting with its verdict, and all verdicts.
+
+    A setting takes the verdict of the planned question about all its runs that has most authority:
+    the primary one, then the one with most seeds."""
     chosen: list[dict[str, Any] | None] = []
     for cell in cells:
         about = asked_of(planned, cell.run_ids)
@@ -261,7 +263,7 @@ def _decided(
 
 
 def asked_of(planned: pd.DataFrame, run_ids: Iterable[str]) -> list[dict[str, Any]]:
-    """Verdicts that stand on these runs alone, those with most authority first."""
+    """Return the verdicts that rest on these runs alone, those with most authority first."""
     own = set(run_ids)
     found = [one for one in rows_of(planned) if one["run_ids"] and own.issuperset(one["run_ids"])]
     return sorted(found, key=lambda one: (one["primary"], one["seeds"]), reverse=True)

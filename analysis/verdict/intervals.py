@@ -23,7 +23,7 @@ FAMILY_SHARE = 1 / 3
 """The most that the family's degrees of freedom may be, relative to a contrast's own. With more, a
 family whose arms differ tenfold in spread covers less than .93."""
 UNPAIRED = "unpaired "
-"""How the label of a run without a seed begins, in place of its seed."""
+"""The beginning of the label of a run without a seed."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Difference:
     seeds: int
     """Pairs; of unpaired runs, those of the smaller arm."""
     variance: float
-    """Of one paired difference; the gain's own variance is this over `size`."""
+    """Variance of one paired difference; the gain's own variance is this divided by `size`."""
     freedom: float
     """Degrees of freedom of `variance`."""
     size: float
@@ -59,7 +59,7 @@ class Difference:
 
 
 def paired_difference(differences: Sequence[float]) -> Difference:
-    """From differences (against − arm, nats), one for each seed."""
+    """Summarise differences (against − arm, nats), one for each seed."""
     values = np.asarray(differences, dtype=float)
     count = len(values)
     mean = float(values.mean()) if count else math.nan
@@ -68,7 +68,7 @@ def paired_difference(differences: Sequence[float]) -> Difference:
 
 
 def difference(losses: pd.Series, against: pd.Series) -> Difference:
-    """Between the losses of an arm and of what it is compared with, both by seed.
+    """Summarise the difference between the losses of two arms, both by seed.
 
     Runs without seeds (`UNPAIRED`) are compared as two samples of unequal variance (Welch, 1947).
     """

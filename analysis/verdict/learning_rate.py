@@ -1,7 +1,7 @@
-"""Was the learning rate chosen on the baseline, inside the range swept, and used by both arms?
+"""Whether the learning rate was chosen on the baseline, inside the swept range, and used by both.
 
-A superposed run at a rate that was tuned for it, or a baseline at an untuned one, shows a gain
-that is none (it happened, in this package's pilot).
+A superposed run at a rate tuned for it, or a baseline at an untuned rate, shows a false gain, as
+happened in this package's pilot.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Sweep:
     diverged, whatever its other seeds reached), seeds."""
     best: float
     margin: float | None
-    """By how much the next best rate is worse, in nats; None where every other one diverged."""
+    """The lead over the next best rate, in nats; None where all others diverged."""
     at_edge: bool
     superposed_rates: tuple[float, ...]
     """Rates of the superposed runs on the same data and model, whatever their length."""
@@ -36,7 +36,7 @@ class Sweep:
         return all(rate == self.best for rate in self.superposed_rates)
 
     def sentence(self) -> str:
-        """Which rate was best, by how much, and whether the superposed runs use it."""
+        """State the best rate, its lead, and whether the superposed runs use it."""
         tried, seeds = self.rates["learning_rate"], int(self.rates["seeds"].max())
         ahead = "the others diverged"
         if self.margin is not None:

@@ -31,11 +31,11 @@ class LengthCurve:
     """Final losses of annealed runs, all lengths with the same seeds."""
 
     x: Floats
-    """Log of length (steps or FLOPs), rising, shape (lengths,)."""
+    """Logs of the lengths (steps or FLOPs), rising, shape (lengths,)."""
     losses: Floats
     """Nats, shape (seeds, lengths); means fall with length."""
     note: str = ""
-    """Which lengths were left out, if any."""
+    """A note about lengths that were left out, if any."""
 
     @classmethod
     def of(cls, table: pd.DataFrame, name: str) -> LengthCurve:

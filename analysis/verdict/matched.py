@@ -1,6 +1,6 @@
 """Equal FLOPs, equal data, equal loss: one ledger of all runs, and which of them match.
 
-The ledger of a run is its FLOPs, raw tokens, steps and hours. A superposed setting is held against
+The ledger of a run is its FLOPs, raw tokens, steps and hours. A superposed setting is compared with
 every baseline of its family (same data, model, batch, schedule, learning rate, held-out text): of
 the same FLOPs, where its verdict stands already; of the same raw tokens; and, between baselines of
 several lengths, of the same loss (`length_curve`), by interpolation within their range. Beyond it
@@ -96,7 +96,7 @@ def _order(members: pd.DataFrame) -> tuple[Any, ...]:
 
 
 def _together(members: pd.DataFrame) -> tuple[Any, ...]:
-    """What settings share whose intervals at equal data hold together."""
+    """The values shared by settings whose intervals at equal data hold together."""
     return tuple(members[["family", "eval_set", "steps"]].iloc[0])
 
 
@@ -183,7 +183,7 @@ def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, allowed: int) ->
 
 
 def _bound(pair: dict[str, Any]) -> str:
-    """With one length of baseline there is no loss to interpolate, but there may be a bound."""
+    """State the bound from a baseline of one length, which allows no interpolation."""
     steps = pair["steps_baseline"] / pair["steps"]
     if pair["loss"] >= pair["loss_baseline"] or steps <= 1:
         return f"its baseline has one length only ({pair['steps_baseline']:,} steps)"

@@ -1,4 +1,4 @@
-"""What was asked of which runs: the arms of planned questions, and their gains on the way."""
+"""The arms of planned questions, and their gains over training."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 COSTS = ["raw_tokens", "flops"]
-"""Columns of the run table: planned, of a whole run."""
+"""Columns of the run table: the planned cost of a whole run."""
 
 
 def asked_contrasts(
     kept: pd.DataFrame, lost: pd.DataFrame, questions: Sequence[Question]
 ) -> list[Contrast]:
-    """Of each question; `kept`: the runs that may be compared, `lost`: those that diverged.
+    """Return the contrast of each question.
+
+    `kept`: the runs that may be compared; `lost`: the runs that diverged.
 
     Raises `UserError` for an arm that holds two runs of one seed.
     """
@@ -108,7 +110,7 @@ WAY_COLUMNS = ("family", "question", "arm", "against", "share", "gain", "low", "
 
 def since(gains: pd.DataFrame) -> str:
     """From which share of the steps on a question's gain has the sign that it has at the end, of
-    its rows of `on_the_way`: `ahead since 75%`."""
+    its rows of `gains_over_training`: `ahead since 75%`."""
     last = gains["gain"].iloc[-1]
     said = "ahead" if last > 0 else "behind"
     other = gains["share"][gains["gain"] * last <= 0].max()
@@ -119,7 +121,7 @@ def since(gains: pd.DataFrame) -> str:
 
 
 def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
-    """With the label of each run's setting, as arms name it, and its `block`."""
+    """Add each run's `block`, and its `setting` as arms name it."""
     rows = list(rows_of(runs))
     labels = [SuperpositionSetting.of_row(row).label for row in rows]
     more = {"setting": labels, "block": list(map(block, rows))}

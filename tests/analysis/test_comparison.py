@@ -1,4 +1,4 @@
-"""What may be compared, and what the comparison then claims."""
+"""The rules for comparing runs, and the claims of a comparison."""
 
 from __future__ import annotations
 

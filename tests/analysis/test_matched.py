@@ -86,7 +86,7 @@ def test_a_baseline_of_more_steps_matches_the_data_of_a_superposed_run(tmp_path:
 
 
 def test_a_pair_shares_the_order_of_its_text_and_a_rate_has_rows_of_its_own(tmp_path: Path) -> None:
-    """Two seeds in two orders are four pairs, not eight, whoever counts them."""
+    """Two seeds in two orders are four pairs, not eight, in every table."""
     for rate in (1e-3, 2e-3):
         for seed, order in ((0, 10), (0, 11), (1, 10), (1, 11)):
             same = {"data_seed": order, "optimizer__learning_rate": rate}

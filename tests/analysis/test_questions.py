@@ -119,7 +119,7 @@ def test_tables_are_aligned_and_what_is_missing_is_a_dash() -> None:
 def test_an_answer_fits_the_terminal_and_cuts_no_word(
     question: str, width: int, study: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it shows in Python is what the command shows."""
+    """`str` shows the same as the command."""
     monkeypatch.setenv("COLUMNS", str(width))
     answer = ask(question, study)
     shown = str(answer).splitlines()

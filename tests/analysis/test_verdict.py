@@ -111,7 +111,7 @@ def test_what_is_not_trained_or_has_one_seed_makes_no_claim(tmp_path: Path) -> N
 
 
 def test_arms_say_what_they_cost_and_gains_when_they_appeared(runs: Path) -> None:
-    """Losses on the way: the arm trails by 0.1 at the first evaluation after the switch."""
+    """The arm trails by 0.1 at the first evaluation after the switch."""
     add_questions(runs, [question(2, predicted=(0.05, 0.1)), question(4, predicted=(0.02, 0.04))])
     tables = read_tables(runs)
     ends = tables.held_out

@@ -30,7 +30,7 @@ class Answer:
 def answer(
     arguments: Sequence[str | Path], cwd: Path, environment: Mapping[str, str] | None = None
 ) -> Answer:
-    """What `tst-study ARGUMENTS` says in a folder, and its status."""
+    """Run `tst-study ARGUMENTS` in a folder; return its output and status."""
     out, err, before = io.StringIO(), io.StringIO(), Path.cwd()
     variables = dict(os.environ)
     with pytest.MonkeyPatch.context() as patch:

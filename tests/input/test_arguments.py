@@ -1,4 +1,4 @@
-"""Arguments that are none, and paths that are something else: one line that names them."""
+"""Bad arguments and paths are named in one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACES = {
     ),
     "{}/run.json: ": (["export", "--to", "x"], ["evaluate"]),
 }  # fmt: skip
-"""What verbs that take a folder say where it is none."""
+"""The errors of verbs that take a folder and get something else."""
 ARGUMENTS = [
     (["nosuch"], "No such command 'nosuch'"),
     (["train"], "name a config: `tst-study train run.toml`"),

@@ -1,4 +1,4 @@
-"""A configuration that is none: one line with the key, the value and what is wrong with it."""
+"""Bad configurations: one line with the key, the value and the problem."""
 
 from __future__ import annotations
 

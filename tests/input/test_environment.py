@@ -1,4 +1,4 @@
-"""What surrounds a command: variables of torchrun and Slurm, the profile of a cluster."""
+"""Bad environments: variables of torchrun and Slurm, the profile of a cluster."""
 
 from __future__ import annotations
 

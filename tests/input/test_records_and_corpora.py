@@ -46,7 +46,7 @@ def copy(trained: Path, words: Path, tmp_path: Path) -> Path:
 
 
 def read(folder: Path, name: str) -> None:
-    """By what reads the file of this name."""
+    """Read the file of this name with its reader."""
     if name == MANIFEST:
         read_manifest(folder)
     else:

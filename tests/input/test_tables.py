@@ -46,7 +46,7 @@ BAD: dict[str, Any] = {
 TEXTS = {"text", "a date", "control characters"}
 NUMBERS = {"negative", "a fraction", "beyond 64 bits"}
 FINE = {"text": TEXTS, "number": NUMBERS, "whole": set(), "truth": set(), "json": set()}
-"""By the kind of an archive's column, what it may hold."""
+"""Bad values that a column of an archive may hold all the same, by its kind."""
 
 
 def refusal(read: Callable[[], object], *words: str) -> str:
