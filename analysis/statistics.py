@@ -11,8 +11,10 @@ POWER = 0.80
 
 @functools.cache
 def smallest_detectable(pairs: int, comparisons: int = 1) -> float | None:
-    """Return the mean difference that a two-sided t-test shows in 80% of studies, in deviations of a
-    pair's difference, at 5% for all `comparisons` together (Bonferroni); None below two pairs."""
+    """Return the mean difference that a two-sided t-test shows in 80% of studies.
+
+    It is in deviations of a pair's difference, at 5% for all `comparisons` together (Bonferroni);
+    None for fewer than two pairs."""
     if pairs < 2:
         return None
     return detectable(critical_t(pairs - 1, comparisons), pairs - 1) / math.sqrt(pairs)

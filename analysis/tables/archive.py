@@ -65,8 +65,6 @@ _WANTED = {
     "truth": "true or false",
 }
 _LONGEST_TEXT = 10_000
-_MOST_ROWS = 50_000_000
-"""A small file can unpack to any number of rows."""
 _LOGS = ("curves", "evaluations")
 _FILES: dict[str, tuple[Column, ...]] = {
     "runs": RUNS,
@@ -249,8 +247,6 @@ def _read(file: IO[bytes], path: Path, name: str) -> pa.Table:
     try:
         parquet = pq.ParquetFile(file)
         names = parquet.schema_arrow.names
-        if parquet.metadata.num_rows > _MOST_ROWS:
-            raise UserError(f"{path}: has more than {_MOST_ROWS:,} rows; divide it")
         for one, column in columns.items():
             there = names.count(one)
             if there > 1 or not (there or column.optional or one in _FOLLOWS):
