@@ -34,19 +34,19 @@ def numbers(
     """Values as floats. Raises `UserError` for the first that is no number, not finite, not more
     than `above`, less than `least` or not less than `below`; a table's row goes by its label."""
     series = values if isinstance(values, pd.Series) else pd.Series(np.ravel(np.asarray(values)))
-    found = pd.to_numeric(series, errors="coerce").to_numpy(dtype=float)
-    good = np.isfinite(found) & (found > above) & (found >= least) & (found < below)
+    parsed = pd.to_numeric(series, errors="coerce").to_numpy(dtype=float)
+    good = np.isfinite(parsed) & (parsed > above) & (parsed >= least) & (parsed < below)
     bad = np.flatnonzero(~good)
     if len(bad):
         place = int(bad[0])
         bounds = {" above": above, " of at least": least, " below": below}
-        said = [f"{words} {bound:g}" for words, bound in bounds.items() if np.isfinite(bound)]
-        wanted = "a finite number" + " and".join(said)
+        limits = [f"{words} {bound:g}" for words, bound in bounds.items() if np.isfinite(bound)]
+        wanted = "a finite number" + " and".join(limits)
         raise UserError(
             f"column {name}, row {series.index[place]}: {series.iloc[place]} is not {wanted}; "
             "correct it or leave that row out"
         )
-    return found
+    return parsed
 
 
 def is_number(value: object, above: float = -np.inf) -> bool:

@@ -59,7 +59,7 @@ def import_(
         columns = pairs(column, "--column")
         if template is not None and to is None:
             count = write_template(template, sources, columns, arm_from)
-            said = [f"{template}: a row for each of {number(count, 'run')}; fill it in for --facts"]
+            lines = [f"{template}: a row for each of {number(count, 'run')}, to be filled in"]
         elif to is not None and template is None:
             runs = import_logs(
                 sources,
@@ -75,10 +75,10 @@ def import_(
             if added.replaced or added.kept:
                 written += f", {len(added.replaced)} of them in place of earlier ones"
                 written += f", {len(added.kept)} kept"
-            said = [*map(printable, runs.problems), written]
+            lines = [*map(printable, runs.problems), written]
         else:
             raise UserError("import: give either --to ARCHIVE or --template FILE")
-    print(*wrapped(said, screen_width()), sep="\n")
+    print(*wrapped(lines, screen_width()), sep="\n")
 
 
 @verb(
@@ -110,15 +110,15 @@ def advise(
         from tst_study.analysis.advice.advise import advise, advise_config
 
         if config is not None and params is tokens is active is None:
-            found = advise_config(config, **more)
+            advice = advise_config(config, **more)
         elif config is None and params and tokens:
-            found = advise(params, tokens, active=active, **more)
+            advice = advise(params, tokens, active=active, **more)
         else:
             raise UserError("advise: give --params and --tokens, such as 1B and 100B, or --config")
     if as_json:
-        print(json.dumps(found.data, indent=1, ensure_ascii=False))
+        print(json.dumps(advice.data, indent=1, ensure_ascii=False))
     else:
-        print(*found.lines(), sep="\n")
+        print(*advice.lines(), sep="\n")
 
 
 @verb(

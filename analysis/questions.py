@@ -28,6 +28,7 @@ from tst_study.errors import UserError, one_of
 from tst_study.text import amount, wrapped
 
 Inputs = dict[str, str]
+_USED_BY = {"at": "law", "form": "compute", "tokens": "mutual-information", "huber": "chinchilla"}
 
 
 def ask(
@@ -49,11 +50,11 @@ def ask(
     """
     one_of(question, QUESTIONS, "question")
     of_runs, of_paper = QUESTIONS[question]
-    given: dict[tuple[str, str], object] = {("at", "law"): at, ("form", "compute"): form}
-    given |= {("tokens", "mutual-information"): tokens, ("huber", "chinchilla"): huber}
-    for (option, user), value in given.items():
-        if value is not None and question != user:
-            raise UserError(f"--{option}: not used by {question}; only by {user}")
+    given = {"at": at, "tokens": tokens, "form": form, "huber": huber}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    for name in options:
+        if question != _USED_BY[name]:
+            raise UserError(f"--{name}: not used by {question}; only by {_USED_BY[name]}")
     if question == "mutual-information":
         if runs is not None:
             raise UserError(f"{question}: does not use --runs")
@@ -64,12 +65,12 @@ def ask(
         return mutual_information_answer(tokens)
     if runs is not None and of_published:
         raise UserError("--runs and --published: keep one")
-    more: dict[str, Any] = {} if at is None else {"target": _target(at)}
-    more |= {name: value for name, value in (("form", form), ("huber", huber)) if value is not None}
+    if at is not None:
+        options = {"target": _target(at)}
     if of_published:
         if isinstance(of_paper, str):
             raise UserError(f"{question} needs --runs: {of_paper}")
-        return of_paper(**more)
+        return of_paper(**options)
     if runs is None:
         raise UserError(f"{question}: name --runs DIR, or --published for the paper's numbers")
     if of_runs is None:
@@ -80,9 +81,9 @@ def ask(
     marks = dict(zip(source.runs["run_id"], source.runs["fingerprint"], strict=True))
     kept, excluded = eligible(source.runs)
     if kept.empty and question != "comparison":
-        reasons = pd.Series([one["reason"] for one in excluded]).value_counts()
+        reasons = pd.Series([row["reason"] for row in excluded]).value_counts()
         raise UserError(f"{number(int(reasons.iloc[0]), 'run')} left out: {reasons.index[0]}")
-    return of_runs(source, marks, **more)
+    return of_runs(source, marks, **options)
 
 
 def _target(text: str) -> tuple[float, float]:
@@ -110,15 +111,19 @@ def _comparison(source: Tables, inputs: Inputs) -> Answer:
 
 
 def _published_comparison() -> Answer:
-    found = compare(published.runs())
-    said = "One run each: gains of the published grids make no claim of their own."
+    comparison = compare(published.runs())
+    caution = "One run each: gains of the published grids make no claim of their own."
     return Answer(
         "comparison",
-        {"Verdicts": found.verdicts},
-        (said,),
+        {"Verdicts": comparison.verdicts},
+        (caution,),
         published.fingerprints("headline_runs", "final_loss_grid"),
-        found.excluded,
-        text=lambda width: [*verdict_lines(found.verdicts, width), "", *wrapped([said], width)],
+        comparison.excluded,
+        text=lambda width: [
+            *verdict_lines(comparison.verdicts, width),
+            "",
+            *wrapped([caution], width),
+        ],
     )
 
 
@@ -131,8 +136,8 @@ def _bag_size(source: Tables, inputs: Inputs) -> Answer:
 
 def _chinchilla(source: Tables, inputs: Inputs, **huber: float) -> Answer:
     kept, excluded = eligible(source.runs)
-    found = chinchilla_answer(points_of(kept), inputs, **huber)
-    return replace(found, excluded=pd.DataFrame(excluded))
+    answer = chinchilla_answer(points_of(kept), inputs, **huber)
+    return replace(answer, excluded=pd.DataFrame(excluded))
 
 
 QUESTIONS: dict[str, tuple[Callable[..., Answer] | None, Callable[..., Answer] | str]] = {

@@ -42,10 +42,10 @@ class Summary:
     def verdicts(self) -> pd.DataFrame:
         """The comparison's verdicts; `since` says from when on each planned gain keeps its sign."""
         key = ["family", "question"]
-        found = {one: since(rows) for one, rows in self.gains_over_training.groupby(key)}
-        rows = self.comparison.verdicts
-        said = [found.get(one, "") for one in zip(*(rows[name] for name in key), strict=True)]
-        return rows.assign(since=said)
+        leads = {name: since(rows) for name, rows in self.gains_over_training.groupby(key)}
+        verdicts = self.comparison.verdicts
+        names = verdicts[key].itertuples(index=False, name=None)
+        return verdicts.assign(since=[leads.get(name, "") for name in names])
 
     @functools.cached_property
     def matches(self) -> pd.DataFrame:

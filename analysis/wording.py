@@ -19,16 +19,16 @@ def group_label(runs: pd.DataFrame) -> str:
 
 def disambiguate(names: Sequence[str], *details: Sequence[str], by: str = ", ") -> list[str]:
     """Add to each name the details, in order, that distinguish it from equal ones."""
-    found = list(names)
+    distinct = list(names)
     for more in details:
         known: dict[str, set[str]] = {}
-        for name, detail in zip(found, more, strict=True):
+        for name, detail in zip(distinct, more, strict=True):
             known.setdefault(name, set()).add(detail)
-        found = [
+        distinct = [
             name if len(known[name]) == 1 else f"{name}{by}{detail}"
-            for name, detail in zip(found, more, strict=True)
+            for name, detail in zip(distinct, more, strict=True)
         ]
-    return found
+    return distinct
 
 
 def disambiguate_by_set_up(
@@ -60,11 +60,11 @@ def group_details(runs: pd.DataFrame) -> str:
         shape.append(f"{int(first['experts'])} experts")
     if known["vocabulary_size"]:
         shape.append(f"vocabulary {first['vocabulary_size']:,}")
-    said = f"{big(first['parameters'])} parameters" + f" ({', '.join(shape)})" * bool(shape)
-    said += f", {first['steps']:,} steps"
+    description = f"{big(first['parameters'])} parameters" + f" ({', '.join(shape)})" * bool(shape)
+    description += f", {first['steps']:,} steps"
     if known["sequences"] and known["sequence_length"]:
-        said += f" of {first['sequences']} × {first['sequence_length']} latent tokens"
-    return said
+        description += f" of {first['sequences']} × {first['sequence_length']} latent tokens"
+    return description
 
 
 def gain(row: Mapping[str, Any], digits: int | None = None) -> str:
@@ -88,8 +88,8 @@ def bounds(row: Mapping[str, Any]) -> str:
     ends = (row["low"], row["high"])
     if all(map(pd.isna, ends)):
         return ""
-    said = ("open" if pd.isna(end) else f"{end:.2f}".replace("-", "−") for end in ends)
-    return ", ".join(said)
+    shown = ("open" if pd.isna(end) else f"{end:.2f}".replace("-", "−") for end in ends)
+    return ", ".join(shown)
 
 
 def gain_sentence(row: Mapping[str, Any]) -> str:
@@ -111,15 +111,15 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
         words += [span(rows["seeds"], "seed"), METHODS[first["method"]]]
         several = int(rows["comparisons"].max())
         words += [f"intervals hold for all {several} together"] if several > 1 else []
-        commits = sorted({one[:7] for one in rows["registered"] if one and pd.notna(one)})
+        commits = sorted({item[:7] for item in rows["registered"] if item and pd.notna(item)})
         words += [f"registered in {', '.join(commits)}"] if commits else []
         cells = []
         for row in rows_of(rows):
             after = ""
             if pd.notna(row["afterwards"]):
-                of = {name: row[f"afterwards_{name}"] for name in ("gain", "low", "high")}
+                estimate = {name: row[f"afterwards_{name}"] for name in ("gain", "low", "high")}
                 changed = row["afterwards"] if row["afterwards"] != row["verdict"] else ""
-                after = f"{gain(of)} {changed}".strip() if gain(of) != gain(row) else ""
+                after = f"{gain(estimate)} {changed}".strip() if gain(estimate) != gain(row) else ""
             cells.append(
                 {
                     "question": row["question"],
@@ -133,7 +133,7 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
             )
         filled = [title for title in cells[0] if any(cell[title] for cell in cells)]
         title = "All settings; no question was registered" if unplanned else str(heading)
-        yield title, words, [{one: cell[one] for one in filled} for cell in cells]
+        yield title, words, [{item: cell[item] for item in filled} for cell in cells]
 
 
 def verdict_lines(verdicts: pd.DataFrame, width: int = ENDLESS) -> list[str]:
@@ -156,8 +156,8 @@ def verdict_lines(verdicts: pd.DataFrame, width: int = ENDLESS) -> list[str]:
     return [heading, *lines] if lines else []
 
 
-def _titled(title: str, said: str) -> str:
-    return f"{title}: {said}" if said and title not in ("question", "gain", "verdict") else said
+def _titled(title: str, cell: str) -> str:
+    return f"{title}: {cell}" if cell and title not in ("question", "gain", "verdict") else cell
 
 
 METHODS = {
@@ -172,10 +172,10 @@ def _predicted(row: Mapping[str, Any]) -> str:
     if row.get("predicted") is None:
         return ""
     low, high = row["predicted"]
-    said = f"{signed(low)} to {signed(high)}"
+    interval = f"{signed(low)} to {signed(high)}"
     if pd.isna(row["gain"]):
-        return said
-    return f"{said}, {'right' if low <= row['gain'] <= high else 'wrong'}"
+        return interval
+    return f"{interval}, {'right' if low <= row['gain'] <= high else 'wrong'}"
 
 
 def _cost(row: Mapping[str, Any]) -> str:
@@ -187,8 +187,8 @@ def _cost(row: Mapping[str, Any]) -> str:
 
 def _diverged(row: Mapping[str, Any]) -> str:
     lost = {"the arm": row["diverged"], "what it is held against": row["diverged_against"]}
-    said = [f"{number(count, 'seed')} of {name} diverged" for name, count in lost.items() if count]
-    return f" ({'; '.join(said)})" if said else ""
+    parts = [f"{number(count, 'seed')} of {name} diverged" for name, count in lost.items() if count]
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def _unpaired(row: Mapping[str, Any]) -> str:

@@ -90,12 +90,12 @@ class Added:
 def find_archives(root: Path) -> list[Path]:
     """All archives at or below `root`, sorted."""
     wanted = {f"{name}.parquet" for name in _FILES}
-    found = []
+    archives = []
     for path, folders, files in os.walk(root):
         if _READY in folders or wanted <= set(files):
-            found.append(Path(path))
+            archives.append(Path(path))
         folders[:] = [name for name in folders if name not in (_STAGED, _READY)]
-    return sorted(found)
+    return sorted(archives)
 
 
 def read_archive(folder: Path) -> Tables:
@@ -122,14 +122,14 @@ def _at_their_own_rates(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         if row["config"] is None:
             groups.setdefault((row["group"], row["eval_set"]), []).append(row)
-    for own in groups.values():
+    for members in groups.values():
         rates: dict[str, set[float | None]] = {}
-        for row in own:
+        for row in members:
             rates.setdefault(row["arm"], set()).add(row["learning_rate"])
         different = set().union(*rates.values())
-        named = any(row["named_arm"] for row in own) and len(different) > 1
-        if (named or None in different) and all(len(found) == 1 for found in rates.values()):
-            for row in own:
+        named = any(row["named_arm"] for row in members) and len(different) > 1
+        if (named or None in different) and all(len(of_arm) == 1 for of_arm in rates.values()):
+            for row in members:
                 row["learning_rate"] = 0.0
     return rows
 
@@ -137,14 +137,14 @@ def _at_their_own_rates(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _with_today(row: dict[str, Any]) -> dict[str, Any]:
     """Compute today's columns from what the run is. Raises `UserError` that names the column."""
     if row["config"] is not None:
-        found = {}
+        recorded = {}
         for column, schema in (("config", _CONFIG), ("data", _DATA)):
             try:
-                found[column] = schema.validate_json(row[column] or "null")
+                recorded[column] = schema.validate_json(row[column] or "null")
             except ValidationError as error:
                 raise UserError(f"column {column}: {first_problem(error)}") from None
-        from_dict(of_record(found["config"]), "column config")
-        return {**row, **of_config(**found)}
+        from_dict(of_record(recorded["config"]), "column config")
+        return {**row, **of_config(**recorded)}
     return {**row, **columns_of(SuperpositionSetting.of_row(row))}
 
 
@@ -247,22 +247,22 @@ def _read(file: IO[bytes], path: Path, name: str) -> pa.Table:
     try:
         parquet = pq.ParquetFile(file)
         names = parquet.schema_arrow.names
-        for one, column in columns.items():
-            there = names.count(one)
-            if there > 1 or not (there or column.optional or one in _FOLLOWS):
+        for header, column in columns.items():
+            there = names.count(header)
+            if there > 1 or not (there or column.optional or header in _FOLLOWS):
                 wrong = "is there twice" if there else "is missing"
-                raise UserError(f"{path}: column {one!r} {wrong}; restore the file")
+                raise UserError(f"{path}: column {header!r} {wrong}; restore the file")
         version = (parquet.schema_arrow.metadata or {}).get(_VERSION, b"").decode()
         if version != str(SCHEMA_VERSION):
             raise UserError(
                 f"{path}: schema version {version or 'not stated'}, but this version of tst_study "
                 f"knows {SCHEMA_VERSION}; use the version that wrote it"
             )
-        table = parquet.read([one for one in names if one in columns])
+        table = parquet.read([header for header in names if header in columns])
         table.validate(full=True)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({first_line(error)}); restore it") from None
-    return _checked({one: table[one] for one in table.column_names}, name, path)
+    return _checked({header: table[header] for header in table.column_names}, name, path)
 
 
 def _checked(cells: dict[str, Any], name: str, path: Path | str) -> pa.Table:
@@ -271,19 +271,19 @@ def _checked(cells: dict[str, Any], name: str, path: Path | str) -> pa.Table:
     Raises `UserError` that names file, row, column and value of the first cell that is not allowed.
     """
     rows = len(next(iter(cells.values()), ()))
-    made = {}
+    arrays = {}
     for column in _FILES[name]:
         if (values := cells.get(column.name)) is None:
-            made[column.name] = pa.nulls(rows, _TYPES[column.kind])
+            arrays[column.name] = pa.nulls(rows, _TYPES[column.kind])
             continue
-        made[column.name] = _fitting(values, column)
-        if made[column.name] is None:
+        arrays[column.name] = _fitting(values, column)
+        if arrays[column.name] is None:
             row = next(i for i in range(rows) if _fitting(values[i : i + 1], column) is None)
             cell = values[row] if isinstance(values, list) else values[row].as_py()
-            said = f"{short(cell)} is not {_WANTED[column.kind]}"
-            said = "is empty; fill it in" if cell is None else said
-            raise UserError(f"{path}, row {row + 1}, column {column.name}: {said}")
-    table = pa.table(made, schema=_schema(name))
+            problem = f"{short(cell)} is not {_WANTED[column.kind]}"
+            problem = "is empty; fill it in" if cell is None else problem
+            raise UserError(f"{path}, row {row + 1}, column {column.name}: {problem}")
+    table = pa.table(arrays, schema=_schema(name))
     if name == "runs":
         _check_runs(table, path)
     return table
@@ -294,12 +294,13 @@ def _fitting(values: Any, column: Column) -> Any:
     kind, number = _TYPES[column.kind], column.kind == "number"
     try:
         if isinstance(values, list):
-            cells = [float(one) if number and one is not None else one for one in values]
+            cells = [float(cell) if number and cell is not None else cell for cell in values]
             values = pa.array(cells, from_pandas=True)
-        of = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-        is_text = pa.types.is_string(of) or pa.types.is_large_string(of)
-        alike = is_text == (kind == pa.string()) and pa.types.is_boolean(of) == (kind == pa.bool_())
-        if not (alike or pa.types.is_null(of)):
+        stored = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+        is_text = pa.types.is_string(stored) or pa.types.is_large_string(stored)
+        is_truth = pa.types.is_boolean(stored)
+        alike = (is_text, is_truth) == (kind == pa.string(), kind == pa.bool_())
+        if not (alike or pa.types.is_null(stored)):
             return None
         # Counts beyond 2^53 lose digits as floating-point numbers, which is harmless.
         array = values.cast(kind, safe=not number)

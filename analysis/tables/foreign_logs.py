@@ -248,9 +248,9 @@ def _leveldb_records(data: bytes, start: int) -> Iterator[bytes]:
     behind a checksum, its length, and whether it is a record's whole, first, middle or last."""
     place, record = 0, b""
     while place + 7 <= len(data):
-        left = 32768 - (place + start) % 32768
-        if left < 7:
-            place += left
+        rest = 32768 - (place + start) % 32768
+        if rest < 7:
+            place += rest
             continue
         _, length, kind = struct.unpack("<IHB", data[place : place + 7])
         record += data[place + 7 : place + 7 + length]
@@ -270,8 +270,8 @@ def _trackio(log: Log) -> Iterator[Log]:
         columns = {row[1] for row in store.execute("PRAGMA table_info(metrics)")}
         mark = "run_id" if "run_id" in columns else "run_name"
         runs: dict[Any, Log] = {}
-        said = f"SELECT {mark}, run_name, step, timestamp, metrics FROM metrics ORDER BY id"
-        for number, (key, name, step, time, metrics) in enumerate(store.execute(said), 1):
+        query = f"SELECT {mark}, run_name, step, timestamp, metrics FROM metrics ORDER BY id"
+        for number, (key, name, step, time, metrics) in enumerate(store.execute(query), 1):
             run = runs.setdefault(key, Log(str(name), log.place, above=log.above))
             run.times.append(datetime.fromisoformat(time).timestamp())
             _add(run, {"step": step, **from_json(metrics)}, number)
@@ -422,11 +422,11 @@ def _printed(log: Log) -> Iterator[Log]:
         for pattern, more in _LINES:
             if (match := pattern.search(line)) is None:
                 continue
-            said = {key: text for key, text in match.groupdict().items() if text is not None}
-            log.facts |= {key: int(said.pop(key)) for key in _FACTS if key in said}
-            if "milliseconds" in said:
-                said["training_seconds"] = str(int(said.pop("milliseconds")) / 1000)
-            _add(log, {**said, "step": int(said["step"]) + more}, number)
+            groups = {key: text for key, text in match.groupdict().items() if text is not None}
+            log.facts |= {key: int(groups.pop(key)) for key in _FACTS if key in groups}
+            if "milliseconds" in groups:
+                groups["training_seconds"] = str(int(groups.pop("milliseconds")) / 1000)
+            _add(log, {**groups, "step": int(groups["step"]) + more}, number)
     yield log
 
 
@@ -445,31 +445,31 @@ def _table(log: Log) -> Iterator[Log]:
     panels = {}  # as W&B exports them: `run - key`
     if run is None and any(" - " in name for name in names):
         panels = {name: name.rpartition(" - ")[::2] for name in names if " - " in name}
-    found: dict[str, Log] = {}
+    logs: dict[str, Log] = {}
     changing: set[tuple[str, str]] = set()
     for place, (where, row) in enumerate(sheet.rows()):
         for name in (step, run):
             if name is not None and name not in row:
                 raise UserError(f"{where}, {name}: is empty; fill it in or remove the row")
-        own = str(row.pop(run)) if run is not None else log.run
+        owner = str(row.pop(run)) if run is not None else log.run
         parts: dict[str, dict[str, Any]] = {}
         if panels:
-            for name, (of, what) in panels.items():
+            for name, (run_name, metric) in panels.items():
                 if name in row and not name.endswith(("__MIN", "__MAX")):
-                    parts.setdefault(of, {step: row[step]})[what] = row[name]
+                    parts.setdefault(run_name, {step: row[step]})[metric] = row[name]
         elif key is not None and "value" in row:
-            parts[own] = {step: row[step], str(row.pop(key, "")): row.pop("value")}
+            parts[owner] = {step: row[step], str(row.pop(key, "")): row.pop("value")}
         else:
-            parts[own] = row
-        for own, cells in parts.items():
-            one = found.setdefault(own, Log(own, log.place, above=log.above))
-            _add(one, cells, sheet.lines[place], where)
+            parts[owner] = row
+        for owner, cells in parts.items():
+            run_log = logs.setdefault(owner, Log(owner, log.place, above=log.above))
+            _add(run_log, cells, sheet.lines[place], where)
             for name, cell in row.items():
-                if one.facts.setdefault(name, cell) != cell:
-                    changing.add((own, name))
-    for own, one in found.items():
-        one.facts = {name: cell for name, cell in one.facts.items() if (own, name) not in changing}
-        yield one
+                if run_log.facts.setdefault(name, cell) != cell:
+                    changing.add((owner, name))
+    for owner, name in changing:
+        del logs[owner].facts[name]
+    yield from logs.values()
 
 
 def _finished(sheet: Sheet, log: Log, run: str | None) -> Iterator[Log]:
@@ -489,18 +489,15 @@ def _finished(sheet: Sheet, log: Log, run: str | None) -> Iterator[Log]:
         for name in (loss, run):
             if name is not None and name not in row:
                 raise UserError(f"{where}, {name}: is empty; fill it in or remove the row")
-        own = (
-            str(row.pop(run))
-            if run is not None
-            else f"{log.run}-{place + 1:0{len(str(len(sheet.lines)))}d}"
-        )
-        if own in seen:
-            raise UserError(f"{where}: run {short(own)} is also in {seen[own]}; rename one of them")
-        seen[own] = where
+        number = f"{place + 1:0{len(str(len(sheet.lines)))}d}"
+        owner = f"{log.run}-{number}" if run is None else str(row.pop(run))
+        if owner in seen:
+            raise UserError(f"{where}: run {short(owner)} is also in {seen[owner]}; rename one")
+        seen[owner] = where
         end = {"nats_per_token": row[loss]} if loss is not None else {}
         row |= {fact: row[name] for fact, name in usual.items() if name in row}
         points = [Point(0, key, value, sheet.lines[place]) for key, value in (row | end).items()]
-        yield Log(own, log.place, points, row, above=log.above, final=True, row=where)
+        yield Log(owner, log.place, points, row, above=log.above, final=True, row=where)
 
 
 def _start(path: Path) -> str:

@@ -62,8 +62,8 @@ FEW = 3
 
 
 def _whole(value: Any) -> Any:
-    found = whole(value)
-    return value if found is None else found
+    number = whole(value)
+    return value if number is None else number
 
 
 Whole = Annotated[int, BeforeValidator(_whole), Field(lt=2**63)]
@@ -204,20 +204,20 @@ def import_logs(
         one_of(name, [*KEYS, *FINAL], "--column")
     if arm_from is not None:
         one_of(arm_from, ["folder"], "--arm-from")
-    own = read_facts(facts) if facts else {}
+    sheet = read_facts(facts) if facts else {}
     logs = read_logs(sources, columns)
     runs = runs_of_logs(logs, columns, 1 - steps_from)
     keys = sorted({point.key for log in logs for point in log.points})
     for name, key in columns.items():
         one_of(key, keys, f"--column {name}")
-    if unknown := sorted(own.keys() - {run.name for run in runs}):
+    if unknown := sorted(sheet.keys() - {run.name for run in runs}):
         raise UserError(f"{facts}: no log of run {unknown[0]!r}; correct it or remove the row")
     known = [
         {
             **({"annealed": True} if run.final else {}),
             **({"arm": run.above} if arm_from else {}),
             **run.facts,
-            **own.get(run.name, {}),
+            **sheet.get(run.name, {}),
             **given,
         }
         for run in runs
@@ -335,11 +335,11 @@ def read_facts(path: Path) -> dict[str, dict[str, str]]:
         raise UserError(f"{path}: column 'run' is missing; write a table with --template")
     for name in sheet.columns:
         one_of(name, ["run", *Facts.model_fields], f"{path}: column")
-    found: dict[str, dict[str, str]] = {}
+    facts: dict[str, dict[str, str]] = {}
     for where, row in sheet.rows():
         if (name := row.pop("run", None)) is None:
             raise UserError(f"{where}, run: is empty; say whose row it is")
-        if name in found:
+        if name in facts:
             raise UserError(f"{where}: run {short(name)} is there twice; remove a row")
         try:
             Facts.model_validate(row)
@@ -348,30 +348,30 @@ def read_facts(path: Path) -> dict[str, dict[str, str]]:
                 if wrong["type"] != "missing":  # which may come from elsewhere
                     key, value = ".".join(map(str, wrong["loc"])), short(wrong["input"])
                     raise UserError(f"{where}, {key}: {value}: {wrong['msg']}") from None
-        found[name] = row
-    return found
+        facts[name] = row
+    return facts
 
 
 def pairs(given: Iterable[str] | None, option: str) -> dict[str, str]:
     """Split KEY=VALUE texts. Raises `UserError` for any other text, and for a key given twice."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for key, equals, value in (text.partition("=") for text in given or ()):
         if not (key and equals and value):
             raise UserError(f"{option} {key}{equals}{value}: give KEY=VALUE")
-        if key in found:
+        if key in values:
             raise UserError(f"{option} {key}: is given twice; keep one")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def _units(given: Iterable[str]) -> dict[str, str]:
     """Return the unit of each loss."""
-    found = dict.fromkeys(LOSSES, "nats")
+    units = dict.fromkeys(LOSSES, "nats")
     for text in given:
         column, named, unit = text.rpartition("=")
         one_of(unit, get_args(Unit), "--unit")
-        found |= {one_of(column, LOSSES, "--unit"): unit} if named else dict.fromkeys(LOSSES, unit)
-    return found
+        units |= {one_of(column, LOSSES, "--unit"): unit} if named else dict.fromkeys(LOSSES, unit)
+    return units
 
 
 def runs_of_logs(logs: Sequence[Log], columns: Mapping[str, str], later: int = 0) -> list[Run]:
@@ -409,11 +409,11 @@ def _read_numbers(log: Log, columns: Mapping[str, str]) -> None:
             log.points[place] = Point(step, key, number, line)
 
 
-def _contradict(one: Log, other: Log) -> bool:
+def _contradict(first: Log, other: Log) -> bool:
     """Return whether two tables have different values for one step, which no restart explains."""
-    if other.named or not {ending(one.place), ending(other.place)} <= {*TABLES}:
+    if other.named or not {ending(first.place), ending(other.place)} <= {*TABLES}:
         return False
-    known = {(point.step, point.key): point.value for point in one.points}
+    known = {(point.step, point.key): point.value for point in first.points}
     return any(known.get((step, key), value) != value for step, key, value, _ in other.points)
 
 

@@ -69,8 +69,8 @@ def unpacked(path: Path) -> Iterator[IO[bytes]]:
         with PACKED.get(path.suffix, Path.open)(path, "rb") as file:
             yield file
     except (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
-        said = getattr(error, "strerror", None) or first_line(error)
-        raise UserError(f"{path}: cannot be read ({said})") from None
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(f"{path}: cannot be read ({reason})") from None
 
 
 def lines(path: Path, errors: str = "replace") -> Iterator[str]:

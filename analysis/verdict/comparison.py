@@ -136,7 +136,7 @@ def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict
         ("data_seed", f"that reads its text in the order of data_seed {run['data_seed']}"),
     )
     for column, words in narrowing:
-        same = [one for one in baselines if _equal(one[column], run[column])]
+        same = [baseline for baseline in baselines if _equal(baseline[column], run[column])]
         if not same:
             near = _nearest(run, baselines) if column == "group" else ""
             return f"no finished baseline {words}{near}"
@@ -160,8 +160,8 @@ def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
     shown = ("corpus", "parameters", "steps", "sequences", "sequence_length", "schedule")
     known = [name for name in shown if name in run]
     differences = [
-        [f"{name} {one[name]}, not {run[name]}" for name in known if one[name] != run[name]]
-        for one in baselines
+        [f"{name} {other[name]}, not {run[name]}" for name in known if other[name] != run[name]]
+        for other in baselines
     ]
     nearest = min(filter(None, differences), key=len, default=[])
     return f" (the nearest has {'; '.join(nearest)})" if nearest else ""
@@ -170,7 +170,7 @@ def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
 def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any]:
     """Return a row of `pairs`; the losses of several baselines are averaged."""
     run = {**run, "setting": SuperpositionSetting.of_row(run).label}
-    loss = sum(one["nats_per_token"] for one in baselines) / len(baselines)
+    loss = sum(baseline["nats_per_token"] for baseline in baselines) / len(baselines)
     return {
         **{column: run[column] for column in (*_SHARED, "seed", "data_seed")},
         "baseline": loss,
@@ -178,7 +178,7 @@ def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any
         "gain": loss - run["nats_per_token"],
         "baseline_folder": baselines[0]["folder"],
         "superposed_folder": run["folder"],
-        "run_ids": (*(one["run_id"] for one in baselines), run["run_id"]),
+        "run_ids": (*(baseline["run_id"] for baseline in baselines), run["run_id"]),
         "block": block(run),
     }
 
@@ -190,7 +190,7 @@ def _settings(
     settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for pair in pairs:
         settings.setdefault(tuple(pair[column] for column in (*SAME, *SETTING)), []).append(pair)
-    found = []
+    compared = []
     baselines = kept[kept["method"] == "baseline"]
     for members in settings.values():
         members.sort(key=lambda pair: -1 if pd.isna(pair["seed"]) else pair["seed"])
@@ -218,14 +218,14 @@ def _settings(
             flops=1.0,
             study=next((one for one in studies if first["superposed_folder"].startswith(one)), ""),
         )
-        found.append((row, cell))
-    found.sort(
+        compared.append((row, cell))
+    compared.sort(
         key=lambda one: (
             *(one[0][name] for name in SAME),
             *SuperpositionSetting.of_row(one[0]).order,
         )
     )
-    rows, cells = [row for row, _ in found], [cell for _, cell in found]
+    rows, cells = [row for row, _ in compared], [cell for _, cell in compared]
     names = disambiguate(
         [cell.name for cell in cells],
         [f"learning rate {row['learning_rate']:g}" for row in rows],
@@ -253,17 +253,19 @@ def _decided(
     for place, one in zip(open_, rows_of(also), strict=True):
         chosen[place] = one
     given = (*(one.name for one in fields(Estimate)), "heading")
-    made = [
+    settings = [
         {**row, **{name: one[name] for name in given}}
         for row, one in zip(rows, chosen, strict=True)
         if one is not None
     ]
     verdicts = pd.concat([part for part in (planned, also) if len(part)] or [planned])
-    return pd.DataFrame(made, columns=list(TABLE_COLUMNS)), verdicts.reset_index(drop=True)
+    return pd.DataFrame(settings, columns=list(TABLE_COLUMNS)), verdicts.reset_index(drop=True)
 
 
 def asked_of(planned: pd.DataFrame, run_ids: Iterable[str]) -> list[dict[str, Any]]:
     """Return the verdicts that rest on these runs alone, those with most authority first."""
     own = set(run_ids)
-    found = [one for one in rows_of(planned) if one["run_ids"] and own.issuperset(one["run_ids"])]
-    return sorted(found, key=lambda one: (one["primary"], one["seeds"]), reverse=True)
+    verdicts = [
+        row for row in rows_of(planned) if row["run_ids"] and own.issuperset(row["run_ids"])
+    ]
+    return sorted(verdicts, key=lambda row: (row["primary"], row["seeds"]), reverse=True)

@@ -98,15 +98,15 @@ def moderated(family: Sequence[Difference]) -> list[Difference]:
     if count < 3:
         return list(family)
     typical, strength = _prior([one.variance for one in own], [one.freedom for one in own])
-    found = []
+    results = []
     for one in family:
         if one.claims:
             most = FAMILY_SHARE * one.freedom * (count - 2) / count
             prior = min(strength, most)
             variance = (prior * typical + one.freedom * one.variance) / (prior + one.freedom)
             one = replace(one, variance=variance, freedom=prior + one.freedom)
-        found.append(one)
-    return found
+        results.append(one)
+    return results
 
 
 def _prior(variances: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:

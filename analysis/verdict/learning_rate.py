@@ -65,7 +65,7 @@ def swept(runs: pd.DataFrame, eligible: pd.DataFrame) -> list[pd.DataFrame]:
 
 def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
     """Every group of baselines that was run at two or more learning rates."""
-    made = []
+    found_sweeps = []
     for members in map(_baselines, swept(runs, comparison.eligible)):
         rates, first = _rates(members), members.iloc[0]
         best, *others = rates.sort_values("loss").to_dict("records")
@@ -74,7 +74,7 @@ def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
         margin = others[0]["loss"] - best["loss"]
         tried = rates["learning_rate"]
         same = (runs["family"] == first["family"]) & (runs["method"] == "superposition")
-        made.append(
+        found_sweeps.append(
             Sweep(
                 steps=int(first["steps"]),
                 rates=rates,
@@ -84,7 +84,7 @@ def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
                 superposed_rates=tuple(sorted(map(float, runs[same]["learning_rate"].unique()))),
             )
         )
-    return made
+    return found_sweeps
 
 
 def _baselines(runs: pd.DataFrame) -> pd.DataFrame:

@@ -159,16 +159,16 @@ def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataF
             raise UserError(f"seed {seed} has two losses at {along} {length:g}; keep one")
     wide = [table.pivot(index=along, columns="seed", values="loss") for table in tables]
     seeds = _common(wide)
-    said = ""
+    note = ""
     if len(seeds) < 2:
         repeated = [table[table.notna().sum(axis=1) > 1] for table in wide]
         enough = all(len(r) >= min(2, len(w)) for r, w in zip(repeated, wide, strict=True))
         if enough and len(_common(repeated)) > 1:
-            said = "lengths with one seed are left out"
+            note = "lengths with one seed are left out"
             wide, seeds = repeated, _common(repeated)
     if not len(seeds):
         raise UserError("no seed was run at every length of both arms; run the missing ones")
-    return [table[seeds].sort_index() for table in wide], said
+    return [table[seeds].sort_index() for table in wide], note
 
 
 def _common(tables: list[pd.DataFrame]) -> list[Any]:

@@ -110,20 +110,20 @@ def matched_answer(
     if runs is None:
         runs = published.runs().query("source in ['Table 1', 'Table 2']")
     compared = compare(runs)
-    found = matched(compared)
-    if found.empty:
+    matches = matched(compared)
+    if matches.empty:
         out = compared.excluded
         why = f" ({out['reason'].iloc[0]})" if len(out) else ""
         raise UserError(f"no finished superposed run among these: there is nothing to match{why}")
-    partners = found["seeds"].notna().groupby(found["kind"])
-    said = tuple(
+    partners = matches["seeds"].notna().groupby(matches["kind"])
+    counts = tuple(
         f"{kind}: {partners.sum()[kind]} of {partners.size()[kind]} settings have a partner."
         for kind in (EQUAL_FLOPS, EQUAL_DATA)
     )
     title = "Matches (gains in nats; ratios are baseline over superposed)"
-    shown = found.drop(columns=["family", "eval_set", "group"])
+    shown = matches.drop(columns=["family", "eval_set", "group"])
     marks = inputs or published.fingerprints("headline_runs")
-    return Answer("matched", {title: shown}, said, marks, compared.excluded)
+    return Answer("matched", {title: shown}, counts, marks, compared.excluded)
 
 
 def _equal(
@@ -164,21 +164,21 @@ def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, allowed: int) ->
         bounds = members.merge(baselines, on="seed", suffixes=("", "_baseline"))
         notes = dict.fromkeys(_bound(pair) for pair in rows_of(bounds))
         return {**row, "note": "; ".join(notes) or "no baseline with its seeds"}
-    found = speed_up(baselines, members, allowed)
-    ratio, alone = found["speed_up"], found["seeds"] < 2
+    match = speed_up(baselines, members, allowed)
+    ratio, alone = match["speed_up"], match["seeds"] < 2
     if ratio is None:
-        return {**row, "note": found["note"]}
+        return {**row, "note": match["note"]}
     known = baselines.groupby("steps")["hours"].mean()
-    spent = float(np.interp(found["baseline_steps"], known.index.astype(float), known))
+    spent = float(np.interp(match["baseline_steps"], known.index.astype(float), known))
     return {
-        **{name: found[name] for name in ("seeds", "low", "high")},
-        "baseline_steps": round(found["baseline_steps"]),
+        **{name: match[name] for name in ("seeds", "low", "high")},
+        "baseline_steps": round(match["baseline_steps"]),
         "steps_ratio": ratio,
         # A step costs the same FLOPs in both phases and both arms.
         "flops_ratio": ratio,
         "hours_ratio": spent / float(members["hours"].mean()),
         "verdict": "one seed: no claim" if alone else "",
-        "note": "" if alone else found["note"],
+        "note": "" if alone else match["note"],
     }
 
 

@@ -25,13 +25,13 @@ def asked_contrasts(
 
     Raises `UserError` for an arm that holds two runs of one seed.
     """
-    found = []
+    contrasts = []
     kept, lost = _labelled(kept), _labelled(lost)
     for question in questions:
         arm, against = question.arm, question.against
         (runs, against_runs), diverged = question.runs(kept), question.runs(lost)
         costs = runs[COSTS].mean() / against_runs[COSTS].mean()
-        found.append(
+        contrasts.append(
             Contrast(
                 name=question.name,
                 losses=_losses(runs, arm.name),
@@ -44,7 +44,7 @@ def asked_contrasts(
                 asked=question,
             )
         )
-    return found
+    return contrasts
 
 
 def arms(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
@@ -91,7 +91,7 @@ def gains_over_training(
     rows = rows.merge(kept[["folder", "eval_set", "steps"]])
     rows["share"] = (rows["step"] / rows["steps"]).round(6)
     losses = rows.pivot_table("nats_per_token", "share", "folder", aggfunc="last")
-    found = []
+    table = []
     for question in questions:
         arm, against = (
             losses[list(runs["folder"])].set_axis(runs["block"], axis="columns")
@@ -100,9 +100,9 @@ def gains_over_training(
         both = arm.columns.intersection(against.columns)
         names = (question.family, question.name, question.arm.name, question.against.name)
         for share, gains in (against[both] - arm[both]).dropna().iterrows() if len(both) else ():
-            one = paired(list(gains))
-            found.append((*names, share, one.gain, one.low, one.high))
-    return pd.DataFrame(found, columns=list(WAY_COLUMNS))
+            estimate = paired(list(gains))
+            table.append((*names, share, estimate.gain, estimate.low, estimate.high))
+    return pd.DataFrame(table, columns=list(WAY_COLUMNS))
 
 
 WAY_COLUMNS = ("family", "question", "arm", "against", "share", "gain", "low", "high")
@@ -112,20 +112,20 @@ def since(gains: pd.DataFrame) -> str:
     """From which share of the steps on a question's gain has the sign that it has at the end, of
     its rows of `gains_over_training`: `ahead since 75%`."""
     last = gains["gain"].iloc[-1]
-    said = "ahead" if last > 0 else "behind"
-    other = gains["share"][gains["gain"] * last <= 0].max()
-    if pd.isna(other):
-        return f"{said} throughout"
-    first = gains["share"][gains["share"] > other]
-    return f"{said} since {first.iloc[0]:.0%}" if len(first) > 1 else f"{said} at the end"
+    lead = "ahead" if last > 0 else "behind"
+    last_other = gains["share"][gains["gain"] * last <= 0].max()
+    if pd.isna(last_other):
+        return f"{lead} throughout"
+    first = gains["share"][gains["share"] > last_other]
+    return f"{lead} since {first.iloc[0]:.0%}" if len(first) > 1 else f"{lead} at the end"
 
 
 def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
     """Add each run's `block`, and its `setting` as arms name it."""
     rows = list(rows_of(runs))
     labels = [SuperpositionSetting.of_row(row).label for row in rows]
-    more = {"setting": labels, "block": list(map(block, rows))}
-    return runs.astype({"folder": str}).assign(**more)
+    columns = {"setting": labels, "block": list(map(block, rows))}
+    return runs.astype({"folder": str}).assign(**columns)
 
 
 def _losses(runs: pd.DataFrame, name: str) -> pd.Series:
@@ -133,10 +133,10 @@ def _losses(runs: pd.DataFrame, name: str) -> pd.Series:
 
     Raises `UserError` where a block has two.
     """
-    found = runs.set_index("block")["nats_per_token"].astype(float)
-    twice = found.index[found.index.duplicated()]
+    losses = runs.set_index("block")["nats_per_token"].astype(float)
+    twice = losses.index[losses.index.duplicated()]
     if len(twice):
         raise UserError(
             f"arm {name!r}: two runs of seed {twice[0]}; say in its `where` which of them is meant"
         )
-    return found
+    return losses

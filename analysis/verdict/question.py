@@ -124,16 +124,18 @@ def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
     Each question is about the runs beside it. With several folders, each family bears the name of
     its folder."""
     files = (path for root in roots for path in (root / FILE, *sorted(root.glob(f"*/{FILE}"))))
-    found = {path.parent: read_questions(path.parent) for path in files if path.is_file()}
+    by_folder = {path.parent: read_questions(path.parent) for path in files if path.is_file()}
     return tuple(
-        one.model_copy(
+        question.model_copy(
             update={
                 "within": "" if folder == Path() else f"{folder}/",
-                "family": f"{folder.name}: {one.family}" if len(found) > 1 else one.family,
+                "family": f"{folder.name}: {question.family}"
+                if len(by_folder) > 1
+                else question.family,
             }
         )
-        for folder, questions in found.items()
-        for one in questions
+        for folder, questions in by_folder.items()
+        for question in questions
     )
 
 
