@@ -182,13 +182,10 @@ def test_a_question_keeps_the_commit_that_first_held_it_word_for_word(tmp_path: 
     assert read_questions(tmp_path) == (GAIN,)
 
 
-def test_a_study_without_questions_writes_none(tmp_path: Path) -> None:
+def test_no_questions_write_no_file_and_damaged_ones_are_named(tmp_path: Path) -> None:
     register(tmp_path / "runs", [], FIRST)
     assert not (tmp_path / "runs").exists()
     assert read_questions(tmp_path) == ()
-
-
-def test_damaged_questions_are_named(tmp_path: Path) -> None:
     (tmp_path / "questions.json").write_text('{"schema_version": 2, "questions": []}')
     with pytest.raises(UserError, match=r"questions\.json: schema_version"):
         read_questions(tmp_path)
