@@ -41,7 +41,10 @@ RunsFolder = Annotated[
     Path | None,
     typer.Option("--runs", file_okay=False, help="Its runs' folder; runs/STUDY-SCALE by default."),
 ]
-LauncherName = Annotated[str, typer.Option(help="Where the runs are trained: local or slurm.")]
+LauncherName = Annotated[
+    str | None,
+    typer.Option(help="local or slurm; by default slurm if --profile names one, else local."),
+]
 ProfileFile = Annotated[
     Path | None,
     typer.Option("--profile", help="How Slurm is asked; slurm.toml by default (docs/slurm.md)."),
@@ -74,7 +77,7 @@ def plan(
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
     no_share: NoShare = False,
-    launcher: LauncherName = "slurm",
+    launcher: LauncherName = None,
     processes: Processes = 1,
     profile: ProfileFile = None,
     device: Annotated[
@@ -156,7 +159,7 @@ def plan(
 def submit(
     study: StudyName,
     scale: ScaleName = "quick",
-    launcher: LauncherName = "local",
+    launcher: LauncherName = None,
     parallel: Parallel = None,
     processes: Processes = 1,
     device: Device = None,
@@ -190,7 +193,7 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, ensure_ascii=False))
 
 
-def _submitted(study: Any, launcher: str, options: Any, *wanted: Any) -> int:
+def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> int:
     """The launcher's exit status; 1 also where a choice of the study can no longer be made."""
     from tst_study.analysis.verdict.question import register
     from tst_study.experiments.launcher import launcher_of
@@ -264,7 +267,7 @@ def retry(
     study: StudyOrFolder,
     pattern: Pattern = "",
     scale: ScaleName = "quick",
-    launcher: LauncherName = "local",
+    launcher: LauncherName = None,
     parallel: Parallel = None,
     processes: Processes = 1,
     device: Device = None,

@@ -1,5 +1,6 @@
 """The Slurm launcher: runs are jobs, which go on while nobody is logged in."""
 
+import shutil
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -40,8 +41,11 @@ class Slurm:
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
         """Queue the runs and return at once: 1 if some of them could not be queued."""
-        call("sbatch", "--version")  # before text is prepared, which may take hours
-        if self._options.profile is None and found() is None:
+        if not self._options.dry:
+            call("sbatch", "--version")  # before text is prepared, which may take hours
+        # A dry run on a machine without Slurm can do with the defaults.
+        can_ask = not self._options.dry or shutil.which("sinfo") is not None
+        if can_ask and self._options.profile is None and found() is None:
             print(template())
             raise UserError(
                 f"{PLACES[0]}: missing; write the lines above into it, with what your site asks "
