@@ -108,9 +108,10 @@ def plan(
     """List the runs of a study, what they cost, what they can show and which are done."""
     from dataclasses import replace
 
+    from tst_study.cost.prices import Prices
     from tst_study.experiments.launcher import Options, launcher_of
     from tst_study.experiments.local.queue import fitting
-    from tst_study.experiments.plan.layouts import Allocation, Prices, memory_by_part
+    from tst_study.experiments.plan.layouts import Allocation, memory_by_part
     from tst_study.experiments.plan.planned_run import PlannedRun
     from tst_study.experiments.plan.planner import Planner
     from tst_study.experiments.plan_table import table

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from tst_study import file_lock
+from tst_study.cost.prices import Prices
 from tst_study.errors import UserError, one_of
-from tst_study.experiments.plan.layouts import Allocation, AllocationOf, Prices, check_layouts
+from tst_study.experiments.plan.layouts import Allocation, AllocationOf, check_layouts
 from tst_study.experiments.plan.planned_run import PlannedRun, is_over
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.study import Study

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, TypeVar
+from typing import Any
 
 from tst_study.config.identity import SEEDS, digest, identity_form
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, to_dict
-from tst_study.cost.compute import gpu_hours
+from tst_study.cost.prices import Prices, mfu_source, range_of, rounded
 from tst_study.dry_run import TIMED, seconds_per_step
 from tst_study.errors import UserError
-from tst_study.experiments.plan.layouts import Allocation, AllocationOf, Prices, problems
+from tst_study.experiments.plan.layouts import Allocation, AllocationOf, problems
 from tst_study.experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.state.status import StatusRow, row
@@ -24,7 +24,6 @@ from tst_study.text import big, duration
 
 NUMBERS = ("steps", "FLOPs", "tokens", "GPU-hours", "wall time", "launches")
 OURS = Prices()
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,9 @@ class PlanTable:
                     f"{first}{one['steps']:,}",
                     f"{one['flops']:.3g}",
                     big(one["raw_tokens"]),
-                    _range(one["gpu_hours"], _number),
-                    _range(one["wall_seconds"], duration),
-                    _range(one["launches"], "{:,}".format),
+                    range_of(one["gpu_hours"], rounded),
+                    range_of(one["wall_seconds"], duration),
+                    range_of(one["launches"], "{:,}".format),
                     one["state"],
                 ]
             )
@@ -141,17 +140,14 @@ class _Hours:
         if device is None:
             seconds = self.measured.get(run.shape)
             return None if seconds is None else [seconds * steps / 3600] * 2
-        mfus = self.prices.mfus(run.config.model)
-        if mfus is None:
-            return None
-        return [gpu_hours(total_flops([run]), device.peak, mfu) for mfu in (mfus.high, mfus.low)]
+        return self.prices.gpu_hours(run.config.model, total_flops([run]))
 
     def said(self, runs: Sequence[PlannedRun]) -> str:
         device = self.prices.gpu()
         known = [hours for hours in map(self.of, runs) if hours is not None]
         unknown = len(runs) - len(known)
         if device is not None and unknown:
-            return f"hours not known: no MFU on {device.name} is published here, say --mfu"
+            return self.prices.unknown()
         if not known:
             return "hours not known: say --time to have some steps timed here, or --device"
         whole = [sum(hours[end] for hours in known) for end in (0, 1)]
@@ -164,25 +160,12 @@ class _Hours:
                 f"{duration(3600 * wall)} of wall time, {at_once} ({duration(3600 * total)} of "
                 f"training, {self.source}){rest}"
             )
-        text = f"{_range(whole, _number)} GPU-hours of {self.prices.device}"
-        price = self.prices.per_gpu_hour
-        if price is None:
-            return text
-        return f"{text}, {_range([price * hours for hours in whole], _number)} at {price:g} each"
+        return self.prices.in_words(whole)
 
     def sources(self, runs: Sequence[PlannedRun]) -> list[str]:
         """Name the source of the MFU behind the hours."""
         found = dict.fromkeys(self.prices.mfus(run.config.model) for run in runs)
-        return [
-            f"At {_range([mfus.low, mfus.high], '{:.0%}'.format)} MFU, {mfus.source}"
-            for mfus in found
-            if mfus and self.prices.device
-        ]
-
-
-def _range(ends: Sequence[T] | None, written: Callable[[T], str]) -> str:
-    """The least and the most, once where they read the same; nothing where they are not known."""
-    return "–".join(dict.fromkeys(map(written, ends or ())))
+        return [f"At {mfu_source(mfus)}" for mfus in found if mfus and self.prices.device]
 
 
 def _measured(runs: Sequence[PlannedRun], states: dict[str, StatusRow]) -> dict[Shape, float]:
@@ -194,10 +177,6 @@ def _measured(runs: Sequence[PlannedRun], states: dict[str, StatusRow]) -> dict[
             if metrics:
                 found[run.shape] = metrics[-1]["training_seconds"] / metrics[-1]["step"]
     return found
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def detectable(runs: Sequence[PlannedRun], noise: float | None = None) -> list[str]:

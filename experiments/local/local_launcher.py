@@ -12,11 +12,12 @@ from pathlib import Path
 from rich.console import Console
 
 from tst_study import file_lock
+from tst_study.cost.prices import Prices
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, check_can_be_trained
 from tst_study.experiments.local import progress
 from tst_study.experiments.local.queue import StoppedError, launch
-from tst_study.experiments.plan.layouts import Allocation, Prices
+from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark, log_path
 from tst_study.experiments.state.status import row, rows_of

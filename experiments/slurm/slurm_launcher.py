@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 
 from tst_study import file_lock
+from tst_study.cost.prices import Prices
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, check_can_be_trained
-from tst_study.experiments.plan.layouts import Allocation, Prices
+from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark
 from tst_study.experiments.slurm import submission

@@ -15,13 +15,14 @@ from tests.tiny_runs import tiny
 from tst_study.analysis.statistics import smallest_detectable
 from tst_study.config.schema import Config
 from tst_study.cost.devices import device_named
+from tst_study.cost.prices import Prices
 from tst_study.data import run_data
 from tst_study.dry_run import seconds_per_step
 from tst_study.errors import UserError
 from tst_study.experiments import cli
 from tst_study.experiments.corpora import TopicalLanguage
 from tst_study.experiments.launcher import Options, launcher_of
-from tst_study.experiments.plan.layouts import Allocation, Prices
+from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun, total_flops
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.plan_table import ENDLESS, detectable, table
