@@ -112,10 +112,10 @@ def plan(
     from tst_study.experiments.launcher import Options, launcher_of
     from tst_study.experiments.local.queue import fitting
     from tst_study.experiments.plan.layouts import Allocation, memory_by_part
+    from tst_study.experiments.plan.plan_table import table
     from tst_study.experiments.plan.planned_run import PlannedRun
     from tst_study.experiments.plan.planner import Planner
-    from tst_study.experiments.plan_table import table
-    from tst_study.experiments.state.status_screen import columns
+    from tst_study.experiments.screen import columns, wrapped
     from tst_study.experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, share=not no_share)
@@ -145,12 +145,12 @@ def plan(
         timed=time,
     )
     if as_json:
-        _print_json({"text": shown.text, "runs": shown.rows})
+        _print_json({"text": shown.text, "runs": shown.rows, "arms": shown.arms})
     else:
         print(*shown.lines(columns()), sep="\n")
     if gpus is not None and not as_json:
         configs = [run.config for run in planner.whole()]
-        print(*memory_by_part(configs, asked), sep="\n")
+        print(*wrapped(memory_by_part(configs, asked), columns()), sep="\n")
 
 
 @_of_studies(
