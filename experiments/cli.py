@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tst_study.command_line import ONE_RUN, STUDIES, Verb, count_option, verb
+from tst_study.errors import UserError
 
 verbs = typer.Typer()
 
@@ -25,17 +26,67 @@ class _NamesStudies(Verb):
         super().format_epilog(ctx, formatter)
 
 
+def _complete_study(incomplete: str) -> list[str]:
+    """Names of studies and of folders of runs below `runs/`, for the shell."""
+    from tst_study.experiments.studies import catalogue
+
+    own = (path.name for path in Path("runs").glob("*/"))
+    return [name for name in (*catalogue.STUDIES, *own) if name.startswith(incomplete)]
+
+
+def _complete_scale(context: typer.Context, incomplete: str) -> list[str]:
+    from tst_study.experiments.studies import catalogue
+
+    study = catalogue.STUDIES.get(context.params.get("study") or "laptop")
+    return [one for one in (study.scales if study else ()) if one.startswith(incomplete)]
+
+
+def _complete_run(context: typer.Context, incomplete: str) -> list[str]:
+    """Ids of the runs that the study's folder, or the archive, holds."""
+    from tst_study.analysis.tables.source import read_tables
+    from tst_study.experiments.state.status import folders_below
+    from tst_study.experiments.studies.catalogue import folder_of
+
+    given = context.params
+    try:
+        if archive := given.get("archive"):
+            ids = list(read_tables(archive).runs["run_id"])
+        else:
+            root = folder_of(given["study"], given.get("scale") or "quick", given.get("runs"))
+            ids = [path.name for path in folders_below(root)]
+    except UserError:  # there is nothing to offer
+        return []
+    return [run_id for run_id in ids if run_id.startswith(incomplete)]
+
+
 _of_studies = partial(verb, verbs, STUDIES, kind=_NamesStudies)
-StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study (below).")]
+StudyName = Annotated[
+    str,
+    typer.Argument(
+        metavar="STUDY", help="Name of a study (below).", autocompletion=_complete_study
+    ),
+]
 StudyOrFolder = Annotated[
     str,
-    typer.Argument(metavar="STUDY|DIR", help="A study, or a folder of runs, maybe below runs/."),
+    typer.Argument(
+        metavar="STUDY|DIR",
+        help="A study, or a folder of runs, maybe below runs/.",
+        autocompletion=_complete_study,
+    ),
 ]
 Pattern = Annotated[
-    str, typer.Argument(metavar="[RUNS]", help="Part of the runs' names; all by default.")
+    str,
+    typer.Argument(
+        metavar="[RUNS]",
+        help="Part of the runs' names; all by default.",
+        autocompletion=_complete_run,
+    ),
 ]
 ScaleName = Annotated[
-    str, typer.Option(help="Scale: smoke, quick, laptop, desktop, one-gpu, paper.")
+    str,
+    typer.Option(
+        help="Scale: smoke, quick, laptop, desktop, one-gpu, paper.", autocompletion=_complete_scale
+    ),
 ]
 RunsFolder = Annotated[
     Path | None,
@@ -65,6 +116,18 @@ Recorded = Annotated[
     typer.Option(file_okay=False, help="Archive of a study; its runs are not trained again."),
 ]
 NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
+
+
+@verb(verbs, STUDIES, "tst-study studies")
+def studies() -> None:
+    """List the studies: what each asks, and at which scales."""
+    from tst_study.experiments.screen import columns
+    from tst_study.experiments.studies import catalogue
+    from tst_study.text import wrapped
+
+    for name, study in catalogue.STUDIES.items():
+        words = [f"{name}: {study.title}", f"  {study.claims}", f"  {', '.join(study.scales)}"]
+        print(*wrapped(words, columns()), sep="\n")
 
 
 @_of_studies(
@@ -115,8 +178,9 @@ def plan(
     from tst_study.experiments.plan.plan_table import table
     from tst_study.experiments.plan.planned_run import PlannedRun
     from tst_study.experiments.plan.planner import Planner
-    from tst_study.experiments.screen import columns, wrapped
+    from tst_study.experiments.screen import columns, waiting
     from tst_study.experiments.studies.catalogue import load
+    from tst_study.text import wrapped
 
     chosen = load(study, scale, runs, share=not no_share)
     planner = Planner(chosen, unprepared=True)
@@ -135,15 +199,16 @@ def plan(
 
     if time:
         chosen.prepare()
-    shown = table(
-        planner,
-        allocation,
-        prices,
-        noise=noise,
-        pattern=pattern,
-        at_once=fitting(planner.decided(), processes),
-        timed=time,
-    )
+    with waiting("Timing a few steps of each shape" if time else "Planning"):
+        shown = table(
+            planner,
+            allocation,
+            prices,
+            noise=noise,
+            pattern=pattern,
+            at_once=fitting(planner.decided(), processes),
+            timed=time,
+        )
     if as_json:
         _print_json({"text": shown.text, "runs": shown.rows, "arms": shown.arms})
     else:
@@ -228,13 +293,15 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show how far the runs of a study, or of any folder of runs, are."""
+    from tst_study.experiments.screen import waiting
     from tst_study.experiments.state.status import StatusRow, matching
     from tst_study.experiments.state.status_screen import look, show
 
     root, pattern = _place(study, scale, runs, pattern)
 
     def rows() -> list[StatusRow]:
-        return matching(look(study, scale, root, not no_share), pattern, root)
+        with waiting(f"{root}: reading the runs"):
+            return matching(look(study, scale, root, not no_share), pattern, root)
 
     if as_json:
         _print_json([asdict(row) for row in rows()])
@@ -329,13 +396,17 @@ def collect(
     ] = None,
 ) -> None:
     """Write run table, figures and report from what is there; name the runs that are missing."""
+    from tst_study.experiments.screen import columns, waiting
     from tst_study.experiments.state.collect import collect as collect_runs
     from tst_study.experiments.state.collect import keep as keep_runs
     from tst_study.experiments.state.status_screen import look
     from tst_study.experiments.studies.catalogue import folder_of
+    from tst_study.text import wrapped
 
     root = folder_of(study, scale, runs)
-    print(*collect_runs(root, look(study, scale, root)), sep="\n")
+    with waiting(f"{root}: drawing figures and report"):
+        lines = collect_runs(root, look(study, scale, root))
+    print(*wrapped(lines, columns()), sep="\n")
     if keep is not None:
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")
 
@@ -354,13 +425,15 @@ def clean(
     shared prefix runs that nothing forks from, code and scripts of jobs that ended. Never a run's
     record."""
     from tst_study.experiments.plan.planner import Planner
+    from tst_study.experiments.screen import waiting
     from tst_study.experiments.state.clean import delete, not_needed
     from tst_study.experiments.studies.catalogue import STUDIES, folder_of, load
 
     root, planner = folder_of(study, scale, runs), None
     if study in STUDIES:
         planner = Planner(load(study, scale, root), unprepared=True)
-    found = not_needed(root, planner)
+    with waiting(f"{root}: looking for what nothing needs"):
+        found = not_needed(root, planner)
     for one in found:
         print(f"{one.size / 2**20:10,.1f} MiB  {one.path}  {one.why}")
     total = sum(one.size for one in found) / 2**20
@@ -390,7 +463,12 @@ def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Pat
 )
 def retrain(
     archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A study's tables.")],
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id, or an end of it.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="Its id, or an end of it.", autocompletion=_complete_run
+        ),
+    ],
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of `train`.")
     ] = None,

@@ -2,13 +2,12 @@
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from shutil import get_terminal_size
-from textwrap import wrap
 from threading import Timer
 
-from tst_study.text import aligned, shortened
+from tst_study.text import aligned, shortened, wrapped
 
 ENDLESS = 10_000
 """Width for a file or a pipe, which gets whole lines."""
@@ -20,23 +19,6 @@ _NEEDED = re.compile(r"(s|r|seed)[\d.]+|[0-9a-f]{8}")
 
 def columns() -> int:
     return get_terminal_size().columns if sys.stdout.isatty() else ENDLESS
-
-
-def wrapped(lines: Iterable[str], width: int) -> list[str]:
-    """Break lines between words. A line that goes on is indented like its beginning, and by two
-    more."""
-    found: list[str] = []
-    for line in lines:
-        indent = " " * (len(line) - len(line.lstrip()) + 2)
-        found += wrap(
-            line,
-            width,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-            drop_whitespace=len(line) > width,
-        ) or [line]
-    return found
 
 
 def fitted(

@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import tst_study
@@ -25,7 +26,7 @@ try:
 except ModuleNotFoundError as missing:  # without extras there is superposition alone
     sys.exit(f"error: {not_installed(missing.name or 'typer')}")
 
-from tst_study.text import amount, is_whole, printable
+from tst_study.text import amount, is_whole, printable, wrapped
 
 VERBS = "tst_study.verbs"
 ONE_RUN, STUDIES, RESULTS = GROUPS = ("One run", "Studies", "Results")
@@ -150,7 +151,9 @@ def main() -> NoReturn:
             raise
         said, status = _in_words(error)
         # One line on the screen, whatever a file or an argument has put into it.
-        print(printable(" ".join(said.split())), file=sys.stderr)
+        line = printable(" ".join(said.split()))
+        width = get_terminal_size().columns if sys.stderr.isatty() else len(line) + 1
+        print(*wrapped([line], width), sep="\n", file=sys.stderr)
     sys.exit(status)
 
 

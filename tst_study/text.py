@@ -1,7 +1,8 @@
 """Text that can be stored and shown safely; times and sizes as people read them."""
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
+from textwrap import wrap
 
 from tst_study.errors import UserError
 
@@ -115,3 +116,20 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
         ).rstrip()
         for row in rows
     ]
+
+
+def wrapped(lines: Iterable[str], width: int) -> list[str]:
+    """Break lines between words. A line that goes on is indented like its beginning, and by two
+    more."""
+    found: list[str] = []
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        found += wrap(
+            line,
+            width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            drop_whitespace=len(line) > width,
+        ) or [line]
+    return found
