@@ -11,6 +11,8 @@ import typer
 
 from tst_study.command_line import ONE_RUN, STUDIES, Verb, count_option, verb
 from tst_study.errors import UserError
+from tst_study.text import wrapped
+from tst_study.waiting import waiting
 
 verbs = typer.Typer()
 
@@ -123,7 +125,6 @@ def studies() -> None:
     """List the studies: what each asks, and at which scales."""
     from tst_study.experiments.screen import columns
     from tst_study.experiments.studies import catalogue
-    from tst_study.text import wrapped
 
     for name, study in catalogue.STUDIES.items():
         words = [f"{name}: {study.title}", f"  {study.claims}", f"  {', '.join(study.scales)}"]
@@ -178,9 +179,8 @@ def plan(
     from tst_study.experiments.plan.plan_table import table
     from tst_study.experiments.plan.planned_run import PlannedRun
     from tst_study.experiments.plan.planner import Planner
-    from tst_study.experiments.screen import columns, waiting
+    from tst_study.experiments.screen import columns
     from tst_study.experiments.studies.catalogue import load
-    from tst_study.text import wrapped
 
     chosen = load(study, scale, runs, share=not no_share)
     planner = Planner(chosen, unprepared=True)
@@ -199,7 +199,7 @@ def plan(
 
     if time:
         chosen.prepare()
-    with waiting("Timing a few steps of each shape" if time else "Planning"):
+    with waiting("timing a few steps of each shape" if time else "planning the runs"):
         shown = table(
             planner,
             allocation,
@@ -293,14 +293,13 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show how far the runs of a study, or of any folder of runs, are."""
-    from tst_study.experiments.screen import waiting
     from tst_study.experiments.state.status import StatusRow, matching
     from tst_study.experiments.state.status_screen import look, show
 
     root, pattern = _place(study, scale, runs, pattern)
 
     def rows() -> list[StatusRow]:
-        with waiting(f"{root}: reading the runs"):
+        with waiting(f"reading the runs in {root}"):
             return matching(look(study, scale, root, not no_share), pattern, root)
 
     if as_json:
@@ -396,15 +395,14 @@ def collect(
     ] = None,
 ) -> None:
     """Write run table, figures and report from what is there; name the runs that are missing."""
-    from tst_study.experiments.screen import columns, waiting
+    from tst_study.experiments.screen import columns
     from tst_study.experiments.state.collect import collect as collect_runs
     from tst_study.experiments.state.collect import keep as keep_runs
     from tst_study.experiments.state.status_screen import look
     from tst_study.experiments.studies.catalogue import folder_of
-    from tst_study.text import wrapped
 
     root = folder_of(study, scale, runs)
-    with waiting(f"{root}: drawing figures and report"):
+    with waiting("drawing figures and report"):
         lines = collect_runs(root, look(study, scale, root))
     print(*wrapped(lines, columns()), sep="\n")
     if keep is not None:
@@ -425,14 +423,13 @@ def clean(
     shared prefix runs that nothing forks from, code and scripts of jobs that ended. Never a run's
     record."""
     from tst_study.experiments.plan.planner import Planner
-    from tst_study.experiments.screen import waiting
     from tst_study.experiments.state.clean import delete, not_needed
     from tst_study.experiments.studies.catalogue import STUDIES, folder_of, load
 
     root, planner = folder_of(study, scale, runs), None
     if study in STUDIES:
         planner = Planner(load(study, scale, root), unprepared=True)
-    with waiting(f"{root}: looking for what nothing needs"):
+    with waiting(f"looking through {root}"):
         found = not_needed(root, planner)
     for one in found:
         print(f"{one.size / 2**20:10,.1f} MiB  {one.path}  {one.why}")

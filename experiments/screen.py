@@ -1,18 +1,14 @@
-"""Tables and sentences in the width of the terminal, and a word during every long wait."""
+"""Tables of runs in the width of the terminal."""
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from shutil import get_terminal_size
-from threading import Timer
 
 from tst_study.text import aligned, shortened, wrapped
 
 ENDLESS = 10_000
 """Width for a file or a pipe, which gets whole lines."""
-WAIT_SECONDS = 2.0
-"""Longest wait without a word."""
 _NEEDED = re.compile(r"(s|r|seed)[\d.]+|[0-9a-f]{8}")
 """The parts of a run's name that tell it from the others: s, r, seed and identity."""
 
@@ -62,15 +58,3 @@ def _short_name(name: str, width: int) -> str:
             parts[place] = "…"
             name = re.sub("…(-…)+", "…", "-".join(parts))
     return shortened(name, width)
-
-
-@contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Print to standard error what is being done, if it takes longer than `WAIT_SECONDS`."""
-    timer = Timer(WAIT_SECONDS, lambda: print(f"{what} …", file=sys.stderr, flush=True))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

@@ -8,7 +8,6 @@ from typing import Protocol, TypeVar
 from tst_study.analysis.verdict.question import Question
 from tst_study.config.schema import Config
 from tst_study.experiments.corpora import Recipe
-from tst_study.experiments.screen import waiting
 
 Key = TypeVar("Key")
 
@@ -53,8 +52,7 @@ class Study:
     def prepare(self) -> None:
         """Make the corpora that are not whole. Raises `UserError` for one of the hub."""
         for folder, recipe in self.corpora.items():
-            with waiting(f"{folder}: preparing the text"):
-                recipe.prepare(folder)
+            recipe.prepare(folder)
 
 
 def best_of(candidates: Mapping[Key, Sequence[Config]], results: Results) -> Key | None:

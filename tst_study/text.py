@@ -78,6 +78,18 @@ def amount(text: str, what: str) -> float:
     return value
 
 
+def whole_amount(text: str, what: str) -> int:
+    """Read a whole number as people write it: `270M`, `100e9`, `20,000`, `-3`. Raises `UserError`,
+    with `what` before the value, for anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        exact = amount(text, what)
+    if not math.isclose(round(exact), exact, rel_tol=1e-12):
+        raise UserError(f"{what} {text!r}: give a whole number".strip())
+    return round(exact)
+
+
 def big(value: float) -> str:
     """1,234 → 1.23k, with three digits."""
     value = float(f"{value:.3g}")  # before the unit is chosen: 999,600 is 1M

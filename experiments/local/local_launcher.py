@@ -61,7 +61,7 @@ class Local:
                 said.append(f"  {run.run_id}: {why} (log: {log_path(run.folder)})")
             if len(queue.decided) < len(queue.whole):
                 said.append("  More runs depend on them and were not started.")
-            print(*said, sep="\n", file=sys.stderr)
+            print(*wrapped(said, columns()), sep="\n", file=sys.stderr)
         return int(bool(queue.failed))
 
     def jobs(self, root: Path) -> dict[str, Job]:

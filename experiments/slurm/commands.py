@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Sequence
 
 from tst_study.experiments.launcher import UnreachableError
-from tst_study.experiments.screen import waiting
 from tst_study.process.rank_environment import VARIABLES
 
 INHERITED = ("SLURM_", "SBATCH_", "SUBMITIT_", "SRUN_", "SQUEUE_", "SALLOC_")
@@ -42,17 +41,16 @@ def call(*command: str, pass_fds: Sequence[int] = (), standard_input: str = "") 
             f"{command[0]}: not on the PATH; submit on a login node of a Slurm cluster"
         )
     try:
-        with waiting(f"{command[0]}: waiting for its answer"):
-            done = subprocess.run(
-                command,
-                env=environment(),
-                input=standard_input,
-                capture_output=True,
-                encoding="utf8",
-                errors="replace",  # users' other jobs may have comments in any encoding
-                timeout=SECONDS,
-                pass_fds=pass_fds,
-            )
+        done = subprocess.run(
+            command,
+            env=environment(),
+            input=standard_input,
+            capture_output=True,
+            encoding="utf8",
+            errors="replace",  # users' other jobs may have comments in any encoding
+            timeout=SECONDS,
+            pass_fds=pass_fds,
+        )
     except subprocess.TimeoutExpired as error:
         # sbatch says why it waits, such as for room where the queue is full.
         text = " ".join((error.stderr or b"").decode(errors="replace").split())

@@ -14,7 +14,6 @@ from tst_study.experiments.launcher import Job, Options, check_can_be_trained
 from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark
-from tst_study.experiments.screen import waiting
 from tst_study.experiments.slurm import submission
 from tst_study.experiments.slurm.batch_script import check_setup
 from tst_study.experiments.slurm.code_copy import copies
@@ -24,6 +23,7 @@ from tst_study.experiments.slurm.profile import PLACES, Profile, found, load_pro
 from tst_study.experiments.slurm.submission import SMALL
 from tst_study.experiments.slurm.submit import SECOND_LOOK, submit_to_slurm
 from tst_study.experiments.study import Study
+from tst_study.waiting import waiting
 
 JOBS_PER_CALL = 200
 """Most jobs that one call of `scancel` gets."""
@@ -61,7 +61,7 @@ class Slurm:
         # The command that submits the runs which depend on results of these.
         at = replace(study, folder=study.folder.absolute())
         rest = self._options.again(at, "--launcher", "slurm", "--only-new") if study.scale else ()
-        with waiting("Copying the code and submitting runs"):
+        with waiting("copying the code and submitting runs"):
             done = submit_to_slurm(study, profile, self._options, wanted, rest)
         print(*done.lines(), sep="\n")
         return 1 if done.refused or done.damaged else 0
