@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from tst_study.command_line import RESULTS, count_option, verb
-from tst_study.text import announced, printable, screen_width, wrapped
+from tst_study.text import printable, screen_width, wrapped
+from tst_study.waiting import waiting
 
 verbs = typer.Typer()
 
@@ -51,7 +52,7 @@ def import_(
     """Turn logs of other trainers, or tables of finished runs, into an archive."""
     from tst_study.errors import UserError
 
-    with announced("Reading the logs"):
+    with waiting("reading the logs"):
         from tst_study.analysis.tables.archive import add_to_archive
         from tst_study.analysis.tables.imports import import_logs, pairs, write_template
         from tst_study.analysis.wording import number
@@ -106,7 +107,7 @@ def advise(
     from tst_study.errors import UserError
 
     more: dict[str, Any] = {"gpus": gpus, "device": device, "price": price, "text": text}
-    with announced("Comparing the planned run with the published runs and ours"):
+    with waiting("comparing the planned run with the published runs and ours"):
         from tst_study.analysis.advice.advise import advise, advise_config
 
         if config is not None and params is tokens is active is None:
@@ -155,7 +156,7 @@ def analyse(
     as_json: AsJson = False,
 ) -> None:
     """Answer one question about runs, or about the published numbers, with intervals."""
-    with announced(f"Reading the runs and answering {question!r}"):
+    with waiting(f"reading the runs and answering {question!r}"):
         from tst_study.analysis.questions import ask
 
         answer = ask(

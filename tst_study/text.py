@@ -1,12 +1,9 @@
 """Text that can be stored and shown safely; times and sizes as people read them."""
 
 import math
-import sys
-import textwrap
-from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterable, Sequence
 from shutil import get_terminal_size
-from threading import Timer
+from textwrap import wrap
 
 from tst_study.errors import UserError
 
@@ -81,6 +78,18 @@ def amount(text: str, what: str) -> float:
     return value
 
 
+def whole_amount(text: str, what: str) -> int:
+    """Read a whole number as people write it: `270M`, `100e9`, `20,000`, `-3`. Raises `UserError`,
+    with `what` before the value, for anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        exact = amount(text, what)
+    if not math.isclose(round(exact), exact, rel_tol=1e-12):
+        raise UserError(f"{what} {text!r}: give a whole number".strip())
+    return round(exact)
+
+
 def big(value: float) -> str:
     """1,234 → 1.23k, with three digits."""
     value = float(f"{value:.3g}")  # before the unit is chosen: 999,600 is 1M
@@ -130,22 +139,6 @@ def screen_width() -> int:
     return get_terminal_size((ENDLESS, 24)).columns
 
 
-def wrapped(lines: Iterable[str], width: int) -> list[str]:
-    """Break lines between words; what goes on in another line is indented further."""
-    broken = []
-    for line in lines:
-        indent = " " * (len(line) - len(line.lstrip()))
-        broken += textwrap.wrap(
-            line.strip(),
-            width,
-            initial_indent=indent,
-            subsequent_indent=f"{indent}  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        ) or [""]
-    return broken
-
-
 def fitted(
     rows: Sequence[Sequence[str]],
     width: int,
@@ -191,13 +184,18 @@ def _short_words(text: str) -> str:
     return " ".join(shortened(word, _LONGEST_WORD) for word in text.split(" "))
 
 
-@contextmanager
-def announced(work: str) -> Iterator[None]:
-    """Say on stderr what goes on, where it takes longer than two seconds."""
-    timer = Timer(2.0, print, [f"{work} …"], {"file": sys.stderr, "flush": True})
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def wrapped(lines: Iterable[str], width: int) -> list[str]:
+    """Break lines between words. A line that goes on is indented like its beginning, and by two
+    more."""
+    found: list[str] = []
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        found += wrap(
+            line,
+            width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            drop_whitespace=len(line) > width,
+        ) or [line]
+    return found

@@ -17,7 +17,8 @@ from tst_study.analysis.answer import Answer, table_lines
 from tst_study.analysis.questions import QUESTIONS, ask
 from tst_study.command_line import program
 from tst_study.errors import UserError
-from tst_study.text import announced, fitted
+from tst_study.text import fitted
+from tst_study.waiting import waiting
 
 
 @pytest.fixture(scope="module")
@@ -140,12 +141,12 @@ def test_a_long_name_keeps_its_ends_on_a_narrow_terminal() -> None:
 
 
 def test_a_command_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
-    with announced("Reading the logs"):
+    with waiting("reading the logs"):
         pass
     assert capsys.readouterr().err == ""
-    with announced("Reading the logs"):
+    with waiting("reading the logs"):
         time.sleep(2.2)
-    assert capsys.readouterr().err == "Reading the logs …\n"
+    assert capsys.readouterr().err == "reading the logs …\n"
 
 
 def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
