@@ -59,8 +59,8 @@ def import_(
 
         columns = pairs(column, "--column")
         if template is not None and to is None:
-            count = write_template(template, sources, columns, arm_from)
-            lines = [f"{template}: a row for each of {number(count, 'run')}, to be filled in"]
+            rows = number(write_template(template, sources, columns, arm_from), "run")
+            lines = [f"{template}: a row for each of {rows}; fill it in for --facts"]
         elif to is not None and template is None:
             runs = import_logs(
                 sources,
@@ -71,11 +71,11 @@ def import_(
                 arm_from=arm_from,
                 steps_from=steps_from,
             )
-            added = add_to_archive(to, runs)
-            written = f"{to}: {number(len(added.written), 'run')} written"
-            if added.replaced or added.kept:
-                written += f", {len(added.replaced)} of them in place of earlier ones"
-                written += f", {len(added.kept)} kept"
+            before, ids = add_to_archive(to, runs), set(runs.runs["run_id"])
+            written = f"{to}: {number(len(ids), 'run')} written"
+            if before:
+                written += f", {len(before & ids)} of them in place of earlier ones"
+                written += f", {len(before - ids)} kept"
             lines = [*map(printable, runs.problems), written]
         else:
             raise UserError("import: give either --to ARCHIVE or --template FILE")

@@ -19,7 +19,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, get_args
 
@@ -76,15 +75,6 @@ _FOLLOWS = ("method", "arm", "group", "family")
 _STAGED, _READY, _LOCK = ".staged", ".ready", ".lock"
 _CONFIG: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
 _DATA: TypeAdapter[Any] = TypeAdapter(DataFacts)
-
-
-@dataclass(frozen=True)
-class Added:
-    """The ids of the runs that one writing found in an archive, put there, and left there."""
-
-    written: list[str]
-    replaced: list[str]
-    kept: list[str]
 
 
 def find_archives(root: Path) -> list[Path]:
@@ -158,9 +148,10 @@ def _joined(part: pa.Table, name: str, folder: Path) -> pd.DataFrame:
 
 def add_to_archive(
     folder: Path, tables: Tables, beside: Callable[[Path], None] | None = None
-) -> Added:
-    """Write runs into an archive, new or there already. A run that is in it is replaced. All of it
-    is written, or nothing is.
+) -> set[str]:
+    """Write runs into an archive, new or there already, and return the ids that it held before.
+
+    A run that is in it is replaced. All of it is written, or nothing is.
 
     beside: writes what lies beside the tables, such as questions, into the folder that it is given.
 
@@ -194,9 +185,7 @@ def add_to_archive(
                 beside(staged)
             staged.rename(folder / _READY)
             _finish(folder)
-    before = set(old["runs"]["run_id"].to_pylist()) if there else set()
-    written = set(ids.values())
-    return Added(sorted(written), sorted(before & written), sorted(before - written))
+    return set(old["runs"]["run_id"].to_pylist()) if there else set()
 
 
 @contextmanager
