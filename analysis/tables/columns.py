@@ -100,8 +100,8 @@ class Tables:
         runs = self.curves.groupby("folder", observed=True)["step"]
         place, count = runs.cumcount(), runs.transform("size")
         steps, evaluated = (
-            pd.MultiIndex.from_arrays([one["folder"].astype("str"), one["step"]])
-            for one in (self.curves, self.held_out)
+            pd.MultiIndex.from_arrays([table["folder"].astype("str"), table["step"]])
+            for table in (self.curves, self.held_out)
         )
         kept = (place % (count // rows).clip(lower=1) == 0) | (place == count - 1)
         kept |= steps.isin(evaluated)

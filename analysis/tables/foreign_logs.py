@@ -191,7 +191,7 @@ def _read(path: Path, root: Path, columns: Mapping[str, str]) -> list[Log]:
     above = parts[0] if len(parts) > 1 else folder
     log = Log("-".join(parts) or folder, path, above=above, columns=columns)
     try:
-        return [one for one in kind.read(log) if one.points]
+        return [run_log for run_log in kind.read(log) if run_log.points]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, sqlite3.Error) as error:
         raise UserError(
             f"{path}: is a damaged log ({first_line(error)}); remove or mend it"

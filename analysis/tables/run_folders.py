@@ -58,7 +58,7 @@ def read_folders(folders: Sequence[Path]) -> Tables:
         except (KeyError, TypeError, IndexError) as error:
             problems.append(f"{folder}: the record lacks what this version needs ({error!r})")
     names = [str(record.folder) for record in records]
-    logged = ([{**row, "moe": _text(row.get("moe"))} for row in one.metrics] for one in records)
+    logged = map(_logged, records)
     curves = _long(names, logged, CURVES)
     evaluations = _long(names, map(_evaluations, records), EVALUATIONS)
     return Tables.of(rows, curves, evaluations, problems)
@@ -154,10 +154,14 @@ def _group(config: Mapping[str, Any], data: Mapping[str, Any], varied: Sequence[
     return digest(identity_form(config, data, varied))[:12]
 
 
+def _logged(record: RunRecord) -> list[Mapping[str, Any]]:
+    return [{**row, "moe": _text(row.get("moe"))} for row in record.metrics]
+
+
 def _evaluations(record: RunRecord) -> list[Mapping[str, Any]]:
     by_document = ("document_losses", "document_tokens")
     rows: list[Mapping[str, Any]] = [
-        {**one, **{name: _text(one.get(name)) for name in by_document}} for one in record.evals
+        {**row, **{name: _text(row.get(name)) for name in by_document}} for row in record.evals
     ]
     for task in record.tasks:
         shared = {**task, "eval_set": task["data"], "details": _text(task["details"])}

@@ -75,7 +75,7 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
             pairs.append(_pair(run, partners))
     lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
     planned = decide(asked_contrasts(kept, lost, questions))
-    studies = [one.within for one in questions if one.within]
+    studies = [question.within for question in questions if question.within]
     table, verdicts = _decided(*_settings(pairs, kept, lost, studies), planned)
     return Comparison(
         table=table,
@@ -136,11 +136,11 @@ def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict
         ("data_seed", f"that reads its text in the order of data_seed {run['data_seed']}"),
     )
     for column, words in narrowing:
-        same = [baseline for baseline in baselines if _equal(baseline[column], run[column])]
-        if not same:
+        equal = [baseline for baseline in baselines if _equal(baseline[column], run[column])]
+        if not equal:
             near = _nearest(run, baselines) if column == "group" else ""
             return f"no finished baseline {words}{near}"
-        baselines = same
+        baselines = equal
     return baselines if pd.isna(run["seed"]) else baselines[:1]
 
 

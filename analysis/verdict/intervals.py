@@ -73,7 +73,8 @@ def difference(losses: pd.Series, against: pd.Series) -> Difference:
     Runs without seeds (`UNPAIRED`) are compared as two samples of unequal variance (Welch, 1947).
     """
     both = losses.index.intersection(against.index)
-    samples = [one[one.index.str.startswith(UNPAIRED)].to_numpy(float) for one in (losses, against)]
+    arms = losses, against
+    samples = [arm[arm.index.str.startswith(UNPAIRED)].to_numpy(float) for arm in arms]
     if len(both) or not all(len(sample) for sample in samples):
         return paired_difference((against[both] - losses[both]).tolist())
     few = min(map(len, samples))
@@ -82,7 +83,7 @@ def difference(losses: pd.Series, against: pd.Series) -> Difference:
         return Difference(gain, few, math.nan, 0, 1, unpaired=True)
     parts = [float(sample.var(ddof=1)) / len(sample) for sample in samples]
     total = sum(parts)
-    spread = sum(part**2 / (len(one) - 1) for part, one in zip(parts, samples, strict=True))
+    spread = sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True))
     size = 2 / sum(1 / len(sample) for sample in samples)
     freedom = total**2 / spread if spread else 2 * few - 2
     return Difference(gain, few, total * size, freedom, size, unpaired=True)
@@ -93,19 +94,20 @@ def moderated(family: Sequence[Difference]) -> list[Difference]:
 
     Families of one or two contrasts have nothing to share: theirs are plain t-tests.
     """
-    own = [one for one in family if one.claims]
-    count = len(own)
+    claiming = [contrast for contrast in family if contrast.claims]
+    count = len(claiming)
     if count < 3:
         return list(family)
-    typical, strength = _prior([one.variance for one in own], [one.freedom for one in own])
+    variances, freedoms = zip(*((own.variance, own.freedom) for own in claiming), strict=True)
+    typical, strength = _prior(variances, freedoms)
     results = []
-    for one in family:
-        if one.claims:
-            most = FAMILY_SHARE * one.freedom * (count - 2) / count
-            prior = min(strength, most)
-            variance = (prior * typical + one.freedom * one.variance) / (prior + one.freedom)
-            one = replace(one, variance=variance, freedom=prior + one.freedom)
-        results.append(one)
+    for contrast in family:
+        if contrast.claims:
+            own = contrast.freedom
+            prior = min(strength, FAMILY_SHARE * own * (count - 2) / count)
+            variance = (prior * typical + own * contrast.variance) / (prior + own)
+            contrast = replace(contrast, variance=variance, freedom=prior + own)
+        results.append(contrast)
     return results
 
 

@@ -142,7 +142,7 @@ def _equal(
     if pairs.empty:
         return {"note": f"no baseline of {kind} with its seeds"}
     ids = (*pairs["run_id"], *pairs["run_id_baseline"])
-    planned = [one for one in asked_of(verdicts, ids) if len(one["run_ids"]) == len(ids)]
+    planned = [row for row in asked_of(verdicts, ids) if len(row["run_ids"]) == len(ids)]
     judged = (
         planned[0]
         if planned
@@ -153,7 +153,8 @@ def _equal(
         for name in ("steps", "flops", "hours")
     }
     steps = int(pairs["steps_baseline"].iloc[0])
-    return {"baseline_steps": steps, **ratios, "note": "", **{one: judged[one] for one in _JUDGED}}
+    verdict = {name: judged[name] for name in _JUDGED}
+    return {"baseline_steps": steps, **ratios, **verdict, "note": ""}
 
 
 def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, allowed: int) -> dict[str, Any]:

@@ -29,16 +29,16 @@ def asked_contrasts(
     kept, lost = _labelled(kept), _labelled(lost)
     for question in questions:
         arm, against = question.arm, question.against
-        (runs, against_runs), diverged = question.runs(kept), question.runs(lost)
-        costs = runs[COSTS].mean() / against_runs[COSTS].mean()
+        (arm_runs, against_runs), diverged = question.runs(kept), question.runs(lost)
+        costs = arm_runs[COSTS].mean() / against_runs[COSTS].mean()
         contrasts.append(
             Contrast(
                 name=question.name,
-                losses=_losses(runs, arm.name),
+                losses=_losses(arm_runs, arm.name),
                 against_losses=_losses(against_runs, against.name),
                 diverged=len(diverged[0]),
                 diverged_against=len(diverged[1]),
-                run_ids=(*runs["run_id"], *against_runs["run_id"]),
+                run_ids=(*arm_runs["run_id"], *against_runs["run_id"]),
                 text=costs["raw_tokens"],
                 flops=costs["flops"],
                 asked=question,
@@ -71,10 +71,10 @@ def _arm_runs(kept: pd.DataFrame, questions: Sequence[Question]) -> list[tuple[s
     """Every arm once, what it is compared with before it."""
     kept = _labelled(kept)
     every = {}
-    for one in questions:
-        runs, against = one.runs(kept)
-        for arm, own in ((one.against, against), (one.arm, runs)):
-            every[one.within + arm.model_dump_json()] = (arm.name, own)
+    for question in questions:
+        runs, against = question.runs(kept)
+        for arm, arm_runs in ((question.against, against), (question.arm, runs)):
+            every[question.within + arm.model_dump_json()] = (arm.name, arm_runs)
     return list(every.values())
 
 
