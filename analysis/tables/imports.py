@@ -479,19 +479,11 @@ def _facts(run: Run, values: Mapping[str, Any]) -> Facts:
         raise UserError(f"{run.where}: {problem_of(Facts, error)}") from None
 
 
-def _bytes_per_token(run: str, facts: Facts) -> float:
-    if facts.bytes_per_token is None:
-        raise UserError(
-            f"run {run!r}: bytes_per_token not known, for its losses per byte; give "
-            "--set bytes_per_token=VALUE"
-        )
-    return facts.bytes_per_token
-
-
 def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
     """Return the run's rows with counters and with losses in nats per token."""
     rows = run.rows.set_axis([facts.steps]) if run.final else run.rows
     rows = rows.rename_axis("step").reset_index()
+    per_byte = [name for name, unit in units.items() if unit == "bits-per-byte"]
     for name, unit in units.items():
         if unit == "perplexity":
             if (rows[name] <= 0).any():
@@ -499,15 +491,19 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
             rows[name] = np.log(rows[name])
         elif unit != "nats":
             rows[name] *= np.log(2)
-        if unit == "bits-per-byte" and rows[name].notna().any():
-            rows[name] *= _bytes_per_token(run.name, facts)
-    if rows["bits_per_byte"][rows["nats_per_token"].isna()].notna().any():
-        of_token = np.log(2) * _bytes_per_token(run.name, facts)
-        rows["nats_per_token"] = rows["nats_per_token"].fillna(rows["bits_per_byte"] * of_token)
+    only_bits = rows["bits_per_byte"].notna() & rows["nats_per_token"].isna()
     if facts.bytes_per_token:
+        rows[per_byte] *= facts.bytes_per_token
+        of_token = rows["bits_per_byte"] * np.log(2) * facts.bytes_per_token
+        rows["nats_per_token"] = rows["nats_per_token"].fillna(of_token)
         rows["bits_per_byte"] = rows["nats_per_token"] / np.log(2) / facts.bytes_per_token
-    plan, steps = facts.plan, rows["step"].tolist()
-    counters = pd.DataFrame([plan.counters(step) for step in steps], rows.index)
+    elif only_bits.any() or rows[per_byte].notna().any(axis=None):
+        raise UserError(
+            f"run {run.name!r}: bytes_per_token not known, for its losses per byte; give "
+            "--set bytes_per_token=VALUE"
+        )
+    plan = facts.plan
+    counters = pd.DataFrame([plan.counters(step) for step in rows["step"].tolist()], rows.index)
     superposed = counters["phase"] == "superposition"
     names = pd.Series(np.where(superposed, "bag loss", "next_token"))
     return rows.assign(

@@ -32,10 +32,9 @@ BEYOND = {
     "numerics.divergence_loss execution.micro_batch execution.threads execution.log_every "
     "execution.keep_checkpoints",
     "1": "model.vocabulary_size model.tied_embeddings batch.sequence_length model.experts data",
-    "1.0": "optimizer.beta1 optimizer.beta2 seed execution",
+    "1.0": "optimizer.beta1 optimizer.beta2 execution",
     "1.5": "model.layers superposition.step_ratio schedule.decay_ratio data.corpora",
     "true": "model.layers optimizer.learning_rate seed execution.keep_steps model",
-    "'2'": "model.layers",
     "odd": "model.layers superposition.mode superposition.loss superposition.optimizer_at_switch "
     "optimizer.kind schedule.kind schedule.decay_shape numerics.dtype role execution.device "
     "execution.parallel execution.track",
