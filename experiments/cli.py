@@ -10,6 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from tst_study.command_line import ONE_RUN, STUDIES, Verb, count_option, verb
+from tst_study.errors import UserError
+from tst_study.text import wrapped
+from tst_study.waiting import waiting
 
 verbs = typer.Typer()
 
@@ -25,23 +28,76 @@ class _NamesStudies(Verb):
         super().format_epilog(ctx, formatter)
 
 
+def _complete_study(incomplete: str) -> list[str]:
+    """Names of studies and of folders of runs below `runs/`, for the shell."""
+    from tst_study.experiments.studies import catalogue
+
+    own = (path.name for path in Path("runs").glob("*/"))
+    return [name for name in (*catalogue.STUDIES, *own) if name.startswith(incomplete)]
+
+
+def _complete_scale(context: typer.Context, incomplete: str) -> list[str]:
+    from tst_study.experiments.studies import catalogue
+
+    study = catalogue.STUDIES.get(context.params.get("study") or "laptop")
+    return [one for one in (study.scales if study else ()) if one.startswith(incomplete)]
+
+
+def _complete_run(context: typer.Context, incomplete: str) -> list[str]:
+    """Ids of the runs that the study's folder, or the archive, holds."""
+    from tst_study.analysis.tables.source import read_tables
+    from tst_study.experiments.state.status import folders_below
+    from tst_study.experiments.studies.catalogue import folder_of
+
+    given = context.params
+    try:
+        if archive := given.get("archive"):
+            ids = list(read_tables(archive).runs["run_id"])
+        else:
+            root = folder_of(given["study"], given.get("scale") or "quick", given.get("runs"))
+            ids = [path.name for path in folders_below(root)]
+    except UserError:  # there is nothing to offer
+        return []
+    return [run_id for run_id in ids if run_id.startswith(incomplete)]
+
+
 _of_studies = partial(verb, verbs, STUDIES, kind=_NamesStudies)
-StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study (below).")]
+StudyName = Annotated[
+    str,
+    typer.Argument(
+        metavar="STUDY", help="Name of a study (below).", autocompletion=_complete_study
+    ),
+]
 StudyOrFolder = Annotated[
     str,
-    typer.Argument(metavar="STUDY|DIR", help="A study, or a folder of runs, maybe below runs/."),
+    typer.Argument(
+        metavar="STUDY|DIR",
+        help="A study, or a folder of runs, maybe below runs/.",
+        autocompletion=_complete_study,
+    ),
 ]
 Pattern = Annotated[
-    str, typer.Argument(metavar="[RUNS]", help="Part of the runs' names; all by default.")
+    str,
+    typer.Argument(
+        metavar="[RUNS]",
+        help="Part of the runs' names; all by default.",
+        autocompletion=_complete_run,
+    ),
 ]
 ScaleName = Annotated[
-    str, typer.Option(help="Scale: smoke, quick, laptop, desktop, one-gpu, paper.")
+    str,
+    typer.Option(
+        help="Scale: smoke, quick, laptop, desktop, one-gpu, paper.", autocompletion=_complete_scale
+    ),
 ]
 RunsFolder = Annotated[
     Path | None,
     typer.Option("--runs", file_okay=False, help="Its runs' folder; runs/STUDY-SCALE by default."),
 ]
-LauncherName = Annotated[str, typer.Option(help="Where the runs are trained: local or slurm.")]
+LauncherName = Annotated[
+    str | None,
+    typer.Option(help="local or slurm; by default slurm if --profile names one, else local."),
+]
 ProfileFile = Annotated[
     Path | None,
     typer.Option("--profile", help="How Slurm is asked; slurm.toml by default (docs/slurm.md)."),
@@ -64,6 +120,17 @@ Recorded = Annotated[
 NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
 
 
+@verb(verbs, STUDIES, "tst-study studies")
+def studies() -> None:
+    """List the studies: what each asks, and at which scales."""
+    from tst_study.experiments.screen import columns
+    from tst_study.experiments.studies import catalogue
+
+    for name, study in catalogue.STUDIES.items():
+        words = [f"{name}: {study.title}", f"  {study.claims}", f"  {', '.join(study.scales)}"]
+        print(*wrapped(words, columns()), sep="\n")
+
+
 @_of_studies(
     "tst-study plan laptop",
     "tst-study plan bag-grid '*-s4-*' --scale paper --device B200 --price 4",
@@ -74,7 +141,7 @@ def plan(
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
     no_share: NoShare = False,
-    launcher: LauncherName = "slurm",
+    launcher: LauncherName = None,
     processes: Processes = 1,
     profile: ProfileFile = None,
     device: Annotated[
@@ -105,13 +172,14 @@ def plan(
     """List the runs of a study, what they cost, what they can show and which are done."""
     from dataclasses import replace
 
+    from tst_study.cost.prices import Prices
     from tst_study.experiments.launcher import Options, launcher_of
     from tst_study.experiments.local.queue import fitting
-    from tst_study.experiments.plan.layouts import Allocation, Prices, memory_by_part
+    from tst_study.experiments.plan.layouts import Allocation, memory_by_part
+    from tst_study.experiments.plan.plan_table import table
     from tst_study.experiments.plan.planned_run import PlannedRun
     from tst_study.experiments.plan.planner import Planner
-    from tst_study.experiments.plan_table import table
-    from tst_study.experiments.state.status_screen import columns
+    from tst_study.experiments.screen import columns
     from tst_study.experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, share=not no_share)
@@ -131,22 +199,23 @@ def plan(
 
     if time:
         chosen.prepare()
-    shown = table(
-        planner,
-        allocation,
-        prices,
-        noise=noise,
-        pattern=pattern,
-        at_once=fitting(planner.decided(), processes),
-        timed=time,
-    )
+    with waiting("timing a few steps of each shape" if time else "planning the runs"):
+        shown = table(
+            planner,
+            allocation,
+            prices,
+            noise=noise,
+            pattern=pattern,
+            at_once=fitting(planner.decided(), processes),
+            timed=time,
+        )
     if as_json:
-        _print_json({"text": shown.text, "runs": shown.rows})
+        _print_json({"text": shown.text, "runs": shown.rows, "arms": shown.arms})
     else:
         print(*shown.lines(columns()), sep="\n")
     if gpus is not None and not as_json:
         configs = [run.config for run in planner.whole()]
-        print(*memory_by_part(configs, asked), sep="\n")
+        print(*wrapped(memory_by_part(configs, asked), columns()), sep="\n")
 
 
 @_of_studies(
@@ -156,7 +225,7 @@ def plan(
 def submit(
     study: StudyName,
     scale: ScaleName = "quick",
-    launcher: LauncherName = "local",
+    launcher: LauncherName = None,
     parallel: Parallel = None,
     processes: Processes = 1,
     device: Device = None,
@@ -190,7 +259,7 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, ensure_ascii=False))
 
 
-def _submitted(study: Any, launcher: str, options: Any, *wanted: Any) -> int:
+def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> int:
     """The launcher's exit status; 1 also where a choice of the study can no longer be made."""
     from tst_study.analysis.verdict.question import register
     from tst_study.experiments.launcher import launcher_of
@@ -230,7 +299,8 @@ def status(
     root, pattern = _place(study, scale, runs, pattern)
 
     def rows() -> list[StatusRow]:
-        return matching(look(study, scale, root, not no_share), pattern, root)
+        with waiting(f"reading the runs in {root}"):
+            return matching(look(study, scale, root, not no_share), pattern, root)
 
     if as_json:
         _print_json([asdict(row) for row in rows()])
@@ -264,7 +334,7 @@ def retry(
     study: StudyOrFolder,
     pattern: Pattern = "",
     scale: ScaleName = "quick",
-    launcher: LauncherName = "local",
+    launcher: LauncherName = None,
     parallel: Parallel = None,
     processes: Processes = 1,
     device: Device = None,
@@ -325,13 +395,16 @@ def collect(
     ] = None,
 ) -> None:
     """Write run table, figures and report from what is there; name the runs that are missing."""
+    from tst_study.experiments.screen import columns
     from tst_study.experiments.state.collect import collect as collect_runs
     from tst_study.experiments.state.collect import keep as keep_runs
     from tst_study.experiments.state.status_screen import look
     from tst_study.experiments.studies.catalogue import folder_of
 
     root = folder_of(study, scale, runs)
-    print(*collect_runs(root, look(study, scale, root)), sep="\n")
+    with waiting("drawing figures and report"):
+        lines = collect_runs(root, look(study, scale, root))
+    print(*wrapped(lines, columns()), sep="\n")
     if keep is not None:
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")
 
@@ -356,7 +429,8 @@ def clean(
     root, planner = folder_of(study, scale, runs), None
     if study in STUDIES:
         planner = Planner(load(study, scale, root), unprepared=True)
-    found = not_needed(root, planner)
+    with waiting(f"looking through {root}"):
+        found = not_needed(root, planner)
     for one in found:
         print(f"{one.size / 2**20:10,.1f} MiB  {one.path}  {one.why}")
     total = sum(one.size for one in found) / 2**20
@@ -386,7 +460,12 @@ def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Pat
 )
 def retrain(
     archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A study's tables.")],
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id, or an end of it.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="Its id, or an end of it.", autocompletion=_complete_run
+        ),
+    ],
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of `train`.")
     ] = None,

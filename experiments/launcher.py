@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from tst_study import file_lock
+from tst_study.cost.prices import Prices
 from tst_study.errors import UserError, one_of
-from tst_study.experiments.plan.layouts import Allocation, AllocationOf, Prices, check_layouts
+from tst_study.experiments.plan.layouts import Allocation, AllocationOf, check_layouts
 from tst_study.experiments.plan.planned_run import PlannedRun, is_over
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.study import Study
@@ -114,8 +115,10 @@ class Options:
         return [*words, *more] if study.share else [*words, *more, "--no-share"]
 
 
-def launcher_of(name: str, options: Options = Options()) -> Launcher:
-    """The launcher of this name. Raises `UserError` if there is none."""
+def launcher_of(name: str | None, options: Options = Options()) -> Launcher:
+    """Return the launcher of this name; without a name, Slurm's if the options name a profile, else
+    this machine's. Raises `UserError` for an unknown name."""
+    name = name or ("slurm" if options.profile else "local")
     module, _, kind = LAUNCHERS[one_of(name, LAUNCHERS, "launcher")].partition(":")
     made: Launcher = getattr(import_module(module), kind)(options)
     return made

@@ -7,13 +7,14 @@ in a `cli.py` every import beyond typer stands inside the verb that needs it.
 
 from __future__ import annotations
 
-import math
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import tst_study
@@ -25,30 +26,26 @@ try:
 except ModuleNotFoundError as missing:  # without extras there is superposition alone
     sys.exit(f"error: {not_installed(missing.name or 'typer')}")
 
-from tst_study.text import amount, is_whole, printable
+from tst_study.text import is_whole, printable, whole_amount, wrapped
 
 VERBS = "tst_study.verbs"
-ONE_RUN, STUDIES, RESULTS = GROUPS = ("One run", "Studies", "Results")
+ONE_RUN, STUDIES, RESULTS = ("One run", "Studies", "Results")
 # Typer has click's classes under names of its own, which differ between its versions.
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 Function = TypeVar("Function", bound=Callable[..., None])
 
 
-class _Verbs(TyperGroup):
-    """Lists its verbs by group."""
+class Verbs(TyperGroup):
+    """Lists its verbs by their headings, each with its whole description."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        verbs = [one for one in self.commands.values() if not one.hidden]
-        verbs.sort(key=lambda one: not isinstance(one, TyperGroup))  # text comes before training
-        width = formatter.width - 6 - max(len(one.name or "") for one in verbs)
-        for group in GROUPS:
-            with formatter.section(group):
+        # Groups of verbs come first, because text is prepared before a run is trained.
+        verbs = sorted(self.commands.values(), key=lambda verb: not isinstance(verb, TyperGroup))
+        for heading in dict.fromkeys(getattr(verb, "rich_help_panel", "") for verb in verbs):
+            shown = [verb for verb in verbs if getattr(verb, "rich_help_panel", "") == heading]
+            with formatter.section(heading or "Commands"):
                 formatter.write_dl(
-                    [
-                        (one.name, one.get_short_help_str(width))
-                        for one in verbs
-                        if getattr(one, "rich_help_panel", None) == group
-                    ]
+                    [(verb.name, " ".join((verb.help or "").split())) for verb in shown]
                 )
 
 
@@ -76,15 +73,9 @@ def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) 
 
     def read(text: str | int) -> int:
         try:
-            value = int(text)
-        except ValueError:
-            try:
-                exact = amount(str(text), "")
-            except UserError as error:
-                raise typer.BadParameter(str(error).strip()) from None
-            value = round(exact)
-            if not math.isclose(value, exact, rel_tol=1e-12):
-                raise typer.BadParameter(f"{text!r}: give a whole number") from None
+            value = whole_amount(str(text), "")
+        except UserError as error:
+            raise typer.BadParameter(str(error).strip()) from None
         if not least <= value <= most:
             raise typer.BadParameter(f"{text!r}: give a number from {least:,} to {most:,}")
         return value
@@ -113,7 +104,7 @@ def program() -> typer.Typer:
     """The whole of it, with every verb that is found."""
     app = typer.Typer(
         help="Token Superposition Training: prepare data, train, run studies, draw their figures.",
-        cls=_Verbs,
+        cls=Verbs,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -150,7 +141,9 @@ def main() -> NoReturn:
             raise
         said, status = _in_words(error)
         # One line on the screen, whatever a file or an argument has put into it.
-        print(printable(" ".join(said.split())), file=sys.stderr)
+        line = printable(" ".join(said.split()))
+        width = get_terminal_size().columns if sys.stderr.isatty() else len(line) + 1
+        print(*wrapped([line], width), sep="\n", file=sys.stderr)
     sys.exit(status)
 
 
@@ -189,6 +182,11 @@ def _answered(arguments: list[str]) -> int:
     for argument in arguments:
         if not is_whole(argument):
             raise UserError(f"argument {argument!r}: is not UTF-8; rename what it names")
+    for option, override, following in zip(arguments, arguments[1:], arguments[2:], strict=False):
+        if option == "--set" and re.match(r"[\w.]+=", following):
+            raise UserError(
+                f"{following}: give a value to each --set: --set {override} --set {following}"
+            )
     try:
         status = program()(args=arguments, prog_name="tst-study", standalone_mode=False)
     except USAGE_ERROR as error:

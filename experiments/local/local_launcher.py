@@ -12,16 +12,18 @@ from pathlib import Path
 from rich.console import Console
 
 from tst_study import file_lock
+from tst_study.cost.prices import Prices
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, check_can_be_trained
 from tst_study.experiments.local import progress
 from tst_study.experiments.local.queue import StoppedError, launch
-from tst_study.experiments.plan.layouts import Allocation, Prices
+from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark, log_path
+from tst_study.experiments.screen import columns
 from tst_study.experiments.state.status import row, rows_of
 from tst_study.experiments.study import Study
-from tst_study.text import duration
+from tst_study.text import duration, wrapped
 
 WAITING = ("waiting", "preempted", "interrupted")
 """States in which a launcher may start a run."""
@@ -41,7 +43,7 @@ class Local:
             raise UserError("--dry-run: is what Slurm would be asked; `tst-study plan` lists runs")
         check_can_be_trained(study, wanted, self.allocation)
         began = time.monotonic()
-        print(study.title, study.claims, sep="\n", flush=True)
+        print(*wrapped([study.title, study.claims], columns()), sep="\n", flush=True)
         study.prepare()
         try:
             with progress.shown(Console(highlight=False), str(study.folder)) as look:
@@ -59,7 +61,7 @@ class Local:
                 said.append(f"  {run.run_id}: {why} (log: {log_path(run.folder)})")
             if len(queue.decided) < len(queue.whole):
                 said.append("  More runs depend on them and were not started.")
-            print(*said, sep="\n", file=sys.stderr)
+            print(*wrapped(said, columns()), sep="\n", file=sys.stderr)
         return int(bool(queue.failed))
 
     def jobs(self, root: Path) -> dict[str, Job]:
@@ -103,4 +105,5 @@ def _conclude(study: Study) -> None:
 
     said = collect(study.folder, rows_of(study))
     at_scale = f" at scale {study.scale}" if study.scale else ""
-    print("", f"What {study.name}{at_scale} says", study.claims, "", *said, sep="\n")
+    lines = ["", f"What {study.name}{at_scale} says", study.claims, "", *said]
+    print(*wrapped(lines, columns()), sep="\n")

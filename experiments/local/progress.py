@@ -11,7 +11,7 @@ from rich.text import Text
 from tst_study.experiments.local.queue import Queue
 from tst_study.experiments.state.status import StatusRow, row
 from tst_study.experiments.state.status_screen import lines
-from tst_study.text import duration
+from tst_study.text import duration, wrapped
 
 SHOWN = 24
 """Most runs that the live table shows; runs that are training or have failed come first."""
@@ -32,8 +32,9 @@ def shown(console: Console, title: str, every: float = 10.0) -> Iterator[Callabl
         last = now
         headline = f"{duration(now - started)} | {_headline(queue)}"
         if live:
-            text = "\n".join([title, *lines(_rows(queue), console.width), headline])
-            live.update(Text(text, no_wrap=True), refresh=True)
+            # The time left comes first: a table that is longer than the screen loses its end.
+            text = [*wrapped([title, headline], console.width), *lines(_rows(queue), console.width)]
+            live.update(Text("\n".join(text[: console.height - 1]), no_wrap=True), refresh=True)
             return
         said = [headline]
         for one in (row(run.folder) for run in queue.running.values()):
@@ -53,7 +54,9 @@ def _headline(queue: Queue) -> str:
     parts = [f"{len(queue.over)} of {total} runs over", f"{len(queue.running)} running"]
     if queue.failed:
         parts.append(f"{len(queue.failed)} failed")
-    if queue.running or queue.waiting:
+    if queue.waiting and not queue.begun_at:
+        parts.append("starting: torch is loaded once for all runs")
+    elif queue.running or queue.waiting:
         left = time_left(queue)
         parts.append("time left: measuring" if left is None else f"{duration(left)} left")
     return " | ".join(parts)

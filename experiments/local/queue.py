@@ -94,6 +94,7 @@ def launch(
     for one in queue.decided:
         cancel_mark(one.folder).unlink(missing_ok=True)
     children: dict[str, list[BaseProcess]] = {}
+    look(queue)  # the first child waits until torch is loaded
     with signals_handled(_stop_all, (signal.SIGINT, signal.SIGTERM)):
         try:
             while queue.waiting or children:

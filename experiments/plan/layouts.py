@@ -5,17 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import get_args
 
-from tst_study.config.schema import Config, Model, Recompute
+from tst_study.config.schema import Config, Recompute
 from tst_study.cost.auto_layout import describe, resolve
 from tst_study.cost.compute import count_parameters
-from tst_study.cost.devices import (
-    DEVICES,
-    Device,
-    PublishedMfu,
-    device_named,
-    device_or_usual,
-    published_mfu,
-)
+from tst_study.cost.devices import device_named, device_or_usual
 from tst_study.cost.memory import Memory, estimate_memory
 from tst_study.cost.parallel_layout import check, tensor_sizes
 from tst_study.cost.traffic import count_traffic
@@ -42,37 +35,6 @@ class Allocation:
     """The name of the GPUs, where it is known."""
     per_node: int | None = None
     """Ranks of a node; by default as many as it usually has of these GPUs."""
-
-
-@dataclass(frozen=True)
-class Prices:
-    """The device for which hours are given, and its price.
-
-    Without a device, hours are those measured in the study itself.
-    """
-
-    device: str | None = None
-    mfu: float | None = None
-    """A measured MFU, which replaces the published ones."""
-    per_gpu_hour: float | None = None
-
-    def gpu(self) -> Device | None:
-        """The device's data sheet. Raises `UserError` for a device that is not listed."""
-        known = device_named(self.device or "")
-        if self.device and known is None:
-            names = ", ".join(device.name for device in DEVICES)
-            raise UserError(
-                f"--device {self.device}: its speeds are not known here; known: {names}"
-            )
-        return known
-
-    def mfus(self, model: Model) -> PublishedMfu | None:
-        """The range of MFU to expect on the device, with its source; None where none is
-        published."""
-        if self.mfu is not None:
-            return PublishedMfu(self.mfu, self.mfu, "as given")
-        device = self.gpu()
-        return published_mfu(device, experts=model.experts is not None) if device else None
 
 
 AllocationOf = Callable[[PlannedRun], Allocation]

@@ -145,8 +145,7 @@ def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count
     """The text of a batch script that runs `command` by `srun`.
 
     `folder`: where the output goes. `parameters`: those of `submitit.SlurmExecutor`. `count`: the
-    number of elements of the array. Raises `UserError` if Slurm is not installed here, or if a
-    value would add a line to the script.
+    number of elements of the array. Raises `UserError` if a value would add a line to the script.
     """
     from submitit import SlurmExecutor
 
@@ -154,12 +153,16 @@ def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count
     for key, value in parameters.items():
         if key != "setup":  # shell, which may have lines
             _check_lines(key, value)
+
+    class Executor(SlurmExecutor):  # type: ignore[misc]
+        @classmethod
+        def affinity(cls) -> int:
+            """Say that Slurm is here; a script can be written where it is not."""
+            return 1
+
     # In the name of an output file Slurm takes % for the beginning of a pattern, and %% for a
     # percent sign. submitit replaces patterns too, so it gets to see none of the folder's.
-    try:
-        executor = SlurmExecutor(str(folder).replace("%", PERCENT))
-    except RuntimeError as error:
-        raise UserError(f"{error} Submit on a login node, or with --launcher local") from None
+    executor = Executor(str(folder).replace("%", PERCENT))
     executor.update_parameters(**parameters)
     executor.parameters["map_count"] = count
     text: str = executor._make_submission_file_text(command, uid="")

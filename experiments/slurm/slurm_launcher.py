@@ -1,5 +1,6 @@
 """The Slurm launcher: runs are jobs, which go on while nobody is logged in."""
 
+import shutil
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -7,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 
 from tst_study import file_lock
+from tst_study.cost.prices import Prices
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, check_can_be_trained
-from tst_study.experiments.plan.layouts import Allocation, Prices
+from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark
 from tst_study.experiments.slurm import submission
@@ -21,6 +23,7 @@ from tst_study.experiments.slurm.profile import PLACES, Profile, found, load_pro
 from tst_study.experiments.slurm.submission import SMALL
 from tst_study.experiments.slurm.submit import SECOND_LOOK, submit_to_slurm
 from tst_study.experiments.study import Study
+from tst_study.waiting import waiting
 
 JOBS_PER_CALL = 200
 """Most jobs that one call of `scancel` gets."""
@@ -40,8 +43,11 @@ class Slurm:
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
         """Queue the runs and return at once: 1 if some of them could not be queued."""
-        call("sbatch", "--version")  # before text is prepared, which may take hours
-        if self._options.profile is None and found() is None:
+        if not self._options.dry:
+            call("sbatch", "--version")  # before text is prepared, which may take hours
+        # A dry run on a machine without Slurm can do with the defaults.
+        can_ask = not self._options.dry or shutil.which("sinfo") is not None
+        if can_ask and self._options.profile is None and found() is None:
             print(template())
             raise UserError(
                 f"{PLACES[0]}: missing; write the lines above into it, with what your site asks "
@@ -55,7 +61,8 @@ class Slurm:
         # The command that submits the runs which depend on results of these.
         at = replace(study, folder=study.folder.absolute())
         rest = self._options.again(at, "--launcher", "slurm", "--only-new") if study.scale else ()
-        done = submit_to_slurm(study, profile, self._options, wanted, rest)
+        with waiting("copying the code and submitting runs"):
+            done = submit_to_slurm(study, profile, self._options, wanted, rest)
         print(*done.lines(), sep="\n")
         return 1 if done.refused or done.damaged else 0
 

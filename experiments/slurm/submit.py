@@ -6,6 +6,7 @@ each kind of resources and each shared prefix run to wait for, no longer than th
 small job waits for all of them; it collects the study, or submits the runs that depend on their
 results."""
 
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -46,6 +47,8 @@ class Submitted:
     lock: int
     """Descriptor of the study's lock."""
     dry: bool = False
+    asks: bool = True
+    """Slurm is asked; a dry run needs none."""
     over: list[PlannedRun] = field(default_factory=list)
     adopted: list[PlannedRun] = field(default_factory=list)
     """Runs that are queued or training already."""
@@ -85,6 +88,8 @@ class Submitted:
             text.append(f"job {job} collects the study when all of them have ended")
         text += [f"refused: {said}" for said in self.refused]
         text += [f"not submitted: {said}; move its folder away" for said in self.damaged]
+        if not self.asks:
+            text.append("sbatch is not on this machine: no cluster was asked whether it takes them")
         return [*text, "", self.first_script] if self.dry else text
 
     def hand_over(self, runs: Sequence[PlannedRun]) -> None:
@@ -92,7 +97,7 @@ class Submitted:
         shared prefix run's job."""
         if not runs:
             return
-        most = int(setting("MaxArraySize") or DEFAULT_MAX_ARRAY)
+        most = int((self.asks and setting("MaxArraySize")) or DEFAULT_MAX_ARRAY)
         longest = self.profile.max_array or most
         if longest > most:
             raise UserError(
@@ -172,8 +177,9 @@ class Submitted:
             submitted_anew(run.config, run.folder)
         self.first_script = self.first_script or script
         try:
-            if self.dry:  # the job that it waits for does not exist
-                call("sbatch", "--test-only", "--dependency=singleton", standard_input=script)
+            if self.dry:
+                if self.asks:  # the job that it waits for does not exist
+                    call("sbatch", "--test-only", "--dependency=singleton", standard_input=script)
                 job = f"array{len(self.jobs) + 1}"
             else:
                 job = submission.submit(one, self.root, script, self.lock)
@@ -204,15 +210,16 @@ def submit_to_slurm(
     nothing.
     """
     planning, root = Planner(study, unprepared=options.dry), study.folder
+    asks = not options.dry or shutil.which("sbatch") is not None
     with nullcontext(-1) if options.dry else submission_lock(root) as lock:
         decided, open_ = planning.decided(), []
         runs = [run for run in decided if wanted(run)]
-        jobs = known_jobs(root)
+        jobs = known_jobs(root) if asks else {}
         had = [run for run in runs if run.run_id in jobs and not jobs[run.run_id].is_active]
         if not all(map(is_over, had)):  # they are about to get another job: make sure of it
             time.sleep(SECOND_LOOK)
             jobs = known_jobs(root)
-        result = Submitted(root, profile, jobs, lock, options.dry)
+        result = Submitted(root, profile, jobs, lock, options.dry, asks)
         result.undecided = max(0, len(planning.whole()) - len(decided))
         for run in runs:
             job = result.known.get(run.run_id)
@@ -232,7 +239,7 @@ def submit_to_slurm(
         if collects and not options.dry:
             result.check_small_jobs()
         result.hand_over(open_)
-        if collects and options.dry:  # a dry run tells of the runs first
+        if collects and options.dry and asks:  # a dry run tells of the runs first
             result.check_small_jobs()
         if not (result.undecided and rest and (result.jobs or not options.only_new)):
             rest = ()

@@ -30,7 +30,9 @@ from tst_study.experiments.slurm.code_copy import keep_code
 ROOT = Path(__file__).parents[2]
 
 
-def tst_study(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def tst_study(
+    *arguments: str | Path, cwd: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own; `torch` cannot be imported there."""
     blocked = cwd / "blocked" / "torch"
     blocked.mkdir(parents=True, exist_ok=True)
@@ -39,7 +41,7 @@ def tst_study(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[
     return subprocess.run(
         [sys.executable, "-m", "tst_study", *map(str, arguments)],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "COLUMNS": "200"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "COLUMNS": "200", **variables},
         capture_output=True,
         text=True,
         timeout=120,
@@ -96,6 +98,26 @@ def test_on_a_gpu_what_a_config_leaves_open_is_a_gpu_s(
     assert shown["cpu"]["numerics"]["dtype"] == "float32"
     train(config_file, ["numerics.dtype=float32"], dry_run=True)
     assert tomllib.loads(capsys.readouterr().out)["numerics"]["dtype"] == "float32"
+
+
+@pytest.mark.parametrize(
+    ("options", "cost"),
+    [
+        (
+            "--device H100 --price 2",
+            "9.5–15 GPU-hours of H100, 19–29 at 2 each, at 31%–48% MFU, torchtitan's",
+        ),
+        ("--device B200 --mfu 0.4", "5 GPU-hours of B200, at 40% MFU, as given"),
+        ("--device L4", "hours not known: no MFU on L4 is published here, say --mfu"),
+    ],
+)
+def test_dry_run_says_what_a_run_costs_on_a_gpu(
+    tmp_path: Path, config_file: Path, options: str, cost: str
+) -> None:
+    shape = "--set model={preset='270m'} --set schedule.steps=5k --set batch.sequences=1k"
+    shape += " --set batch.sequence_length=2048 --set data.corpora=[{path='none'}]"
+    shown = answer(["train", config_file, "--dry-run", *shape.split(), *options.split()], tmp_path)
+    assert f"#   cost                  {cost}" in shown.out
 
 
 def test_dry_run_of_a_trunk_counts_what_it_trains() -> None:
@@ -183,21 +205,45 @@ def test_every_verb_stands_in_a_group_and_its_help_ends_with_examples() -> None:
     for line in answer(["--help"], ROOT).out.splitlines():
         if line in ("One run:", "Studies:", "Results:"):
             groups[line] = []
-        elif groups and line.startswith("  "):
+        elif groups and re.match(r"  \w", line):
             groups[list(groups)[-1]].append(line.split()[0])
     assert {"data", "train", "evaluate", "export"} <= set(groups["One run:"])
     assert {"plan", "submit", "status", "logs", "retry"} <= set(groups["Studies:"])
     assert {"analyse", "figures"} <= set(groups["Results:"])
+    for group in ("--help", "data --help"):  # whole, however narrow the terminal is
+        assert "...\n" not in answer(group.split(), ROOT).out.partition("[ARGS]...\n")[2]
     texts = [f"data {verb}" for verb in ("prepare", "generate", "adopt", "verify")]
     for verb in [*(verb for verbs in groups.values() for verb in verbs if verb != "data"), *texts]:
         shown = answer([*verb.split(), "--help"], ROOT).out
         examples = shown[shown.index("Examples:\n") :].splitlines()[1:]
-        assert [line.startswith(f"  tst-study {verb} ") for line in examples] == [True, True]
+        assert examples
+        assert all(f"{line} ".startswith(f"  tst-study {verb} ") for line in examples)
         if verb == "evaluate":
             warning = "They can run code on this machine: use none that you do not trust"
             assert warning in " ".join(shown.split())
-        if verb in groups["Studies:"]:
+        if verb in groups["Studies:"] and verb != "studies":
             assert "Studies: laptop, gate, bag-grid, power-law," in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("train --set model.preset=moe-1", ["moe-10b-a1b", "moe-10b-a1b-twin", "moe-1b"]),
+        ("train --set model.hid", ["model.hidden_size="]),
+        ("export runs/mine/", ["runs/mine/run-0123"]),
+    ],
+)
+def test_a_shell_completes_presets_keys_and_runs_without_torch(
+    tmp_path: Path, typed: str, completed: list[str]
+) -> None:
+    for folder in ("run-0123", "no-run"):
+        (tmp_path / "runs" / "mine" / folder).mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "run-0123" / "run.json").touch()
+    asked = {"_TST_STUDY_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"tst-study {typed}"}
+    shown = tst_study(cwd=tmp_path, **asked).stdout
+    assert [text.removeprefix("model.preset=") for text in re.findall('"([^"]+)"', shown)] == (
+        completed
+    )
 
 
 def test_verbs_are_found_where_the_package_is_a_mere_copy(tmp_path: Path) -> None:
@@ -258,6 +304,11 @@ def test_what_is_no_count_is_refused_with_what_would_be_one(text: str, complaint
     [
         (["train", "run.toml", "--set", "model.depth=3"], "run.toml: model.depth: unknown key"),
         (["train", "run.toml", "--time"], "--time: only with --dry-run"),
+        (["train", "run.toml", "--dry-run", "--price", "2"], "--price 2: name the GPU as well"),
+        (
+            ["train", "run.toml", "--set", "seed=1", "name=b"],
+            "name=b: give a value to each --set: --set seed=1 --set name=b",
+        ),
         (["submti", "laptop"], "No such command 'submti'. Did you mean 'submit'?"),
         (["submit", "headline", "--scale", "paper", "--launcher", "slurm"], "sbatch: not on the"),
     ],

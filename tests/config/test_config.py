@@ -51,6 +51,15 @@ def test_override_wins_over_file_and_last_override_wins(tmp_path: Path) -> None:
     assert read.name == "a=b"
 
 
+def test_counts_are_read_as_people_write_them() -> None:
+    read = example("schedule.steps=5k", "schedule.warmup_steps=1e2", "data.validation_tokens=1M")
+    assert (read.schedule.steps, read.schedule.warmup_steps) == (5000, 100)
+    assert read.data.validation_tokens == 10**6
+    assert example("name=5k").name == "5k"
+    with pytest.raises(UserError, match=r"schedule\.steps: 'many': should be a whole number"):
+        example("schedule.steps=many")
+
+
 def test_resolved_config_reads_back_the_same(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(FILE)

@@ -87,7 +87,7 @@ def test_bits_per_byte_follow_from_the_manifest(tmp_path, prefix):
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text("four words of text\n" * 9)
     request = Request([str(tmp_path / "a.txt")], "bytes", validation=[str(tmp_path / "b.txt")])
-    prepare(request, tmp_path / "out", progress=False)
+    prepare(request, tmp_path / "out")
     evaluation = held_out(open_split(tmp_path / "out" / "validation"), 10)
     text_bytes = 9 * 19
     assert evaluation.bytes_per_token == text_bytes / (text_bytes + 1)

@@ -51,7 +51,7 @@ def quietly(sources, to, tokenizer="bytes", **settings):
     if "validation" not in settings:
         settings.setdefault("validation_share", 0.1)
     request = Request([str(s) for s in sources], tokenizer, **settings)
-    return module.prepare(request, to, progress=False)
+    return module.prepare(request, to)
 
 
 def leaves_as_it_is(sources, to, **settings) -> bool:
@@ -228,11 +228,11 @@ def test_shards_made_at_once_merge_to_the_same_bytes(tmp_path, monkeypatch, coun
         (tmp_path / f"{name}.jsonl").write_bytes(jsonl(documents(120, seed)))
     sources = [str(tmp_path / f"{name}.jsonl") for name in "abc"]
     request = Request(sources, "bpe:300", validation_share=0.1)
-    module.prepare(request, tmp_path / "whole", progress=False)
+    module.prepare(request, tmp_path / "whole")
     out, fork = tmp_path / "out", multiprocessing.get_context("fork")
 
     def make(number):
-        return module.prepare_shard(request, out, f"{number}/{count}", progress=False)
+        return module.prepare_shard(request, out, f"{number}/{count}")
 
     with pytest.raises(UserError, match="no such file"):
         module.merge(out)
@@ -406,7 +406,7 @@ def test_the_bundled_books_are_the_ones_described_and_come_with_held_out_ones(tm
         expected, name = line.split()
         assert hashlib.sha256((books / name).read_bytes()).hexdigest() == expected
     request = Request(["books"], "bytes", limit_bytes=1_000_000)
-    done = module.prepare(request, tmp_path / "out", progress=False)
+    done = module.prepare(request, tmp_path / "out")
     assert done.licence == "public domain"
     assert Request(["books", str(books / "README.md")]).resolved().licence is None
     assert done.splits["validation"].documents == 15

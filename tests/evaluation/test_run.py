@@ -169,7 +169,7 @@ def test_text_of_another_tokenizer_is_refused(documents: Path, tmp_path: Path) -
     """Its ids lie inside the run's vocabulary, where they mean other words."""
     run(documents, tmp_path / "run", "model.vocabulary_size=300", "schedule.steps=4")
     texts = [str(documents.with_name("texts.jsonl"))]
-    prepare(Request(texts, "bpe:270"), tmp_path / "other", progress=False)
+    prepare(Request(texts, "bpe:270"), tmp_path / "other")
     wanted = EvaluationOptions(held_out=[f"other={tmp_path / 'other'}"])
     with pytest.raises(UserError, match=r"other: .*tokenizer \(bpe of 270"):
         list(evaluate_run(open_run(tmp_path / "run"), wanted))

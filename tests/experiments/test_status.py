@@ -23,10 +23,10 @@ from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, submission_lock
 from tst_study.experiments.local.progress import shown, time_left
 from tst_study.experiments.local.queue import Queue
-from tst_study.experiments.plan.planned_run import PlannedRun
+from tst_study.experiments.plan.planned_run import PlannedRun, totals
 from tst_study.experiments.run_process import Exit, train_rank
 from tst_study.experiments.state import status
-from tst_study.experiments.state.status_screen import lines, totals
+from tst_study.experiments.state.status_screen import lines
 from tst_study.record import reader as run_record
 from tst_study.text import big, duration, shortened
 
@@ -87,7 +87,7 @@ def test_runs_that_failed_before_they_wrote_a_record_are_shown(tmp_path: Path) -
     )
     rows = status.rows_below(tmp_path)
     assert [row.state for row in rows] == ["done", "failed"]
-    assert totals(rows) == "1 done, 1 failed"
+    assert totals(row.state for row in rows) == "1 done, 1 failed"
 
 
 def test_seeds_stay_apart_in_a_narrow_terminal_and_a_pipe_gets_whole_names(tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ def test_a_dataset_that_was_streamed_is_on_the_card(
     rows.write_text("".join(json.dumps({"text": f"Story {n}. " * 40}) + "\n" for n in range(40)))
     monkeypatch.chdir(tmp_path)
     asked = Request(["hf://acme/stories:train"], "bytes", validation_share=0.1)
-    prepare(asked, "prepared", progress=False)
+    prepare(asked, "prepared")
     _, made = train_and_export(Path("prepared"), tmp_path / "trained")
     assert ModelCard.load(made / "README.md").data.datasets == ["acme/stories"]
 

@@ -335,6 +335,24 @@ def test_a_dry_run_shows_arrays_and_the_first_script_and_leaves_nothing(
     assert (said.status, said.err) == (2, "error: sbatch: no such account\n")
 
 
+def test_a_dry_run_needs_no_slurm(tmp_path: Path) -> None:
+    words = ["submit", "laptop", "--scale", "smoke", "--launcher", "slurm", "--dry-run"]
+    said = answer(words, tmp_path, {"PATH": "/nowhere"})
+    assert (said.status, said.err) == (0, "")
+    assert "no cluster was asked" in said.out
+    assert "#SBATCH --array=0-" in said.out
+
+
+@pytest.mark.parametrize("verb", ["plan", "submit"])
+def test_naming_a_profile_means_slurm(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "slurm.toml").write_text("[resources]\ntasks_per_node = 3\n")
+    words = [verb, "laptop", "--scale", "smoke", *["--dry-run"] * (verb == "submit")]
+    here = answer(words, tmp_path, {"PATH": "/nowhere"})
+    there = answer([*words, "--profile", "slurm.toml"], tmp_path, {"PATH": "/nowhere"})
+    assert "on 3 ranks" not in here.out + here.err
+    assert "on 3 ranks" in there.out + there.err
+
+
 @pytest.mark.parametrize(
     ("profile", "said"),
     [

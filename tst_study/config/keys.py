@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, get_args
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -27,7 +28,7 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
     either = [problem for problem, its in zip(problems, keys, strict=True) if its == keys[0]]
     first = next((one for one in either if one["type"] == "literal_error"), either[0])
     unknown = {
-        its or "config": _near_key(_without_places(its), _keys(schema))
+        its or "config": _near_key(_without_places(its), dotted_keys(schema))
         for problem, its in zip(problems, keys, strict=True)
         if problem["type"] == "extra_forbidden"
     }
@@ -87,12 +88,12 @@ def _without_places(key: str) -> str:
     return re.sub(r"\.\d+(?=\.)", "", key)
 
 
-def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+def dotted_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Dotted, those of sections before their section's own."""
     inner = sections_of(section)
     for name in section.model_fields:
         if name in inner:
-            yield from _keys(inner[name], f"{prefix}{name}.")
+            yield from dotted_keys(inner[name], f"{prefix}{name}.")
         yield f"{prefix}{name}"
 
 
@@ -105,6 +106,24 @@ def _key(schema: type[BaseModel], place: Sequence[int | str], problem: str) -> s
             kept.append(str(part))
         section = sections_of(section).get(str(part), section)
     return ".".join([*kept, *map(str, place[len(place) - (problem == "extra_forbidden") :])])
+
+
+def takes_count(schema: type[BaseModel], key: str) -> bool:
+    """Return whether a dotted key takes a whole number, and no other kind of value but None."""
+    field = _section_at(schema, key).model_fields.get(key.rpartition(".")[2])
+    kinds = set(_alternatives(field.annotation)) if field else set()
+    return kinds - {NoneType} == {int}
+
+
+def _alternatives(annotation: Any) -> Iterator[Any]:
+    """Yield the types of a union, without what annotates them."""
+    if get_origin(annotation) is Annotated:
+        yield from _alternatives(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, UnionType):
+        for alternative in get_args(annotation):
+            yield from _alternatives(alternative)
+    else:
+        yield annotation
 
 
 @cache

@@ -9,6 +9,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, assert_never
@@ -17,7 +18,7 @@ import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tst_study.config.architecture import HUGGING_FACE, from_huggingface
-from tst_study.config.keys import problem_of, sections_of
+from tst_study.config.keys import problem_of, sections_of, takes_count
 from tst_study.config.optimizer_kinds import OptimizerName
 from tst_study.config.presets import expand_preset
 from tst_study.errors import UserError
@@ -30,6 +31,7 @@ from tst_study.superposition.loss_kinds import (
     loss_of,
 )
 from tst_study.superposition.weighting import NamedWeighting, offset_weights, weight_rows
+from tst_study.text import whole_amount
 
 Positive = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
@@ -639,7 +641,8 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
     """Read a TOML file or a run's `run.json`, and apply overrides such as `seed=3`, in order.
 
     An override's value is TOML (`true`, `3`, `2e-3`, `"text"`, `[1, 2]`); what is not valid TOML
-    is taken as a string. Raises `UserError`.
+    is taken as a string. A key of whole numbers also takes `5k`, `270M` or `1e6`. Raises
+    `UserError`.
     """
     values = {}
     if path is not None:
@@ -662,13 +665,17 @@ def apply_override(values: dict[str, Any], override: str) -> None:
         raise UserError(f"--set {key}=…: not valid TOML: {error}") from None
     if len(given) > 1:
         raise UserError(f"--set {key}=…: {text!r} is more than one value; give one --set for each")
+    value = given["value"]
+    if isinstance(value, str | float) and takes_count(Config, key.strip()):
+        with suppress(UserError):  # the config's own check says what is wrong with it
+            value = whole_amount(str(value), key)
     *sections, last = key.strip().split(".")
     for section in sections:
         inner = values.get(section)
         # A copy, so that the caller's nested dictionaries are never shared between configs.
         values[section] = dict(inner) if isinstance(inner, Mapping) else {}
         values = values[section]
-    values[last] = given["value"]
+    values[last] = value
 
 
 def to_dict(config: Config) -> dict[str, Any]:

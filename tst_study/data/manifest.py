@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tst_study.atomic_files import write_json, written_atomically
+from tst_study.config.schema import Strict
 from tst_study.data.token_file import TokenFile, idx_path
 from tst_study.errors import UserError, first_line, first_problem
 
@@ -21,10 +22,6 @@ Count = Annotated[int, Field(ge=0)]
 
 class NoTokenFilesError(UserError):
     """A corpus has not been prepared, or lies elsewhere."""
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class SourceRecord(Strict):

@@ -6,7 +6,8 @@ is the same as training's own evaluation of the same tokens.
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,15 @@ def evaluate_domains(
     ranks: Ranks,
     domains: Mapping[str, str | Path],
     tokens: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[dict[str, Any]]:
-    """Task, data, metrics, samples, details and seconds of a `TaskResult`, domain by domain.
+    """Yield task, data, metrics, samples, details and seconds of a `TaskResult` for each domain.
 
     Args:
         model: with the run's weights.
         domains: token-file prefixes (or prepared folders) by name.
         tokens: about as many of each, taken evenly; all of them by default.
+        say: is told how far the evaluation is.
 
     Raises:
         UserError: a text is missing, or of another tokenizer than the run's.
@@ -71,7 +74,8 @@ def evaluate_domains(
         _check_tokenizer(run, name, split.manifest)
         held = held_out(split, run.sequence_length, tokens, name)
         held.check_vocabulary(run.model.vocabulary_size)
-        loss = evaluate(model, held, ranks, 1)
+        what = f"{held.predicted_tokens:,} held-out tokens of {name}"
+        loss = evaluate(model, held, ranks, 1, partial(_say_how_far, say, what))
         assert loss.document_losses is not None
         counts = torch.tensor(loss.document_tokens, dtype=torch.float64)
         losses = torch.tensor(loss.document_losses, dtype=torch.float64)
@@ -91,6 +95,10 @@ def evaluate_domains(
             "details": {"tokens": held.predicted_tokens, "unit": "document"},
             "seconds": time.perf_counter() - began,
         }
+
+
+def _say_how_far(say: Callable[[str], None], what: str, tokens: int) -> None:
+    say(f"evaluating {what}: {tokens:,}")
 
 
 def _check_tokenizer(run: TrainedRun, name: str, manifest: Manifest) -> None:

@@ -57,7 +57,7 @@ SCHEMA_MARK = f'"schema_version": {SCHEMA_VERSION},'.encode()
 
 
 class _Plan(TypedDict):
-    """`configuration.phase_plan.PhasePlan`, and what it adds up to."""
+    """A `config.phase_plan.PhasePlan` as `run.json` holds it."""
 
     steps: Whole
     superposed_steps: Whole

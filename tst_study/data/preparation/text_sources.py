@@ -121,12 +121,16 @@ def _kind(path: Path) -> Kind:
     return KINDS[one_of(_ending(path), KINDS, f"source {path}: the ending")]
 
 
-def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
+def documents(
+    source: Source, text_field: str, read: Callable[[int], None] = lambda size: None
+) -> Iterator[tuple[int, str]]:
     """Yield the bytes and text of each record: a line of JSON, a row, or a whole file of text.
 
     An empty line gives an empty text.
 
-    `text_field`: the field or column with the text.
+    Args:
+        text_field: the field or column with the text.
+        read: is told how many bytes of a file of text or JSON have been read, as they lie on disk.
 
     Raises `UserError` where the source cannot be read or unpacked, or a record is not UTF-8, not
     JSON or lacks the field.
@@ -139,7 +143,7 @@ def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
                 yield len(text.encode()), text
             return
         assert source.path is not None
-        parts = _parts(source.path)
+        parts = _parts(source.path, read)
         if source.path.suffix in PACKED:
             parts = _unpacked(parts, source.path)
         if source.kind == "text":
@@ -196,9 +200,10 @@ def _dataset(source: Source) -> Iterator[dict[str, Any]]:
     )
 
 
-def _parts(path: Path) -> Iterator[bytes]:
+def _parts(path: Path, read: Callable[[int], None]) -> Iterator[bytes]:
     with open(path, "rb") as file:
         while part := file.read(BYTES_AT_ONCE):
+            read(len(part))
             yield part
 
 

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, TypeVar
+from typing import Any
 
 from tst_study.config.identity import SEEDS, digest, identity_form
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, to_dict
-from tst_study.cost.compute import gpu_hours
+from tst_study.cost.prices import Prices, mfu_source, range_of, rounded
 from tst_study.dry_run import TIMED, seconds_per_step
 from tst_study.errors import UserError
-from tst_study.experiments.plan.layouts import Allocation, AllocationOf, Prices, problems
-from tst_study.experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops
+from tst_study.experiments.plan.layouts import Allocation, AllocationOf, problems
+from tst_study.experiments.plan.planned_run import (
+    PlannedRun,
+    Shape,
+    matches,
+    state,
+    total_flops,
+    totals,
+)
 from tst_study.experiments.plan.planner import Planner
-from tst_study.experiments.state.status import StatusRow, row
-from tst_study.experiments.state.status_screen import ENDLESS, fitted, totals
+from tst_study.experiments.screen import ENDLESS, fitted
 from tst_study.record import reader as run_record
-from tst_study.text import big, duration
+from tst_study.text import big, duration, wrapped
 
-NUMBERS = ("steps", "FLOPs", "tokens", "GPU-hours", "wall time", "launches")
+COLUMNS = ("steps", "FLOPs", "GPU-hours", "CPU-hours", "raw tokens", "latent tokens")
+NUMBERS = ("runs", *COLUMNS, "wall time", "launches")
+NO_COST = {"flops": 0, "gpu_hours": [0.0, 0.0], "cpu_hours": [0.0, 0.0]}
+ARMS_NOTE = (
+    "By arm: FLOPs and hours of all its runs; tokens of one run, from its first step to its last."
+)
 OURS = Prices()
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -32,28 +43,49 @@ class PlanTable:
     text: list[str]
     """Sums, and reasons why the plan cannot be carried out."""
     rows: list[dict[str, Any]]
-    """One per run: steps, FLOPs, raw tokens; hours, seconds and launches each as [least, most].
-    Unknown values are None."""
+    """One per run: steps, FLOPs, tokens; hours, seconds and launches each as [least, most].
+    Tokens are those of the whole run, its shared prefix included; everything else is what the run
+    itself trains. Unknown values are None."""
+    arms: list[dict[str, Any]]
+    """One per arm: the sums of its runs, and the tokens of one of them."""
 
     def lines(self, width: int = ENDLESS) -> list[str]:
         """For a screen of so many columns. Steps are written from–to where the run forks from a
         shared prefix run."""
-        cells = [["run", *NUMBERS, "state"]]
+        runs = [["run", *COLUMNS, "wall time", "launches", "state"]]
         for one in self.rows:
             first = f"{one['first_step']:,}–" if one["first_step"] else ""
-            cells.append(
+            runs.append(
                 [
                     one["run_id"],
                     f"{first}{one['steps']:,}",
-                    f"{one['flops']:.3g}",
-                    big(one["raw_tokens"]),
-                    _range(one["gpu_hours"], _number),
-                    _range(one["wall_seconds"], duration),
-                    _range(one["launches"], "{:,}".format),
+                    *_costs(one),
+                    range_of(one["wall_seconds"], duration),
+                    range_of(one["launches"], "{:,}".format),
                     one["state"],
                 ]
             )
-        return [*self.text, "", *fitted(cells, width, NUMBERS)]
+        arms = [["arm", "runs", *COLUMNS[1:]]]
+        arms += [[one["arm"], f"{one['runs']:,}", *_costs(one)] for one in self.arms]
+        hide = ("launches", "latent tokens", "FLOPs", "wall time")
+        return [
+            *wrapped(self.text, width),
+            "",
+            *fitted(runs, width, NUMBERS, hide),
+            "",
+            *wrapped([ARMS_NOTE], width),
+            *fitted(arms, width, NUMBERS, hide),
+        ]
+
+
+def _costs(one: dict[str, Any]) -> list[str]:
+    return [
+        f"{one['flops']:.3g}",
+        range_of(one["gpu_hours"], rounded),
+        range_of(one["cpu_hours"], rounded),
+        big(one["raw_tokens"]),
+        big(one["latent_tokens"]),
+    ]
 
 
 def table(
@@ -66,8 +98,9 @@ def table(
     at_once: int = 1,
     timed: bool = False,
 ) -> PlanTable:
-    """Sums, and a row for each run that `pattern` matches; hours are of `at_once` runs at a time,
-    `timed` here where none has ended. Raises `UserError` where `pattern` matches none.
+    """Sums, a row for each run that `pattern` matches, and a row for each arm of these; hours are
+    of `at_once` runs at a time, `timed` here where none has ended. Raises `UserError` where
+    `pattern` matches none.
 
     Corpora need not be there yet; ids are provisional then, which is said.
     """
@@ -75,7 +108,7 @@ def table(
     known = {run.fingerprint for run in decided}
     open_ = [run for run in planner.whole() if run.fingerprint not in known]
     runs = [*decided, *open_]
-    states = {run.fingerprint: row(run.folder) for run in decided}
+    states = {run.fingerprint: state(run) for run in decided}
     measured, source = _measured(decided, states), "by the runs that are done"
     if timed:
         source = f"by {TIMED} steps of each shape, timed on this machine"
@@ -83,32 +116,36 @@ def table(
         for run in runs:
             measured[run.shape] = measured[run.shape] or seconds_per_step(run.config)
     hours = _Hours(prices, measured, source, at_once)
+    shown = [run for run in runs if matches(run.run_id, pattern)]
+    if not shown:
+        raise UserError(f"{study.folder}: no run of {study.name} has {pattern!r} in its name")
     rows = []
-    for run in (run for run in runs if matches(run.run_id, pattern)):
-        plan, given, said = plan_phases(run.config), allocation(run), states.get(run.fingerprint)
+    for run in shown:
+        plan, given, own = plan_phases(run.config), allocation(run), hours.of(run)
         walls = hours.wall_seconds(run, given)
         launches = walls and given.seconds and [ceil(wall / given.seconds) for wall in walls]
+        cores = given.ranks * (run.config.execution.threads or 1)
         rows.append(
             {
                 "run_id": run.run_id,
                 "first_step": run.first_step,
                 "steps": run.steps,
                 "flops": total_flops([run]),
-                "raw_tokens": plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step),
-                "gpu_hours": hours.of(run) if prices.device else None,
+                "raw_tokens": plan.raw_tokens(run.steps),
+                "latent_tokens": plan.latent_tokens(run.steps),
+                "gpu_hours": own if prices.device else None,
+                "cpu_hours": None if prices.device or not own else [cores * h for h in own],
                 "wall_seconds": walls,
                 "launches": launches or None,
-                "state": said.state if said else "rate not chosen",
+                "state": states.get(run.fingerprint, "rate not chosen"),
             }
         )
-    if not rows:
-        raise UserError(f"{study.folder}: no run of {study.name} has {pattern!r} in its name")
     text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}"]
     flops = total_flops(runs)
     alone = total_flops([*planner.asked_for(), *(run for run in open_ if not run.prefix)])
     text.append(f"{flops:.3g} FLOPs, {hours.said(runs)}")
     if flops < alone:
-        text[-1] += f"; shared shared prefix runs save {1 - flops / alone:.1%} of {alone:.3g}"
+        text[-1] += f"; shared prefix runs save {1 - flops / alone:.1%} of {alone:.3g}"
     text += hours.sources(runs)
     text += [*problems(runs, allocation), *planner.dead_ends()]
     text += detectable(planner.asked_for(), noise)
@@ -117,7 +154,24 @@ def table(
         runs_there = run_record.find_run_folders(study.folder)
         unseen = f" and runs on it in {study.folder} not recognised" if runs_there else ""
         text.append(f"Not prepared yet, so that ids are provisional{unseen}: {', '.join(missing)}")
-    return PlanTable(text, rows)
+    return PlanTable(text, rows, _arms(shown, rows))
+
+
+def _arms(runs: Sequence[PlannedRun], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sum up the runs that differ in their seeds alone."""
+    arms: dict[str, dict[str, Any]] = {}
+    for run, row in zip(runs, rows, strict=True):
+        name = re.sub(r"-?seed\d+", "", run.config.name)
+        one = arms.setdefault(_form(run.config, *SEEDS), {**row, "arm": name, "runs": 0, **NO_COST})
+        one["runs"] += 1
+        one["flops"] += row["flops"]
+        for kind in ("gpu_hours", "cpu_hours"):
+            both = one[kind] is not None and row[kind] is not None
+            one[kind] = (
+                [sum(ends) for ends in zip(one[kind], row[kind], strict=True)] if both else None
+            )
+    kept = ("arm", "runs", "flops", "gpu_hours", "cpu_hours", "raw_tokens", "latent_tokens")
+    return [{key: one[key] for key in kept} for one in arms.values()]
 
 
 @dataclass(frozen=True)
@@ -141,17 +195,14 @@ class _Hours:
         if device is None:
             seconds = self.measured.get(run.shape)
             return None if seconds is None else [seconds * steps / 3600] * 2
-        mfus = self.prices.mfus(run.config.model)
-        if mfus is None:
-            return None
-        return [gpu_hours(total_flops([run]), device.peak, mfu) for mfu in (mfus.high, mfus.low)]
+        return self.prices.gpu_hours(run.config.model, total_flops([run]))
 
     def said(self, runs: Sequence[PlannedRun]) -> str:
         device = self.prices.gpu()
         known = [hours for hours in map(self.of, runs) if hours is not None]
         unknown = len(runs) - len(known)
         if device is not None and unknown:
-            return f"hours not known: no MFU on {device.name} is published here, say --mfu"
+            return self.prices.unknown()
         if not known:
             return "hours not known: say --time to have some steps timed here, or --device"
         whole = [sum(hours[end] for hours in known) for end in (0, 1)]
@@ -164,40 +215,23 @@ class _Hours:
                 f"{duration(3600 * wall)} of wall time, {at_once} ({duration(3600 * total)} of "
                 f"training, {self.source}){rest}"
             )
-        text = f"{_range(whole, _number)} GPU-hours of {self.prices.device}"
-        price = self.prices.per_gpu_hour
-        if price is None:
-            return text
-        return f"{text}, {_range([price * hours for hours in whole], _number)} at {price:g} each"
+        return self.prices.in_words(whole)
 
     def sources(self, runs: Sequence[PlannedRun]) -> list[str]:
         """Name the source of the MFU behind the hours."""
         found = dict.fromkeys(self.prices.mfus(run.config.model) for run in runs)
-        return [
-            f"At {_range([mfus.low, mfus.high], '{:.0%}'.format)} MFU, {mfus.source}"
-            for mfus in found
-            if mfus and self.prices.device
-        ]
+        return [f"At {mfu_source(mfus)}" for mfus in found if mfus and self.prices.device]
 
 
-def _range(ends: Sequence[T] | None, written: Callable[[T], str]) -> str:
-    """The least and the most, once where they read the same; nothing where they are not known."""
-    return "–".join(dict.fromkeys(map(written, ends or ())))
-
-
-def _measured(runs: Sequence[PlannedRun], states: dict[str, StatusRow]) -> dict[Shape, float]:
+def _measured(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[Shape, float]:
     """Seconds a step of the first finished run of each shape."""
     found: dict[Shape, float] = {}
     for run in runs:
-        if states[run.fingerprint].state == "done" and run.shape not in found:
+        if states[run.fingerprint] == "done" and run.shape not in found:
             metrics = run_record.read(run.folder).metrics
             if metrics:
                 found[run.shape] = metrics[-1]["training_seconds"] / metrics[-1]["step"]
     return found
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def detectable(runs: Sequence[PlannedRun], noise: float | None = None) -> list[str]:
