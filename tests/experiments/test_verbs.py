@@ -184,6 +184,23 @@ def test_a_run_s_own_folder_may_stand_for_it(tmp_path: Path) -> None:
     assert (row["run_id"], row["state"], row["step"]) == ("bad", "failed", 3)
 
 
+def test_the_shell_completes_studies_scales_and_runs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    open_run(tmp_path / "runs" / "gate-smoke" / "baseline-seed0")
+    records = Path(__file__).parents[2] / "docs" / "records"
+    for words, offered in {
+        "submit what": "what-does-the-work",
+        "plan gate --scale q": "quick",
+        "logs gate --scale smoke base": "baseline-seed0",
+        f"retrain {records}/laptop generated-3000-baseline-seed0": "generated-3000-baseline-seed0-b18f5ae8",
+    }.items():
+        typed = ["tst-study", *words.split()]
+        variables = {"COMP_WORDS": " ".join(typed), "COMP_CWORD": str(len(typed) - 1)}
+        said = answer([], tmp_path, {"_TST_STUDY_COMPLETE": "complete_bash", **variables})
+        assert said.out.split() == offered.split()
+
+
 def test_a_pattern_that_names_no_run_is_refused(tmp_path: Path) -> None:
     open_run(tmp_path / "runs" / "laptop-smoke" / "bad").status("failed", 3, "disk full")
     for verb in ("plan", "logs"):
