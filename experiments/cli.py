@@ -9,23 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tst_study.command_line import ONE_RUN, STUDIES, Verb, count_option, verb
+from tst_study.command_line import ONE_RUN, STUDIES, count_option, verb
 from tst_study.errors import UserError
 from tst_study.text import wrapped
 from tst_study.waiting import waiting
 
 verbs = typer.Typer()
-
-
-class _NamesStudies(Verb):
-    """Its help says which names STUDY may have."""
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from tst_study.experiments.studies import catalogue
-
-        formatter.write_paragraph()
-        formatter.write_text(f"Studies: {', '.join(catalogue.STUDIES)}.")
-        super().format_epilog(ctx, formatter)
 
 
 def _complete_study(incomplete: str) -> list[str]:
@@ -61,11 +50,13 @@ def _complete_run(context: typer.Context, incomplete: str) -> list[str]:
     return [run_id for run_id in ids if run_id.startswith(incomplete)]
 
 
-_of_studies = partial(verb, verbs, STUDIES, kind=_NamesStudies)
+_of_studies = partial(verb, verbs, STUDIES)
 StudyName = Annotated[
     str,
     typer.Argument(
-        metavar="STUDY", help="Name of a study (below).", autocompletion=_complete_study
+        metavar="STUDY",
+        help="Name of a study; `tst-study studies` lists them.",
+        autocompletion=_complete_study,
     ),
 ]
 StudyOrFolder = Annotated[
@@ -294,13 +285,13 @@ def status(
 ) -> None:
     """Show how far the runs of a study, or of any folder of runs, are."""
     from tst_study.experiments.state.status import StatusRow, matching
-    from tst_study.experiments.state.status_screen import look, show
+    from tst_study.experiments.state.status_screen import show, study_rows
 
     root, pattern = _place(study, scale, runs, pattern)
 
     def rows() -> list[StatusRow]:
         with waiting(f"reading the runs in {root}"):
-            return matching(look(study, scale, root, not no_share), pattern, root)
+            return matching(study_rows(study, scale, root, not no_share), pattern, root)
 
     if as_json:
         _print_json([asdict(row) for row in rows()])
@@ -398,12 +389,12 @@ def collect(
     from tst_study.experiments.screen import columns
     from tst_study.experiments.state.collect import collect as collect_runs
     from tst_study.experiments.state.collect import keep as keep_runs
-    from tst_study.experiments.state.status_screen import look
+    from tst_study.experiments.state.status_screen import study_rows
     from tst_study.experiments.studies.catalogue import folder_of
 
     root = folder_of(study, scale, runs)
     with waiting("drawing figures and report"):
-        lines = collect_runs(root, look(study, scale, root))
+        lines = collect_runs(root, study_rows(study, scale, root))
     print(*wrapped(lines, columns()), sep="\n")
     if keep is not None:
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")

@@ -54,14 +54,14 @@ def resolved(config: Config, given: Allocation) -> Config:
 
 def problems(runs: Iterable[PlannedRun], allocation: AllocationOf) -> list[str]:
     """One line for each reason why runs cannot be trained."""
-    found: dict[str, list[str]] = defaultdict(list)
+    reasons: dict[str, list[str]] = defaultdict(list)
     for run in runs:
         given = allocation(run)
         try:
             resolved(run.config, given)
         except UserError as error:
-            found[f"on {given.ranks} ranks: {error}"].append(run.run_id)
-    return [f"{listed(names, 1)} cannot be trained {why}" for why, names in found.items()]
+            reasons[f"on {given.ranks} ranks: {error}"].append(run.run_id)
+    return [f"{listed(names, 1)} cannot be trained {why}" for why, names in reasons.items()]
 
 
 def check_layouts(runs: Iterable[PlannedRun], allocation: AllocationOf) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -31,7 +31,6 @@ from tst_study.text import big, duration, wrapped
 
 COLUMNS = ("steps", "FLOPs", "GPU-hours", "CPU-hours", "raw tokens", "latent tokens")
 NUMBERS = ("runs", *COLUMNS, "wall time", "launches")
-NO_COST = {"flops": 0, "gpu_hours": [0.0, 0.0], "cpu_hours": [0.0, 0.0]}
 ARMS_NOTE = (
     "By arm: FLOPs and hours of all its runs; tokens of one run, from its first step to its last."
 )
@@ -53,20 +52,20 @@ class PlanTable:
         """For a screen of so many columns. Steps are written from–to where the run forks from a
         shared prefix run."""
         runs = [["run", *COLUMNS, "wall time", "launches", "state"]]
-        for one in self.rows:
-            first = f"{one['first_step']:,}–" if one["first_step"] else ""
+        for row in self.rows:
+            first = f"{row['first_step']:,}–" if row["first_step"] else ""
             runs.append(
                 [
-                    one["run_id"],
-                    f"{first}{one['steps']:,}",
-                    *_costs(one),
-                    range_of(one["wall_seconds"], duration),
-                    range_of(one["launches"], "{:,}".format),
-                    one["state"],
+                    row["run_id"],
+                    f"{first}{row['steps']:,}",
+                    *_costs(row),
+                    range_of(row["wall_seconds"], duration),
+                    range_of(row["launches"], "{:,}".format),
+                    row["state"],
                 ]
             )
         arms = [["arm", "runs", *COLUMNS[1:]]]
-        arms += [[one["arm"], f"{one['runs']:,}", *_costs(one)] for one in self.arms]
+        arms += [[row["arm"], f"{row['runs']:,}", *_costs(row)] for row in self.arms]
         hide = ("launches", "latent tokens", "FLOPs", "wall time")
         return [
             *wrapped(self.text, width),
@@ -78,13 +77,13 @@ class PlanTable:
         ]
 
 
-def _costs(one: dict[str, Any]) -> list[str]:
+def _costs(row: dict[str, Any]) -> list[str]:
     return [
-        f"{one['flops']:.3g}",
-        range_of(one["gpu_hours"], rounded),
-        range_of(one["cpu_hours"], rounded),
-        big(one["raw_tokens"]),
-        big(one["latent_tokens"]),
+        f"{row['flops']:.3g}",
+        range_of(row["gpu_hours"], rounded),
+        range_of(row["cpu_hours"], rounded),
+        big(row["raw_tokens"]),
+        big(row["latent_tokens"]),
     ]
 
 
@@ -143,7 +142,7 @@ def table(
     text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}"]
     flops = total_flops(runs)
     alone = total_flops([*planner.asked_for(), *(run for run in open_ if not run.prefix)])
-    text.append(f"{flops:.3g} FLOPs, {hours.said(runs)}")
+    text.append(f"{flops:.3g} FLOPs, {hours.summary(runs)}")
     if flops < alone:
         text[-1] += f"; shared prefix runs save {1 - flops / alone:.1%} of {alone:.3g}"
     text += hours.sources(runs)
@@ -159,19 +158,28 @@ def table(
 
 def _arms(runs: Sequence[PlannedRun], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sum up the runs that differ in their seeds alone."""
-    arms: dict[str, dict[str, Any]] = {}
+    arms: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run, row in zip(runs, rows, strict=True):
         name = re.sub(r"-?seed\d+", "", run.config.name)
-        one = arms.setdefault(_form(run.config, *SEEDS), {**row, "arm": name, "runs": 0, **NO_COST})
-        one["runs"] += 1
-        one["flops"] += row["flops"]
-        for kind in ("gpu_hours", "cpu_hours"):
-            both = one[kind] is not None and row[kind] is not None
-            one[kind] = (
-                [sum(ends) for ends in zip(one[kind], row[kind], strict=True)] if both else None
-            )
-    kept = ("arm", "runs", "flops", "gpu_hours", "cpu_hours", "raw_tokens", "latent_tokens")
-    return [{key: one[key] for key in kept} for one in arms.values()]
+        arms[_form(run.config, *SEEDS)].append(row | {"arm": name})
+    return [
+        {
+            "arm": members[0]["arm"],
+            "runs": len(members),
+            "flops": sum(row["flops"] for row in members),
+            "gpu_hours": _sum([row["gpu_hours"] for row in members]),
+            "cpu_hours": _sum([row["cpu_hours"] for row in members]),
+            "raw_tokens": members[0]["raw_tokens"],
+            "latent_tokens": members[0]["latent_tokens"],
+        }
+        for members in arms.values()
+    ]
+
+
+def _sum(hours: Sequence[list[float] | None]) -> list[float] | None:
+    """The least and the most of all; None where those of one are not known."""
+    known = [ends for ends in hours if ends is not None]
+    return [sum(ends) for ends in zip(*known, strict=True)] if len(known) == len(hours) else None
 
 
 @dataclass(frozen=True)
@@ -197,7 +205,7 @@ class _Hours:
             return None if seconds is None else [seconds * steps / 3600] * 2
         return self.prices.gpu_hours(run.config.model, total_flops([run]))
 
-    def said(self, runs: Sequence[PlannedRun]) -> str:
+    def summary(self, runs: Sequence[PlannedRun]) -> str:
         device = self.prices.gpu()
         known = [hours for hours in map(self.of, runs) if hours is not None]
         unknown = len(runs) - len(known)
@@ -219,19 +227,19 @@ class _Hours:
 
     def sources(self, runs: Sequence[PlannedRun]) -> list[str]:
         """Name the source of the MFU behind the hours."""
-        found = dict.fromkeys(self.prices.mfus(run.config.model) for run in runs)
-        return [f"At {mfu_source(mfus)}" for mfus in found if mfus and self.prices.device]
+        sources = dict.fromkeys(self.prices.mfus(run.config.model) for run in runs)
+        return [f"At {mfu_source(mfus)}" for mfus in sources if mfus and self.prices.device]
 
 
 def _measured(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[Shape, float]:
     """Seconds a step of the first finished run of each shape."""
-    found: dict[Shape, float] = {}
+    seconds: dict[Shape, float] = {}
     for run in runs:
-        if states[run.fingerprint] == "done" and run.shape not in found:
+        if states[run.fingerprint] == "done" and run.shape not in seconds:
             metrics = run_record.read(run.folder).metrics
             if metrics:
-                found[run.shape] = metrics[-1]["training_seconds"] / metrics[-1]["step"]
-    return found
+                seconds[run.shape] = metrics[-1]["training_seconds"] / metrics[-1]["step"]
+    return seconds
 
 
 def detectable(runs: Sequence[PlannedRun], noise: float | None = None) -> list[str]:

@@ -19,7 +19,7 @@ from tst_study.experiments.slurm.batch_script import check_setup
 from tst_study.experiments.slurm.code_copy import copies
 from tst_study.experiments.slurm.commands import call
 from tst_study.experiments.slurm.launch import remark
-from tst_study.experiments.slurm.profile import PLACES, Profile, found, load_profile, template
+from tst_study.experiments.slurm.profile import PLACES, Profile, load_profile, template, usual_place
 from tst_study.experiments.slurm.submission import SMALL
 from tst_study.experiments.slurm.submit import SECOND_LOOK, submit_to_slurm
 from tst_study.experiments.study import Study
@@ -47,7 +47,7 @@ class Slurm:
             call("sbatch", "--version")  # before text is prepared, which may take hours
         # A dry run on a machine without Slurm can do with the defaults.
         can_ask = not self._options.dry or shutil.which("sinfo") is not None
-        if can_ask and self._options.profile is None and found() is None:
+        if can_ask and self._options.profile is None and usual_place() is None:
             print(template())
             raise UserError(
                 f"{PLACES[0]}: missing; write the lines above into it, with what your site asks "
@@ -89,31 +89,33 @@ class Slurm:
         """Output of the jobs' batch scripts, newest last: all there is of a job that ended before
         its run had a log of its own."""
         found = []
-        for one in submission.all_of(root):
-            job = one.job_id(root)
-            if job and run_id in one.runs:
-                place = one.runs.index(run_id)
-                found.append(one.folder(root) / f"{job}_{place}_0_log.out")
+        for array in submission.all_of(root):
+            job = array.job_id(root)
+            if job and run_id in array.runs:
+                place = array.runs.index(run_id)
+                found.append(array.folder(root) / f"{job}_{place}_0_log.out")
         return found
 
     def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
         """Folders of jobs that have ended, and copies of the code that no active job runs."""
 
         def active() -> set[str]:
-            return {one.id for one, _, job in submission.tasks(root) if job.is_active}
+            return {array.id for array, _, job in submission.tasks(root) if job.is_active}
 
         submissions, needed = submission.all_of(root), active()
         # Jobs may go on of which the controller, having lost its state, knows nothing.
         needed |= {
-            one.id for one in submissions if any(file_lock.is_held(root / run) for run in one.runs)
+            array.id
+            for array in submissions
+            if any(file_lock.is_held(root / run) for run in array.runs)
         }
-        if any(one.id not in needed for one in submissions):
+        if any(array.id not in needed for array in submissions):
             time.sleep(SECOND_LOOK)
             needed |= active()
-        for one in submissions:
-            if one.id not in needed:
-                yield one.folder(root), "its jobs have ended"
-        used = {Path(one.code).name for one in submissions if one.id in needed}
+        for array in submissions:
+            if array.id not in needed:
+                yield array.folder(root), "its jobs have ended"
+        used = {Path(array.code).name for array in submissions if array.id in needed}
         for place in copies(root):
             if place.name not in used:
                 yield place, "code of jobs that have ended"

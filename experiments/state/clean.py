@@ -37,9 +37,9 @@ def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
     not started has left no trace in the folder."""
     check_is_one_study(root)
     found = [*_checkpoints(root, planner)]
-    for one in launchers():
+    for launcher in launchers():
         try:
-            found += one.leftovers(root)
+            found += launcher.leftovers(root)
         except UnreachableError as error:
             say_once(f"without what jobs left: {error}")
     if not found and not folders_below(root):
@@ -57,10 +57,10 @@ def delete(
     """Wait until no other command submits runs of the study, then delete those of the items that
     are still not needed. Returns what was deleted."""
     with submission_lock(root):
-        still = {one.path for one in not_needed(root, planner)}
-        gone = [one for one in found if one.path in still]
-        for one in gone:
-            shutil.rmtree(one.path)
+        still = {item.path for item in not_needed(root, planner)}
+        gone = [item for item in found if item.path in still]
+        for item in gone:
+            shutil.rmtree(item.path)
     return gone
 
 
@@ -86,7 +86,7 @@ def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, st
     if planner:
         # A shared prefix run that is not planned may belong to another scale, whose branches are
         # not known.
-        prefixes = {one.run.run_id for one in prefixes_of(planner.asked_for(), planner)}
+        prefixes = {prefix.run.run_id for prefix in prefixes_of(planner.asked_for(), planner)}
         planned = (*planner.decided(), *planner.whole())
         given_up = prefixes - {run.prefix.run_id for run in planned if run.prefix}
     # Only of this study: in a folder full of studies nobody knows which shared prefix runs are

@@ -1,4 +1,4 @@
-"""The gate of the campaign: what makes a baseline lag, and where is it at its best?
+"""The pilot sweep of the campaign: what makes a baseline lag, and where is it at its best?
 
 First rate and decay, then, at the better of these, one at a time: more and smaller heads, and
 normed queries and keys, these at twice the rate as well. Both arms throughout, so that the spread

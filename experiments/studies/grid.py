@@ -11,7 +11,7 @@ from tst_study.config.schema import Config, SuperposedPhase
 from tst_study.experiments.corpora import Recipe
 from tst_study.experiments.studies.scales import SCALES, Scale
 from tst_study.experiments.studies.setting import BASELINE, Setting
-from tst_study.experiments.study import Results, best_of
+from tst_study.experiments.study import Results
 
 Make = Callable[[Setting, SuperposedPhase, int], Config]
 """A set-up's run of this arm and seed, as a study has it trained."""
@@ -51,13 +51,18 @@ class Choice:
     def runs(self, make: Make, results: Results) -> list[Config]:
         """The candidates; once they have all ended, what follows as well, if one can be chosen."""
         tried = Part(self.candidates, self.arms, self.seeds).runs(make)
-        baselines = {
-            setting: [make(setting, BASELINE, seed) for seed in self.seeds]
-            for setting in self.candidates
-        }
-        best = best_of(baselines, results)
-        if best is None:
+        baselines = [
+            [make(setting, BASELINE, seed) for seed in self.seeds] for setting in self.candidates
+        ]
+        means = [_mean_loss(runs, results) for runs in baselines]
+        known = [mean for mean in means if mean is not None]
+        if len(known) < len(means):
             return tried
+        if math.isinf(min(known)):
+            names = ", ".join(runs[0].name for runs in baselines)
+            results.dead_end(f"{names}: every candidate diverged; try lower learning rates")
+            return tried
+        best = self.candidates[known.index(min(known))]
         return [*tried, *(run for part in self.then(best) for run in part.runs(make))]
 
     def corpora(self) -> list[Recipe]:
@@ -113,9 +118,7 @@ class Tuning:
             for setting in ladder:
                 runs = [make(setting, arm, seed) for seed in self.seeds]
                 tried.extend(run for run in runs if run not in tried)
-                losses = [results.held_out(run) for run in runs]
-                known = [loss for loss in losses if loss is not None]
-                means.append(sum(known) / len(known) if len(known) == len(losses) else None)
+                means.append(_mean_loss(runs, results))
             settled = [mean for mean in means if mean is not None]
             if len(settled) < len(means):
                 return None
@@ -130,6 +133,13 @@ class Tuning:
 
     def corpora(self) -> list[Recipe]:
         return [recipe for ladder in self.ladders for one in ladder for recipe in one.corpora]
+
+
+def _mean_loss(runs: Sequence[Config], results: Results) -> float | None:
+    """Mean held-out loss of runs; None until all are done, infinite where one diverged."""
+    losses = [results.held_out(run) for run in runs]
+    known = [loss for loss in losses if loss is not None]
+    return sum(known) / len(known) if len(known) == len(losses) else None
 
 
 def _scaled(setting: Setting, factor: float) -> Setting:

@@ -193,12 +193,12 @@ def test_the_shell_completes_studies_scales_and_runs(
         "submit what": "what-does-the-work",
         "plan gate --scale q": "quick",
         "logs gate --scale smoke base": "baseline-seed0",
-        f"retrain {records}/laptop generated-3000-baseline-seed0": "generated-3000-baseline-seed0-b18f5ae8",
+        f"retrain {records}/laptop generated-3000-s4-r0.3-seed0": "generated-3000-s4-r0.3-seed0-",
     }.items():
         typed = ["tst-study", *words.split()]
         variables = {"COMP_WORDS": " ".join(typed), "COMP_CWORD": str(len(typed) - 1)}
         said = answer([], tmp_path, {"_TST_STUDY_COMPLETE": "complete_bash", **variables})
-        assert said.out.split() == offered.split()
+        assert [word[: len(offered)] for word in said.out.split()] == [offered]
 
 
 def test_a_pattern_that_names_no_run_is_refused(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from tests.slurm.conftest import profile
 from tst_study.experiments.launcher import Options
 from tst_study.experiments.slurm import submission
 from tst_study.experiments.slurm.commands import call
-from tst_study.experiments.slurm.jobs import in_the_queue
 from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.slurm.slurm_launcher import Slurm
+from tst_study.experiments.slurm.submission import in_the_queue
 from tst_study.experiments.slurm.submit import Submitted, submit_to_slurm
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.experiments.state.status import StatusRow, rows_of
