@@ -10,7 +10,7 @@ from typing import Any
 from tst_study.analysis.verdict.question import Arm, Question
 from tst_study.config.schema import SuperposedPhase
 from tst_study.experiments.corpora import Books
-from tst_study.experiments.studies.grid import Choice, Part, against_baseline, grid
+from tst_study.experiments.studies.grid import Part, Tuning, against_baseline, choice, grid
 from tst_study.experiments.studies.scales import SMALL_MAIN, main_with
 from tst_study.experiments.studies.setting import BASELINE, Setting
 
@@ -42,7 +42,7 @@ OUTPUT_ONLY = main_with(mode="output_only")
 LITTLE_TEXT = Books(megabytes=9)
 
 
-def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
+def campaign(setting: Setting, first_seed: int) -> list[Part | Tuning]:
     """Return every grid at the pilot sweep's set-up; what laws have to predict comes after what
     they are fitted to."""
     eight = range(first_seed, first_seed + SEEDS_OF_LENGTHS)
@@ -81,7 +81,7 @@ def _ablations() -> list[SuperposedPhase]:
     return [*small, *(main_with(bag_size=16, **change) for change in ABLATIONS[-2:])]
 
 
-def _size(setting: Setting, model: str, seeds: range) -> Choice:
+def _size(setting: Setting, model: str, seeds: range) -> Tuning:
     """The rate is chosen on this size's baseline, in short runs."""
     of_size = replace(setting, model=model).in_grid(f"sizes-{model}")
     short = of_size.with_steps(SWEEP_STEPS)
@@ -90,7 +90,7 @@ def _size(setting: Setting, model: str, seeds: range) -> Choice:
     def compared(best: Setting) -> list[Part]:
         return [against_baseline(best.with_steps(SIZES_STEPS), (SMALL_MAIN,), seeds)]
 
-    return Choice(rates, compared, seeds=seeds[:2])
+    return choice(rates, compared, seeds=seeds[:2])
 
 
 PLAN = "cc7af1a583962df88561e0f838538f2eae78915b"

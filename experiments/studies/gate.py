@@ -7,7 +7,7 @@ of a pair's difference is known before a study is paid for (docs/research/plan-o
 
 from dataclasses import replace
 
-from tst_study.experiments.studies.grid import Choice, Declared, Part, against_baseline
+from tst_study.experiments.studies.grid import Declared, Part, Tuning, against_baseline, choice
 from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
 from tst_study.experiments.studies.setting import BASELINE, Setting
 
@@ -17,7 +17,7 @@ RATES = (1e-3, 2e-3)
 DECAY_RATIOS = (0.1, 0.3)
 
 
-def parts(scale: Scale) -> list[Choice]:
+def parts(scale: Scale) -> list[Tuning]:
     steps = STEPS.get(scale.name, scale.setting.steps)
     setting = replace(scale.setting.with_steps(steps), logged_as=None, evaluations=4, changes=())
     seeds = scale.seeds
@@ -41,7 +41,7 @@ def parts(scale: Scale) -> list[Choice]:
         faster = normed.with_rate(2 * normed.learning_rate)
         return [against_baseline(one, (SMALL_MAIN,), seeds) for one in (more_heads, normed, faster)]
 
-    return [Choice(candidates, variants, (BASELINE, SMALL_MAIN), seeds)]
+    return [choice(candidates, variants, (BASELINE, SMALL_MAIN), seeds)]
 
 
 STUDY = Declared(

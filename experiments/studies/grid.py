@@ -39,37 +39,6 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Set-ups of which the one with the lowest baselines is taken for what comes after."""
-
-    candidates: tuple[Setting, ...]
-    then: Callable[[Setting], Sequence[Part]]
-    arms: tuple[SuperposedPhase, ...] = (BASELINE,)
-    """The arms that each candidate trains; the baselines alone choose."""
-    seeds: range = range(1)
-
-    def runs(self, make: Make, results: Results) -> list[Config]:
-        """The candidates; once they have all ended, what follows as well, if one can be chosen."""
-        tried = Part(self.candidates, self.arms, self.seeds).runs(make)
-        baselines = [
-            [make(setting, BASELINE, seed) for seed in self.seeds] for setting in self.candidates
-        ]
-        means = [_mean_loss(runs, results) for runs in baselines]
-        known = [mean for mean in means if mean is not None]
-        if len(known) < len(means):
-            return tried
-        if math.isinf(min(known)):
-            names = ", ".join(runs[0].name for runs in baselines)
-            results.dead_end(f"{names}: every candidate diverged; try lower learning rates")
-            return tried
-        best = self.candidates[known.index(min(known))]
-        return [*tried, *(run for part in self.then(best) for run in part.runs(make))]
-
-    def corpora(self) -> list[Recipe]:
-        return [recipe for setting in self.candidates for recipe in setting.corpora]
-
-
-@dataclass(frozen=True)
 class Tuning:
     """The best learning rate of each arm, and what is trained with it.
 
@@ -97,7 +66,8 @@ class Tuning:
         if len(best) < len(self.arms):
             return tried
         if lost := [one for loss, one in best.values() if math.isinf(loss)]:
-            results.dead_end(f"{lost[0].grid}: every rate diverged; try lower learning rates")
+            name = lost[0].grid or lost[0].model
+            results.dead_end(f"{name}: every candidate diverged; try lower learning rates")
             return tried
         order = sorted(best, key=lambda arm: best[arm][0])
         following = self.then({arm: best[arm][1] for arm in order})
@@ -135,6 +105,18 @@ class Tuning:
         return [recipe for ladder in self.ladders for one in ladder for recipe in one.corpora]
 
 
+def choice(
+    candidates: Iterable[Setting],
+    then: Callable[[Setting], Sequence[Part]],
+    arms: tuple[SuperposedPhase, ...] = (BASELINE,),
+    seeds: range = range(1),
+) -> Tuning:
+    """Set-ups of which the one with the best baselines is taken for what comes after. `arms`: those
+    that each candidate trains."""
+    ladders = tuple((setting,) for setting in candidates)
+    return Tuning(ladders, arms, lambda best: then(best[BASELINE]), seeds, extensions=0)
+
+
 def _mean_loss(runs: Sequence[Config], results: Results) -> float | None:
     """Mean held-out loss of runs; None until all are done, infinite where one diverged."""
     losses = [results.held_out(run) for run in runs]
@@ -153,7 +135,7 @@ class Declared:
     title: str
     claims: str
     """One sentence: what the study can show."""
-    parts: Callable[[Scale], Sequence[Part | Choice | Tuning]]
+    parts: Callable[[Scale], Sequence[Part | Tuning]]
     scales: Sequence[str] = SCALES
     questions: Callable[[Scale], Sequence[Question]] = lambda scale: ()
     """The questions that are declared before the runs."""

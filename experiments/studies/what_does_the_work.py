@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tst_study.analysis.verdict.question import Arm, Question
-from tst_study.experiments.studies.grid import Choice, Declared, Part
+from tst_study.experiments.studies.grid import Declared, Part, Tuning, choice
 from tst_study.experiments.studies.scales import SMALL_MAIN, Scale, main_with
 from tst_study.experiments.studies.setting import BASELINE, Setting
 from tst_study.superposition.steps import superposed_steps
@@ -54,7 +54,7 @@ PREDICTED = {
 FAMILY_1, FAMILY_2 = "every arm against the baseline", "superposition against its parts"
 
 
-def parts(scale: Scale) -> Sequence[Part | Choice]:
+def parts(scale: Scale) -> Sequence[Part | Tuning]:
     seeds, pilot_seeds = (
         SEEDS.get(scale.name, scale.seeds),
         PILOT_SEEDS.get(scale.name, scale.seeds),
@@ -71,7 +71,7 @@ def parts(scale: Scale) -> Sequence[Part | Choice]:
         return [Part((whole.in_grid("batch"),), (BASELINE,), seeds)]
 
     return [
-        Choice(_pilot_sweep(setting), at_best_batch, (BASELINE, SMALL_MAIN), pilot_seeds),
+        choice(_pilot_sweep(setting), at_best_batch, (BASELINE, SMALL_MAIN), pilot_seeds),
         Part((setting,), (BASELINE, *ARMS.values()), seeds),
         Part((smoothed,), (BASELINE,), seeds),
     ]
