@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import sys
 import time
@@ -119,12 +118,6 @@ def _silent(status: run_record.Status) -> str:
 def _obstacle(folder: Path) -> str:
     """The obstacle to the run's next launch and its remedy; empty if there is none."""
     with suppress(OSError):
-        if not os.access(folder, os.W_OK, effective_ids=True):
-            number = folder.stat().st_uid
-            owner = f"user {number}"
-            with suppress(KeyError):  # a user without a name
-                owner = pwd.getpwuid(number).pw_name
-            return f"its folder is {owner}'s: have it handed over, or submit with --runs elsewhere"
         if shutil.disk_usage(folder).free < FULL_BYTES:
             return "the disk is full: make room, then retry"
     return ""

@@ -25,8 +25,7 @@ from tests.experiments.test_studies import NoResults
 from tests.record.test_record import DATA
 from tests.slurm.test_launching import wait_until
 from tst_study import file_lock
-from tst_study.config.schema import Config, to_toml
-from tst_study.config.schema import load as load_config
+from tst_study.config.schema import Config
 from tst_study.data import run_data
 from tst_study.errors import OtherRankError, UserError
 from tst_study.experiments import cli
@@ -334,22 +333,6 @@ def test_only_what_would_happen_again_is_not_tried_again(
     in_the_trainers_place(monkeypatch, fail)
     (tmp_path / "job").mkdir()
     assert train_rank(config("one"), tmp_path, 0) == status
-
-
-def test_other_ranks_never_read_half_a_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They read what the first one writes: one that had opened the old file reads all of it."""
-    in_the_trainers_place(monkeypatch, lambda *unused, **more: "done")
-    path = tmp_path / "job" / "config.toml"
-    train_rank(config("one"), tmp_path, 0)
-    first = path.stat()
-    train_rank(config("one"), tmp_path, 0)
-    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
-    with open(path) as opened:
-        train_rank(config("one", "execution.device=cpu"), tmp_path, 0)
-        assert opened.read() == to_toml(config("one"))
-    assert load_config(path) == config("one", "execution.device=cpu")
 
 
 def test_a_rank_that_failed_for_good_speaks_for_all() -> None:

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -175,22 +174,6 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("tst_study.experiments.state.status.shutil.disk_usage", lambda path: full)
     one = status.row(tmp_path / "a", job=Job("1_0", "failed", "job 1_0: FAILED"))
     assert one.message == "job 1_0: FAILED; the disk is full: make room, then retry"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders of two owners")
-def test_a_folder_of_another_owner_is_named_with_its_remedy() -> None:
-    with tempfile.TemporaryDirectory() as ours:  # pytest's own lies in folders of root's alone
-        folder = Path(ours)
-        folder.chmod(0o755)
-        open_run(folder).status("failed", 3, "cannot be written")
-        assert status.row(folder).message == "cannot be written"
-        os.seteuid(65534)
-        try:
-            message = status.row(folder).message
-        finally:
-            os.seteuid(0)
-    assert message.startswith("cannot be written; its folder is root's: ")
-    assert "--runs" in message
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from tests.slurm.cluster import Cluster
-from tests.slurm.conftest import profile
-from tests.slurm.test_launching import launches, rows, seeded, submit, wait_for_end, wait_until
+from tests.slurm.test_launching import launches, seeded, submit, wait_for_end, wait_until
 from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 from tst_study.experiments.slurm import commands, submission
@@ -102,17 +101,6 @@ def test_killed_while_sbatch_runs_the_next_one_waits_for_its_answer(
     assert launches(root) == dict.fromkeys(NAMES, 1)
 
 
-def test_two_submitters_at_once_start_each_run_once(cluster: Cluster, tmp_path: Path) -> None:
-    submitters = [FORK.Process(target=submit, args=(seeded(*NAMES), tmp_path)) for _ in range(2)]
-    for one in submitters:
-        one.start()
-    for one in submitters:
-        one.join(60)
-    wait_for_end(tmp_path)
-    assert launches(tmp_path) == dict.fromkeys(NAMES, 1)
-    assert len(submission.all_of(tmp_path)) == 1
-
-
 def test_without_locks_singleton_and_the_run_lock_keep_two_submitters_apart(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,12 +125,6 @@ def test_ids_that_begin_anew_harm_nothing(cluster: Cluster, tmp_path: Path) -> N
     assert len(submit(study, ours).new) == 1
     wait_for_end(ours)
     assert launches(ours) == {"seconds_1": 1}
-
-
-def test_what_slurm_refuses_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"sbatch: .*invalid partition specified: nowhere"):
-        submit(seeded("a"), tmp_path, profile(resources={"partition": "nowhere"}))
-    assert [row.state for row in rows(seeded("a"), tmp_path)] == ["waiting"]
 
 
 def test_without_a_controller_nothing_is_submitted_and_jobs_outlive_it(

@@ -241,6 +241,12 @@ def one_submission(root: Path) -> Submission:
     return submission.new(root, "", ["a"], Path("code"))
 
 
+def test_studies_of_one_name_in_two_checkouts_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """By `singleton`, as equal submissions do, which have equal names."""
+    here, again, elsewhere = (one_submission(tmp_path / name) for name in ("a/s", "a/s", "b/s"))
+    assert here.name == again.name != elsewhere.name
+
+
 IN_IMAGE = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())} python -P"""
 
 
@@ -249,6 +255,7 @@ IN_IMAGE = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())} pyth
     ("how", "there", "absent"),
     [
         ({"sbatch": {"exclusive": False, "hold": True}}, "#SBATCH --hold\n", "exclusive"),
+        ({"sbatch": {"nice": 5}, "srun": ("--quiet",)}, "#SBATCH --nice=5\n", "wckey"),
         ({"setup": ("# modules of the old cluster", "", "true")}, "modules of the old", "--gpu"),
         ({"python": "python"}, "python -P", IN_IMAGE),
         ({"container": "apptainer exec x.sif", "python": "python"}, IN_IMAGE, "--gpu"),
