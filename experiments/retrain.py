@@ -21,7 +21,7 @@ class Recorded:
     config: Config
     """As it is trained here: from the first step, from text that lies here."""
     losses: dict[tuple[str, int], float]
-    """By what they are and their step."""
+    """Recorded values by kind (such as `held-out loss`) and step."""
 
 
 def recorded(archive: Path, name: str, overrides: Sequence[str] = ()) -> Recorded:

@@ -83,8 +83,8 @@ def on_device(device: str | None) -> dict[str, str]:
 
 
 def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:
-    """Where the runs of a study lie, or of any folder of runs that is named in its place, by its
-    path or as one below `runs/`. Raises `UserError` where it is none of these."""
+    """Return the folder of a study's runs. `study` may also be a folder of runs, by its path or its
+    name below `runs/`. Raises `UserError` if it is neither."""
     if runs is not None or study in STUDIES:
         return runs or load(study, scale).folder
     places = dict.fromkeys((Path(study), Path("runs") / study))

@@ -1,4 +1,4 @@
-"""shared prefix runs are found by identity, save what they say, and leave alone what has begun."""
+"""Shared prefix runs are found by identity, save what they say, and leave alone what has begun."""
 
 from __future__ import annotations
 
