@@ -421,8 +421,8 @@ def clean(
     runs: RunsFolder = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """Delete what nothing needs any more: older checkpoints of runs that are over, checkpoints that
-    no run will fork from, code and scripts of jobs that have ended. Records of runs are kept."""
+    """Delete checkpoints that nothing needs any more: older ones of runs that are over, and those
+    that no run will fork from. Records of runs are kept."""
     from tst_study.experiments.plan.planner import Planner
     from tst_study.experiments.state.clean import delete, not_needed
     from tst_study.experiments.studies.catalogue import STUDIES, folder_of, load

@@ -5,7 +5,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -79,9 +79,6 @@ class Local:
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
         return [log_path(root / run_id)]
-
-    def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
-        return ()
 
     def allocation(self, run: PlannedRun) -> Allocation:
         return Allocation(self._options.processes)

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 import secrets
 import shutil
 from pathlib import Path
@@ -45,12 +44,6 @@ def keep_code(root: Path) -> Path:
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return place
-
-
-def copies(root: Path) -> list[Path]:
-    """The copies that `keep_code` made. The folder may hold a `code` of the user's own, too."""
-    named = (path for path in (root / FOLDER).glob("*") if re.fullmatch("[0-9a-f]{12}", path.name))
-    return sorted(path for path in named if (path / COPY_FACTS).is_file())
 
 
 def _files() -> dict[str, Path]:

@@ -1,13 +1,11 @@
 """The Slurm launcher: runs are jobs, which go on while nobody is logged in."""
 
 import shutil
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from tst_study import file_lock
 from tst_study.cost.prices import Prices
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, check_can_be_trained
@@ -16,12 +14,11 @@ from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark
 from tst_study.experiments.slurm import submission
 from tst_study.experiments.slurm.batch_script import check_setup
-from tst_study.experiments.slurm.code_copy import copies
 from tst_study.experiments.slurm.commands import call
 from tst_study.experiments.slurm.launch import remark
 from tst_study.experiments.slurm.profile import PLACES, Profile, load_profile, template, usual_place
 from tst_study.experiments.slurm.submission import SMALL
-from tst_study.experiments.slurm.submit import SECOND_LOOK, submit_to_slurm
+from tst_study.experiments.slurm.submit import submit_to_slurm
 from tst_study.experiments.study import Study
 from tst_study.waiting import waiting
 
@@ -95,30 +92,6 @@ class Slurm:
                 place = array.runs.index(run_id)
                 found.append(array.folder(root) / f"{job}_{place}_0_log.out")
         return found
-
-    def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
-        """Folders of jobs that have ended, and copies of the code that no active job runs."""
-
-        def active() -> set[str]:
-            return {array.id for array, _, job in submission.tasks(root) if job.is_active}
-
-        submissions, needed = submission.all_of(root), active()
-        # Jobs may go on of which the controller, having lost its state, knows nothing.
-        needed |= {
-            array.id
-            for array in submissions
-            if any(file_lock.is_held(root / run) for run in array.runs)
-        }
-        if any(array.id not in needed for array in submissions):
-            time.sleep(SECOND_LOOK)
-            needed |= active()
-        for array in submissions:
-            if array.id not in needed:
-                yield array.folder(root), "its jobs have ended"
-        used = {Path(array.code).name for array in submissions if array.id in needed}
-        for place in copies(root):
-            if place.name not in used:
-                yield place, "code of jobs that have ended"
 
     def allocation(self, run: PlannedRun) -> Allocation:
         resources = self.profile.resources_of(*run.names)

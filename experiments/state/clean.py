@@ -1,8 +1,6 @@
-"""Finds and deletes what a study no longer needs. It never deletes a run's record.
+"""Finds and deletes the checkpoints that a study no longer needs, and no run's record.
 
-It only names what this package has made: a folder that is no study is refused, a copy of the code
-must carry its marker and be named by its content, and no link and no file's content leads out of
-the study's folder.
+Only folders of checkpoints inside the study's folder are named, and no link leads out of it.
 """
 
 import shutil
@@ -14,9 +12,9 @@ from tst_study import file_lock
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.config import schema as config
 from tst_study.errors import UserError
-from tst_study.experiments.launcher import UnreachableError, launchers, submission_lock
+from tst_study.experiments.launcher import submission_lock
 from tst_study.experiments.plan.planner import Planner, prefixes_of
-from tst_study.experiments.state.status import check_is_one_study, folders_below, say_once
+from tst_study.experiments.state.status import check_is_one_study, folders_below
 from tst_study.record import reader as run_record
 
 
@@ -29,24 +27,17 @@ class NotNeeded:
 
 
 def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
-    """Older checkpoints of runs that are over, checkpoints of shared prefix runs from which nothing
-    forks any more, and folders of jobs that have ended. Raises `UserError` for a folder that is no
-    study.
+    """Older checkpoints of runs that are over, and checkpoints of shared prefix runs from which
+    nothing forks any more. Raises `UserError` for a folder that is no study.
 
     `planner`: that of the study. Without it shared prefix runs are kept, because a branch that has
     not started has left no trace in the folder."""
     check_is_one_study(root)
-    found = [*_checkpoints(root, planner)]
-    for launcher in launchers():
-        try:
-            found += launcher.leftovers(root)
-        except UnreachableError as error:
-            say_once(f"without what jobs left: {error}")
-    if not found and not folders_below(root):
-        raise UserError(f"{root}: holds neither a run nor a job of this package; name a study")
+    if not folders_below(root):
+        raise UserError(f"{root}: holds no run of this package; name a study")
     return [
         NotNeeded(path, why, sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
-        for path, why in found
+        for path, why in _checkpoints(root, planner)
         if path.resolve() == root.resolve() / path.relative_to(root)  # no link in between
     ]
 

@@ -29,7 +29,6 @@ from tst_study.experiments.local import queue as local_queue
 from tst_study.experiments.local.queue import launch
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import write_config
-from tst_study.experiments.slurm.code_copy import keep_code
 from tst_study.experiments.state.clean import delete, not_needed
 from tst_study.experiments.state.collect import collect, keep
 from tst_study.experiments.state.jobs import cancel_runs, log_tails
@@ -267,38 +266,22 @@ def test_clean_keeps_a_trunk_until_every_branch_of_the_study_has_forked(
     assert not checkpoint_steps(prefix.folder)
 
 
-def test_clean_deletes_only_code_that_it_copied_and_refuses_what_is_no_study(
-    tmp_path: Path,
-) -> None:
-    """A user's own code lies there, one project of it named like a digest."""
-    files = [tmp_path / "code" / name / "main.py" for name in ("thesis", "ab" * 6)]
-    for file in files:
-        file.parent.mkdir(parents=True)
-        file.write_text("years of work")
-    with pytest.raises(UserError, match="holds neither a run nor a job of this package"):
-        not_needed(tmp_path)
-    finished(tmp_path / "run")
-    ours = keep_code(tmp_path)
-    (gone,) = delete(tmp_path, not_needed(tmp_path))
-    assert gone.path == ours
-    assert not ours.exists()
-    assert all(file.exists() for file in files)
-
-
-def test_clean_follows_no_link_out_of_the_study(tmp_path: Path) -> None:
+def test_clean_follows_no_link_out_of_the_study_and_refuses_what_is_none(tmp_path: Path) -> None:
     study, elsewhere = tmp_path / "study", tmp_path / "elsewhere"
     finished(study / "done")
     for step in (50, 100):
         (elsewhere / f"step-{step:08d}").mkdir(parents=True)
     (study / "done" / "checkpoints").symlink_to(elsewhere)
     assert not not_needed(study)
+    with pytest.raises(UserError, match="holds no run of this package"):
+        not_needed(elsewhere)
 
 
 @pytest.mark.parametrize("id", ["/home/user", "../../home", ""])
-def test_clean_takes_no_path_from_a_file(tmp_path: Path, id: str) -> None:
+def test_no_path_is_taken_from_a_file(tmp_path: Path, id: str) -> None:
     place = tmp_path / "slurm" / "20260101-000000-abcdef"
     place.mkdir(parents=True)
     intent = {"id": id, "name": "n", "runs": [], "code": "c", "created": 1.0, "dependency": ""}
     (place / "intent.json").write_text(json.dumps(intent))
     with pytest.raises(UserError, match="is not its folder's name"):
-        not_needed(tmp_path)
+        cancel_runs(tmp_path, "")
