@@ -114,16 +114,19 @@ def table(
         measured = {run.shape: 0.0 for run in runs} | measured
         for run in runs:
             measured[run.shape] = measured[run.shape] or seconds_per_step(run.config)
-    hours = _Hours(prices, measured, source, at_once)
-    shown = [run for run in runs if matches(run.run_id, pattern)]
-    if not shown:
-        raise UserError(f"{study.folder}: no run of {study.name} has {pattern!r} in its name")
-    rows = []
-    for run in shown:
-        plan, given, own = plan_phases(run.config), allocation(run), hours.of(run)
-        walls = hours.wall_seconds(run, given)
+    rows, hours = [], []
+    for run in runs:
+        plan, given, own = (
+            plan_phases(run.config),
+            allocation(run),
+            _own_hours(run, prices, measured),
+        )
+        # Measured hours are those of a whole run already.
+        ranks = given.ranks if prices.device else 1
+        walls = own and [3600 * each / ranks for each in own]
         launches = walls and given.seconds and [ceil(wall / given.seconds) for wall in walls]
         cores = given.ranks * (run.config.execution.threads or 1)
+        hours.append(own)
         rows.append(
             {
                 "run_id": run.run_id,
@@ -139,13 +142,18 @@ def table(
                 "state": states.get(run.fingerprint, "rate not chosen"),
             }
         )
+    shown = [pair for pair in zip(runs, rows, strict=True) if matches(pair[0].run_id, pattern)]
+    if not shown:
+        raise UserError(f"{study.folder}: no run of {study.name} has {pattern!r} in its name")
     text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}"]
     flops = total_flops(runs)
     alone = total_flops([*planner.asked_for(), *(run for run in open_ if not run.prefix)])
-    text.append(f"{flops:.3g} FLOPs, {hours.summary(runs)}")
+    text.append(f"{flops:.3g} FLOPs, {_in_words(hours, prices, source, at_once)}")
     if flops < alone:
         text[-1] += f"; shared prefix runs save {1 - flops / alone:.1%} of {alone:.3g}"
-    text += hours.sources(runs)
+    if prices.device:
+        mfus = dict.fromkeys(prices.mfus(run.config.model) for run in runs)
+        text += [f"At {mfu_source(mfu)}" for mfu in mfus if mfu]
     text += [*problems(runs, allocation), *planner.dead_ends()]
     text += detectable(planner.asked_for(), noise)
     missing = [str(folder) for folder in study.corpora if not folder.is_dir()]
@@ -153,13 +161,13 @@ def table(
         runs_there = run_record.find_run_folders(study.folder)
         unseen = f" and runs on it in {study.folder} not recognised" if runs_there else ""
         text.append(f"Not prepared yet, so that ids are provisional{unseen}: {', '.join(missing)}")
-    return PlanTable(text, rows, _arms(shown, rows))
+    return PlanTable(text, [row for _, row in shown], _arms(shown))
 
 
-def _arms(runs: Sequence[PlannedRun], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _arms(runs: Sequence[tuple[PlannedRun, dict[str, Any]]]) -> list[dict[str, Any]]:
     """Sum up the runs that differ in their seeds alone."""
     arms: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for run, row in zip(runs, rows, strict=True):
+    for run, row in runs:
         name = re.sub(r"-?seed\d+", "", run.config.name)
         arms[_form(run.config, *SEEDS)].append(row | {"arm": name})
     return [
@@ -182,53 +190,31 @@ def _sum(hours: Sequence[list[float] | None]) -> list[float] | None:
     return [sum(ends) for ends in zip(*known, strict=True)] if len(known) == len(hours) else None
 
 
-@dataclass(frozen=True)
-class _Hours:
-    prices: Prices
-    measured: dict[Shape, float]
-    """Seconds a step."""
-    source: str
-    at_once: int
+def _own_hours(run: PlannedRun, prices: Prices, measured: dict[Shape, float]) -> list[float] | None:
+    """Return the device-hours of the steps that a run trains itself, the least and the most.
+    `measured`: seconds a step, for hours on this machine."""
+    if prices.device is not None:
+        return prices.gpu_hours(run.config.model, total_flops([run]))
+    seconds = measured.get(run.shape)
+    return None if seconds is None else [seconds * (run.steps - run.first_step) / 3600] * 2
 
-    def wall_seconds(self, run: PlannedRun, given: Allocation) -> list[float] | None:
-        """From the first step to the last, without the time in the queue; measured hours are
-        those of a whole run already."""
-        hours = self.of(run)
-        ranks = 1 if self.prices.device is None else given.ranks
-        return None if hours is None else [3600 * each / ranks for each in hours]
 
-    def of(self, run: PlannedRun) -> list[float] | None:
-        """Device-hours, the least and the most."""
-        device, steps = self.prices.gpu(), run.steps - run.first_step
-        if device is None:
-            seconds = self.measured.get(run.shape)
-            return None if seconds is None else [seconds * steps / 3600] * 2
-        return self.prices.gpu_hours(run.config.model, total_flops([run]))
-
-    def summary(self, runs: Sequence[PlannedRun]) -> str:
-        device = self.prices.gpu()
-        known = [hours for hours in map(self.of, runs) if hours is not None]
-        unknown = len(runs) - len(known)
-        if device is not None and unknown:
-            return self.prices.unknown()
-        if not known:
-            return "hours not known: say --time to have some steps timed here, or --device"
-        whole = [sum(hours[end] for hours in known) for end in (0, 1)]
-        if device is None:
-            total = whole[0]
-            wall = max(total / self.at_once, max(hours[0] for hours in known))
-            at_once = f"{self.at_once} at a time" if self.at_once > 1 else "one at a time"
-            rest = f"; of {unknown} runs not known: say --time" if unknown else ""
-            return (
-                f"{duration(3600 * wall)} of wall time, {at_once} ({duration(3600 * total)} of "
-                f"training, {self.source}){rest}"
-            )
-        return self.prices.in_words(whole)
-
-    def sources(self, runs: Sequence[PlannedRun]) -> list[str]:
-        """Name the source of the MFU behind the hours."""
-        sources = dict.fromkeys(self.prices.mfus(run.config.model) for run in runs)
-        return [f"At {mfu_source(mfus)}" for mfus in sources if mfus and self.prices.device]
+def _in_words(
+    hours: Sequence[list[float] | None], prices: Prices, source: str, at_once: int
+) -> str:
+    known = [ends for ends in hours if ends is not None]
+    unknown = len(hours) - len(known)
+    if prices.device is not None:
+        return prices.unknown() if unknown else prices.in_words(_sum(known) or ())
+    if not known:
+        return "hours not known: say --time to have some steps timed here, or --device"
+    total, longest = sum(least for least, _ in known), max(least for least, _ in known)
+    wall = duration(3600 * max(total / at_once, longest))
+    rest = f"; of {unknown} runs not known: say --time" if unknown else ""
+    return (
+        f"{wall} of wall time, {at_once if at_once > 1 else 'one'} at a time "
+        f"({duration(3600 * total)} of training, {source}){rest}"
+    )
 
 
 def _measured(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[Shape, float]:
