@@ -29,7 +29,7 @@ def _complete_scale(context: typer.Context, incomplete: str) -> list[str]:
     from tst_study.experiments.studies import catalogue
 
     study = catalogue.STUDIES.get(context.params.get("study") or "laptop")
-    return [one for one in (study.scales if study else ()) if one.startswith(incomplete)]
+    return [item for item in (study.scales if study else ()) if item.startswith(incomplete)]
 
 
 def _complete_run(context: typer.Context, incomplete: str) -> list[str]:
@@ -431,14 +431,14 @@ def clean(
     if study in STUDIES:
         planner = Planner(load(study, scale, root), unprepared=True)
     with waiting(f"looking through {root}"):
-        found = not_needed(root, planner)
-    for one in found:
-        print(f"{one.size / 2**20:10,.1f} MiB  {one.path}  {one.why}")
-    total = sum(one.size for one in found) / 2**20
-    if found and not yes and sys.stdin.isatty():
-        yes = typer.confirm(f"Delete these {len(found)} folders, {total:,.1f} MiB?")
+        items = not_needed(root, planner)
+    for item in items:
+        print(f"{item.size / 2**20:10,.1f} MiB  {item.path}  {item.why}")
+    total = sum(item.size for item in items) / 2**20
+    if items and not yes and sys.stdin.isatty():
+        yes = typer.confirm(f"Delete these {len(items)} folders, {total:,.1f} MiB?")
     if yes:
-        total = sum(one.size for one in delete(root, found, planner)) / 2**20
+        total = sum(item.size for item in delete(root, items, planner)) / 2**20
     print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted: say --yes'}")
 
 

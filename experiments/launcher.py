@@ -35,8 +35,8 @@ one more the run is given up."""
 def given_up(idle: int, retries: int, why: str) -> str:
     """Say why a run is given up after so many launches in a row without a new checkpoint; empty
     where it is launched again."""
-    said = f"given up: launches in a row without a new checkpoint: {idle}"
-    return "" if idle <= retries else f"{said} ({why})" if why else said
+    words = f"given up: launches in a row without a new checkpoint: {idle}"
+    return "" if idle <= retries else f"{words} ({why})" if why else words
 
 
 class UnreachableError(UserError):

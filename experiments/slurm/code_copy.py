@@ -50,10 +50,10 @@ def _files() -> dict[str, Path]:
     """All files of the package, by their paths in the copy."""
     package = Path(tst_study.__file__).parent
     root = package.parent
-    found = {VERBS: root / VERBS} if (root / VERBS).is_file() else {}
+    files = {VERBS: root / VERBS} if (root / VERBS).is_file() else {}
     # In a checkout three of the package's folders are links to folders beside it.
     for folder, _, names in os.walk(package, followlinks=True):
         if Path(folder).name != "__pycache__":
             paths = (Path(folder) / name for name in names)
-            found.update({path.relative_to(root).as_posix(): path for path in paths})
-    return dict(sorted(found.items()))
+            files.update({path.relative_to(root).as_posix(): path for path in paths})
+    return dict(sorted(files.items()))

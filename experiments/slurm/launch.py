@@ -76,9 +76,9 @@ def remark(folder: Path) -> str:
     launches = [launch for launch in launches_of(folder) if launch.outcome != HELD]
     crashes = [launch for launch in launches if launch.outcome == "crash"]
     idle = idle_launches(launches)
-    said = f"launches in a row without a new checkpoint: {idle}" if idle else ""
+    summary = f"launches in a row without a new checkpoint: {idle}" if idle else ""
     if crashes:
-        said = f"crashed {len(crashes)} times, last {crashes[-1].words}"
+        summary = f"crashed {len(crashes)} times, last {crashes[-1].words}"
     if launches:
         last = launches[-1]
         by_outcome = {
@@ -86,10 +86,10 @@ def remark(folder: Path) -> str:
             "early": f"no time left after a start-up of {last.words}: more time in [resources]",
             "limit": f"stopped by the limit, resumed from step {last.after}",
         }
-        said = by_outcome.get(last.outcome, said)
+        summary = by_outcome.get(last.outcome, summary)
     avoided = folder / "job" / "avoided"
     avoids = f"avoids {avoided.read_text().strip()}" if avoided.exists() else ""
-    return "; ".join(filter(None, (said, avoids)))
+    return "; ".join(filter(None, (summary, avoids)))
 
 
 @dataclass
@@ -162,30 +162,30 @@ class Supervisor:
 
     def _outcome(self, status: int, began: float) -> tuple[str, str, str]:
         """Outcome, node and words of a launch whose ranks have ended. Raises `OSError`."""
-        job, said = self.folder / "job", ""
+        job, outcome = self.folder / "job", ""
         errors = (job / "srun.txt").read_text(errors="replace")
         print(errors, end="", file=sys.stderr)
         with suppress(FileNotFoundError):
-            said = (job / "ended").read_text().strip()
+            outcome = (job / "ended").read_text().strip()
         # srun names the tasks that ended badly, the first to do so first.
         match = re.search(r"^srun: error: ([^ ]*: tasks? .*)", errors, re.MULTILINE)
         first = match[1] if match else ""
-        if said in (STOPPED, "early"):
+        if outcome in (STOPPED, "early"):
             if first and not first.endswith(f" {STOPPED}"):
-                said = ""  # another rank died before
+                outcome = ""  # another rank died before
             else:
                 first = ""
-        if said not in ("0", "1", STOPPED, "early", HELD):
+        if outcome not in ("0", "1", STOPPED, "early", HELD):
             # A warning may come before anybody listens to it.
-            said = "early" if first.endswith("User defined signal 2") else "crash"
-        if said == "early":
+            outcome = "early" if first.endswith("User defined signal 2") else "crash"
+        if outcome == "early":
             first = f"{time.time() - began:.0f} s"
             # Slurm warns up to a minute early; if it came sooner, the job was preempted.
             if self.ends and time.time() <= self.ends - self.signal_seconds - 90:
-                said = STOPPED
+                outcome = STOPPED
         alone = os.environ["SLURM_JOB_NUM_NODES"] == "1"
         node = os.environ["SLURM_JOB_NODELIST"] if alone else first.partition(":")[0]
-        return said, (node if said == "crash" else "") or "-", first or f"status {status}"
+        return outcome, (node if outcome == "crash" else "") or "-", first or f"status {status}"
 
     def _check_goes_back(self) -> None:
         """Raise `SlurmError` where the job was cancelled, or is about to be requeued anyway."""
@@ -244,8 +244,10 @@ def mark_failed(folder: Path, why: str) -> None:
     """Write the last word of a run whose ranks are gone; what they said last stays beside it."""
     status = read_status(folder)
     if not is_over(folder):
-        said = status["message"] if status and why.startswith("given up") else ""
-        mark(folder, load(config_path(folder)), "failed", ": ".join(filter(None, (why, said))))
+        last_words = status["message"] if status and why.startswith("given up") else ""
+        mark(
+            folder, load(config_path(folder)), "failed", ": ".join(filter(None, (why, last_words)))
+        )
 
 
 def _job_id() -> str:

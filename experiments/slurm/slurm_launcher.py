@@ -73,9 +73,9 @@ class Slurm:
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
         """Cancel jobs of this study, which carry its mark, and no others."""
-        found = [(job.id, run) for _, run, job in submission.tasks(root) if job.is_active]
-        ids = sorted(id for id, run in found if wanted(run))
-        runs = {run for _, run in found if wanted(run) and run not in SMALL}
+        active = [(job.id, run) for _, run, job in submission.tasks(root) if job.is_active]
+        ids = sorted(id for id, run in active if wanted(run))
+        runs = {run for _, run in active if wanted(run) and run not in SMALL}
         for run in runs:
             cancel_mark(root / run).touch()
         for start in range(0, len(ids), JOBS_PER_CALL):
@@ -85,13 +85,13 @@ class Slurm:
     def logs(self, root: Path, run_id: str) -> list[Path]:
         """Output of the jobs' batch scripts, newest last: all there is of a job that ended before
         its run had a log of its own."""
-        found = []
+        places = []
         for array in submission.all_of(root):
             job = array.job_id(root)
             if job and run_id in array.runs:
                 place = array.runs.index(run_id)
-                found.append(array.folder(root) / f"{job}_{place}_0_log.out")
-        return found
+                places.append(array.folder(root) / f"{job}_{place}_0_log.out")
+        return places
 
     def allocation(self, run: PlannedRun) -> Allocation:
         resources = self.profile.resources_of(*run.names)

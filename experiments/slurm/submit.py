@@ -53,7 +53,7 @@ class Submitted:
     adopted: list[PlannedRun] = field(default_factory=list)
     """Runs that are queued or training already."""
     new: list[PlannedRun] = field(default_factory=list)
-    left: list[PlannedRun] = field(default_factory=list)
+    not_queued: list[PlannedRun] = field(default_factory=list)
     """Runs that are not queued: Slurm refused them or an array before them, or no job trains their
     shared prefix run."""
     jobs: dict[str, str] = field(default_factory=dict)
@@ -74,10 +74,10 @@ class Submitted:
             f"{len(self.new)} {'to be ' if self.dry else ''}submitted in {len(self.jobs)} arrays",
             *(f"{job}: {what}" for job, what in self.jobs.items()),
         ]
-        if self.left:
+        if self.not_queued:
             text.append(
-                f"{len(self.left)} not submitted: submit again when Slurm takes more, or their "
-                "shared prefix run is done"
+                f"{len(self.not_queued)} not submitted: submit again when Slurm takes more, or "
+                "their shared prefix run is done"
             )
         if self.undecided:
             rest = self.follow_ups.get(REST)
@@ -113,7 +113,7 @@ class Submitted:
                 prefix = run.prefix if run.prefix and state(run.prefix) != "done" else None
                 job = self.known.get(prefix.run_id) if prefix else None
                 if self.refused or (prefix and not (job and job.is_active)):
-                    self.left.append(run)
+                    self.not_queued.append(run)
                     continue
                 dependency = f"afterok:{job.id}" if job else ""
                 groups[self.profile.resources_of(*run.names), dependency].append(run)
@@ -169,7 +169,7 @@ class Submitted:
     ) -> None:
         """Submit one array; nothing, once Slurm has refused one."""
         if self.refused:
-            self.left += runs
+            self.not_queued += runs
             return
         array = submission.new(self.root, "", [run.run_id for run in runs], code, dependency)
         script = array_script(array, self.root, self.profile, resources)
@@ -187,7 +187,7 @@ class Submitted:
             if not self.jobs:
                 raise
             self.refused.append(str(error))
-            self.left += runs
+            self.not_queued += runs
             return
         waits = f", after {dependency.partition(':')[2]}" if dependency else ""
         self.jobs[job] = f"runs: {len(runs)}; each: {resources}{waits}"

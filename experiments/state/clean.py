@@ -43,13 +43,13 @@ def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
 
 
 def delete(
-    root: Path, found: Iterable[NotNeeded], planner: Planner | None = None
+    root: Path, items: Iterable[NotNeeded], planner: Planner | None = None
 ) -> list[NotNeeded]:
     """Wait until no other command submits runs of the study, then delete those of the items that
     are still not needed. Returns what was deleted."""
     with submission_lock(root):
         still = {item.path for item in not_needed(root, planner)}
-        gone = [item for item in found if item.path in still]
+        gone = [item for item in items if item.path in still]
         for item in gone:
             shutil.rmtree(item.path)
     return gone

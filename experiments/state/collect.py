@@ -41,7 +41,7 @@ def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> list[str]:
     names = [row.run_id for row in over]
     write_json(report / "collected.json", {"over": names, "missing": why})
     text = [*summary, "", f"{len(over)} runs over, {len(missing)} missing"]
-    text += [f"  {run}: {said}" for run, said in why.items()]
+    text += [f"  {run}: {reason}" for run, reason in why.items()]
     return [*text, f"Tables, figures and report.html: {report}/"]
 
 

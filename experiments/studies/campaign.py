@@ -110,19 +110,19 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
     usual |= {"hidden_size": _hidden(setting), "seed": four}
     at_length = usual | {"steps": STEPS}
 
-    def named(one: SuperposedPhase, where: dict[str, Any]) -> Arm:
-        label = setting.with_steps(where["steps"]).label(one)
+    def named(superposition: SuperposedPhase, where: dict[str, Any]) -> Arm:
+        label = setting.with_steps(where["steps"]).label(superposition)
         return Arm(name=label, setting=label, where=where)
 
     def asked(
         family: str,
-        one: SuperposedPhase,
+        superposition: SuperposedPhase,
         where: dict[str, Any],
         name: str = "",
         against: Arm | None = None,
         registered: str = PLAN,
     ) -> Question:
-        arm = named(one, where)
+        arm = named(superposition, where)
         return Question(
             name=name or arm.name,
             arm=arm,
@@ -153,13 +153,13 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
         plan = LOWEST_RATE_PLAN if rate == LOWEST_RATE else NEIGHBOURS_PLAN
         where = at_length | {"learning_rate": rate}
         asked_for.append(asked("rates", main, where, f"learning rate {rate:g}", registered=plan))
-    for one in grid(sorted((*BAG_SIZES, main.bag_size)), (main.step_ratio,)):
-        asked_for.append(asked("bag sizes", one, at_length))
-    for one in grid((main.bag_size,), sorted((*STEP_RATIOS, main.step_ratio))):
-        asked_for.append(asked("step ratios", one, at_length))
-    for one in _ablations():
-        plain = main.model_copy(update={"bag_size": one.bag_size})
-        asked_for.append(asked("parts", one, at_length, against=named(plain, at_length)))
+    for superposition in grid(sorted((*BAG_SIZES, main.bag_size)), (main.step_ratio,)):
+        asked_for.append(asked("bag sizes", superposition, at_length))
+    for superposition in grid((main.bag_size,), sorted((*STEP_RATIOS, main.step_ratio))):
+        asked_for.append(asked("step ratios", superposition, at_length))
+    for superposition in _ablations():
+        plain = main.model_copy(update={"bag_size": superposition.bag_size})
+        asked_for.append(asked("parts", superposition, at_length, against=named(plain, at_length)))
     for name, other in (
         ("against the baseline", None),
         ("against superposition", named(main, last_four)),
@@ -171,7 +171,10 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
         where = {"corpus": text, "hidden_size": _hidden(replace(setting, model=model))}
         where |= {"steps": SIZES_STEPS, "seed": four}
         asked_for.append(asked("sizes", main, where, model))
-    return [*asked_for, *(asked("little text", one, on_little) for one in (main, output_only))]
+    return [
+        *asked_for,
+        *(asked("little text", superposition, on_little) for superposition in (main, output_only)),
+    ]
 
 
 def _hidden(setting: Setting) -> int:

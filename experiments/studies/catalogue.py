@@ -58,8 +58,8 @@ def load(
         """Make a run whose corpora are looked for where they lie, on the device asked for."""
         run = setting.config(name, arm, seed)
         corpora = tuple(
-            one.model_copy(update={"path": moved.get(one.path, one.path)})
-            for one in run.data.corpora
+            corpus.model_copy(update={"path": moved.get(corpus.path, corpus.path)})
+            for corpus in run.data.corpora
         )
         data = run.data.model_copy(update={"corpora": corpora})
         return run.model_copy(update={"data": data}).executed(**execution)

@@ -149,14 +149,14 @@ SMALL_MODELS = {"laptop-64": 1.0, "laptop-128": 0.5, "laptop-256": 0.25}
 
 def _loss_against_compute(scale: Scale) -> list[Part]:
     """Sizes × lengths, for laws of scaling."""
-    one = scale.setting
+    setting = scale.setting
     if scale.is_paper:
         sizes = [DENSE_270M, DENSE_600M, DENSE_3B]
-    elif one.model != "laptop-64":
-        sizes = [one, replace(one, model="600m", learning_rate=one.learning_rate / 2)]
+    elif setting.model != "laptop-64":
+        sizes = [setting, replace(setting, model="600m", learning_rate=setting.learning_rate / 2)]
     else:
         sizes = [
-            replace(one, model=model, learning_rate=one.learning_rate * factor)
+            replace(setting, model=model, learning_rate=setting.learning_rate * factor)
             for model, factor in SMALL_MODELS.items()
         ]
     settings = [size.with_steps(round(size.steps * length)) for size in sizes for length in LENGTHS]

@@ -39,7 +39,10 @@ def parts(scale: Scale) -> list[Tuning]:
         )
         normed = best.changed("qknorm", "model.qk_norm=true")
         faster = normed.with_rate(2 * normed.learning_rate)
-        return [against_baseline(one, (SMALL_MAIN,), seeds) for one in (more_heads, normed, faster)]
+        return [
+            against_baseline(variant, (SMALL_MAIN,), seeds)
+            for variant in (more_heads, normed, faster)
+        ]
 
     return [choice(candidates, variants, (BASELINE, SMALL_MAIN), seeds)]
 

@@ -59,13 +59,13 @@ class Tuning:
         tried: list[Config] = []
         best: dict[SuperposedPhase, tuple[float, Setting]] = {}
         for arm in self.arms:
-            found = [self._climbed(ladder, arm, make, results, tried) for ladder in self.ladders]
-            settled = [one for one in found if one is not None]
-            if len(settled) == len(found):
-                best[arm] = min(settled, key=lambda one: one[0])
+            rungs = [self._climbed(ladder, arm, make, results, tried) for ladder in self.ladders]
+            settled = [rung for rung in rungs if rung is not None]
+            if len(settled) == len(rungs):
+                best[arm] = min(settled, key=lambda rung: rung[0])
         if len(best) < len(self.arms):
             return tried
-        if lost := [one for loss, one in best.values() if math.isinf(loss)]:
+        if lost := [rung for loss, rung in best.values() if math.isinf(loss)]:
             name = lost[0].grid or lost[0].model
             results.dead_end(f"{name}: every candidate diverged; try lower learning rates")
             return tried
@@ -83,7 +83,7 @@ class Tuning:
     ) -> tuple[float, Setting] | None:
         """Mean loss and set-up of the best rung, or None while runs are missing; what is to be
         trained for it is added to `tried`."""
-        for left in range(self.extensions, -1, -1):
+        for extensions_left in range(self.extensions, -1, -1):
             means: list[float | None] = []
             for setting in ladder:
                 runs = [make(setting, arm, seed) for seed in self.seeds]
@@ -93,7 +93,7 @@ class Tuning:
             if len(settled) < len(means):
                 return None
             place = settled.index(min(settled))
-            if not left or 0 < place < len(ladder) - 1 or math.isinf(settled[place]):
+            if not extensions_left or 0 < place < len(ladder) - 1 or math.isinf(settled[place]):
                 break
             if place == 0:
                 ladder = (_scaled(ladder[0], 1 / math.sqrt(2)), *ladder)
@@ -102,7 +102,7 @@ class Tuning:
         return settled[place], ladder[place]
 
     def corpora(self) -> list[Recipe]:
-        return [recipe for ladder in self.ladders for one in ladder for recipe in one.corpora]
+        return [recipe for ladder in self.ladders for rung in ladder for recipe in rung.corpora]
 
 
 def choice(

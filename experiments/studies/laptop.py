@@ -61,15 +61,15 @@ def questions(scale: Scale) -> Sequence[Question]:
         *campaign.questions(scale.setting, scale.seeds.start),
         *(
             Question(
-                name=f"s = {one.bag_size}",
+                name=f"s = {superposition.bag_size}",
                 arm=Arm(name=label, setting=label, where=where),
                 against=Arm(name="the baseline", setting="baseline", where=where),
                 family="generated language",
                 method="paired",
                 registered=GENERATED_PLAN,
             )
-            for one in superposed
-            for label in [setting.label(one)]
+            for superposition in superposed
+            for label in [setting.label(superposition)]
         ),
     ]
 

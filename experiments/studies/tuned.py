@@ -82,7 +82,7 @@ def parts(scale: Scale) -> Sequence[Part | Tuning]:
         return [Tuning((ladder,), tuple(ARMS.values()), measured, pilot)]
 
     def larger_measured(rates: Chosen) -> list[Part]:
-        return [Part((one.in_grid("larger"),), (arm,), seeds) for arm, one in rates.items()]
+        return [Part((setting.in_grid("larger"),), (arm,), seeds) for arm, setting in rates.items()]
 
     ladders = tuple(_ladder(small, batch, RATES) for batch in BATCHES)
     larger_ladder = _ladder(larger, BATCHES[0], LARGER_RATES, "larger-pilot")
