@@ -55,7 +55,7 @@ def _headline(queue: Queue) -> str:
     if queue.failed:
         parts.append(f"{len(queue.failed)} failed")
     if queue.waiting and not queue.begun_at:
-        parts.append("starting: torch is loaded once for all runs")
+        parts.append("loading torch, once for all runs")
     elif queue.running or queue.waiting:
         seconds = time_left(queue)
         parts.append("time left: measuring" if seconds is None else f"{duration(seconds)} left")

@@ -226,6 +226,6 @@ def test_in_a_terminal_progress_is_a_table(tmp_path: Path) -> None:
     console = Console(file=text, width=100, height=4, force_terminal=True)
     with shown(console, "[study]") as look:
         look(Queue(decided=runs, whole=runs))
-    for part in ("[study]", "0 of 3 runs over", "starting: torch is loaded"):
+    for part in ("[study]", "0 of 3 runs over", "loading torch"):
         assert part in text.getvalue()
     assert "run2" not in text.getvalue()  # it would push the first lines off the screen
