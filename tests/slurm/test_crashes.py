@@ -1,4 +1,4 @@
-"""What comes back by itself: stopped and crashed runs, runs that are held, jobs on bad nodes."""
+"""Stopped and crashed runs, runs that are held and jobs on bad nodes come back by themselves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def the_row(study: Study, root: Path) -> StatusRow:
 
 @fake
 def test_what_gets_on_is_launched_again_and_what_gets_nowhere_is_given_up(tmp_path: Path) -> None:
-    """With two retries: five times into the queue and back with a checkpoint each, two crashes."""
+    """Two retries are allowed; one run is requeued five times, with a new checkpoint each time."""
     study = seeded("hops_5", "crash_2", "stuck")
     submit(study, tmp_path, profile(retries=2))
     said: set[str] = set()

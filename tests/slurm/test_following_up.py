@@ -1,4 +1,4 @@
-"""What comes after the runs: collecting, submitting the rest; what Slurm refuses, and cleaning."""
+"""Jobs that follow the runs: they collect the study or submit the rest; and refusals of Slurm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies on a real Slurm: each run once, whatever happens to jobs, nodes and submitters."""
+"""Studies on a real Slurm: each run is trained once, by the code that was submitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submitters that die, and that come in pairs: each run is started once and none is lost."""
+"""Submit commands that are killed: each run is started once and none is lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def killed_when(prepare: Callable[[], None], root: Path) -> None:
-    """A submitter in a process that `prepare` has arranged to be killed in."""
+    """Submit in a process of its own, in which `prepare` has arranged for a kill."""
 
     def work() -> None:
         prepare()
@@ -87,7 +87,7 @@ def test_killed_behind_sbatch_its_jobs_are_adopted(cluster: Cluster, tmp_path: P
 def test_killed_while_sbatch_runs_the_next_one_waits_for_its_answer(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer comes a second after the submitter's death."""
+    """The answer comes a second after the first command was killed."""
     slow_sbatch(cluster, tmp_path, monkeypatch)
     root = tmp_path / "runs"
     submitter = FORK.Process(target=submit, args=(seeded(*NAMES), root))

@@ -1,4 +1,4 @@
-"""What of it needs no Slurm, or no more of it than a program that says a line."""
+"""The Slurm launcher where there is no Slurm, or programs in its place that print a line."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_copy_of_the_code_that_cannot_be_made_is_named_and_leaves_nothing(
         keep_code(tmp_path)
     assert list(place.parent.iterdir()) == [place]
     place.unlink()
-    # A faster submitter is no failure.
+    # Another command that was faster is no failure.
     monkeypatch.setattr(code_copy, "code_version", lambda: {"path": str(made.rename(place))})
     assert keep_code(tmp_path) == place
     assert list(place.parent.iterdir()) == [place]
@@ -226,7 +226,7 @@ def one_submission(root: Path) -> Submission:
 
 
 def test_studies_of_one_name_in_two_checkouts_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    """By `singleton`, as equal submissions do, which have equal names."""
+    """Equal submissions have equal names, and `singleton` keeps jobs of one name apart."""
     here, again, elsewhere = (one_submission(tmp_path / name) for name in ("a/s", "a/s", "b/s"))
     assert here.name == again.name != elsewhere.name
 
