@@ -59,10 +59,10 @@ class Verb(TyperCommand):
 
 
 def verb(
-    app: typer.Typer, group: str, *examples: str, name: str | None = None, kind: type[Verb] = Verb
+    app: typer.Typer, group: str, *examples: str, name: str | None = None
 ) -> Callable[[Function], Function]:
     """Decorates a function as a verb of `app`, under a heading of `--help`."""
-    return app.command(name, cls=kind, rich_help_panel=group, epilog="\n".join(examples))
+    return app.command(name, cls=Verb, rich_help_panel=group, epilog="\n".join(examples))
 
 
 def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) -> Any:

@@ -221,8 +221,6 @@ def test_every_verb_stands_in_a_group_and_its_help_ends_with_examples() -> None:
         if verb == "evaluate":
             warning = "They can run code on this machine: use none that you do not trust"
             assert warning in " ".join(shown.split())
-        if verb in groups["Studies:"] and verb != "studies":
-            assert "Studies: laptop, gate, bag-grid, power-law," in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(
