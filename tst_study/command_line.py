@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import tst_study
@@ -25,7 +26,7 @@ try:
 except ModuleNotFoundError as missing:  # without extras there is superposition alone
     sys.exit(f"error: {not_installed(missing.name or 'typer')}")
 
-from tst_study.text import is_whole, printable, whole_amount
+from tst_study.text import is_whole, printable, whole_amount, wrapped
 
 VERBS = "tst_study.verbs"
 ONE_RUN, STUDIES, RESULTS = ("One run", "Studies", "Results")
@@ -58,10 +59,10 @@ class Verb(TyperCommand):
 
 
 def verb(
-    app: typer.Typer, group: str, *examples: str, name: str | None = None, kind: type[Verb] = Verb
+    app: typer.Typer, group: str, *examples: str, name: str | None = None
 ) -> Callable[[Function], Function]:
     """Make a function a verb of `app`, under the heading `group` of `--help`."""
-    return app.command(name, cls=kind, rich_help_panel=group, epilog="\n".join(examples))
+    return app.command(name, cls=Verb, rich_help_panel=group, epilog="\n".join(examples))
 
 
 def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) -> Any:
@@ -143,7 +144,9 @@ def main() -> NoReturn:
             raise
         message, status = _in_words(error)
         # One line on the screen, whatever a file or an argument has put into it.
-        print(printable(" ".join(message.split())), file=sys.stderr)
+        line = printable(" ".join(message.split()))
+        width = get_terminal_size().columns if sys.stderr.isatty() else len(line) + 1
+        print(*wrapped([line], width), sep="\n", file=sys.stderr)
     sys.exit(status)
 
 

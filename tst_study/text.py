@@ -1,7 +1,9 @@
 """Text that can be stored and shown safely; times and sizes as people read them."""
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
+from shutil import get_terminal_size
+from textwrap import wrap
 
 from tst_study.errors import UserError
 
@@ -127,3 +129,74 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
         ).rstrip()
         for row in rows
     ]
+
+
+ENDLESS = 10_000
+"""The width of a file or a pipe, which gets whole lines."""
+
+
+def screen_width() -> int:
+    """Columns of the terminal, or `ENDLESS` where the output goes elsewhere."""
+    return get_terminal_size((ENDLESS, 24)).columns
+
+
+def fitted(
+    rows: Sequence[Sequence[str]],
+    width: int,
+    right: Container[int] = (),
+    dispensable: Iterable[int] = (),
+) -> tuple[list[str], list[int]]:
+    """Lines of a table that is at most `width` wide, and the places of the columns left out.
+
+    Columns go in the order of `dispensable` until the others fit; then words wrap, except in the
+    columns `right`, which are numbers. Only if that is not enough do names lose their middle.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    if width < ENDLESS:
+        rows = [[_short_words(cell) for cell in row] for row in rows]
+    columns = dict(enumerate(zip(*rows, strict=True)))
+    least = {place: max(map(len, cells)) for place, cells in columns.items()}
+    least |= {i: min(least[i], _WORDS) for i in columns if i and i not in right}
+    dropped: list[int] = []
+    for place in dispensable:
+        if sum(least[i] + 2 for i in columns) - 2 > width:
+            dropped.append(place)
+            del columns[place]
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, cells in columns.items():
+        word = max(len(word) for cell in cells for word in cell.split(" "))
+        number = place in right
+        table.add_column(justify="right" if number else "left", no_wrap=number, min_width=word)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    console = Console(width=width, markup=False, emoji=False, highlight=False, color_system=None)
+    with console.capture() as drawn:
+        console.print(table)
+    return [line.rstrip() for line in drawn.get().splitlines()], dropped
+
+
+_WORDS, _LONGEST_WORD = 24, 32
+"""The narrowest column in which words still read well; the length at which names are shortened."""
+
+
+def _short_words(text: str) -> str:
+    return " ".join(shortened(word, _LONGEST_WORD) for word in text.split(" "))
+
+
+def wrapped(lines: Iterable[str], width: int) -> list[str]:
+    """Break lines between words. A line that goes on is indented like its beginning, and by two
+    more."""
+    found: list[str] = []
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        found += wrap(
+            line,
+            width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            drop_whitespace=len(line) > width,
+        ) or [line]
+    return found

@@ -3,15 +3,18 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Timer
 
 
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
-    """Say on a terminal what the program does while the block runs.
+    """Say on stderr what the program does while the block runs.
 
-    Yields a function that changes the text.
+    A terminal shows it at once, a file or a pipe gets a line after two seconds. Yields a function
+    that changes the text on a terminal.
     """
-    from rich.console import Console  # here, because `--help` must answer at once
+    # `--help`, which imports this module, must answer at once.
+    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
@@ -25,4 +28,10 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
         disable=not console.is_terminal,
     ) as line:
         task = line.add_task(what)
-        yield lambda text: line.update(task, description=text)
+        timer = Timer(2.0, print, [f"{what} …"], {"file": sys.stderr, "flush": True})
+        if not console.is_terminal:
+            timer.start()
+        try:
+            yield lambda text: line.update(task, description=text)
+        finally:
+            timer.cancel()

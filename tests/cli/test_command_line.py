@@ -210,12 +210,11 @@ def test_every_verb_stands_in_a_group_and_its_help_ends_with_examples() -> None:
     for verb in [*(verb for verbs in groups.values() for verb in verbs if verb != "data"), *texts]:
         shown = answer([*verb.split(), "--help"], ROOT).out
         examples = shown[shown.index("Examples:\n") :].splitlines()[1:]
-        assert [line.startswith(f"  tst-study {verb} ") for line in examples] == [True, True]
+        assert examples
+        assert all(f"{line} ".startswith(f"  tst-study {verb} ") for line in examples)
         if verb == "evaluate":
             warning = "They can run code on this machine: use none that you do not trust"
             assert warning in " ".join(shown.split())
-        if verb in groups["Studies:"]:
-            assert "Studies: laptop, gate, bag-grid, power-law," in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.tiny_runs import assert_same_run, fork, logged_step, run, tiny
 from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.command_line import main
 from tst_study.config.schema import to_toml
-from tst_study.process.stop_request import listening
+from tst_study.process.host import listening
 from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
@@ -73,11 +73,11 @@ def test_a_run_whose_terminal_hangs_up_is_then_stopped_then_left_alone(
     asked = time.monotonic()
     out, error = second.communicate()
     assert time.monotonic() - asked < 20.0
-    assert (second.returncode, out.splitlines()[-1], error) == (
+    assert (second.returncode, out.splitlines()[-1]) == (
         1,
         f"preempted: {folder}; the same command goes on from there",
-        "",
     )
+    assert error in ("", "loading torch and Megatron-Core …\n")  # said where it takes long
     assert run_record.read(folder).state == "preempted"
 
     record = run(words, folder, *SETTINGS, ASYNCHRONOUS)

@@ -21,8 +21,8 @@ from tst_study.config.keys import sections_of
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import AddedLater, Config, to_dict
 from tst_study.config.superposition_setting import ABLATIONS
-from tst_study.superposition import weight_rows
 from tst_study.superposition.steps import superposed_steps
+from tst_study.superposition.weighting import weight_rows
 
 LABELS_AND_EXECUTION = ("study", "name", "role", "execution", "fork_from")
 """Keys that do not count: labels, how a result is computed, and the place of initial weights, whose

@@ -22,14 +22,15 @@ from tst_study.config.keys import problem_of, sections_of, takes_count
 from tst_study.config.optimizer_kinds import OptimizerName
 from tst_study.config.presets import expand_preset
 from tst_study.errors import UserError
-from tst_study.superposition import (
+from tst_study.superposition.loss_kinds import (
+    LOSSES,
     BagLossKind,
-    NamedWeighting,
+    Mode,
+    Pooling,
     check_loss_kind,
-    offset_weights,
-    weight_rows,
+    loss_of,
 )
-from tst_study.superposition.loss_kinds import LOSSES, Mode, Pooling, loss_of
+from tst_study.superposition.weighting import NamedWeighting, offset_weights, weight_rows
 from tst_study.text import whole_amount
 
 Positive = Annotated[int, Field(ge=1, le=10**12)]
