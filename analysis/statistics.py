@@ -3,7 +3,7 @@
 import functools
 import math
 
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 CONFIDENCE = 0.95
 POWER = 0.80
@@ -29,7 +29,7 @@ def detectable(critical: float, freedom: float) -> float:
     """
 
     def short_of_power(effect: float) -> float:
-        return float(stats.nct.sf(critical, freedom, effect)) - POWER
+        return 1 - float(special.nctdtr(freedom, effect, critical)) - POWER
 
     # The answer lies above half the critical value and, at one degree of freedom, below 4 of it.
     if freedom < 1 and not short_of_power(5.0 * critical) > 0:

@@ -1,4 +1,4 @@
-"""What to run: one file per study, the planner, the launchers and the verbs. Torch-free.
+"""Studies, the planner, the launchers and their verbs. Torch-free.
 
 In data-flow order: `studies/` says which runs a `study` has and which `corpora` they read;
 `plan/` gives each its identity and folder and finds what several share; a

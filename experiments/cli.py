@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tst_study.command_line import ONE_RUN, STUDIES, Verb, count_option, verb
+from tst_study.command_line import ONE_RUN, STUDIES, count_option, verb
 from tst_study.errors import UserError
 from tst_study.text import wrapped
 from tst_study.waiting import waiting
@@ -17,19 +17,8 @@ from tst_study.waiting import waiting
 verbs = typer.Typer()
 
 
-class _NamesStudies(Verb):
-    """Its help says which names STUDY may have."""
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from tst_study.experiments.studies import catalogue
-
-        formatter.write_paragraph()
-        formatter.write_text(f"Studies: {', '.join(catalogue.STUDIES)}.")
-        super().format_epilog(ctx, formatter)
-
-
 def _complete_study(incomplete: str) -> list[str]:
-    """Names of studies and of folders of runs below `runs/`, for the shell."""
+    """Return names of studies and of folders below `runs/`, for the shell."""
     from tst_study.experiments.studies import catalogue
 
     own = (path.name for path in Path("runs").glob("*/"))
@@ -40,11 +29,11 @@ def _complete_scale(context: typer.Context, incomplete: str) -> list[str]:
     from tst_study.experiments.studies import catalogue
 
     study = catalogue.STUDIES.get(context.params.get("study") or "laptop")
-    return [one for one in (study.scales if study else ()) if one.startswith(incomplete)]
+    return [item for item in (study.scales if study else ()) if item.startswith(incomplete)]
 
 
 def _complete_run(context: typer.Context, incomplete: str) -> list[str]:
-    """Ids of the runs that the study's folder, or the archive, holds."""
+    """Return ids of the runs in the study's folder or in the archive, for the shell."""
     from tst_study.analysis.tables.source import read_tables
     from tst_study.experiments.state.status import folders_below
     from tst_study.experiments.studies.catalogue import folder_of
@@ -61,11 +50,13 @@ def _complete_run(context: typer.Context, incomplete: str) -> list[str]:
     return [run_id for run_id in ids if run_id.startswith(incomplete)]
 
 
-_of_studies = partial(verb, verbs, STUDIES, kind=_NamesStudies)
+_of_studies = partial(verb, verbs, STUDIES)
 StudyName = Annotated[
     str,
     typer.Argument(
-        metavar="STUDY", help="Name of a study (below).", autocompletion=_complete_study
+        metavar="STUDY",
+        help="Name of a study; `tst-study studies` lists them.",
+        autocompletion=_complete_study,
     ),
 ]
 StudyOrFolder = Annotated[
@@ -92,7 +83,9 @@ ScaleName = Annotated[
 ]
 RunsFolder = Annotated[
     Path | None,
-    typer.Option("--runs", file_okay=False, help="Its runs' folder; runs/STUDY-SCALE by default."),
+    typer.Option(
+        "--runs", file_okay=False, help="Folder of the runs; runs/STUDY-SCALE by default."
+    ),
 ]
 LauncherName = Annotated[
     str | None,
@@ -100,7 +93,9 @@ LauncherName = Annotated[
 ]
 ProfileFile = Annotated[
     Path | None,
-    typer.Option("--profile", help="How Slurm is asked; slurm.toml by default (docs/slurm.md)."),
+    typer.Option(
+        "--profile", help="Profile of the cluster; slurm.toml by default (docs/slurm.md)."
+    ),
 ]
 Parallel = Annotated[
     int | None,
@@ -149,23 +144,25 @@ def plan(
     ] = None,
     mfu: Annotated[
         float | None,
-        typer.Option(min=0.01, max=1.0, help="Its MFU, where known; else the published range."),
+        typer.Option(min=0.01, max=1.0, help="MFU measured on it; by default the published range."),
     ] = None,
-    price: Annotated[float | None, typer.Option(min=0.0, max=1e6, help="Of a GPU-hour.")] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0.0, max=1e6, help="Price of a GPU-hour.")
+    ] = None,
     gpus: Annotated[
         int | None,
         count_option("GPUs a run; shows layout and memory by part.", most=2**20),
     ] = None,
     gpu_memory: Annotated[
         float | None,
-        typer.Option(min=1.0, max=1e6, help="GB of each of them; the device's, or 141."),
+        typer.Option(min=1.0, max=1e6, help="GB of each GPU; by default the device's, or 141."),
     ] = None,
     noise: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1e6, help="Deviation of a pair's difference, in nats."),
+        typer.Option(min=0.0, max=1e6, help="Standard deviation of a pair's difference, in nats."),
     ] = None,
     time: Annotated[
-        bool, typer.Option("--time", help="Time a few steps of each shape here, for the hours.")
+        bool, typer.Option("--time", help="Time a few steps of each shape on this machine.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -234,17 +231,18 @@ def submit(
     recorded: Recorded = None,
     no_share: NoShare = False,
     no_collect: Annotated[
-        bool, typer.Option("--no-collect", help="No job that draws and reports at the end.")
+        bool, typer.Option("--no-collect", help="Submit no job that draws the report at the end.")
     ] = False,
     only_new: Annotated[
-        bool, typer.Option("--only-new", help="Leave alone what was ever submitted to Slurm.")
+        bool, typer.Option("--only-new", help="Skip runs that were ever submitted to Slurm.")
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Show arrays and first script; submit nothing."),
+        typer.Option("--dry-run", help="Show the arrays and the first script; submit nothing."),
     ] = False,
 ) -> None:
-    """Run a study: data, runs, figures, report. What is done is skipped."""
+    """Run a study: prepare its text, train its runs, draw the report. Runs that are done are
+    skipped."""
     from tst_study.experiments.launcher import Options
     from tst_study.experiments.studies.catalogue import load
 
@@ -260,7 +258,8 @@ def _print_json(value: Any) -> None:
 
 
 def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> int:
-    """The launcher's exit status; 1 also where a choice of the study can no longer be made."""
+    """Submit a study. Returns the launcher's exit status; 1 also if every candidate of a choice
+    diverged."""
     from tst_study.analysis.verdict.question import register
     from tst_study.experiments.launcher import launcher_of
     from tst_study.experiments.plan.planner import Planner
@@ -294,13 +293,13 @@ def status(
 ) -> None:
     """Show how far the runs of a study, or of any folder of runs, are."""
     from tst_study.experiments.state.status import StatusRow, matching
-    from tst_study.experiments.state.status_screen import look, show
+    from tst_study.experiments.state.status_screen import show, study_rows
 
     root, pattern = _place(study, scale, runs, pattern)
 
     def rows() -> list[StatusRow]:
         with waiting(f"reading the runs in {root}"):
-            return matching(look(study, scale, root, not no_share), pattern, root)
+            return matching(study_rows(study, scale, root, not no_share), pattern, root)
 
     if as_json:
         _print_json([asdict(row) for row in rows()])
@@ -342,7 +341,7 @@ def retry(
     profile: ProfileFile = None,
     no_share: NoShare = False,
 ) -> None:
-    """Run again what failed or was stopped, and nothing else."""
+    """Train the runs again that failed or were stopped, and no others."""
     from tst_study.experiments.launcher import Options
     from tst_study.experiments.plan.planner import Planner
     from tst_study.experiments.state.status import of_folder, stopped
@@ -371,7 +370,7 @@ def cancel(
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
 ) -> None:
-    """Stop runs after a checkpoint and start none that wait, until `submit` or `retry` asks."""
+    """Stop runs, each after a checkpoint, until `submit` or `retry` starts them again."""
     from tst_study.experiments.state.jobs import cancel_runs
 
     root, pattern = _place(study, scale, runs, pattern)
@@ -391,19 +390,22 @@ def collect(
     runs: RunsFolder = None,
     keep: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Archive to add what is over to, new or there already."),
+        typer.Option(
+            file_okay=False, help="Archive, new or not, that gets the runs that are over."
+        ),
     ] = None,
 ) -> None:
-    """Write run table, figures and report from what is there; name the runs that are missing."""
+    """Write the run table, figures and report from the runs so far, and name those that are
+    missing."""
     from tst_study.experiments.screen import columns
     from tst_study.experiments.state.collect import collect as collect_runs
     from tst_study.experiments.state.collect import keep as keep_runs
-    from tst_study.experiments.state.status_screen import look
+    from tst_study.experiments.state.status_screen import study_rows
     from tst_study.experiments.studies.catalogue import folder_of
 
     root = folder_of(study, scale, runs)
     with waiting("drawing figures and report"):
-        lines = collect_runs(root, look(study, scale, root))
+        lines = collect_runs(root, study_rows(study, scale, root))
     print(*wrapped(lines, columns()), sep="\n")
     if keep is not None:
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")
@@ -419,9 +421,8 @@ def clean(
     runs: RunsFolder = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """Delete what nothing needs any more: older checkpoints of finished runs, those of a study's
-    shared prefix runs that nothing forks from, code and scripts of jobs that ended. Never a run's
-    record."""
+    """Delete checkpoints that nothing needs any more: older ones of runs that are over, and those
+    that no run will fork from. Records of runs are kept."""
     from tst_study.experiments.plan.planner import Planner
     from tst_study.experiments.state.clean import delete, not_needed
     from tst_study.experiments.studies.catalogue import STUDIES, folder_of, load
@@ -430,19 +431,20 @@ def clean(
     if study in STUDIES:
         planner = Planner(load(study, scale, root), unprepared=True)
     with waiting(f"looking through {root}"):
-        found = not_needed(root, planner)
-    for one in found:
-        print(f"{one.size / 2**20:10,.1f} MiB  {one.path}  {one.why}")
-    total = sum(one.size for one in found) / 2**20
-    if found and not yes and sys.stdin.isatty():
-        yes = typer.confirm(f"Delete these {len(found)} folders, {total:,.1f} MiB?")
+        items = not_needed(root, planner)
+    for item in items:
+        print(f"{item.size / 2**20:10,.1f} MiB  {item.path}  {item.why}")
+    total = sum(item.size for item in items) / 2**20
+    if items and not yes and sys.stdin.isatty():
+        yes = typer.confirm(f"Delete these {len(items)} folders, {total:,.1f} MiB?")
     if yes:
-        total = sum(one.size for one in delete(root, found, planner)) / 2**20
+        total = sum(item.size for item in delete(root, items, planner)) / 2**20
     print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted: say --yes'}")
 
 
 def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Path, str]:
-    """The folder of a study's runs, and which of them are meant: its folder may name one run."""
+    """Return the folder of a study's runs and the pattern of those meant; a folder may be one
+    run's."""
     from tst_study.experiments.run_process import config_path
     from tst_study.experiments.studies.catalogue import folder_of
 
@@ -463,11 +465,18 @@ def retrain(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="Its id, or an end of it.", autocompletion=_complete_run
+            metavar="RUN",
+            help="Id of the run, or its beginning or end.",
+            autocompletion=_complete_run,
         ),
     ],
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of `train`.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Another value for a key of the config, as for `train`.",
+        ),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Run folder; runs/again/RUN by default.")

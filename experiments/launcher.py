@@ -6,7 +6,7 @@ train or plan runs (submit, retry, plan) ask the one that the user named.
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -35,8 +35,8 @@ one more the run is given up."""
 def given_up(idle: int, retries: int, why: str) -> str:
     """Say why a run is given up after so many launches in a row without a new checkpoint; empty
     where it is launched again."""
-    said = f"given up: launches in a row without a new checkpoint: {idle}"
-    return "" if idle <= retries else f"{said} ({why})" if why else said
+    words = f"given up: launches in a row without a new checkpoint: {idle}"
+    return "" if idle <= retries else f"{words} ({why})" if why else words
 
 
 class UnreachableError(UserError):
@@ -74,9 +74,6 @@ class Launcher(Protocol):
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
         """Paths of the launcher's own logs of a run. The files need not exist (yet)."""
-
-    def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
-        """Folders that nothing needs any more, each with the reason."""
 
     def allocation(self, run: PlannedRun) -> Allocation:
         """The resources that a run would get."""

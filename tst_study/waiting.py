@@ -1,4 +1,4 @@
-"""What the program does while a user waits."""
+"""A line that tells a waiting user what the program does."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special
 
 from tst_study.analysis.statistics import critical_t, detectable
 from tst_study.analysis.verdict.intervals import (
@@ -95,7 +95,7 @@ def _estimate(own: Difference, judged: Difference, allowed: int) -> Estimate:
         return Estimate(**known, verdict=few.get(own.seeds, "no variation: no claim"))
     critical = critical_t(judged.freedom, allowed)
     low, high = judged.gain - critical * judged.error, judged.gain + critical * judged.error
-    tail = float(stats.t.sf(abs(judged.gain) / judged.error, judged.freedom))
+    tail = float(special.stdtr(judged.freedom, -abs(judged.gain) / judged.error))
     return Estimate(
         **known,
         low=low,

@@ -52,16 +52,16 @@ class Arm(_Strict):
 
         Raises `UserError` for a column that the table lacks.
         """
-        kept = table[table["setting"].isin(_several(self.setting))]
+        kept = table["setting"].isin(_several(self.setting))
         for column, value in self.where.items():
-            if column not in kept:
+            if column not in table:
                 raise UserError(f"arm {self.name!r}: the run table has no column {column!r}")
             if isinstance(value, str):
-                wanted = kept[column].map(lambda cell, value=value: fnmatchcase(str(cell), value))
-                kept = kept[wanted.astype(bool)]
+                cells = table[column].astype(str)
+                kept &= cells.isin([cell for cell in cells.unique() if fnmatchcase(cell, value)])
             else:
-                kept = kept[kept[column].isin(_several(value))]
-        return kept
+                kept &= table[column].isin(_several(value))
+        return table[kept]
 
 
 def _several(value: Value | tuple[Value, ...]) -> tuple[Value, ...]:

@@ -14,7 +14,7 @@ from tst_study.cost.parallel_layout import check, tensor_sizes
 from tst_study.cost.traffic import count_traffic
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import PlannedRun
-from tst_study.text import listed
+from tst_study.text import aligned, listed
 
 ENDLESS = 10**18
 """Bytes of an unknown device."""
@@ -54,14 +54,14 @@ def resolved(config: Config, given: Allocation) -> Config:
 
 def problems(runs: Iterable[PlannedRun], allocation: AllocationOf) -> list[str]:
     """One line for each reason why runs cannot be trained."""
-    found: dict[str, list[str]] = defaultdict(list)
+    reasons: dict[str, list[str]] = defaultdict(list)
     for run in runs:
         given = allocation(run)
         try:
             resolved(run.config, given)
         except UserError as error:
-            found[f"on {given.ranks} ranks: {error}"].append(run.run_id)
-    return [f"{listed(names, 1)} cannot be trained {why}" for why, names in found.items()]
+            reasons[f"on {given.ranks} ranks: {error}"].append(run.run_id)
+    return [f"{listed(names, 1)} cannot be trained {why}" for why, names in reasons.items()]
 
 
 def check_layouts(runs: Iterable[PlannedRun], allocation: AllocationOf) -> None:
@@ -94,14 +94,18 @@ def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
             f"Tensor sizes that divide it: {', '.join(map(str, tensor_sizes(config.model)))}; "
             f"pipeline stages: those that divide {config.model.layers} layers",
             f"On {gpus} GPUs of {memory / 1e9:g} GB: {describe(config, gpus)}; "
-            "GB per GPU, estimated",
-            f"  {'recomputing':<13}" + " ".join(f"{part.name:>11}" for part in fields(Memory)),
+            "GB per GPU, estimated, by what is recomputed:",
         ]
-        for recompute in get_args(Recompute):
-            estimate = estimate_memory(config.executed(recompute=recompute), gpus, on_gpu=True)
-            cells = " ".join(f"{size / 1e9:>11.1f}" for size in asdict(estimate).values())
-            fits = "" if estimate.peak <= memory else "  does not fit"
-            text.append(f"  {recompute:<13}{cells}{fits}")
+        estimates = {
+            kind: estimate_memory(config.executed(recompute=kind), gpus, on_gpu=True)
+            for kind in get_args(Recompute)
+        }
+        fits = (each.peak <= memory for each in estimates.values())
+        rows = [["", *estimates], ["", *("fits" if fit else "does not fit" for fit in fits)]]
+        for part in fields(Memory):
+            sizes = (getattr(each, part.name) for each in estimates.values())
+            rows.append([part.name, *(f"{size / 1e9:,.1f}" for size in sizes)])
+        text += [f"  {line}" for line in aligned(rows, range(1, len(rows[0])))]
         traffic = count_traffic(config, gpus, per_node)
         text.append(
             f"  {traffic}: {traffic.seconds(device):.2g} s at the data sheets' rates of "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -31,7 +31,6 @@ from tst_study.text import big, duration, wrapped
 
 COLUMNS = ("steps", "FLOPs", "GPU-hours", "CPU-hours", "raw tokens", "latent tokens")
 NUMBERS = ("runs", *COLUMNS, "wall time", "launches")
-NO_COST = {"flops": 0, "gpu_hours": [0.0, 0.0], "cpu_hours": [0.0, 0.0]}
 ARMS_NOTE = (
     "By arm: FLOPs and hours of all its runs; tokens of one run, from its first step to its last."
 )
@@ -53,20 +52,20 @@ class PlanTable:
         """For a screen of so many columns. Steps are written from–to where the run forks from a
         shared prefix run."""
         runs = [["run", *COLUMNS, "wall time", "launches", "state"]]
-        for one in self.rows:
-            first = f"{one['first_step']:,}–" if one["first_step"] else ""
+        for row in self.rows:
+            first = f"{row['first_step']:,}–" if row["first_step"] else ""
             runs.append(
                 [
-                    one["run_id"],
-                    f"{first}{one['steps']:,}",
-                    *_costs(one),
-                    range_of(one["wall_seconds"], duration),
-                    range_of(one["launches"], "{:,}".format),
-                    one["state"],
+                    row["run_id"],
+                    f"{first}{row['steps']:,}",
+                    *_costs(row),
+                    range_of(row["wall_seconds"], duration),
+                    range_of(row["launches"], "{:,}".format),
+                    row["state"],
                 ]
             )
         arms = [["arm", "runs", *COLUMNS[1:]]]
-        arms += [[one["arm"], f"{one['runs']:,}", *_costs(one)] for one in self.arms]
+        arms += [[row["arm"], f"{row['runs']:,}", *_costs(row)] for row in self.arms]
         hide = ("launches", "latent tokens", "FLOPs", "wall time")
         return [
             *wrapped(self.text, width),
@@ -78,13 +77,13 @@ class PlanTable:
         ]
 
 
-def _costs(one: dict[str, Any]) -> list[str]:
+def _costs(row: dict[str, Any]) -> list[str]:
     return [
-        f"{one['flops']:.3g}",
-        range_of(one["gpu_hours"], rounded),
-        range_of(one["cpu_hours"], rounded),
-        big(one["raw_tokens"]),
-        big(one["latent_tokens"]),
+        f"{row['flops']:.3g}",
+        range_of(row["gpu_hours"], rounded),
+        range_of(row["cpu_hours"], rounded),
+        big(row["raw_tokens"]),
+        big(row["latent_tokens"]),
     ]
 
 
@@ -115,16 +114,19 @@ def table(
         measured = {run.shape: 0.0 for run in runs} | measured
         for run in runs:
             measured[run.shape] = measured[run.shape] or seconds_per_step(run.config)
-    hours = _Hours(prices, measured, source, at_once)
-    shown = [run for run in runs if matches(run.run_id, pattern)]
-    if not shown:
-        raise UserError(f"{study.folder}: no run of {study.name} has {pattern!r} in its name")
-    rows = []
-    for run in shown:
-        plan, given, own = plan_phases(run.config), allocation(run), hours.of(run)
-        walls = hours.wall_seconds(run, given)
+    rows, hours = [], []
+    for run in runs:
+        plan, given, own = (
+            plan_phases(run.config),
+            allocation(run),
+            _own_hours(run, prices, measured),
+        )
+        # Measured hours are those of a whole run already.
+        ranks = given.ranks if prices.device else 1
+        walls = own and [3600 * each / ranks for each in own]
         launches = walls and given.seconds and [ceil(wall / given.seconds) for wall in walls]
         cores = given.ranks * (run.config.execution.threads or 1)
+        hours.append(own)
         rows.append(
             {
                 "run_id": run.run_id,
@@ -140,13 +142,18 @@ def table(
                 "state": states.get(run.fingerprint, "rate not chosen"),
             }
         )
+    shown = [pair for pair in zip(runs, rows, strict=True) if matches(pair[0].run_id, pattern)]
+    if not shown:
+        raise UserError(f"{study.folder}: no run of {study.name} has {pattern!r} in its name")
     text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}"]
     flops = total_flops(runs)
     alone = total_flops([*planner.asked_for(), *(run for run in open_ if not run.prefix)])
-    text.append(f"{flops:.3g} FLOPs, {hours.said(runs)}")
+    text.append(f"{flops:.3g} FLOPs, {_in_words(hours, prices, source, at_once)}")
     if flops < alone:
         text[-1] += f"; shared prefix runs save {1 - flops / alone:.1%} of {alone:.3g}"
-    text += hours.sources(runs)
+    if prices.device:
+        mfus = dict.fromkeys(prices.mfus(run.config.model) for run in runs)
+        text += [f"At {mfu_source(mfu)}" for mfu in mfus if mfu]
     text += [*problems(runs, allocation), *planner.dead_ends()]
     text += detectable(planner.asked_for(), noise)
     missing = [str(folder) for folder in study.corpora if not folder.is_dir()]
@@ -154,84 +161,71 @@ def table(
         runs_there = run_record.find_run_folders(study.folder)
         unseen = f" and runs on it in {study.folder} not recognised" if runs_there else ""
         text.append(f"Not prepared yet, so that ids are provisional{unseen}: {', '.join(missing)}")
-    return PlanTable(text, rows, _arms(shown, rows))
+    return PlanTable(text, [row for _, row in shown], _arms(shown))
 
 
-def _arms(runs: Sequence[PlannedRun], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _arms(runs: Sequence[tuple[PlannedRun, dict[str, Any]]]) -> list[dict[str, Any]]:
     """Sum up the runs that differ in their seeds alone."""
-    arms: dict[str, dict[str, Any]] = {}
-    for run, row in zip(runs, rows, strict=True):
+    arms: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for run, row in runs:
         name = re.sub(r"-?seed\d+", "", run.config.name)
-        one = arms.setdefault(_form(run.config, *SEEDS), {**row, "arm": name, "runs": 0, **NO_COST})
-        one["runs"] += 1
-        one["flops"] += row["flops"]
-        for kind in ("gpu_hours", "cpu_hours"):
-            both = one[kind] is not None and row[kind] is not None
-            one[kind] = (
-                [sum(ends) for ends in zip(one[kind], row[kind], strict=True)] if both else None
-            )
-    kept = ("arm", "runs", "flops", "gpu_hours", "cpu_hours", "raw_tokens", "latent_tokens")
-    return [{key: one[key] for key in kept} for one in arms.values()]
+        arms[_form(run.config, *SEEDS)].append(row | {"arm": name})
+    return [
+        {
+            "arm": members[0]["arm"],
+            "runs": len(members),
+            "flops": sum(row["flops"] for row in members),
+            "gpu_hours": _sum([row["gpu_hours"] for row in members]),
+            "cpu_hours": _sum([row["cpu_hours"] for row in members]),
+            "raw_tokens": members[0]["raw_tokens"],
+            "latent_tokens": members[0]["latent_tokens"],
+        }
+        for members in arms.values()
+    ]
 
 
-@dataclass(frozen=True)
-class _Hours:
-    prices: Prices
-    measured: dict[Shape, float]
-    """Seconds a step."""
-    source: str
-    at_once: int
+def _sum(hours: Sequence[list[float] | None]) -> list[float] | None:
+    """The least and the most of all; None where those of one are not known."""
+    known = [ends for ends in hours if ends is not None]
+    return [sum(ends) for ends in zip(*known, strict=True)] if len(known) == len(hours) else None
 
-    def wall_seconds(self, run: PlannedRun, given: Allocation) -> list[float] | None:
-        """From the first step to the last, without the time in the queue; measured hours are
-        those of a whole run already."""
-        hours = self.of(run)
-        ranks = 1 if self.prices.device is None else given.ranks
-        return None if hours is None else [3600 * each / ranks for each in hours]
 
-    def of(self, run: PlannedRun) -> list[float] | None:
-        """Device-hours, the least and the most."""
-        device, steps = self.prices.gpu(), run.steps - run.first_step
-        if device is None:
-            seconds = self.measured.get(run.shape)
-            return None if seconds is None else [seconds * steps / 3600] * 2
-        return self.prices.gpu_hours(run.config.model, total_flops([run]))
+def _own_hours(run: PlannedRun, prices: Prices, measured: dict[Shape, float]) -> list[float] | None:
+    """Return the device-hours of the steps that a run trains itself, the least and the most.
+    `measured`: seconds a step, for hours on this machine."""
+    if prices.device is not None:
+        return prices.gpu_hours(run.config.model, total_flops([run]))
+    seconds = measured.get(run.shape)
+    return None if seconds is None else [seconds * (run.steps - run.first_step) / 3600] * 2
 
-    def said(self, runs: Sequence[PlannedRun]) -> str:
-        device = self.prices.gpu()
-        known = [hours for hours in map(self.of, runs) if hours is not None]
-        unknown = len(runs) - len(known)
-        if device is not None and unknown:
-            return self.prices.unknown()
-        if not known:
-            return "hours not known: say --time to have some steps timed here, or --device"
-        whole = [sum(hours[end] for hours in known) for end in (0, 1)]
-        if device is None:
-            total = whole[0]
-            wall = max(total / self.at_once, max(hours[0] for hours in known))
-            at_once = f"{self.at_once} at a time" if self.at_once > 1 else "one at a time"
-            rest = f"; of {unknown} runs not known: say --time" if unknown else ""
-            return (
-                f"{duration(3600 * wall)} of wall time, {at_once} ({duration(3600 * total)} of "
-                f"training, {self.source}){rest}"
-            )
-        return self.prices.in_words(whole)
 
-    def sources(self, runs: Sequence[PlannedRun]) -> list[str]:
-        """Name the source of the MFU behind the hours."""
-        found = dict.fromkeys(self.prices.mfus(run.config.model) for run in runs)
-        return [f"At {mfu_source(mfus)}" for mfus in found if mfus and self.prices.device]
+def _in_words(
+    hours: Sequence[list[float] | None], prices: Prices, source: str, at_once: int
+) -> str:
+    known = [ends for ends in hours if ends is not None]
+    unknown = len(hours) - len(known)
+    if prices.device is not None:
+        return prices.unknown() if unknown else prices.in_words(_sum(known) or ())
+    if not known:
+        return "hours not known: say --time to have some steps timed here, or --device"
+    total, longest = sum(least for least, _ in known), max(least for least, _ in known)
+    wall = duration(3600 * max(total / at_once, longest))
+    rest = f"; of {unknown} runs not known: say --time" if unknown else ""
+    return (
+        f"{wall} of wall time, {at_once if at_once > 1 else 'one'} at a time "
+        f"({duration(3600 * total)} of training, {source}){rest}"
+    )
 
 
 def _measured(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[Shape, float]:
     """Seconds a step of the first finished run of each shape."""
-    found: dict[Shape, float] = {}
+    seconds: dict[Shape, float] = {}
     for run in runs:
-        if states[run.fingerprint] == "done" and run.shape not in found:
+        if states[run.fingerprint] == "done" and run.shape not in seconds:
             metrics = run_record.read(run.folder).metrics
             if metrics:
-                found[run.shape] = metrics[-1]["training_seconds"] / metrics[-1]["step"]
-    return found
+                seconds[run.shape] = metrics[-1]["training_seconds"] / metrics[-1]["step"]
+    return seconds
 
 
 def detectable(runs: Sequence[PlannedRun], noise: float | None = None) -> list[str]:

@@ -102,7 +102,14 @@ def is_over(run: PlannedRun) -> bool:
 def totals(states: Iterable[str]) -> str:
     """Counts of states, such as `12 done, 2 running, 7 waiting`."""
     counts = Counter(states)
-    return ", ".join(f"{counts[one]} {one}" for one in STATES if one in counts) or "no runs"
+    return (
+        ", ".join(
+            f"{counts[known_state]} {known_state}"
+            for known_state in STATES
+            if known_state in counts
+        )
+        or "no runs"
+    )
 
 
 def matches(run_id: str, pattern: str) -> bool:

@@ -25,18 +25,18 @@ NUMBERS = ("step", "training", "held-out", "tokens/s", "left")
 def show(root: Path, rows: Callable[[], list[StatusRow]], every: float | None) -> None:
     """Print the status once, or again and again after so many seconds."""
     is_screen = sys.stdout.isatty()
-    for look_number in count():
-        found = rows()
+    for redraw in count():
+        entries = rows()
         width = columns()
-        text = [*wrapped([f"{root}: {sums(found)}"], width), "", *lines(found, width)]
-        clear = "\x1b[2J\x1b[H" if is_screen and look_number else ""
+        text = [*wrapped([f"{root}: {sums(entries)}"], width), "", *lines(entries, width)]
+        clear = "\x1b[2J\x1b[H" if is_screen and redraw else ""
         print(clear + "\n".join(text), flush=True)
         if every is None:
             return
         time.sleep(every)
 
 
-def look(study: str, scale: str, root: Path, share: bool = True) -> list[StatusRow]:
+def study_rows(study: str, scale: str, root: Path, share: bool = True) -> list[StatusRow]:
     """Status of all runs of a study if its corpora are prepared, else of the runs in its folder."""
     if study in STUDIES:
         try:
@@ -50,8 +50,8 @@ def look(study: str, scale: str, root: Path, share: bool = True) -> list[StatusR
 def sums(rows: Sequence[StatusRow]) -> str:
     """Counts of states, and speed and time left of the runs that are training."""
     text = totals(row.state for row in rows)
-    speeds = [one.tokens_per_second for one in rows if one.tokens_per_second]
-    left = [one.seconds_left for one in rows if one.seconds_left]
+    speeds = [entry.tokens_per_second for entry in rows if entry.tokens_per_second]
+    left = [entry.seconds_left for entry in rows if entry.seconds_left]
     if speeds:
         text += f" | {sum(speeds):,.0f} tokens/s"
     if left:
@@ -62,19 +62,19 @@ def sums(rows: Sequence[StatusRow]) -> str:
 def lines(rows: Sequence[StatusRow], width: int = ENDLESS) -> list[str]:
     """A heading and a line for each run, for a screen of so many columns."""
     cells = [["run", "state", *NUMBERS, "job", "phase", "message"]]
-    for one in rows:
+    for entry in rows:
         cells.append(
             [
-                printable(one.run_id),
-                one.state,
-                f"{one.step:,}/{one.steps:,}" if one.steps else "",
-                "" if one.loss is None else f"{one.loss:.3f}",
-                "" if one.held_out is None else f"{one.held_out:.4f}",
-                "" if one.tokens_per_second is None else f"{one.tokens_per_second:,.0f}",
-                "" if one.seconds_left is None else duration(one.seconds_left),
-                one.job,
-                one.phase,
-                "" if one.state == "done" else printable(one.message),
+                printable(entry.run_id),
+                entry.state,
+                f"{entry.step:,}/{entry.steps:,}" if entry.steps else "",
+                "" if entry.loss is None else f"{entry.loss:.3f}",
+                "" if entry.held_out is None else f"{entry.held_out:.4f}",
+                "" if entry.tokens_per_second is None else f"{entry.tokens_per_second:,.0f}",
+                "" if entry.seconds_left is None else duration(entry.seconds_left),
+                entry.job,
+                entry.phase,
+                "" if entry.state == "done" else printable(entry.message),
             ]
         )
     return fitted(cells, width, NUMBERS, ("tokens/s", "phase", "training", "job", "held-out"))

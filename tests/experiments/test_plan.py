@@ -11,13 +11,11 @@ import pytest
 
 from tests.examples import example
 from tests.record.test_record import DATA, evaluation, metrics, open_run
-from tests.tiny_runs import tiny
 from tst_study.analysis.statistics import smallest_detectable
 from tst_study.config.schema import Config
 from tst_study.cost.devices import device_named
 from tst_study.cost.prices import Prices
 from tst_study.data import run_data
-from tst_study.dry_run import seconds_per_step
 from tst_study.errors import UserError
 from tst_study.experiments import cli
 from tst_study.experiments.corpora import TopicalLanguage
@@ -98,18 +96,6 @@ def test_an_arm_s_tokens_are_those_of_a_whole_run_and_its_hours_those_of_all(
     hours = sum(run["gpu_hours"][0] for run in shown.rows)
     assert sum(arm["gpu_hours"][0] for arm in shown.arms) == pytest.approx(hours)
     assert shown.lines()[-1].split()[0] == "s4-r0.3"
-
-
-def test_hours_are_of_a_few_steps_that_were_timed(tmp_path: Path, words: Path) -> None:
-    configs = [tiny(words, "schedule.steps=1000", f"seed={seed}") for seed in range(4)]
-    planner = Planner(study_of(configs, tmp_path))
-    (said,) = [line for line in lines(planner, timed=True, at_once=2) if "of training, by" in line]
-    assert re.search(
-        r"of wall time, 2 at a time \(.* by 9 steps of each shape, timed on this", said
-    )
-    seconds = seconds_per_step(configs[0])
-    assert 1e-4 < seconds < 10
-    assert not any(tmp_path.iterdir())
 
 
 def finish(run: PlannedRun, loss: float) -> None:
