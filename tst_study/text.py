@@ -154,21 +154,22 @@ def fitted(
     from rich.console import Console
     from rich.table import Table
 
-    if width < ENDLESS:
-        rows = [[_short_words(cell) for cell in row] for row in rows]
     columns = dict(enumerate(zip(*rows, strict=True)))
     least = {place: max(map(len, cells)) for place, cells in columns.items()}
     least |= {i: min(least[i], _WORDS) for i in columns if i and i not in right}
     dropped: list[int] = []
     for place in dispensable:
-        if sum(least[i] + 2 for i in columns) - 2 > width:
+        if sum(least[i] + 2 for i in columns) - 2 > width and len(columns) > 1:
             dropped.append(place)
             del columns[place]
+    if sum(_longest_word(cells) + 2 for cells in columns.values()) - 2 > width:
+        columns = {i: tuple(map(_short_words, cells)) for i, cells in columns.items()}
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for place, cells in columns.items():
-        word = max(len(word) for cell in cells for word in cell.split(" "))
         number = place in right
-        table.add_column(justify="right" if number else "left", no_wrap=number, min_width=word)
+        table.add_column(
+            justify="right" if number else "left", no_wrap=number, min_width=_longest_word(cells)
+        )
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     console = Console(width=width, markup=False, emoji=False, highlight=False, color_system=None)
@@ -179,6 +180,10 @@ def fitted(
 
 _WORDS, _LONGEST_WORD = 24, 32
 """The narrowest column in which words still read well; the length at which names are shortened."""
+
+
+def _longest_word(cells: Iterable[str]) -> int:
+    return max(len(word) for cell in cells for word in cell.split(" "))
 
 
 def _short_words(text: str) -> str:
