@@ -145,11 +145,6 @@ class Group:
         return bool(self.members["optimal_nats_per_token"].notna().any())
 
     @property
-    def text(self) -> str:
-        """The name of its corpus."""
-        return str(self.members["corpus"].iloc[0])
-
-    @property
     def seeds(self) -> str:
         return span(self.rows["seeds"], "seed")
 
