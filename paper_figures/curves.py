@@ -127,8 +127,8 @@ def _held_out(summary: Summary, runs: pd.DataFrame) -> pd.DataFrame:
     table = table.astype({"folder": str})
     if table.groupby("folder").size().reindex(runs["folder"].astype(str)).fillna(0).min() < OFTEN:
         table = table.iloc[:0]
-    found = table[table["phase"] == "recovery"].rename(columns={"nats_per_token": "loss"})
-    return found[["folder", "step", "loss"]].assign(quantity="held_out")
+    rows = table[table["phase"] == "recovery"].rename(columns={"nats_per_token": "loss"})
+    return rows[["folder", "step", "loss"]].assign(quantity="held_out")
 
 
 def smoothed(rows: pd.DataFrame, steps: int) -> pd.DataFrame:
