@@ -1,4 +1,4 @@
-"""What few seeds can show: the power of a paired t-test, before runs are paid for and after."""
+"""The power of a paired t-test with few seeds, to plan runs and to judge them."""
 
 import functools
 import math
@@ -11,9 +11,10 @@ POWER = 0.80
 
 @functools.cache
 def smallest_detectable(pairs: int, comparisons: int = 1) -> float | None:
-    """The mean difference, in deviations of a pair's difference, that a two-sided t-test shows in
-    80% of studies at 5% for all `comparisons` together (Bonferroni); None for fewer than two pairs.
-    """
+    """Return the mean difference that a two-sided t-test shows in 80% of studies.
+
+    It is in deviations of a pair's difference, at 5% for all `comparisons` together (Bonferroni);
+    None for fewer than two pairs."""
     if pairs < 2:
         return None
     return detectable(critical_t(pairs - 1, comparisons), pairs - 1) / math.sqrt(pairs)
