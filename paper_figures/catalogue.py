@@ -57,9 +57,9 @@ class Entry:
     def items(self, sources: Sources) -> list[Item | Missing]:
         """Make its items, usually one, or a note of the runs that are missing."""
         made = self.make(sources)
-        found = [made] if isinstance(made, Item) else made
+        items_made = [made] if isinstance(made, Item) else made
         missing = Missing(self.name, self.title, f"Needs {self.lacks}.")
-        return [self._whole(item) for item in found] or [missing]
+        return [self._whole(item) for item in items_made] or [missing]
 
     def is_asked_for(self, names: Sequence[str]) -> bool:
         """Return whether it is named itself, by its group, or as `tables` or `figures`."""

@@ -36,6 +36,8 @@ mean final held-out loss, with what the key says of the arm."""
 SMOOTHED = "Published curves are smoothed as the paper drew them, about 1,000 points each"
 SMOOTHING = 0.05
 """Width of the running mean of measured curves, as a share of all steps."""
+SETTLED = 0.04
+"""Share of a panel's steps after which its curves must fit into it."""
 OFTEN = 10
 """Runs with at least so many evaluations show their held-out loss: that of a batch is so noisy that
 it hides what superposition does."""
@@ -125,8 +127,8 @@ def _held_out(summary: Summary, runs: pd.DataFrame) -> pd.DataFrame:
     table = table.astype({"folder": str})
     if table.groupby("folder").size().reindex(runs["folder"].astype(str)).fillna(0).min() < OFTEN:
         table = table.iloc[:0]
-    found = table[table["phase"] == "recovery"].rename(columns={"nats_per_token": "loss"})
-    return found[["folder", "step", "loss"]].assign(quantity="held_out")
+    rows = table[table["phase"] == "recovery"].rename(columns={"nats_per_token": "loss"})
+    return rows[["folder", "step", "loss"]].assign(quantity="held_out")
 
 
 def smoothed(rows: pd.DataFrame, steps: int) -> pd.DataFrame:
@@ -149,9 +151,8 @@ def draw(
     data: pd.DataFrame,
     looks: Mapping[str, Mark],
     window: tuple[float, float],
-    loss: tuple[float, float] | None = None,
 ) -> None:
-    """Draw the next-token curves of one panel between two steps and two losses."""
+    """Draw the next-token curves of one panel between two steps."""
     shown = data[data["quantity"].isin(("next_token", "held_out"))]
     held_out = (shown["quantity"] == "held_out").any()
     if held_out:
@@ -162,7 +163,7 @@ def draw(
         look: Look = {"hollow": is_hollow(row), "words": row["said"], "clip_on": False}
         point(axes, (row["step"], row["loss"]), looks[row["label"]], **look, markersize=3.5)
     axes.set_xlim(*window)
-    axes.set_ylim(*(loss or limits(shown, window)))
+    axes.set_ylim(*_limits(shown, window))
     for switch in sorted(set(data["switch"].astype(int)) - {0}):
         if window[0] < switch < window[1]:
             mark_time(axes, switch, "switch")
@@ -184,12 +185,9 @@ def legend_looks(data: pd.DataFrame, looks: Mapping[str, Mark]) -> dict[str, Mar
     return {f"{label}: {last(rows):.3f}": looks[str(label)] for label, rows in by_label}
 
 
-def limits(
-    data: pd.DataFrame, window: tuple[float, float], settled: float = 0.04
-) -> tuple[float, float]:
-    """Return limits that hold all curves once the first `settled` of the window has passed."""
-    late = data[data["quantity"].isin(("next_token", "held_out"))]
-    late = late[late["step"] >= window[0] + settled * (window[1] - window[0])]
+def _limits(data: pd.DataFrame, window: tuple[float, float]) -> tuple[float, float]:
+    """Return limits that hold all curves once the first `SETTLED` of the window has passed."""
+    late = data[data["step"] >= window[0] + SETTLED * (window[1] - window[0])]
     low = float(late[["loss", "low"]].min().min())
     high = float(late[["loss", "high"]].max().max())
     pad = 0.05 * (high - low)

@@ -227,9 +227,9 @@ def forest(axes: Axes, data: pd.DataFrame, width: float = NAMES) -> None:
         beside: Look = {"xycoords": ("axes fraction", "data"), "va": "center"}
         if is_near:
             hollow = row["verdict"] not in CLAIMED
-            said = f"{row['name']}: {gain(row)} nats, {row['verdict']}"
+            words = f"{row['name']}: {gain(row)} nats, {row['verdict']}"
             at, bar = (row["gain"], place), (row["low"], row["high"])
-            point(axes, at, row["mark"], bar, hollow=hollow, across=True, words=said)
+            point(axes, at, row["mark"], bar, hollow=hollow, across=True, words=words)
             note(axes, signed(row["gain"]), (1.0, place), (4, 0), **beside)
         else:
             edge, arrow, side = (0.0, "<", 1) if row["gain"] < 0 else (1.0, ">", -1)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from tst_study.paper_figures.item import Item, csv_bytes
-from tst_study.paper_figures.style import Look, available_width, styled, wrapped
+from tst_study.paper_figures.style import Look, styled, wrapped
 
 _METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
@@ -36,10 +36,6 @@ class Picture(Item):
                 place: Look = {"ha": "left", "fontsize": 8, "fontweight": "bold"}
                 figure.suptitle(words, x=4 / 72 / figure.get_figwidth(), **place)
                 figure.set_figheight(figure.get_figheight() + 0.2 * (words.count("\n") + 1))
-            for axes in figure.axes:
-                if axes.get_title(loc="left") and axes.get_subplotspec() is not None:
-                    title = wrapped(axes.get_title(loc="left"), available_width(axes), 7.5)
-                    axes.set_title(title)
             # Executed here, once for all formats: as the figure's own engine it would run at each
             # draw, and every file would be drawn twice.
             layout = ConstrainedLayoutEngine()

@@ -145,11 +145,6 @@ class Group:
         return bool(self.members["optimal_nats_per_token"].notna().any())
 
     @property
-    def text(self) -> str:
-        """The name of its corpus."""
-        return str(self.members["corpus"].iloc[0])
-
-    @property
     def seeds(self) -> str:
         return span(self.rows["seeds"], "seed")
 
@@ -222,8 +217,8 @@ class Group:
         return table.sort_values(["step_ratio", "bag_size"], ignore_index=True)
 
 
-def folders_of(found: Iterable[Group]) -> tuple[str, ...]:
-    return tuple(sorted({folder for group in found for folder in group.folders}))
+def folders_of(groups: Iterable[Group]) -> tuple[str, ...]:
+    return tuple(sorted({folder for group in groups for folder in group.folders}))
 
 
 def is_at_scale(runs: pd.DataFrame, size: str, steps: int) -> pd.Series:

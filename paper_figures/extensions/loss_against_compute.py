@@ -52,7 +52,7 @@ class Pair:
     @property
     def said(self) -> str:
         row = self.widest
-        interval = f" [{found}]" if (found := bounds(row)) else ""
+        interval = f" [{interval_bounds}]" if (interval_bounds := bounds(row)) else ""
         return f"{row['multiplier']:.2f}{interval} times the FLOPs at a loss of {row['loss']:.3f}"
 
 

@@ -73,7 +73,7 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
         "are within one standard deviation of their lowest. Left r = "
         f"{', '.join(map(str, SHOWN))}; the others are in the data.",
         measured=f"Measured: {group.scale}; held-out loss at the baseline's mean less the paired "
-        "gain, bars: its 95% interval over seeds. {_optimum_here(found)}"
+        f"gain, bars: its 95% interval over seeds. {_optimum_here(fitted)}"
         if group
         else "",
         data=data,

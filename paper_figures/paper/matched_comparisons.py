@@ -117,21 +117,21 @@ def find(summary: Summary) -> Measured | None:
     key = [*SAME_BUT_LENGTH, "steps", "setting"]
     plain = plain.assign(setting=[SuperpositionSetting.of_row(row).label for row in rows_of(plain)])
     own = dict(iter(plain.groupby(key, sort=False)))
-    found: list[tuple[Any, ...]] = []
+    candidates: list[tuple[Any, ...]] = []
     for name, rows in summary.matches.groupby(key, sort=False):
         matches = {row["kind"]: row for row in rows_of(rows) if pd.notna(row["baseline_steps"])}
         if matches and name in own:
             prose = bool(pd.isna(own[name]["optimal_nats_per_token"].iloc[0]))
             seeds, steps = own[name]["seed"].nunique(), int(own[name]["steps"].iloc[0])
-            found.append((prose, len(matches), seeds, steps, name, matches))
-    if not found:
+            candidates.append((prose, len(matches), seeds, steps, name, matches))
+    if not candidates:
         return None
-    (*_, name, matches), *others = sorted(found, key=lambda entry: entry[:4], reverse=True)
+    (*_, name, matches), *others = sorted(candidates, key=lambda entry: entry[:4], reverse=True)
     near = {kind: _nearest(runs, own[name], matches[kind]) for kind in matches}
     again = tuple(
-        {"study": own[one]["study"].iloc[0], **rows["equal FLOPs"]}
-        for *_, one, rows in others  # whatever the held-out text, which is their third
-        if one[:2] + one[3:] == name[:2] + name[3:] and "equal FLOPs" in rows
+        {"study": own[other]["study"].iloc[0], **rows["equal FLOPs"]}
+        for *_, other, rows in others  # whatever the held-out text, which is their third
+        if other[:2] + other[3:] == name[:2] + name[3:] and "equal FLOPs" in rows
     )
     return Measured(own[name], matches, near, again)
 
@@ -194,7 +194,9 @@ def _figure(sides: list[Side]) -> Figure:
         words = [f"{end:,.0f}\n" + ",\n".join(same) for end, same in kinds.items()]
         axes.set_xticks([0, *kinds], ["0", *words])
         names = {name.split(",")[0]: look for name, look in looks.items()}
-        results: dict[str, Look] = {f"{kind}: {said}": {} for kind, said in side.results.items()}
+        results: dict[str, Look] = {
+            f"{kind}: {result}": {} for kind, result in side.results.items()
+        }
         arm_key(axes, side.source, names, 1, results)
     return drawn
 
@@ -208,9 +210,9 @@ def _reached(data: pd.DataFrame) -> float:
 
 def _finding(sides: list[Side], found: Measured | None) -> Finding:
     gains = [f"{kind}: {words.split()[-1]}" for kind, words in sides[0].results.items()]
-    said = "gains of TST in nats: " + ", ".join(gains)
+    theirs = "gains of TST in nats: " + ", ".join(gains)
     if found is None:
-        return Finding(said)
+        return Finding(theirs)
     measured = "; ".join(f"{kind}: {words}" for kind, words in sides[1].results.items())
     for row in found.again:
         seeds = number(int(row["seeds"]), "seed")
@@ -220,4 +222,4 @@ def _finding(sides: list[Side], found: Measured | None) -> Finding:
     verdict = judged(verdicts)
     if verdict == "agrees" and set(verdicts) != {"better"}:
         verdict = "undecided"  # one study shows the gain, and another does not
-    return Finding(said, measured, found.scale, verdict)
+    return Finding(theirs, measured, found.scale, verdict)
