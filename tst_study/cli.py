@@ -251,11 +251,11 @@ def train(
         typer.Option("--dry-run", help="Check everything, print the whole config and its cost."),
     ] = False,
     time: Annotated[
-        bool, typer.Option("--time", help="With --dry-run: time a few steps on this machine.")
+        bool, typer.Option("--time", help="Time a few steps on this machine, with --dry-run.")
     ] = False,
     device: Annotated[
         str | None,
-        typer.Option(help="With --dry-run: the GPU to give hours for, such as H100 or B200."),
+        typer.Option(help="GPU to give hours for, such as H100 or B200, with --dry-run."),
     ] = None,
     mfu: Annotated[
         float | None,
@@ -275,7 +275,7 @@ def train(
     from tst_study.data.manifest import NoTokenFilesError
     from tst_study.process.rank_environment import prepare_for_gpus
 
-    prepare_for_gpus()  # which has no effect once CUDA is there
+    prepare_for_gpus()  # before anything initialises CUDA
     if config_file is None and not overrides:
         raise UserError("name a config: `tst-study train run.toml`; docs/config.md has its keys")
     for name, value in {"time": time or None, "device": device}.items():
@@ -296,7 +296,7 @@ def train(
         prices = Prices(device, mfu, price) if device else None
         try:
             identity, stream = check_start(resolved, folder, processes)
-        except NoTokenFilesError as error:  # what the run would cost does not depend on them
+        except NoTokenFilesError as error:  # the cost of the run does not depend on them
             print(describe(resolved, f"no id yet: {error}", prices=prices))
             raise
         seconds = None
@@ -312,7 +312,10 @@ def train(
 
 
 def train_here(config: Config, folder: Path, processes: int = 1) -> int:
-    """Train a run, or go on with it, and say how it ended; the exit status. Raises `UserError`."""
+    """Train a run, or go on with it, say how it ended, and return the exit status.
+
+    Raises `UserError`.
+    """
     from tst_study import file_lock
     from tst_study.process.rank_environment import (
         adopt_slurm_ranks,
@@ -326,12 +329,12 @@ def train_here(config: Config, folder: Path, processes: int = 1) -> int:
         return _train_on_processes(config, folder, processes)
     adopt_slurm_ranks()
     check_rank_variables()
-    # Of the ranks that torchrun starts, one holds the run and speaks for all.
+    # One of the ranks that torchrun starts holds the run's lock and prints for all.
     first = rank_variable("RANK") == 0
     if _is_done(config, folder):
         if first:
-            said = ", ".join([f"done before: {folder}", *_reached(folder)])
-            print(f"{said}; delete the folder to train it anew, or --set seed=… for another seed")
+            result = ", ".join([f"done before: {folder}", *_reached(folder)])
+            print(f"{result}; delete the folder to train it anew, or --set seed=… for another seed")
         return 0
     with file_lock.hold(folder) if first else nullcontext():
         with waiting("loading torch and Megatron-Core") if first else nullcontext():
@@ -339,12 +342,12 @@ def train_here(config: Config, folder: Path, processes: int = 1) -> int:
 
         state = train_run(config, folder)
     if first:
-        print(*_told(folder, state), sep="\n")
+        print(*_ending(folder, state), sep="\n")
     return int(state != "done")
 
 
 def _train_on_processes(config: Config, folder: Path, count: int) -> int:
-    """The same command on so many ranks of this machine."""
+    """Start this command again as `count` ranks on this machine, and return the exit status."""
     from tst_study.process.local_ranks import train_on_processes
     from tst_study.record.reader import read_status
     from tst_study.record.writer import mark
@@ -366,12 +369,12 @@ def _run_folder(config: Config) -> Path:
 
 def _say_prepared(folder: Path, manifest: Manifest, more: str = "") -> None:
     for split, record in manifest.splits.items():
-        held = f"{record.tokens:,} tokens in {record.documents:,} documents"
-        print(f"{folder}: {split}: {held}{more}")
+        counts = f"{record.tokens:,} tokens in {record.documents:,} documents"
+        print(f"{folder}: {split}: {counts}{more}")
 
 
-def _told(folder: Path, state: run_record.State) -> list[str]:
-    """How a run ended, and what to type next."""
+def _ending(folder: Path, state: run_record.State) -> list[str]:
+    """Say how a run ended, and what to type next."""
     from tst_study.record import reader as run_record
 
     if state == "done":
@@ -387,7 +390,7 @@ def _told(folder: Path, state: run_record.State) -> list[str]:
 
 
 def _reached(folder: Path) -> list[str]:
-    """The last held-out loss, where there is one."""
+    """Say the last held-out loss, if there is one."""
     from tst_study.record import reader as run_record
 
     row = run_record.last_evaluation(folder)
@@ -398,12 +401,13 @@ def _reached(folder: Path) -> list[str]:
 
 
 def _is_done(config: Config, folder: Path) -> bool:
-    """Raises `UserError` where the folder holds another run, which is done."""
+    """Return whether the run has ended well. Raises `UserError` where the folder holds another
+    one."""
     from tst_study.config.identity import fingerprint
     from tst_study.data.run_data import fingerprints
     from tst_study.record import reader as run_record
 
-    if not (folder / "status.json").is_file():  # also where nothing could lie: said later
+    if not (folder / "status.json").is_file():  # bad paths are reported when training begins
         return False
     status = run_record.read_status(folder)
     if status is None or status["state"] != "done":

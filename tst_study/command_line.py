@@ -50,7 +50,7 @@ class Verbs(TyperGroup):
 
 
 class Verb(TyperCommand):
-    """Its help ends with examples, one a line."""
+    """A command whose help ends with examples, one on each line."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Examples"):
@@ -61,7 +61,7 @@ class Verb(TyperCommand):
 def verb(
     app: typer.Typer, group: str, *examples: str, name: str | None = None
 ) -> Callable[[Function], Function]:
-    """Decorates a function as a verb of `app`, under a heading of `--help`."""
+    """Make a function a verb of `app`, under the heading `group` of `--help`."""
     return app.command(name, cls=Verb, rich_help_panel=group, epilog="\n".join(examples))
 
 
@@ -83,9 +83,12 @@ def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) 
     return typer.Option(*names, parser=read, metavar="COUNT", help=help)
 
 
-def _found() -> Iterable[EntryPoint]:
-    """The packages' verbs. In a checkout, and in the copy of it that a Slurm job runs, the file
-    that declares them is asked: the package need not be installed there."""
+def _installed_verbs() -> Iterable[EntryPoint]:
+    """Return the packages' verbs.
+
+    In a checkout, and in the copy of it that a Slurm job runs, `pyproject.toml` lists them, because
+    the package need not be installed there.
+    """
     declared = Path(tst_study.__file__).parents[1] / "pyproject.toml"
     if declared.is_file():
         project = tomllib.loads(declared.read_text(encoding="utf8")).get("project", {})
@@ -101,7 +104,7 @@ def _version(asked: bool) -> None:
 
 
 def program() -> typer.Typer:
-    """The whole of it, with every verb that is found."""
+    """Build the command line with all verbs."""
     app = typer.Typer(
         help="Token Superposition Training: prepare data, train, run studies, draw their figures.",
         cls=Verbs,
@@ -111,8 +114,8 @@ def program() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
         callback=_every_verb,
     )
-    for one in _found():
-        app.add_typer(one.load())
+    for entry in _installed_verbs():
+        app.add_typer(entry.load())
     return app
 
 
@@ -126,59 +129,59 @@ def _every_verb(
 
 
 def main() -> NoReturn:
-    """Entry point: what is wrong with the input is one line and status 2, a bug one line and
+    """Run the command line; a wrong input ends in one line and status 2, a bug in one line and
     status 1."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     try:
         status = _answered(arguments)
     except BrokenPipeError:
-        # Whoever read our output has seen enough; the interpreter must not complain at its end.
+        # The reader of our output, such as `head`, has ended; the interpreter must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             raise
-        said, status = _in_words(error)
+        message, status = _in_words(error)
         # One line on the screen, whatever a file or an argument has put into it.
-        line = printable(" ".join(said.split()))
+        line = printable(" ".join(message.split()))
         width = get_terminal_size().columns if sys.stderr.isatty() else len(line) + 1
         print(*wrapped([line], width), sep="\n", file=sys.stderr)
     sys.exit(status)
 
 
 def _in_words(error: BaseException) -> tuple[str, int]:
-    """What to say of an error, and the exit status."""
-    status, said = 2, str(error)
+    """Return the message for an error, and the exit status."""
+    status, message = 2, str(error)
     match error:
         case KeyboardInterrupt():
             return "stopped", 130
         case OtherRankError():
-            return said, 3
+            return message, 3
         case UserError():
             pass
-        # What the system refuses of a path: a folder that is a file, a loop, no permission.
+        # The system refuses a path: a folder that is a file, a loop, no permission.
         case OSError() if error.filename is not None:
             remedy = "name another place"
             if isinstance(error, PermissionError):
                 remedy = "ask its owner for the right to write, or name a place of your own"
-            said = f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}"
-        case RuntimeError() if said.startswith("Symlink loop"):  # `Path.resolve`'s own
-            said = f"{said}; name another place"
+            message = f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}"
+        case RuntimeError() if message.startswith("Symlink loop"):  # raised by `Path.resolve`
+            message = f"{message}; name another place"
         case ModuleNotFoundError(name=str(name)) if not name.startswith(("tst_study", "_")):
-            said = not_installed(name.partition(".")[0])
+            message = not_installed(name.partition(".")[0])
         case MemoryError():
-            more = f" ({said})" if said else ""
-            said = f"memory ran out{more}; ask for less, or on a machine with more"
+            more = f" ({message})" if message else ""
+            message = f"memory ran out{more}; ask for less, or on a machine with more"
         case _:
-            status, said = 1, f"{type(error).__name__}: {said} (--debug shows where)"
-    # Whose error it is, where there are several processes.
+            status, message = 1, f"{type(error).__name__}: {message} (--debug shows where)"
+    # Several processes of one run print to the same screen.
     rank = os.environ.get("RANK") if os.environ.get("WORLD_SIZE", "1") != "1" else None
-    return f"error: {f'rank {rank}: ' if rank else ''}{said}", status
+    return f"error: {f'rank {rank}: ' if rank else ''}{message}", status
 
 
 def _answered(arguments: list[str]) -> int:
-    """Run a command; its exit status. Raises `UserError` for bad arguments."""
+    """Run a command and return its exit status. Raises `UserError` for bad arguments."""
     for argument in arguments:
         if not is_whole(argument):
             raise UserError(f"argument {argument!r}: is not UTF-8; rename what it names")

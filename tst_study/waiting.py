@@ -1,15 +1,17 @@
-"""What the program does while a user waits."""
+"""A line that tells a waiting user what the program does."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Timer
 
 
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
-    """Say on a terminal what the program does while the block runs.
+    """Say on stderr what the program does while the block runs.
 
-    Yields a function that changes the text.
+    A terminal shows it at once, a file or a pipe gets a line after two seconds. Yields a function
+    that changes the text on a terminal.
     """
     # `--help`, which imports this module, must answer at once.
     from rich.console import Console
@@ -26,4 +28,10 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
         disable=not console.is_terminal,
     ) as line:
         task = line.add_task(what)
-        yield lambda text: line.update(task, description=text)
+        timer = Timer(2.0, print, [f"{what} …"], {"file": sys.stderr, "flush": True})
+        if not console.is_terminal:
+            timer.start()
+        try:
+            yield lambda text: line.update(task, description=text)
+        finally:
+            timer.cancel()

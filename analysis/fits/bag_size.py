@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from scipy import special
 
 from tst_study.analysis import published
 from tst_study.analysis.answer import Answer
@@ -336,7 +336,7 @@ class _Form:
                 max(0.0, float(self.residuals @ self.residuals) - bends[0] ** 2) / freedom
             )
         error = max(error, 1e-9 * float(np.ptp(y)))  # anything smaller is rounding
-        return bool(2 * stats.t.sf(abs(bends.mean()) / error, freedom) < RULED_OUT)
+        return bool(2 * special.stdtr(freedom, -abs(bends.mean()) / error) < RULED_OUT)
 
     @cached_property
     def misfits(self) -> bool:
@@ -350,7 +350,7 @@ class _Form:
         own = own - own.mean(axis=0)  # a seed's level drops out
         freedom = (points - 1) * (self.seeds - 1)
         error = max((own**2).sum() / freedom, (1e-9 * np.ptp(self.y)) ** 2)
-        return bool(stats.f.sf(misfit / error, points - 3, freedom) < RULED_OUT)
+        return bool(special.fdtrc(points - 3, freedom, misfit / error) < RULED_OUT)
 
 
 def _no_number(fits: list[_Form], along: Along) -> str:

@@ -32,9 +32,8 @@ from tst_study.experiments.run_process import (
     write_config,
 )
 from tst_study.experiments.study import Study
-from tst_study.process.host import cores
+from tst_study.process.host import cores, signals_handled
 from tst_study.process.local_ranks import free_port
-from tst_study.process.stop_request import signals_handled
 from tst_study.record import reader as run_record
 from tst_study.record.reader import FINAL_STATES
 from tst_study.record.writer import mark

@@ -1,4 +1,4 @@
-"""The manifest of a prepared folder."""
+"""The manifest of a prepared folder, and how token files are found by it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from tst_study.errors import UserError, first_line, first_problem
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 UNFINISHED = ".unfinished"
-"""A folder in a folder that is being prepared."""
+"""The subfolder of unfinished work in a folder that is being prepared."""
 SPLITS = ("train", "validation")
 
 Count = Annotated[int, Field(ge=0)]
@@ -38,7 +38,7 @@ class TokenizerRecord(Strict):
     kind: str
     """"bytes", "bpe", "huggingface", "generated" where words are numbers, or "unnamed"."""
     fingerprint: str | None = None
-    """sha256 of `tokenizer.json`."""
+    """The sha256 of `tokenizer.json`."""
     vocabulary_size: int
     end_of_document: int | None = None
     """None where no token ends documents."""

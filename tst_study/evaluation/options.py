@@ -1,4 +1,4 @@
-"""The options of `tst-study evaluate`: each option once, for the command and the code."""
+"""The options of `tst-study evaluate`, for the command line and for `evaluate_run`."""
 
 import inspect
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class EvaluationOptions:
     device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto"
 
     def __post_init__(self) -> None:
-        """Raises `UserError` for an option of tasks without tasks."""
+        """Raise `UserError` for an option of tasks without tasks."""
         for key in ("task_data", "task_definitions", "shots", "limit", "max_length", "tokenizer"):
             value = getattr(self, key)
             if self.tasks is None and value is not None:
@@ -66,12 +66,12 @@ class EvaluationOptions:
 
 
 def takes_options(options: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command, in the place of its `**options`, those that a dataclass's fields describe."""
+    """Replace a command's `**options` by the options that a dataclass's fields describe."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        its_own, described = (inspect.signature(x, eval_str=True) for x in (command, options))
-        parameters = [*list(its_own.parameters.values())[:-1], *described.parameters.values()]
-        command.__signature__ = its_own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        own, described = (inspect.signature(x, eval_str=True) for x in (command, options))
+        parameters = [*list(own.parameters.values())[:-1], *described.parameters.values()]
+        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         return command
 
     return decorate

@@ -53,7 +53,7 @@ def evaluate_run(
 
 @contextmanager
 def trained_model(run: TrainedRun, device: str = "auto") -> Iterator[tuple[SuperposedGPT, Ranks]]:
-    """The model with the weights of the run's checkpoint, on one process, whatever trained it.
+    """Yield the model with the weights of the run's checkpoint, on one process.
 
     `device`: `auto`, `cpu` or `cuda`. Raises `UserError` where the checkpoint cannot be read.
     """
@@ -67,7 +67,7 @@ def trained_model(run: TrainedRun, device: str = "auto") -> Iterator[tuple[Super
 
 
 def _ready_for_tasks(run: TrainedRun, options: EvaluationOptions) -> RunTokenizer:
-    """Raises `UserError` before anything is measured."""
+    """Return the run's tokenizer. Raises `UserError` before anything is measured."""
     for package in ("lm_eval", "safetensors"):
         if find_spec(package) is None:
             raise UserError(f"--tasks needs {package}: pip install 'tst-study[evaluation]'")
@@ -80,9 +80,9 @@ def _ready_for_tasks(run: TrainedRun, options: EvaluationOptions) -> RunTokenize
     return tokenizer
 
 
-def _keep(run: TrainedRun, found: Iterable[dict[str, Any]]) -> Iterator[str]:
+def _keep(run: TrainedRun, results: Iterable[dict[str, Any]]) -> Iterator[str]:
     code = code_version()
-    for result in found:
+    for result in results:
         details = {**result["details"], "code": code}
         append_task_results(run.folder, [{**run.counters(), **result, "details": details}])
         yield _line(result)

@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 from scipy.interpolate import Akima1DInterpolator
 
 from tst_study.analysis.checks import Floats
@@ -147,7 +146,9 @@ def _exponent(table: pd.DataFrame) -> tuple[float, float, int] | None:
     inside = table[~table["edge"].astype(bool)]
     if len(inside) < 3:
         return None
-    line = stats.linregress(np.log(inside["flops"]), np.log(inside["params"]))
+    from scipy.stats import linregress  # Imported where needed: it takes longer than all of pandas.
+
+    line = linregress(np.log(inside["flops"]), np.log(inside["params"]))
     return float(line.slope), float(line.stderr), len(inside)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 from tst_study.analysis.answer import Answer, table_lines
 from tst_study.analysis.checks import Floats
@@ -219,7 +219,7 @@ def _check_identified(fitted: Fit) -> None:
     """Refuse a fit that is as good with half or twice one of its exponents, by an F-test of the
     objective: a cliff at one size fits any large exponent, noise fits any exponent."""
     problem, freedom = fitted.problem, len(fitted.problem.observed) - len(fitted.theta)
-    allowed = 1 + float(stats.f.isf(1 - CONFIDENCE, 1, freedom)) / freedom
+    allowed = 1 + float(special.fdtri(1, freedom, CONFIDENCE)) / freedom
     for name, term, column in (("alpha", "log_A", "size"), ("beta", "log_B", "data")):
         least = problem.model.columns[column].min()
         for factor in (0.5, 2.0):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.solver.shared_errors import degrees_of_freedom
@@ -70,7 +70,7 @@ class Bootstrap:
         if self.clusters < LEAST_CLUSTERS or len(known) < max(1.0, CONFIDENCE * len(values)):
             return None, None
         critical = critical_t(self.clusters - 1)
-        tail = float(stats.norm.sf(critical * np.sqrt(self.clusters / (self.clusters - 1))))
+        tail = float(special.ndtr(-critical * np.sqrt(self.clusters / (self.clusters - 1))))
         low, high = np.quantile(known, [tail, 1 - tail])
         return float(low), float(high)
 

@@ -63,7 +63,7 @@ def prepare(request: Request, to: str | Path) -> Manifest:
 
     Raises `UserError` where an input cannot be read or changes meanwhile, the folder holds
     something else, the disk is full, or no document is left for one of the splits. Finished pieces
-    are kept. Of two calls at once the second waits for the first.
+    are kept. The second of two calls at once waits for the first.
     """
     request, to = request.resolved(), Path(to)
     sources = request.found(to)
@@ -88,8 +88,8 @@ def prepare_shard(request: Request, to: str | Path, shard: str) -> Manifest | No
     Returns the manifest where the folder is complete already, else None. Raises `UserError` as
     `prepare` does, and for a shard outside 1/n … n/n.
     """
-    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", shard)
-    number, count = (int(found[1]), int(found[2])) if found else (0, 0)
+    parts = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", shard)
+    number, count = (int(parts[1]), int(parts[2])) if parts else (0, 0)
     if not 1 <= number <= count:
         raise UserError(f"--shard {shard}: write it as i/n, with i from 1 to n, such as 1/64")
     if request.limit_bytes is not None:
@@ -186,7 +186,7 @@ def _digest(source: Source, summary: Path) -> str | None:
     """
     if source.path is None:
         return None
-    with suppress(OSError):  # it has been deleted
+    with suppress(OSError):  # the file has been deleted
         sha256, now = file_sha256(source.path), source.path.stat()
         if (now.st_size, now.st_mtime_ns) == (source.record.bytes, source.record.modified_ns):
             return sha256
@@ -222,7 +222,7 @@ def _merge(unfinished: Path, sources: int) -> Manifest:
     """Complete the folder around `unfinished` from the pieces of its first `sources`."""
     begun, folder = read_manifest(unfinished), unfinished.parent
     summaries = [_summary(unfinished, begun.tokenizer, number) for number in range(sources)]
-    pieces = [found for found in map(_pieces, summaries) if found is not None]
+    pieces = [paths for paths in map(_pieces, summaries) if paths is not None]
     if len(pieces) < sources:
         raise UserError(
             f"{folder}: {sources - len(pieces)} of {sources} sources are not tokenised yet; wait "
@@ -244,27 +244,27 @@ def _within_limit(
 
     `read` is told how many bytes have been read from the disk.
     """
-    left = request.limit_bytes or math.inf
+    remaining = request.limit_bytes or math.inf
 
     def limited(source: Source) -> Iterator[tuple[int, str]]:
-        nonlocal left
+        nonlocal remaining
         for size, text in documents(source, request.text_field, read):
             yield size, text
-            left -= size
-            if left <= 0:
+            remaining -= size
+            if remaining <= 0:
                 break
 
     for source in sources:
         if source.record.split == "validation":
-            left = math.inf
-        if left > 0:
+            remaining = math.inf
+        if remaining > 0:
             yield source, limited(source)
 
 
 def _training_texts(request: Request, sources: Sequence[Source]) -> Iterator[str]:
-    for source, found in _within_limit(request, sources):
+    for source, documents_of_source in _within_limit(request, sources):
         if source.record.split == "train":
-            yield from (text for _, text in found)
+            yield from (text for _, text in documents_of_source)
 
 
 def is_held_out(text: bytes, share: float | None) -> bool:
@@ -319,12 +319,12 @@ def _make_piece(
     Each document ends with an end-of-document id; an empty one has no ids.
     """
     rows, ids = [], [np.empty(0, np.int64)]
-    for text, found in zip(texts, tokenizer.encode_batch(texts), strict=True):
+    for text, tokens in zip(texts, tokenizer.encode_batch(texts), strict=True):
         content = text.encode()
         held_out = split == "validation" or (text != "" and is_held_out(content, share))
         if text:
-            ids += [found, np.array([tokenizer.end_of_document])]
-        length = found.size + 1 if text else 0
+            ids += [tokens, np.array([tokenizer.end_of_document])]
+        length = tokens.size + 1 if text else 0
         rows.append((hashlib.sha256(content).digest(), len(content), length, held_out))
     dtype = dtype_for_vocabulary(tokenizer.vocabulary_size)
     return np.array(rows, DOCUMENT), np.concatenate(ids).astype(dtype)
@@ -374,7 +374,7 @@ def _join(unfinished: Path, pieces: list[Path], words: int) -> dict[str, SplitRe
     folder = unfinished.parent
     for split in SPLITS:
         if not any(_read(path, split)[0]["tokens"].any() for path in pieces):
-            shutil.rmtree(unfinished)  # the remedy is another request, to which it is useless
+            shutil.rmtree(unfinished)  # the remedy is another request, which cannot use it
             raise UserError(
                 f"{folder}: no document is left for {split}; give --validation files, another"
                 " --validation-share, or more text"

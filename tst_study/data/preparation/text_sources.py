@@ -25,7 +25,7 @@ PACKED: dict[str, Callable[[], Any]] = {
     ".zst": lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj(),
 }
 BYTES_AT_ONCE = 1 << 14
-"""Packed, a few bytes can stand for a thousand times as many."""
+"""A small number, since packed bytes may unpack to a thousand times as many."""
 Kind = Literal["text", "jsonl", "parquet", "arrow", "huggingface"]
 TEXTS: dict[str, Kind] = {
     **dict.fromkeys((".txt", ".md", ".text"), "text"),
@@ -45,13 +45,13 @@ class Source:
     """One file, or one dataset of the Hugging Face hub, which has no path."""
 
     record: SourceRecord
-    """As it was found, without the sha256."""
+    """The source as it lies there, without the sha256."""
     kind: Kind
     path: Path | None = None
 
     @property
     def place(self) -> str:
-        """Name the file or dataset in the same way, however the user named it."""
+        """The file or dataset by one name, however the user named it."""
         return self.record.name if self.path is None else str(self.path.resolve())
 
 
@@ -68,14 +68,14 @@ def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source
 
     Raises `UserError` for a name of nothing, or of a file that cannot be read as text.
     """
-    found: list[Source] = []
+    sources: list[Source] = []
     for name in names:
         path = Path(name).expanduser()
         if name.startswith(HUGGING_FACE):
-            found.append(Source(SourceRecord(name=name, split=split), "huggingface"))
+            sources.append(Source(SourceRecord(name=name, split=split), "huggingface"))
         else:
-            found += [_on_disk(one, split) for one in _files(name, path)]
-    return [one for one in found if not Path(one.place).is_relative_to(besides.resolve())]
+            sources += [_on_disk(file, split) for file in _files(name, path)]
+    return [s for s in sources if not Path(s.place).is_relative_to(besides.resolve())]
 
 
 def _on_disk(path: Path, split: str) -> Source:
@@ -184,7 +184,7 @@ def _field(document: Any, name: str, place: str) -> str:
 def _dataset(source: Source) -> Iterator[dict[str, Any]]:
     import datasets
 
-    # It also prints an error that it raises, and the command says each error in one line.
+    # The library also prints errors that it raises, which the command says in one line.
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     split, configuration = "train", None
     if source.kind == "huggingface":
@@ -223,9 +223,9 @@ def _unpacked(parts: Iterator[bytes], path: Path) -> Iterator[bytes]:
     """Unpack a file. Raises `UserError` where it is damaged or ends too early.
 
     The libraries' own readers ignore garbage after a whole frame, and zstandard's ignores that a
-    frame is cut off. Text would be missing, and no one would know.
+    frame is cut off, so that text would be missing unnoticed.
     """
-    frame: Any = None  # a stretch that can be unpacked by itself; a file may hold several
+    frame: Any = None  # a part that can be unpacked by itself; a file may hold several
     frame_begin = end = 0
     for packed in parts:
         end += len(packed)
