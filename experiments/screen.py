@@ -9,8 +9,8 @@ from tst_study.text import aligned, shortened, wrapped
 
 ENDLESS = 10_000
 """Width for a file or a pipe, which gets whole lines."""
-_NEEDED = re.compile(r"(s|r|seed)[\d.]+|[0-9a-f]{8}")
-"""The parts of a run's name that tell it from the others: s, r, seed and identity."""
+_NEEDED = re.compile(r"baseline|(s|r|seed)[\d.]+|[0-9a-f]{8}")
+"""The parts of a run's name that are never cut: s and r, or `baseline`; seed and identity."""
 
 
 def columns() -> int:

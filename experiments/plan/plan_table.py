@@ -66,7 +66,7 @@ class PlanTable:
             )
         arms = [["arm", "runs", *COLUMNS[1:]]]
         arms += [[row["arm"], f"{row['runs']:,}", *_costs(row)] for row in self.arms]
-        hide = ("launches", "latent tokens", "FLOPs", "wall time")
+        hide = ("launches", "latent tokens", "FLOPs", "wall time", "raw tokens")
         return [
             *wrapped(self.text, width),
             "",
