@@ -153,9 +153,9 @@ class Checkpoints:
             ) from error
 
     def _not_kept(self, step: int) -> list[int]:
-        passing = [there for there in checkpoint_steps(self.run) if there not in self.keep_steps]
-        # What lies beyond this step was damaged, so that the run went on from before it.
-        beyond = [there for there in passing if there > step]
+        passing = [saved for saved in checkpoint_steps(self.run) if saved not in self.keep_steps]
+        # A checkpoint of a later step was damaged, so that the run went on from before it.
+        beyond = [saved for saved in passing if saved > step]
         return beyond + passing[: -self.keep - len(beyond)]
 
     def load_last(self, model: SuperposedGPT, optimizer: ModelOptimizer) -> dict[str, Any] | None:

@@ -143,10 +143,6 @@ class Superposition:
         """Count one step, after the optimizer's; or say how many are done."""
         self._calls.step = self._calls.step + 1 if to is None else to
 
-    def is_superposed(self, step: int | None = None) -> bool:
-        """Return True where the step after `step` steps is in the superposition phase."""
-        return self.phases.phase(self._calls.number(step)) == "superposition"
-
     def objective(self, step: int | None = None) -> Objective:
         """Return what a step reads and predicts."""
         return self.phases.objective(self._calls.number(step))
