@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from tst_study import file_lock
 from tst_study.config.identity import SEEDS, digest, identity_form
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, to_dict
@@ -107,7 +108,7 @@ def table(
     known = {run.fingerprint for run in decided}
     open_ = [run for run in planner.whole() if run.fingerprint not in known]
     runs = [*decided, *open_]
-    states = {run.fingerprint: state(run) for run in decided}
+    states = {run.fingerprint: _state_now(run) for run in decided}
     measured, source = _measured(decided, states), "by the runs that are done"
     if timed:
         source = f"by {TIMED} steps of each shape, timed on this machine"
@@ -215,6 +216,13 @@ def _in_words(
         f"{wall} of wall time, {at_once if at_once > 1 else 'one'} at a time "
         f"({duration(3600 * total)} of training, {source}){rest}"
     )
+
+
+def _state_now(run: PlannedRun) -> str:
+    """The recorded state, but `interrupted` for a run that nobody trains any more."""
+    recorded = state(run)
+    dead = recorded == "running" and not file_lock.is_held(run.folder)
+    return "interrupted" if dead else recorded
 
 
 def _measured(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[Shape, float]:

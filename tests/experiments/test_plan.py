@@ -11,6 +11,7 @@ import pytest
 
 from tests.examples import example
 from tests.record.test_record import DATA, evaluation, metrics, open_run
+from tst_study import file_lock
 from tst_study.analysis.statistics import smallest_detectable
 from tst_study.config.schema import Config
 from tst_study.cost.devices import device_named
@@ -96,6 +97,18 @@ def test_an_arm_s_tokens_are_those_of_a_whole_run_and_its_hours_those_of_all(
     hours = sum(run["gpu_hours"][0] for run in shown.rows)
     assert sum(arm["gpu_hours"][0] for arm in shown.arms) == pytest.approx(hours)
     assert shown.lines()[-1].split()[0] == "s4-r0.3"
+
+
+def test_a_run_whose_process_is_gone_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
+    planning = Planner(study_of(seeded(1), tmp_path))
+    begun = planning.decided()[0]
+    RunWriter(begun.folder, header_of(begun.config, DATA)).status("running", 3)
+    assert lines(planning)[3] == "2 runs: 1 interrupted, 1 waiting"
+    with file_lock.hold(begun.folder):
+        assert lines(planning)[3] == "2 runs: 1 running, 1 waiting"
 
 
 def finish(run: PlannedRun, loss: float) -> None:
