@@ -51,7 +51,7 @@ class _Seen:
 
     def __init__(self, phases: Phases) -> None:
         self.phases = phases
-        self.step = 0
+        self.go_to(0)
         self.resumed = 0  # the step at which a checkpoint was loaded
         self.warned = False
         self.length: int | None = None  # of the first call: positions, or `equal_raw_length` tokens
@@ -64,6 +64,15 @@ class _Seen:
         self.__dict__.update(state)
         self.key = next(_KEYS)  # a copy has one of its own
         _SEEN[self.key] = self
+
+    def go_to(self, step: int) -> None:
+        """Remember that `step` steps are done.
+
+        A compiler takes a number that it finds here for a constant, so that code that read the
+        step would be compiled anew in each. What depends on it alone is whether it is superposed.
+        """
+        self.step = step
+        self.superposed = step < self.phases.superposed_steps
 
 
 _KEYS = itertools.count()
@@ -167,7 +176,7 @@ class Superposition:
 
     def advance(self, to: int | None = None) -> None:
         """Count one step, after the optimizer's; or say how many are done."""
-        self._seen.step = self._seen.step + 1 if to is None else to
+        self._seen.go_to(_not_negative(self._seen.step + 1 if to is None else to))
 
     def is_superposed(self, step: int | None = None) -> bool:
         """Whether the step after `step` steps is of the superposition phase."""
@@ -333,7 +342,8 @@ class Superposition:
                     f"{name} = {value!r}, but the checkpoint's run has {state[name]!r}: resume "
                     "with the same settings"
                 )
-        self._seen.step = self._seen.resumed = state["step"]
+        self._seen.go_to(state["step"])
+        self._seen.resumed = state["step"]
 
     def _settings(self) -> dict[str, Any]:
         names = ("bag_size", "step_ratio", "steps", "mode", "pooling", "equal_raw_length")
@@ -362,29 +372,26 @@ class Superposition:
         return pool(vectors.view(len(vectors), -1, bag_size, vectors.shape[-1]), self.pooling)
 
     def _number(self, step: int | None) -> int:
-        """The step that a call is about."""
-        step = self._seen.step if step is None else step
-        if step < 0:
-            raise ValueError(f"step = {step}: steps count from 0")
-        return step
+        """The step that a question is about."""
+        return self._seen.step if step is None else _not_negative(step)
 
-    def _begin(self, step: int | None) -> int:
-        """The step that is being trained. Warns once where it lies beyond the end."""
-        seen, given, step = self._seen, step is not None, self._number(step)
-        if given:
-            if step < seen.resumed:
+    def _begin(self, step: int | None) -> bool:
+        """Whether the step that is being trained is superposed. Warns once beyond the end."""
+        seen = self._seen
+        if step is not None:
+            if _not_negative(step) < seen.resumed:
                 raise ValueError(
                     f"step = {step}, but the run was resumed at step {seen.resumed}: pass the "
                     "number of steps done"
                 )
-            seen.step = step
-        if step >= self.steps and not torch.compiler.is_compiling() and not seen.warned:
+            seen.go_to(step)
+        if not torch.compiler.is_compiling() and not seen.warned and seen.step >= self.steps:
             seen.warned = True
             warnings.warn(
-                f"step {step} lies beyond the {self.steps} steps: it is a next-token step",
+                f"step {seen.step} lies beyond the {self.steps} steps: it is a next-token step",
                 stacklevel=4,
             )
-        return step
+        return seen.superposed
 
     def _check_tokens(self, tokens: Tensor, step: int | None, training: bool) -> int:
         """The stride of a step. Raises ValueError where the tokens do not fit it."""
@@ -392,13 +399,13 @@ class Superposition:
         seen.evaluated = not training
         if not training:
             return 1
-        step = self._begin(step)
-        stride = self.phases.tokens_per_position(self.phases.phase(step))
+        superposed = self._begin(step)
+        stride = self.phases.tokens_per_position("superposition" if superposed else "recovery")
         _check_ids(tokens, "tokens")
         if tokens.dim() != 2 or not tokens.shape[1] or tokens.shape[1] % stride:
             raise ValueError(
-                f"tokens {tuple(tokens.shape)} at step {step} must be (batch, l · {stride}): read "
-                f"raw_length(step, L) ids a sequence"
+                f"tokens {tuple(tokens.shape)} at step {seen.step} must be (batch, "
+                f"l · {stride}): read raw_length(step, L) ids a sequence"
             )
         seen.tokens = tokens
         length = tokens.shape[1] if self.equal_raw_length else tokens.shape[1] // stride
@@ -407,9 +414,9 @@ class Superposition:
         wanted = seen.length if self.positions is None else self.positions
         if length != wanted and wanted != "any":
             raise ValueError(
-                f"{tokens.shape[1]} ids are {length} positions at step {step}, not {wanted}: the "
-                f"loader must read raw_length(step, L) ids, {self.bag_size} times as many before "
-                "the switch as after it; evaluate without tst or after model.eval(); "
+                f"{tokens.shape[1]} ids are {length} positions at step {seen.step}, not {wanted}: "
+                f"the loader must read raw_length(step, L) ids, {self.bag_size} times as many "
+                "before the switch as after it; evaluate without tst or after model.eval(); "
                 'Superposition(positions="any") lets lengths vary'
             )
         return stride
@@ -418,14 +425,13 @@ class Superposition:
         self, labels: Tensor, step: int | None
     ) -> tuple[Objective, Weighting | Tensor, Tensor]:
         """The objective of a step, its weights, and the labels, which are checked once a phase."""
-        step, seen = self._begin(step), self._seen
+        superposed, seen = self._begin(step), self._seen
         if seen.evaluated:
             raise ValueError(
                 "the last embed was in evaluation mode: methods are compared by next-token loss, "
                 "F.cross_entropy, without tst"
             )
         _check_ids(labels, "labels")
-        superposed = step < self.phases.superposed_steps
         if seen.tokens is not None and seen.tokens.shape == labels.shape:
             if torch.compiler.is_compiling():
                 labels = _checked_labels(seen.tokens, labels, seen.key, self.bag_size, superposed)
@@ -433,10 +439,13 @@ class Superposition:
                 _check_labels(seen.tokens, labels, seen.key, self.bag_size, superposed)
         if not superposed:
             return NEXT_TOKEN, "uniform", labels
-        if torch.compiler.is_compiling() and self.phases.weighting_changes:
+        if not self.phases.weighting_changes:
+            chosen = self.phases.objective(0)
+        elif torch.compiler.is_compiling():
             weights = _weights_at(labels, seen.key, step, self.bag_size)
             return self.phases.superposed_objective(), weights, labels
-        chosen = self.phases.objective(step)
+        else:
+            chosen = self.phases.objective(seen.step)
         return chosen, chosen.weighting, labels
 
 
@@ -498,15 +507,24 @@ def _(tokens: Tensor, labels: Tensor, key: int, bag_size: int, superposed: bool)
 
 
 @torch.library.custom_op("tst_study::weights_at", mutates_args=())
-def _weights_at(labels: Tensor, key: int, step: int, bag_size: int) -> Tensor:
+def _weights_at(labels: Tensor, key: int, step: int | None, bag_size: int) -> Tensor:
     """The weights (s,) of a superposed step, which a compiler must not take for constants."""
-    weights = offset_weights(_SEEN[key].phases.weighting_at(step), bag_size)
+    seen = _SEEN[key]
+    weights = offset_weights(
+        seen.phases.weighting_at(seen.step if step is None else step), bag_size
+    )
     return torch.tensor(weights, dtype=torch.float64).to(labels.device, non_blocking=True)
 
 
 @_weights_at.register_fake
-def _(labels: Tensor, key: int, step: int, bag_size: int) -> Tensor:
+def _(labels: Tensor, key: int, step: int | None, bag_size: int) -> Tensor:
     return labels.new_empty(bag_size, dtype=torch.float64)
+
+
+def _not_negative(step: int) -> int:
+    if step < 0:
+        raise ValueError(f"step = {step}: steps count from 0")
+    return step
 
 
 def _check_ids(ids: Tensor, name: str) -> None:
