@@ -98,6 +98,26 @@ def test_plain_pytorch(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert pair["gain"] == baseline[-1]["held_out_loss"] - superposed[-1]["held_out_loss"]
 
 
+def test_the_notebook(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its code, with fewer steps, as plain Python: no Jupyter is among what is installed."""
+    notebook = json.loads((EXAMPLES / "first_study.ipynb").read_text("utf8"))
+    code = ["".join(one["source"]) for one in notebook["cells"] if one["cell_type"] == "code"]
+    assert not any(one["outputs"] for one in notebook["cells"] if one["cell_type"] == "code")
+    assert code[0].count("STEPS = 1_000\n") == 1
+    code[0] = code[0].replace("STEPS = 1_000\n", "STEPS = 20\n")
+    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
+    cells: dict[str, Any] = {}
+    for one in code:
+        exec(compile(one, "first_study.ipynb", "exec"), cells)
+    (verdict,) = cells["verdict"].to_dict("records")
+    assert (verdict["seeds"], verdict["verdict"] != "") == (3, True)
+    assert cells["plt"].gca().get_legend_handles_labels()[1] == ["baseline", "superposition"]
+    assert cells["advice"]._repr_png_().startswith(b"\x89PNG")
+    assert capsys.readouterr().out.rstrip().endswith("1 with one seed and no claim.")
+
+
 @pytest.fixture
 def hugging_face(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The example, as a function from options to the losses that it logs."""
