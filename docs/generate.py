@@ -124,10 +124,10 @@ BLOCKS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("config.md", "keys", config_keys),
     ("tables.md", "columns", columns),
     ("slurm.md", "studies", studies_table),
-    ("analysis.md", "left out", left_out),
+    ("research/coverage.md", "left out", left_out),
     ("findings.md", "arms of parts", lambda: markdown_grid(sections.arms(summary(SECOND)))),
     ("findings.md", "verdicts of parts", lambda: verdicts(SECOND)),
-    ("analysis.md", "verdict coverage", coverage_of_verdicts),
+    ("research/coverage.md", "verdict coverage", coverage_of_verdicts),
     ("records/campaign.md", "verdicts", lambda: verdicts("campaign")),
 )
 """Page, a mark in it, and what makes the text from there to the next `end`."""
