@@ -275,8 +275,8 @@ def test_megatron_lm(words: Path, bag_size: int, monkeypatch: pytest.MonkeyPatch
 
 
 LITGPT = (  # what docs/in_your_trainer.md says to change in litgpt 0.5's own functions
-    ("T = idx.size(1)", "x = tst.embed(self.transformer.wte, idx); T = x.size(1)"),
     ("x = self.transformer.wte(idx)", ""),
+    ("T = idx.size(1)", "x = self.transformer.wte(idx); T = x.size(1)"),
     ("0 : model.max_seq_length]", "0 : tst.raw_length(tst.step)]"),
     ("1 : (model.max_seq_length + 1)]", "1 : tst.raw_length(tst.step) + 1]"),
     ("loss = chunked_cross_entropy(logits, targets)", "loss = tst.loss(logits, targets)"),
@@ -305,6 +305,7 @@ def test_litgpt(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     fabric = pretrain.L.Fabric(accelerator="cpu", devices=1)
     model = pretrain.GPT(config)
     model.forward = changed(pretrain.GPT.forward).__get__(model)
+    tst.attach(model.transformer.wte)
     model = fabric.setup(model)
     batches = [
         text[torch.arange(2)[:, None] * 99 + torch.arange(tst.raw_length(i // 2) + 1) + i]
