@@ -1,7 +1,8 @@
 """Writes what the documentation says about the code from the code itself: `make docs`.
 
 The keys in `config.md`, the columns in `tables.md`, the studies in `slurm.md`, the verdicts in
-`findings.md` and `records/campaign.md`; a test fails where they are not what this writes.
+`records/campaign.md`, the simulations in `research/coverage.md`; a test fails where they are not
+what this writes.
 """
 
 from __future__ import annotations
@@ -125,8 +126,8 @@ BLOCKS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("tables.md", "columns", columns),
     ("slurm.md", "studies", studies_table),
     ("research/coverage.md", "left out", left_out),
-    ("findings.md", "arms of parts", lambda: markdown_grid(sections.arms(summary(SECOND)))),
-    ("findings.md", "verdicts of parts", lambda: verdicts(SECOND)),
+    ("records/campaign.md", "arms of parts", lambda: markdown_grid(sections.arms(summary(SECOND)))),
+    ("records/campaign.md", "verdicts of parts", lambda: verdicts(SECOND)),
     ("research/coverage.md", "verdict coverage", coverage_of_verdicts),
     ("records/campaign.md", "verdicts", lambda: verdicts("campaign")),
 )

@@ -154,7 +154,7 @@ def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
     ("prose", "count"),
     [
         (re.sub(r"```.*?```", "", README).partition("## What `make study`")[0], 7),
-        (re.sub(r"<!-- [\w ]+ -->.*?<!-- end -->", "", FINDINGS).partition("## Did laws")[0], 33),
+        (re.sub(r"<!-- [\w ]+ -->.*?<!-- end -->", "", FINDINGS).partition("## Did laws")[0], 32),
     ],
     ids=["README", "findings"],
 )
