@@ -4,7 +4,7 @@
 
 The law's fit to Tables 4–7; how well it predicts sizes, lengths and bag sizes that were left out,
 beside two nulls; and the gains of our own campaigns, paired by seed. `docs/research/coverage.md`
-has the table; a test fits and pairs anew. """
+has the table; a test fits and pairs anew."""
 
 from __future__ import annotations
 

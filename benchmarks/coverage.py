@@ -4,7 +4,7 @@
 
 Data sets are made from a law, with the noise of runs: what a seed's runs share and what each has of
 its own. Every interval comes from a public function. `docs/research/coverage.md` shows the numbers
-that this writes; the tests run the same circumstances with a tolerance from the binomial. """
+that this writes; the tests run the same circumstances with a tolerance from the binomial."""
 
 from __future__ import annotations
 

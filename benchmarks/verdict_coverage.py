@@ -4,7 +4,7 @@
 
 Several arms are compared with one baseline whose true gain over each is zero.
 `docs/research/coverage.md` shows the table. The method `moderated-1` was chosen by it before any
-campaign was judged by it. """
+campaign was judged by it."""
 
 from __future__ import annotations
 

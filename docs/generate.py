@@ -56,11 +56,11 @@ def columns() -> str:
 
 
 def studies_table() -> str:
-    """Every study: title, what it shows, scales."""
+    """Every study: what it asks, and its scales."""
     rows = []
     for name, found in STUDIES.items():
         which = "all" if tuple(found.scales) == SCALES else ", ".join(found.scales)
-        rows.append([f"`{name}`", f"{found.title}. {found.claims}", which])
+        rows.append([f"`{name}`", found.claims, which])
     return _table(["study", "asks", "scales"], rows)
 
 

@@ -1,7 +1,7 @@
 """Simulated: an interval holds a known truth as often as it says, and nothing is found in nothing.
 
 The same data sets as `benchmarks/coverage.py` makes; docs/research/coverage.md shows what came of
-them. """
+them."""
 
 from __future__ import annotations
 
