@@ -45,7 +45,7 @@ def example(path: str) -> ModuleType:
 
 
 class WithoutUs:
-    """What a trainer does that has never heard of superposition."""
+    """A stand-in for `Superposition` in a trainer without it: plain next-token training."""
 
     def __init__(self, *unused: Any) -> None:
         pass
@@ -68,7 +68,7 @@ def short(text: Tensor) -> Any:
 
 
 def imported(log: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Curves and evaluations of what a real trainer has written, as it lies there."""
+    """Curves and evaluations of the log that a real trainer has written."""
     facts = {"arm": "baseline", "corpus": "books", "eval_set": "books", "annealed": "true"}
     numbers = {"parameters": 1, "tokens_per_step": 32, "steps": 4, "seed": 0, "learning_rate": 0}
     tables = import_logs([str(log)], {**{k: str(v) for k, v in numbers.items()}, **facts})
@@ -101,16 +101,16 @@ def test_plain_pytorch(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_notebook(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Its code, with fewer steps, as plain Python: no Jupyter is among what is installed."""
     notebook = json.loads((EXAMPLES / "first_study.ipynb").read_text("utf8"))
-    code = ["".join(one["source"]) for one in notebook["cells"] if one["cell_type"] == "code"]
-    assert not any(one["outputs"] for one in notebook["cells"] if one["cell_type"] == "code")
+    code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code")
     assert code[0].count("STEPS = 1_000\n") == 1
     code[0] = code[0].replace("STEPS = 1_000\n", "STEPS = 20\n")
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
     cells: dict[str, Any] = {}
-    for one in code:
-        exec(compile(one, "first_study.ipynb", "exec"), cells)
+    for source in code:
+        exec(compile(source, "first_study.ipynb", "exec"), cells)
     (verdict,) = cells["verdict"].to_dict("records")
     assert (verdict["seeds"], verdict["verdict"] != "") == (3, True)
     assert cells["plt"].gca().get_legend_handles_labels()[1] == ["baseline", "superposition"]
@@ -153,8 +153,8 @@ def test_hugging_face(hugging_face: Any, tmp_path: Path) -> None:
     assert superposed != baseline
     assert losses("plain", "--bag-size", "1", kind=Plain) == baseline
     curves, evaluations = imported(tmp_path / "baseline")
-    found = [*zip(curves.loss, evaluations.nats_per_token, strict=True)]
-    assert [value for pair in found for value in pair] == baseline
+    pairs = [*zip(curves.loss, evaluations.nats_per_token, strict=True)]
+    assert [value for pair in pairs for value in pair] == baseline
     assert (curves.learning_rate > 0).any()
 
 
