@@ -40,6 +40,7 @@ def words(page: str) -> str:
 
 
 README, FINDINGS = words("README.md"), words("docs/findings.md")
+CAMPAIGNS = words("docs/records/campaign.md")
 ANALYSIS = words("docs/analysis.md")
 INTERVAL = (
     r"(-?\+?[\d.]+)(?: nats)?(?: per token)?(?: times the steps,?)? \[([-+\d.]+), ([-+\d.]+)\]"
@@ -154,9 +155,10 @@ def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
     ("prose", "count"),
     [
         (re.sub(r"```.*?```", "", README).partition("## What `make study`")[0], 7),
-        (re.sub(r"<!-- [\w ]+ -->.*?<!-- end -->", "", FINDINGS).partition("## Did laws")[0], 32),
+        (FINDINGS, 30),
+        (CAMPAIGNS.partition("### The pilot sweep")[2].partition("### Predictions")[0], 2),
     ],
-    ids=["README", "findings"],
+    ids=["README", "findings", "pilot sweep"],
 )
 def test_every_interval_in_prose_is_one_that_was_computed(prose: str, count: int) -> None:
     both = [of(record).verdicts for record in ("campaign", "what-does-the-work")]
@@ -278,7 +280,7 @@ def test_what_depends_on_the_method_and_what_speaks_against_the_batch() -> None:
 def test_the_gate() -> None:
     pairs = of("gate").pairs
     baselines = pairs.groupby(["group", "learning_rate"])["baseline"]
-    assert numbers(r"its mean, (\S+), is the lowest", FINDINGS) == shown(
+    assert numbers(r"its mean, (\S+), is the lowest", CAMPAIGNS) == shown(
         baselines.mean().min(), digits=4
     )
     for arm, seeds in (("baseline", {5}), ("superposed", set())):
@@ -290,7 +292,7 @@ def test_the_gate() -> None:
 
 def test_what_was_predicted_and_what_came() -> None:
     (longest, larger) = json.loads((RECORDS / "predictions.json").read_text("utf8"))["predictions"]
-    lines = (ROOT / "docs/findings.md").read_text("utf8").replace("−", "-").splitlines()
+    lines = (ROOT / "docs/records/campaign.md").read_text("utf8").replace("−", "-").splitlines()
     rows = [line.split(" | ") for line in lines if line.endswith("refuted |")]
     for committed, name, ways in (
         (longest, "lengths-28000-", ("law", "trend", "same", "none")),
