@@ -2,9 +2,10 @@
 
     python -m benchmarks.coverage [--made 400] [--only multiplier] [--to FILE.csv]
 
-Data sets are made from a law, with the noise of runs: what a seed's runs share and what each has of
-its own. Every interval comes from a public function. `docs/research/coverage.md` shows the numbers
-that this writes; the tests run the same circumstances with a tolerance from the binomial."""
+Data sets are made from a law, with the noise of runs: what a seed's runs share and what each has
+of its own. Every interval comes from a public function. `docs/analysis.md` shows the numbers that
+this writes; the tests run the same circumstances with a tolerance from the binomial.
+"""
 
 from __future__ import annotations
 
