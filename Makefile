@@ -78,6 +78,7 @@ clean:
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 $(ready): $(installed)
+	@echo '3 of 3: installing this checkout'
 	@$(pip) --no-deps --no-build-isolation -e .
 	@rm -f .venv/verbs-*
 	@touch $@
@@ -94,9 +95,11 @@ $(installed):
 	    "install one (Debian: apt install python3.11-venv) or say: make PYTHON=/path/to/python" \
 	    >&2; exit 1; }; \
 	  "$$found" -m venv --clear .venv; }
-	@echo 'Setting up .venv (once, 2 GB, a minute or two): torch, then what requirements.lock names'
+	@echo 'Setting up .venv (once, 2 GB, one to three minutes)'
+	@echo '1 of 3: downloading and installing torch'
 	@$(pip) --no-compile "$$(grep '^torch==' requirements.lock)"
 	@grep -v '^torch==' requirements.lock > .venv/locked.txt
+	@echo "2 of 3: installing $$(grep -c '==' .venv/locked.txt) packages of requirements.lock"
 	@if command -v uv > /dev/null; then uv pip install --quiet --python $(run) $(hashed); \
 	  else $(pip) --no-compile $(hashed); fi
 	@nice $(run) -m compileall -q -j 0 .venv/lib > /dev/null 2>&1 &  # beside what comes next

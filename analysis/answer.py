@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -18,41 +18,46 @@ from tst_study.analysis.checks import is_number
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import left_out
 from tst_study.atomic_files import write_json
-from tst_study.text import aligned, printable
+from tst_study.text import ENDLESS, fitted, printable, screen_width, wrapped
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one `tst-study analyse …` says."""
+    """The answer to one `tst-study analyse …`."""
 
     question: str
     tables: Mapping[str, pd.DataFrame]
-    """By title. Losses in nats per token."""
+    """Tables by title, with losses in nats per token."""
     sentences: tuple[str, ...]
     inputs: Mapping[str, str]
-    """Fingerprints of everything that was read, by name."""
+    """Fingerprints of all inputs, by name."""
     excluded: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Runs left out, each with its `reason`: all of them are listed in the JSON."""
+    """All runs left out, each with its `reason`; the JSON lists every one."""
 
-    text: tuple[str, ...] | None = None
-    """Printed in place of tables and sentences, where a question has words of its own."""
+    text: Callable[[int], list[str]] | None = None
+    """Lines for a width, shown in place of tables and sentences by a question that has its own."""
 
-    def lines(self) -> list[str]:
-        """For a terminal, which no name of a run can steer."""
-        text = [*self.sentences]
+    def __str__(self) -> str:
+        return "\n".join(self.lines(screen_width()))
+
+    def lines(self, width: int = ENDLESS) -> list[str]:
+        """Lines for a terminal of this width; no name of a run can steer it."""
+        if self.text is not None:
+            return self.text(width)
+        text = wrapped(self.sentences, width)
         for title, table in self.tables.items():
-            text += ["", title, *(f"  {line}" for line in table_lines(table))]
-        out = left_out(self.excluded)
-        text += ["", *out] if out else []
-        return [printable(line) for line in (text if self.text is None else self.text)]
+            text += ["", *wrapped([title], width)]
+            text += (f"  {line}" for line in table_lines(table, width - 2))
+        out = wrapped(left_out(self.excluded), width)
+        return [printable(line) for line in (*text, *([""] if out else []), *out)]
 
     def to_json(self) -> str:
-        """`to_dict` as text. Control characters that JSON allows are spelled out."""
+        """Return `to_dict` as text, with the control characters escaped that JSON would allow."""
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
         return re.sub(r"[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values: tables as lists of rows; numbers as they are, what is missing as null."""
+        """Return JSON values: tables as lists of rows, missing cells as null."""
         return {
             "question": self.question,
             "sentences": list(self.sentences),
@@ -62,32 +67,35 @@ class Answer:
         }
 
     def write_json(self, path: str | Path) -> None:
-        """`to_dict`, into a file."""
+        """Write `to_dict` into a file."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         write_json(target, self.to_dict())
 
     def _repr_html_(self) -> str:
-        """For a notebook: the words, and each table."""
-        said = list(self.sentences or self.text or ())
-        parts = [f"<p>{escape(line)}</p>" for line in said if line]
+        """Show sentences and tables in a notebook."""
+        parts = [f"<p>{escape(line)}</p>" for line in self.sentences]
         for title, table in self.tables.items():
             parts += [f"<h4>{escape(title)}</h4>", table.to_html(index=False, na_rep="–")]
         return "\n".join(parts)
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as plain JSON values."""
+    """Return the rows of a table as plain JSON values."""
     return [{key: _plain(value) for key, value in row.items()} for row in rows_of(table)]
 
 
-def table_lines(table: pd.DataFrame) -> list[str]:
-    """Columns aligned, numbers to the right; what is missing is a dash. A row's estimates have as
-    many digits as its interval bears."""
+def table_lines(table: pd.DataFrame, width: int = ENDLESS) -> list[str]:
+    """Lines of a table with aligned columns; a dash stands for a missing value.
+
+    A row's estimates have as many digits as its interval bears. On a narrow terminal columns are
+    left out, those without values and then the last ones first, and a line names them.
+    """
     if table.empty:
         return ["(none)"]
     whole = [name for name in table.columns if _is_whole(table[name])]
-    cells = [[str(name).replace("_", " ") for name in table.columns]]
+    headings = [str(name).replace("_", " ") for name in table.columns]
+    cells = [headings]
     for row in rows_of(table):
         digits = _digits(row)
         cells.append(
@@ -98,18 +106,32 @@ def table_lines(table: pd.DataFrame) -> list[str]:
                 for name, value in row.items()
             ]
         )
-    columns = range(len(table.columns))
-    return aligned(cells, {i for i in columns if all(map(_is_number, table.iloc[:, i]))})
+    columns = range(len(headings))
+    numbers = {i for i in columns if all(map(_is_number, table.iloc[:, i]))}
+    known = table.notna().any()
+    others = [i for i in columns[::-1] if table.columns[i] not in _WANTED and known.iloc[i]]
+    dispensable = [*(i for i in columns if not known.iloc[i]), *others]
+    lines, dropped = fitted(cells, width, numbers, dispensable)
+    if dropped:
+        names = ", ".join(headings[i] for i in dropped)
+        lines += wrapped([f"Left out for the width: {names}; --json has all columns."], width)
+    return lines
+
+
+_WANTED: tuple[str, ...] = ("question", "setting", "size", "kind", "steps", "bag_size")
+_WANTED += ("step_ratio", "best", "gain", "low", "high", "multiplier", "verdict", "seeds")
+_WANTED += ("parameter", "value", "note", "sentence", "belief")
+"""Columns that a narrow terminal shows."""
 
 
 _ESTIMATES: tuple[str, ...] = ("best", "gain", "multiplier", "factor", "difference")
 _ESTIMATES += ("low", "high", "flat_low", "flat_high", "steps_ratio", "flops_ratio")
 _ESTIMATES += ("smallest_detectable", "params_exponent", "exponent_low", "exponent_high")
-"""Columns that an interval belongs to."""
+"""Columns whose digits follow from the row's interval."""
 
 
 def _digits(row: Mapping[str, Any]) -> int | None:
-    """Decimals that leave two digits of the width of a row's interval; None without one."""
+    """Decimals that show two digits of the width of a row's interval; None without interval."""
     low, high = (row.get(end, row.get(f"exponent_{end}")) for end in ("low", "high"))
     if not (is_number(low) and is_number(high) and high > low):
         return None
@@ -117,7 +139,7 @@ def _digits(row: Mapping[str, Any]) -> int | None:
 
 
 def _is_whole(column: pd.Series) -> bool:
-    """Counts that became floats because some are missing."""
+    """Whether a column holds counts that became floats because some are missing."""
     if not pd.api.types.is_float_dtype(column) or column.notna().all():
         return False
     known = column.dropna()

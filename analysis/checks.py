@@ -1,4 +1,4 @@
-"""Bad values are named, by column, row and value, before anything is computed from them."""
+"""Checks of input columns; errors name the column, the row and the value."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def numbers(
     """Values as floats. Raises `UserError` for the first that is no number, not finite, not more
     than `above`, less than `least` or not less than `below`; a table's row goes by its label."""
     series = values if isinstance(values, pd.Series) else pd.Series(np.ravel(np.asarray(values)))
-    found = pd.to_numeric(series, errors="coerce").to_numpy(dtype=float)
-    good = np.isfinite(found) & (found > above) & (found >= least) & (found < below)
+    parsed = pd.to_numeric(series, errors="coerce").to_numpy(dtype=float)
+    good = np.isfinite(parsed) & (parsed > above) & (parsed >= least) & (parsed < below)
     bad = np.flatnonzero(~good)
     if len(bad):
         place = int(bad[0])
         bounds = {" above": above, " of at least": least, " below": below}
-        said = [f"{words} {bound:g}" for words, bound in bounds.items() if np.isfinite(bound)]
-        wanted = "a finite number" + " and".join(said)
+        limits = [f"{words} {bound:g}" for words, bound in bounds.items() if np.isfinite(bound)]
+        wanted = "a finite number" + " and".join(limits)
         raise UserError(
             f"column {name}, row {series.index[place]}: {series.iloc[place]} is not {wanted}; "
             "correct it or leave that row out"
         )
-    return found
+    return parsed
 
 
 def is_number(value: object, above: float = -np.inf) -> bool:
-    """A finite number above `above`; text and what is missing are none."""
+    """Return whether a value is a finite number above `above`; text and missing values are not."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     return number and above < float(value) < np.inf  # type: ignore[arg-type]
 
@@ -64,7 +64,8 @@ def positive(table: pd.DataFrame, columns: Iterable[str], what: str) -> None:
 
 
 def truths(values: pd.Series, name: str) -> NDArray[np.bool_]:
-    """A column of true and false. Raises `UserError` for anything else: text counts as true."""
+    """Return a column of truth values. Raises `UserError` for anything else, such as text, which
+    Python would take for true."""
     for row, value in values.items():
         if not isinstance(value, bool | np.bool_) and value not in (0, 1):
             raise UserError(

@@ -1,4 +1,4 @@
-"""The verb that answers questions about runs."""
+"""The verbs that read other trainers' logs, advise on a planned run, and judge runs."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,22 @@ from typing import Annotated, Any
 
 import typer
 
-from tst_study.command_line import RESULTS, verb
+from tst_study.command_line import RESULTS, count_option, verb
+from tst_study.text import printable, screen_width, wrapped
+from tst_study.waiting import waiting
 
 verbs = typer.Typer()
+
+
+def _option(metavar: str, help: str, *names: str, **limits: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, **limits)
+
+
+Texts = list[str] | None
+Text = str | None
+File = Path | None
+Number = float | None
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
 @verb(
@@ -20,63 +33,53 @@ verbs = typer.Typer()
 )
 def import_(
     sources: Annotated[
-        list[str], typer.Argument(help="Logs of other trainers, or folders of them; NAME=PATH.")
+        list[str], typer.Argument(metavar="LOGS", help="Logs or folders of logs; NAME=PATH.")
     ],
-    to: Annotated[Path | None, typer.Option(help="Archive to write into.")] = None,
-    template: Annotated[
-        Path | None, typer.Option(help="Write a runs.csv to fill in, and nothing else.")
-    ] = None,
-    facts: Annotated[Path | None, typer.Option(help="The runs.csv, filled in.")] = None,
-    given: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A fact of all runs.")
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN=KEY", help="What the log calls one of our columns."),
-    ] = None,
+    to: Annotated[File, _option("FOLDER", "Write the runs into this archive.")] = None,
+    template: Annotated[File, _option("FILE", "Only write a runs.csv, to be filled in.")] = None,
+    facts: Annotated[File, _option("FILE", "Read facts from a filled-in runs.csv.")] = None,
+    given: Annotated[Texts, _option("KEY=VALUE", "Set a fact of all runs.", "--set")] = None,
+    column: Annotated[Texts, _option("COLUMN=KEY", "Name the logs' key for a column.")] = None,
     unit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[COLUMN=]UNIT",
-            help="Of the losses: nats, bits, bits-per-byte or perplexity; nats by default.",
+        Texts,
+        _option(
+            "[COLUMN=]UNIT", "Unit of losses: nats (default), bits, bits-per-byte or perplexity."
         ),
     ] = None,
-    arm_from: Annotated[
-        str | None, typer.Option(help="`folder`: a run's folder is called after its arm.")
-    ] = None,
-    steps_from: Annotated[int, typer.Option(help="What the log calls its first step: 1 or 0.")] = 1,
+    arm_from: Annotated[Text, _option("folder", "Name arms after the runs' folders.")] = None,
+    steps_from: Annotated[int, _option("0|1", "Number of the first step in the logs.")] = 1,
 ) -> None:
     """Turn logs of other trainers, or tables of finished runs, into an archive."""
-    from tst_study.analysis.tables.archive import add_to_archive
-    from tst_study.analysis.tables.imports import import_logs, pairs, write_template
-    from tst_study.analysis.wording import number
     from tst_study.errors import UserError
-    from tst_study.text import printable
 
-    if (to is None) is (template is None):
-        raise UserError("import: give either --to ARCHIVE or --template FILE")
-    columns = pairs(column, "--column")
-    if template is not None:
-        count = write_template(template, sources, columns, arm_from)
-        print(f"{template}: a row for each of {number(count, 'run')}; fill it in for --facts")
-    if to is not None:
-        found = import_logs(
-            sources,
-            pairs(given, "--set"),
-            facts,
-            columns,
-            unit or ["nats"],
-            arm_from=arm_from,
-            steps_from=steps_from,
-        )
-        for line in found.problems:
-            print(printable(line))
-        added = add_to_archive(to, found)
-        print(
-            f"{to}: {number(len(added.written), 'run')} written"
-            + f", {len(added.replaced)} of them in place of earlier ones, {len(added.kept)} kept"
-            * bool(added.replaced or added.kept)
-        )
+    with waiting("reading the logs"):
+        from tst_study.analysis.tables.archive import add_to_archive
+        from tst_study.analysis.tables.imports import import_logs, pairs, write_template
+        from tst_study.analysis.wording import number
+
+        columns = pairs(column, "--column")
+        if template is not None and to is None:
+            rows = number(write_template(template, sources, columns, arm_from), "run")
+            lines = [f"{template}: a row for each of {rows}; fill it in for --facts"]
+        elif to is not None and template is None:
+            runs = import_logs(
+                sources,
+                pairs(given, "--set"),
+                facts,
+                columns,
+                unit or ["nats"],
+                arm_from=arm_from,
+                steps_from=steps_from,
+            )
+            before, ids = add_to_archive(to, runs), set(runs.runs["run_id"])
+            written = f"{to}: {number(len(ids), 'run')} written"
+            if before:
+                written += f", {len(before & ids)} of them in place of earlier ones"
+                written += f", {len(before - ids)} kept"
+            lines = [*map(printable, runs.problems), written]
+        else:
+            raise UserError("import: give either --to ARCHIVE or --template FILE")
+    print(*wrapped(lines, screen_width()), sep="\n")
 
 
 @verb(
@@ -86,38 +89,37 @@ def import_(
     "tst-study advise --config run.toml",
 )
 def advise(
-    params: Annotated[str | None, typer.Option(help="Parameters, such as 270M or 1e9.")] = None,
-    tokens: Annotated[str | None, typer.Option(help="Tokens that a baseline would read.")] = None,
+    params: Annotated[int | None, count_option("Parameters of the model, such as 270M.")] = None,
+    tokens: Annotated[int | None, count_option("Tokens that a baseline would read.")] = None,
     active: Annotated[
-        str | None, typer.Option(help="Parameters active for a token, of a mixture of experts.")
+        int | None, count_option("Parameters active for one token, in a mixture of experts.")
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Tokens of text that there are.")] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A run.toml, in place of --params and --tokens.")
+    text: Annotated[int | None, count_option("Tokens of text that are available.")] = None,
+    config: Annotated[File, _option("FILE", "Read the run from a run.toml instead.")] = None,
+    gpus: Annotated[int | None, count_option("GPUs that the run uses.", most=2**20)] = None,
+    device: Annotated[Text, _option("NAME", "Kind of GPU, such as H100.")] = None,
+    price: Annotated[
+        Number, _option("PRICE", "Price of one GPU-hour, for costs.", min=0.0, max=1e6)
     ] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, max=2**20, help="GPUs of the run.")] = None,
-    device: Annotated[str | None, typer.Option(help="Which ones, such as H100.")] = None,
-    price: Annotated[float | None, typer.Option(min=0.0, max=1e6, help="Of a GPU-hour.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Say whether to superpose a planned run, how, what it brings and costs, and how sure it is."""
-    from tst_study.analysis.advice.advise import advise, advise_config
+    """Say whether to superpose a planned run, how, and what it gains and costs."""
     from tst_study.errors import UserError
-    from tst_study.text import amount
 
-    more: dict[str, Any] = {"gpus": gpus, "device": device, "price": price}
-    more["text"] = amount(text, "--text") if text else None
-    if config is not None and params is tokens is active is None:
-        found = advise_config(config, **more)
-    elif config is None and params and tokens:
-        more["active"] = amount(active, "--active") if active else None
-        found = advise(amount(params, "--params"), amount(tokens, "--tokens"), **more)
-    else:
-        raise UserError("advise: give --params and --tokens, such as 1B and 100B, or --config")
+    more: dict[str, Any] = {"gpus": gpus, "device": device, "price": price, "text": text}
+    with waiting("comparing the planned run with the published runs and ours"):
+        from tst_study.analysis.advice.advise import advise, advise_config
+
+        if config is not None and params is tokens is active is None:
+            advice = advise_config(config, **more)
+        elif config is None and params and tokens:
+            advice = advise(params, tokens, active=active, **more)
+        else:
+            raise UserError("advise: give --params and --tokens, such as 1B and 100B, or --config")
     if as_json:
-        print(json.dumps(found.data, indent=1, ensure_ascii=False))
+        print(json.dumps(advice.data, indent=1, ensure_ascii=False))
     else:
-        print(*found.lines(), sep="\n")
+        print(*advice.lines(), sep="\n")
 
 
 @verb(
@@ -134,45 +136,38 @@ def analyse(
         ),
     ] = "comparison",
     runs: Annotated[
-        list[Path] | None, typer.Option(help="Folder of runs, or archive (repeatable).")
+        list[Path] | None, _option("FOLDER", "Folder of runs, or an archive. Repeatable.")
     ] = None,
     published: Annotated[
-        bool, typer.Option("--published", help="The paper's numbers in place of runs.")
+        bool, typer.Option("--published", help="Use the paper's numbers in place of runs.")
     ] = False,
-    at: Annotated[
-        str | None, typer.Option(metavar="PARAMS,TOKENS", help="Where `law` is to recommend.")
-    ] = None,
+    at: Annotated[Text, _option("PARAMS,TOKENS", "Where `law` is to recommend s and r.")] = None,
     tokens: Annotated[
-        Path | None, typer.Option(help="Token file (mutual-information), without .bin.")
+        File, _option("PREFIX", "Token file for `mutual-information`, without its .bin.")
     ] = None,
     form: Annotated[
-        str | None, typer.Option(help="Of loss over size, for `compute`: parabola or akima.")
+        Text, _option("FORM", "Curve of loss over size in `compute`: parabola (default) or akima.")
     ] = None,
     huber: Annotated[
-        float | None,
-        typer.Option(min=1e-12, help="Delta of `chinchilla`'s loss on log L; 0.001 by default."),
+        Number,
+        _option("DELTA", "Delta of `chinchilla`'s Huber loss on log L (default 0.001).", min=1e-12),
     ] = None,
-    to: Annotated[Path | None, typer.Option(help="JSON file to write the answer into.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")
-    ] = False,
+    to: Annotated[File, _option("FILE", "Write the answer into a JSON file, too.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Say what runs, or the published numbers, show: one question, with intervals."""
-    from tst_study.analysis.questions import ask
+    """Answer one question about runs, or about the published numbers, with intervals."""
+    with waiting(f"reading the runs and answering {question!r}"):
+        from tst_study.analysis.questions import ask
 
-    answer = ask(
-        question,
-        runs or None,
-        of_published=published,
-        at=at,
-        tokens=tokens,
-        form=form,
-        huber=huber,
-    )
-    if as_json:
-        print(answer.to_json())
-    else:
-        for line in answer.lines():
-            print(line)
+        answer = ask(
+            question,
+            runs or None,
+            of_published=published,
+            at=at,
+            tokens=tokens,
+            form=form,
+            huber=huber,
+        )
+    print(answer.to_json() if as_json else answer)
     if to is not None:
         answer.write_json(to)

@@ -23,11 +23,12 @@ from tst_study.analysis.tables.eligible import eligible
 from tst_study.analysis.tables.source import Folders, read_tables
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.matched import matched_answer
-from tst_study.analysis.wording import number
+from tst_study.analysis.wording import number, verdict_lines
 from tst_study.errors import UserError, one_of
-from tst_study.text import amount
+from tst_study.text import amount, wrapped
 
 Inputs = dict[str, str]
+_USED_BY = {"at": "law", "form": "compute", "tokens": "mutual-information", "huber": "chinchilla"}
 
 
 def ask(
@@ -49,11 +50,11 @@ def ask(
     """
     one_of(question, QUESTIONS, "question")
     of_runs, of_paper = QUESTIONS[question]
-    given: dict[tuple[str, str], object] = {("at", "law"): at, ("form", "compute"): form}
-    given |= {("tokens", "mutual-information"): tokens, ("huber", "chinchilla"): huber}
-    for (option, user), value in given.items():
-        if value is not None and question != user:
-            raise UserError(f"--{option}: not used by {question}; only by {user}")
+    given = {"at": at, "tokens": tokens, "form": form, "huber": huber}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    for name in options:
+        if question != _USED_BY[name]:
+            raise UserError(f"--{name}: not used by {question}; only by {_USED_BY[name]}")
     if question == "mutual-information":
         if runs is not None:
             raise UserError(f"{question}: does not use --runs")
@@ -64,12 +65,12 @@ def ask(
         return mutual_information_answer(tokens)
     if runs is not None and of_published:
         raise UserError("--runs and --published: keep one")
-    more: dict[str, Any] = {} if at is None else {"target": _target(at)}
-    more |= {name: value for name, value in (("form", form), ("huber", huber)) if value is not None}
+    if at is not None:
+        options = {"target": _target(at)}
     if of_published:
         if isinstance(of_paper, str):
             raise UserError(f"{question} needs --runs: {of_paper}")
-        return of_paper(**more)
+        return of_paper(**options)
     if runs is None:
         raise UserError(f"{question}: name --runs DIR, or --published for the paper's numbers")
     if of_runs is None:
@@ -80,9 +81,9 @@ def ask(
     marks = dict(zip(source.runs["run_id"], source.runs["fingerprint"], strict=True))
     kept, excluded = eligible(source.runs)
     if kept.empty and question != "comparison":
-        reasons = pd.Series([one["reason"] for one in excluded]).value_counts()
+        reasons = pd.Series([row["reason"] for row in excluded]).value_counts()
         raise UserError(f"{number(int(reasons.iloc[0]), 'run')} left out: {reasons.index[0]}")
-    return of_runs(source, marks, **more)
+    return of_runs(source, marks, **options)
 
 
 def _target(text: str) -> tuple[float, float]:
@@ -105,15 +106,25 @@ def _comparison(source: Tables, inputs: Inputs) -> Answer:
         tuple(sweep.sentence() for sweep in summary.sweeps),
         inputs,
         summary.comparison.excluded,
-        text=tuple(summary.lines()),
+        text=summary.lines,
     )
 
 
 def _published_comparison() -> Answer:
-    found = compare(published.runs())
-    said = "One run each: gains of the published grids make no claim of their own."
-    inputs = published.fingerprints("headline_runs", "final_loss_grid")
-    return Answer("comparison", {"Verdicts": found.verdicts}, (said,), inputs, found.excluded)
+    comparison = compare(published.runs())
+    caution = "One run each: gains of the published grids make no claim of their own."
+    return Answer(
+        "comparison",
+        {"Verdicts": comparison.verdicts},
+        (caution,),
+        published.fingerprints("headline_runs", "final_loss_grid"),
+        comparison.excluded,
+        text=lambda width: [
+            *verdict_lines(comparison.verdicts, width),
+            "",
+            *wrapped([caution], width),
+        ],
+    )
 
 
 def _bag_size(source: Tables, inputs: Inputs) -> Answer:
@@ -125,8 +136,8 @@ def _bag_size(source: Tables, inputs: Inputs) -> Answer:
 
 def _chinchilla(source: Tables, inputs: Inputs, **huber: float) -> Answer:
     kept, excluded = eligible(source.runs)
-    found = chinchilla_answer(points_of(kept), inputs, **huber)
-    return replace(found, excluded=pd.DataFrame(excluded))
+    answer = chinchilla_answer(points_of(kept), inputs, **huber)
+    return replace(answer, excluded=pd.DataFrame(excluded))
 
 
 QUESTIONS: dict[str, tuple[Callable[..., Answer] | None, Callable[..., Answer] | str]] = {
@@ -141,5 +152,5 @@ QUESTIONS: dict[str, tuple[Callable[..., Answer] | None, Callable[..., Answer] |
     "chinchilla": (_chinchilla, "the paper has too few baselines"),
     "mutual-information": (None, mutual_information_answer),
 }
-"""How each is answered of runs (their tables and the fingerprints of what was read), and of the
-published numbers, or why these do not answer it."""
+"""Two functions for each question: one answers it from runs (their tables and the fingerprints of
+all inputs), one from the published numbers; or None, or the reason why these have no answer."""

@@ -1,9 +1,9 @@
-"""What few seeds can show: the power of a paired t-test, before runs are paid for and after."""
+"""The power of a paired t-test with few seeds, to plan runs and to judge them."""
 
 import functools
 import math
 
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 CONFIDENCE = 0.95
 POWER = 0.80
@@ -11,9 +11,10 @@ POWER = 0.80
 
 @functools.cache
 def smallest_detectable(pairs: int, comparisons: int = 1) -> float | None:
-    """The mean difference, in deviations of a pair's difference, that a two-sided t-test shows in
-    80% of studies at 5% for all `comparisons` together (Bonferroni); None for fewer than two pairs.
-    """
+    """Return the mean difference that a two-sided t-test shows in 80% of studies.
+
+    It is in deviations of a pair's difference, at 5% for all `comparisons` together (Bonferroni);
+    None for fewer than two pairs."""
     if pairs < 2:
         return None
     return detectable(critical_t(pairs - 1, comparisons), pairs - 1) / math.sqrt(pairs)
@@ -28,7 +29,7 @@ def detectable(critical: float, freedom: float) -> float:
     """
 
     def short_of_power(effect: float) -> float:
-        return float(stats.nct.sf(critical, freedom, effect)) - POWER
+        return 1 - float(special.nctdtr(freedom, effect, critical)) - POWER
 
     # The answer lies above half the critical value and, at one degree of freedom, below 4 of it.
     if freedom < 1 and not short_of_power(5.0 * critical) > 0:

@@ -1,4 +1,4 @@
-"""What a study found, as a short table with intervals and plain sentences."""
+"""The results of a study as a short table with intervals and as sentences."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tst_study.analysis.verdict.matched import EQUAL_LOSS, matched
 from tst_study.analysis.verdict.planned import arms, gains_over_training, since
 from tst_study.analysis.verdict.question import Question, questions_of
 from tst_study.analysis.wording import bounds, left_out, number, verdict_lines
-from tst_study.text import printable
+from tst_study.text import ENDLESS, printable, wrapped
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything that the command line and the report say about a study."""
+    """Everything that the command line and the report show about a study."""
 
     tables: Tables
     comparison: Comparison
@@ -30,22 +30,22 @@ class Summary:
 
     @functools.cached_property
     def arms(self) -> pd.DataFrame:
-        """Of the planned questions: loss, tokens and FLOPs (`planned.arms`)."""
+        """Loss, tokens and FLOPs of each arm in the planned questions (`planned.arms`)."""
         return arms(self.comparison.eligible, self.questions)
 
     @functools.cached_property
     def gains_over_training(self) -> pd.DataFrame:
-        """Gains of the planned questions at every evaluation (`planned.on_the_way`)."""
+        """Gains of the planned questions at every evaluation (`planned.gains_over_training`)."""
         return gains_over_training(self.comparison.eligible, self.tables.held_out, self.questions)
 
     @functools.cached_property
     def verdicts(self) -> pd.DataFrame:
-        """Those of the comparison, and `since` when each planned gain has its sign."""
+        """The comparison's verdicts; `since` says from when on each planned gain keeps its sign."""
         key = ["family", "question"]
-        found = {one: since(rows) for one, rows in self.gains_over_training.groupby(key)}
-        rows = self.comparison.verdicts
-        said = [found.get(one, "") for one in zip(*(rows[name] for name in key), strict=True)]
-        return rows.assign(since=said)
+        leads = {name: since(rows) for name, rows in self.gains_over_training.groupby(key)}
+        verdicts = self.comparison.verdicts
+        names = verdicts[key].itertuples(index=False, name=None)
+        return verdicts.assign(since=[leads.get(name, "") for name in names])
 
     @functools.cached_property
     def matches(self) -> pd.DataFrame:
@@ -67,15 +67,15 @@ class Summary:
         total = f"{number(len(table), 'setting')} against the baseline at equal FLOPs"
         return f"{total}: {verdict_counts(table)}."
 
-    def lines(self) -> list[str]:
-        """For a terminal; losses in nats per token on held-out text."""
-        said = verdict_lines(self.verdicts)
-        text = [*said, *([""] if said else []), self.headline()]
-        text += [_equal_loss(row) for row in rows_of(self.equal_loss)]
-        text.extend(sweep.sentence() for sweep in self.sweeps)
-        text.extend(left_out(self.comparison.excluded))
-        text.extend(f"Problem: {problem}" for problem in self.tables.problems)
-        return list(map(printable, text))
+    def lines(self, width: int = ENDLESS) -> list[str]:
+        """Lines for a terminal of this width; losses in nats per token on held-out text."""
+        verdicts = verdict_lines(self.verdicts, width)
+        text = [self.headline(), *(_equal_loss(row) for row in rows_of(self.equal_loss))]
+        text += (sweep.sentence() for sweep in self.sweeps)
+        text += left_out(self.comparison.excluded)
+        text += (f"Problem: {problem}" for problem in self.tables.problems)
+        lines = [*verdicts, *([""] if verdicts else []), *wrapped(text, width)]
+        return list(map(printable, lines))
 
 
 def _equal_loss(row: Mapping[str, Any]) -> str:
@@ -90,8 +90,9 @@ def _equal_loss(row: Mapping[str, Any]) -> str:
 
 
 def verdict_counts(table: pd.DataFrame) -> str:
-    """How many settings have each verdict: `2 better, 0 worse, 1 with no difference shown`; of
-    these three zeros are said too."""
+    """Count settings by verdict: `2 better, 0 worse, 1 with no difference shown`.
+
+    Verdicts other than these three are left out where no setting has them."""
     counts = table["verdict"].value_counts()
     words = {"better": "better", "worse": "worse"}
     words["no difference shown"] = "with no difference shown"

@@ -1,4 +1,4 @@
-"""Words for settings, groups, intervals and verdicts: one place, so that all pages agree."""
+"""Words for settings, groups, intervals and verdicts, in one place so that all pages agree."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any, Literal
 import pandas as pd
 
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.text import aligned, big, listed
+from tst_study.text import ENDLESS, big, fitted, listed, wrapped
 
 
 def group_label(runs: pd.DataFrame) -> str:
-    """A comparison group in one line, from its runs: corpus and length."""
+    """Name a comparison group by corpus and length."""
     first = runs.iloc[0]
     return f"{first['corpus']}, {first['steps']:,} steps"
 
 
 def disambiguate(names: Sequence[str], *details: Sequence[str], by: str = ", ") -> list[str]:
-    """Each name with those of its details, in order, that tell it from others like it."""
-    found = list(names)
+    """Add to each name the details, in order, that distinguish it from equal ones."""
+    distinct = list(names)
     for more in details:
         known: dict[str, set[str]] = {}
-        for name, detail in zip(found, more, strict=True):
+        for name, detail in zip(distinct, more, strict=True):
             known.setdefault(name, set()).add(detail)
-        found = [
+        distinct = [
             name if len(known[name]) == 1 else f"{name}{by}{detail}"
-            for name, detail in zip(found, more, strict=True)
+            for name, detail in zip(distinct, more, strict=True)
         ]
-    return found
+    return distinct
 
 
 def disambiguate_by_set_up(
@@ -36,8 +36,8 @@ def disambiguate_by_set_up(
     rows: Sequence[Mapping[str, Any] | pd.Series],
     key: Literal["group", "family"] = "group",
 ) -> list[str]:
-    """Each name with what tells its row from others like it: parameters, learning rate, held-out
-    text and, where all of these agree, the key of its group or family."""
+    """Add to each name the details that distinguish its row from equal names: parameters, learning
+    rate, held-out text and, where all of these agree, the key of its group or family."""
     return disambiguate(
         names,
         [f"{big(row['parameters'])} parameters" for row in rows],
@@ -48,7 +48,7 @@ def disambiguate_by_set_up(
 
 
 def group_details(runs: pd.DataFrame) -> str:
-    """Model and batch of a comparison group, for a caption: as much of them as is known."""
+    """Describe model and batch of a comparison group for a caption, as far as they are known."""
     first = runs.iloc[0]
     known = first.notna()
     shape = []
@@ -60,11 +60,11 @@ def group_details(runs: pd.DataFrame) -> str:
         shape.append(f"{int(first['experts'])} experts")
     if known["vocabulary_size"]:
         shape.append(f"vocabulary {first['vocabulary_size']:,}")
-    said = f"{big(first['parameters'])} parameters" + f" ({', '.join(shape)})" * bool(shape)
-    said += f", {first['steps']:,} steps"
+    description = f"{big(first['parameters'])} parameters" + f" ({', '.join(shape)})" * bool(shape)
+    description += f", {first['steps']:,} steps"
     if known["sequences"] and known["sequence_length"]:
-        said += f" of {first['sequences']} × {first['sequence_length']} latent tokens"
-    return said
+        description += f" of {first['sequences']} × {first['sequence_length']} latent tokens"
+    return description
 
 
 def gain(row: Mapping[str, Any], digits: int | None = None) -> str:
@@ -84,24 +84,26 @@ def gain(row: Mapping[str, Any], digits: int | None = None) -> str:
 
 
 def bounds(row: Mapping[str, Any]) -> str:
-    """`0.75, 1.51`, `0.75, open` on a side that the runs do not bound; empty without either."""
+    """Return `0.75, 1.51`, with `open` for a side that the runs do not bound; empty without any."""
     ends = (row["low"], row["high"])
     if all(map(pd.isna, ends)):
         return ""
-    said = ("open" if pd.isna(end) else f"{end:.2f}".replace("-", "−") for end in ends)
-    return ", ".join(said)
+    shown = ("open" if pd.isna(end) else f"{end:.2f}".replace("-", "−") for end in ends)
+    return ", ".join(shown)
 
 
 def gain_sentence(row: Mapping[str, Any]) -> str:
-    """One setting's result, whichever way it went: `s = 4: +0.155 [+0.124, +0.186] nats, better`;
-    in brackets a 95% interval."""
+    """State one setting's result with its 95% interval: `s = 4: +0.155 [+0.124, +0.186] nats,
+    better`."""
     return f"{row['setting']}: {gain(row)} nats, {row['verdict']}"
 
 
 def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list[dict[str, str]]]]:
-    """Heading, family and how it was judged, and cells by title for each question; a title that
-    none of the family fills is left out. `cost`: in that of what the arm is held against; `chosen
-    afterwards`: what the package's method says, where it differs from the planned one."""
+    """For each family its heading, how it was judged, and the cells of each question by title.
+
+    A title without any cell in a family is left out. `cost` is relative to the comparison arm;
+    `chosen afterwards` is the result of the package's method where it differs from the planned one.
+    """
     unplanned = (verdicts["heading"] == verdicts["family"]).all()
     for (heading, family), rows in verdicts.groupby(["heading", "family"], sort=False):
         first = next(rows_of(rows))
@@ -109,15 +111,15 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
         words += [span(rows["seeds"], "seed"), METHODS[first["method"]]]
         several = int(rows["comparisons"].max())
         words += [f"intervals hold for all {several} together"] if several > 1 else []
-        commits = sorted({one[:7] for one in rows["registered"] if one and pd.notna(one)})
+        commits = sorted({item[:7] for item in rows["registered"] if item and pd.notna(item)})
         words += [f"registered in {', '.join(commits)}"] if commits else []
         cells = []
         for row in rows_of(rows):
             after = ""
             if pd.notna(row["afterwards"]):
-                of = {name: row[f"afterwards_{name}"] for name in ("gain", "low", "high")}
+                estimate = {name: row[f"afterwards_{name}"] for name in ("gain", "low", "high")}
                 changed = row["afterwards"] if row["afterwards"] != row["verdict"] else ""
-                after = f"{gain(of)} {changed}".strip() if gain(of) != gain(row) else ""
+                after = f"{gain(estimate)} {changed}".strip() if gain(estimate) != gain(row) else ""
             cells.append(
                 {
                     "question": row["question"],
@@ -131,23 +133,31 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
             )
         filled = [title for title in cells[0] if any(cell[title] for cell in cells)]
         title = "All settings; no question was registered" if unplanned else str(heading)
-        yield title, words, [{one: cell[one] for one in filled} for cell in cells]
+        yield title, words, [{item: cell[item] for item in filled} for cell in cells]
 
 
-def verdict_lines(verdicts: pd.DataFrame) -> list[str]:
+def verdict_lines(verdicts: pd.DataFrame, width: int = ENDLESS) -> list[str]:
     """All verdicts for a terminal: what was planned, family by family, then all else."""
     lines: list[str] = []
+    dropped: dict[str, None] = {}
     for heading, words, cells in verdict_parts(verdicts):
         lines += [] if heading in lines else ["", heading]
-        lines.append(f"  {', '.join(words)}")
+        lines += wrapped([f"  {', '.join(words)}"], width)
         rows = [[_titled(*cell) for cell in row.items()] for row in cells]
-        lines += [f"     {line}" for line in aligned(rows)]
+        titles = list(cells[0])
+        more = range(len(titles) - 1, titles.index("verdict"), -1)
+        table, gone = fitted(rows, width - 5, dispensable=more)
+        dropped |= dict.fromkeys(titles[place] for place in gone)
+        lines += [f"     {line}" for line in table]
     heading = "Gains in held-out nats per token (positive: better), with 95% intervals"
+    if dropped:
+        out = f"Left out for the width: {', '.join(dropped)}; --json has all columns."
+        lines += ["", *wrapped([out], width)]
     return [heading, *lines] if lines else []
 
 
-def _titled(title: str, said: str) -> str:
-    return f"{title}: {said}" if said and title not in ("question", "gain", "verdict") else said
+def _titled(title: str, cell: str) -> str:
+    return f"{title}: {cell}" if cell and title not in ("question", "gain", "verdict") else cell
 
 
 METHODS = {
@@ -158,14 +168,14 @@ METHODS = {
 
 
 def _predicted(row: Mapping[str, Any]) -> str:
-    """`+0.004 to +0.018, right`: whether the interval holds the gain."""
+    """Compare a gain with its predicted interval: `+0.004 to +0.018, right`."""
     if row.get("predicted") is None:
         return ""
     low, high = row["predicted"]
-    said = f"{signed(low)} to {signed(high)}"
+    interval = f"{signed(low)} to {signed(high)}"
     if pd.isna(row["gain"]):
-        return said
-    return f"{said}, {'right' if low <= row['gain'] <= high else 'wrong'}"
+        return interval
+    return f"{interval}, {'right' if low <= row['gain'] <= high else 'wrong'}"
 
 
 def _cost(row: Mapping[str, Any]) -> str:
@@ -177,8 +187,8 @@ def _cost(row: Mapping[str, Any]) -> str:
 
 def _diverged(row: Mapping[str, Any]) -> str:
     lost = {"the arm": row["diverged"], "what it is held against": row["diverged_against"]}
-    said = [f"{number(count, 'seed')} of {name} diverged" for name, count in lost.items() if count]
-    return f" ({'; '.join(said)})" if said else ""
+    parts = [f"{number(count, 'seed')} of {name} diverged" for name, count in lost.items() if count]
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def _unpaired(row: Mapping[str, Any]) -> str:
@@ -186,7 +196,7 @@ def _unpaired(row: Mapping[str, Any]) -> str:
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """With its sign, the minus as printed; what rounds to zero has none."""
+    """Return a number with its sign and a printed minus; one that rounds to zero has no sign."""
     text = f"{value:+.{digits}f}"
     if float(text) == 0:
         return f"{0:.{digits}f}"
@@ -208,7 +218,7 @@ FEW_REASONS, FEW_NAMES = 8, 4
 
 
 def left_out(excluded: pd.DataFrame) -> list[str]:
-    """Which runs were left out (columns `run_id` and `reason`), and why: a line for each reason."""
+    """List the runs that were left out (columns `run_id` and `reason`), a line for each reason."""
     if excluded.empty:
         return []
     lines = []

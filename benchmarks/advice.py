@@ -1,11 +1,10 @@
-"""Writes the evidence behind `tst-study advise`: `analysis/published/evidence.json`.
+"""Write the evidence behind `tst-study advise`: `analysis/published/evidence.json`.
 
     python -m benchmarks.advice
 
 The law's fit to Tables 4–7; how well it predicts sizes, lengths and bag sizes that were left out,
-beside two nulls; and the gains of our own campaigns, paired by seed. `docs/analysis.md` has the
-table; a test fits and pairs anew.
-"""
+beside two nulls; and the gains of our own campaigns, paired by seed. `docs/research/coverage.md`
+has the table; a test fits and pairs anew."""
 
 from __future__ import annotations
 
@@ -16,32 +15,31 @@ import numpy as np
 import pandas as pd
 
 from tst_study.analysis import published
-from tst_study.analysis.advice.expected import ALWAYS, beyond, expected
+from tst_study.analysis.advice.planned_run import ALWAYS, BETTER_BATCH, beyond, expected
 from tst_study.analysis.fits.law.held_out import CHOSEN_FROM, nearest, observed_gains, splits
 from tst_study.analysis.fits.law.rows import published_rows, settings
 from tst_study.analysis.fits.law.superposition_law import Law, as_data, fit_law
 from tst_study.analysis.tables.archive import read_archive
-from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.verdict.comparison import compare
 from tst_study.atomic_files import write_json
-from tst_study.config.superposition_setting import SuperpositionSetting
 
 RECORDS = Path(__file__).parents[1] / "docs" / "records"
 CAMPAIGNS = {"campaign": "first campaign", "what-does-the-work": "second campaign"}
-BETTER_BATCH = "batch-10000-baseline-batch32-scaled"
+BATCH_RUN, BASELINE_RUN = "batch-10000-baseline-batch32-scaled", "arms-20000-baseline"
 LEAST_SEEDS = 4
 
 
 def evidence() -> dict[str, Any]:
     rows = published_rows()
-    left, error = left_out(rows)
+    table, error = left_out(rows)
     own = [row for record, name in CAMPAIGNS.items() for row in paired(record, name)]
-    return {"law": as_data(fit_law(rows)), "error": error, "left_out": left, "own": own}
+    return {"law": as_data(fit_law(rows)), "error": error, "left_out": table, "own": own}
 
 
 def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Rows of the table in `docs/analysis.md`, and the law's relative error for each e-fold beyond
-    the sizes (`params`) and lengths (`tokens`) that it was fitted to: the root mean square over the
-    splits of the error of the mean gain up to r = 0.5."""
+    """Return the rows of the table in `docs/research/coverage.md`, and the law's relative error for
+    each e-fold beyond the sizes (`params`) and lengths (`tokens`) that it was fitted to: the root
+    mean square over the splits of the error of the mean gain up to r = 0.5."""
     rows = rows.assign(gain=observed_gains(rows))
     rows = rows[(rows["weighting"] == "uniform")].reset_index(drop=True)
     fitted = [
@@ -58,8 +56,8 @@ def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]
         near = out[out["step_ratio"] <= CHOSEN_FROM]
         folds = beyond(law, float(out["params"].iloc[0]), float(out["tokens"].iloc[0]))[name]
         far[name].append((law.of_rows(near).mean() / near["gain"].mean() - 1) / folds)
-    error = {name: float(np.sqrt(np.mean(np.square(one)))) for name, one in far.items()}
-    found = [
+    error = {name: float(np.sqrt(np.mean(np.square(errors)))) for name, errors in far.items()}
+    table = [
         {"left_out": words, **_judged(law, known, out, error)}
         for (words, _, known, out), law in zip(fitted, laws, strict=True)
     ]
@@ -71,8 +69,8 @@ def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]
             for level in rows["level"].unique()
             for mine in [(rows["level"] == level) & (rows["bag_size"] > 1)]
         ]
-        found.append({"left_out": f"s = {bag}", **pd.DataFrame(each).mean().to_dict()})
-    return found, error
+        table.append({"left_out": f"s = {bag}", **pd.DataFrame(each).mean().to_dict()})
+    return table, error
 
 
 def _judged(
@@ -113,48 +111,39 @@ def _judged(
 
 
 def paired(record: str, name: str) -> list[dict[str, Any]]:
-    """Settings of a campaign with at least four seeds beside a baseline of each: mean gain and
-    deviation of the paired differences, nats."""
+    """Return a campaign's settings with at least four seeds beside a baseline each: mean gain and
+    deviation of the paired differences, nats per token."""
     runs = read_archive(RECORDS / record).runs
-    runs = runs[runs["annealed"] & runs["nats_per_token"].notna() & (runs["role"] != "trunk")]
-    keys = ["group", "learning_rate", "eval_set", "seed"]
-    is_batch = runs["name"].str.startswith(BETTER_BATCH)
-    baselines = runs[(runs["method"] == "baseline") & ~is_batch & runs["label_smoothing"].isna()]
-    baselines = baselines.drop_duplicates(keys)
-    arms = runs[(runs["method"] != "baseline") | is_batch].copy()
-    alike = baselines[baselines["name"].str.startswith("arms-")]
-    if len(alike):
-        arms.loc[is_batch, ["group", "learning_rate"]] = (
-            alike[["group", "learning_rate"]].iloc[0].tolist()
-        )
-    both = arms.merge(baselines[[*keys, "nats_per_token"]], on=keys, suffixes=("", "_baseline"))
-    both = both.assign(gain=both["nats_per_token_baseline"] - both["nats_per_token"])
-    both["label"] = [
-        "twice the batch, √2 times the rate"
-        if row["name"].startswith(BETTER_BATCH)
-        else SuperpositionSetting.of_row(row).label
-        for row in rows_of(both)
-    ]
-    found = []
-    for (*_, label), own in both.groupby(["group", "learning_rate", "label"], sort=False):
-        if len(own) < LEAST_SEEDS:
-            continue
-        first = own.iloc[0]
-        found.append(
-            {
-                "source": name,
-                "corpus": first["corpus"],
-                "params": float(first["active_parameters"]),
-                "tokens": float(first["latent_tokens"]),
-                "learning_rate": float(first["learning_rate"]),
-                "arm": label,
-                "text": float(first["data_multiplier"]),
-                "seeds": len(own),
-                "gain": round(float(own["gain"].mean()), 5),
-                "deviation": round(float(own["gain"].std()), 5),
-            }
-        )
-    return found
+    baselines = runs[runs["name"].str.startswith(BASELINE_RUN)].set_index("seed")
+    batch = runs[runs["name"].str.startswith(BATCH_RUN)]
+    batch = batch.assign(
+        gain=batch["seed"].map(baselines["nats_per_token"]) - batch["nats_per_token"],
+        learning_rate=batch["seed"].map(baselines["learning_rate"]),
+        setting=BETTER_BATCH,
+        superposed_folder=batch["folder"],
+    )
+    pairs = pd.concat([compare(runs).pairs, batch], join="inner")
+    of_run = runs.set_index("folder")[["active_parameters", "latent_tokens"]]
+    pairs = pairs.join(of_run, on="superposed_folder")
+    arms = []
+    for (*_, label), own in pairs.groupby(["group", "learning_rate", "setting"], sort=False):
+        if len(own) >= LEAST_SEEDS:
+            first = own.iloc[0]
+            arms.append(
+                {
+                    "source": name,
+                    "corpus": first["corpus"],
+                    "params": float(first["active_parameters"]),
+                    "tokens": float(first["latent_tokens"]),
+                    "learning_rate": float(first["learning_rate"]),
+                    "arm": label,
+                    "text": float(first["data_multiplier"]),
+                    "seeds": len(own),
+                    "gain": round(float(own["gain"].mean()), 5),
+                    "deviation": round(float(own["gain"].std()), 5),
+                }
+            )
+    return arms
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""How often the intervals of `analysis` hold a truth that is known, at 2, 3, 5 and 10 seeds.
+"""Simulated coverage of the intervals of `analysis` where the truth is known, at 2 to 10 seeds.
 
     python -m benchmarks.coverage [--made 400] [--only multiplier] [--to FILE.csv]
 
-Data sets are made from a law, with the noise of runs: what a seed's runs share and what each has
-of its own. Every interval comes from a public function. `docs/analysis.md` shows the numbers that
-this writes; the tests run the same circumstances with a tolerance from the binomial.
-"""
+Data sets are made from a law, with noise that all runs of a seed share and noise of each run. Every
+interval comes from a public function. `docs/research/coverage.md` shows the numbers that this
+writes; the tests run the same circumstances with a tolerance from the binomial. Coverage of gains,
+for families of arms, is in `verdict_coverage`."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tst_study.errors import UserError
 
 Random = np.random.Generator
 Shown = Iterator[tuple[Any, Any, float]]
-"""Low, high (None or NaN: open) and the truth. Both open: nothing was claimed."""
+"""Intervals of one data set: low, high (None or NaN where open; both open is no claim), truth."""
 SEEDS = (2, 3, 5, 10)
 RECORD = Path(__file__).parent / "records" / "coverage.csv"
 LUCK = 0.01
-"""Nats that all runs of a seed share; a pair of runs does not see them."""
+"""Standard deviation of what all runs of a seed share, nats per token; it cancels in a pair."""
 NOISE = 0.004
-"""Nats that each run has of its own."""
+"""Standard deviation of the noise of each run, nats per token."""
 LAW = Base(np.log(1.8), np.log(480.0), np.log(2085.0), 0.35, 0.37)
 EXPONENT = LAW.beta / (LAW.alpha + LAW.beta)
 BAGS = (2, 3, 4, 5, 6, 8, 12, 16)
@@ -44,8 +44,8 @@ BAGS = (2, 3, 4, 5, 6, 8, 12, 16)
 
 @dataclass(frozen=True)
 class Circumstance:
-    """One kind of interval where it is used: `of(random, seeds)` yields what one data set shows;
-    a data set that is refused shows nothing."""
+    """One kind of interval in one situation: `of(random, seeds)` yields the intervals of one data
+    set; a data set that is refused has none."""
 
     interval: str
     where: str
@@ -53,8 +53,8 @@ class Circumstance:
     seeds: tuple[int, ...] = SEEDS
 
     def measured(self, seeds: int, made: int) -> dict[str, Any]:
-        """Over `made` data sets: the share of intervals that hold the truth, and of data sets
-        that show none. Data sets of one circumstance and number of seeds are always the same."""
+        """Return the share of intervals that hold the truth, and the share of data sets without
+        one, over `made` data sets. These are the same every time."""
         random = np.random.default_rng([seeds, *self.interval.encode(), *self.where.encode()])
         held: list[bool] = []
         silent = 0
@@ -79,7 +79,8 @@ class Circumstance:
 def _multiplier(
     lengths: tuple[float, ...], random: Random, seeds: int, shrinking: bool = False
 ) -> Shown:
-    """Baseline and a method worth 1.5 times the compute (or 2 falling to 1.3), E + A C^−α."""
+    """Multipliers of a method worth 1.5 times the compute (or 2 falling to 1.3); loss E + A
+    C^−α."""
 
     def loss(compute: Any) -> Any:
         return 1.8 + 1.6 * np.asarray(compute) ** -0.35
@@ -110,7 +111,7 @@ def _multiplier(
 
 
 def _equal_loss(lengths: tuple[int, ...], random: Random, seeds: int) -> Shown:
-    """A setting at 1,000 steps that is worth 1.5 times its steps."""
+    """Equal loss of a setting at 1,000 steps that is worth 1.5 times its steps."""
     rows = []
     for seed in range(seeds):
         luck = LUCK * random.standard_normal()
@@ -119,8 +120,8 @@ def _equal_loss(lengths: tuple[int, ...], random: Random, seeds: int) -> Shown:
             loss += NOISE * random.standard_normal()
             rows.append({"steps": steps, "seed": seed, "loss": loss, "worth": worth})
     table = pd.DataFrame(rows)
-    found = speed_up(table[table["worth"] == 1], table[table["worth"] > 1])
-    yield found["low"], found["high"], 1.5
+    steps_ratio = speed_up(table[table["worth"] == 1], table[table["worth"] > 1])
+    yield steps_ratio["low"], steps_ratio["high"], 1.5
 
 
 def _parabola(bag: float) -> float:
@@ -138,24 +139,24 @@ def _optimum(
     bags: tuple[int, ...] = BAGS,
     noise: float = 0.002,
 ) -> Shown:
-    """Gains of several s whose best is 6, each held against one baseline of its seed."""
+    """Best s of a curve whose best is 6; every s is compared with one baseline of its seed."""
     baselines = noise * random.standard_normal(seeds)
     losses = np.array([loss(bag) for bag in bags])[:, None] - baselines
-    found = optimum(bags, losses + noise * random.standard_normal(losses.shape))
-    yield found.low, found.high, 6.0
+    best = optimum(bags, losses + noise * random.standard_normal(losses.shape))
+    yield best.low, best.high, 6.0
 
 
 def _isoflop(budgets: int, random: Random, seeds: int, shared: float = 0.0) -> Shown:
-    """Runs of ten sizes at every budget."""
+    """Exponent of the optimal size, from runs of ten sizes at every budget."""
     flops = np.repeat(np.geomspace(1e19, 1e22, budgets), 10)
     params = np.tile(np.geomspace(1e8, 2e10, 10), budgets)
-    found = isoflop(_grid(random, params, flops / 6 / params, flops, shared))
-    low, high = found.params_interval or (None, None)
+    frontier = isoflop(_grid(random, params, flops / 6 / params, flops, shared))
+    low, high = frontier.params_interval or (None, None)
     yield low, high, EXPONENT
 
 
 def _parametric(sizes: int, shared: float, random: Random, seeds: int) -> Shown:
-    """Sizes by eight lengths."""
+    """Exponent of the optimal size, from several sizes at eight lengths each."""
     params = np.repeat(np.geomspace(5e7, 1e10, sizes), 8)
     tokens = np.tile(np.geomspace(1e9, 3e11, 8), sizes)
     points = _grid(random, params, tokens, 6 * params * tokens, shared)
@@ -164,8 +165,8 @@ def _parametric(sizes: int, shared: float, random: Random, seeds: int) -> Shown:
 
 
 def _grid(random: Random, params: Any, tokens: Any, flops: Any, shared: float) -> pd.DataFrame:
-    """Losses by the law. `shared`: what the rows of a size, checkpoints of one model, share in
-    log L; where it is 0, every row is a model of its own."""
+    """Return runs with losses by the law. `shared`: deviation in log L that the rows of a size,
+    checkpoints of one model, share; where it is 0, every row is a model of its own."""
     sizes, size = np.unique(params, return_inverse=True)
     error = (shared * random.standard_normal(len(sizes)))[size]
     error = error + 0.001 * random.standard_normal(len(params))
@@ -177,14 +178,14 @@ def _grid(random: Random, params: Any, tokens: Any, flops: Any, shared: float) -
 
 
 def _gains(settings: int, random: Random, seeds: int) -> Shown:
-    """The interval of the setting that came out best."""
+    """Gain of the setting that came out best."""
     table = compare(gains(random, seeds, settings, 0.01)).table
     for row in table.nlargest(1, "gain").to_dict("records"):
         yield row["low"], row["high"], 0.01
 
 
 def gains(random: Random, seeds: int, settings: int, gain: float) -> pd.DataFrame:
-    """Runs of `settings` settings that all gain `gain`, and of their baseline."""
+    """Return runs of `settings` settings, all of which gain `gain` nats, and of their baseline."""
     rows = []
     for seed in range(seeds):
         luck = LUCK * random.standard_normal()
@@ -203,7 +204,7 @@ def gains(random: Random, seeds: int, settings: int, gain: float) -> pd.DataFram
 
 def circumstances() -> list[Circumstance]:
     doubled, few = (1, 2, 4, 8), (2, 4, 8, 16)
-    some, one = (1, *SEEDS), (1,)
+    also_one, only_one = (1, *SEEDS), (1,)
     rows: list[tuple[Any, ...]] = [
         ("multiplier", "4 lengths, each twice the last", partial(_multiplier, doubled)),
         ("multiplier", "3 lengths, each five times the last", partial(_multiplier, (1, 5, 25))),
@@ -216,16 +217,16 @@ def circumstances() -> list[Circumstance]:
         ),
         ("equal loss", "baselines of 3 lengths", partial(_equal_loss, (500, 1000, 2000))),
         ("equal loss", "baselines of 2 lengths", partial(_equal_loss, (1000, 3000))),
-        ("best s", "parabola is true", partial(_optimum, _parabola), some),
-        ("best s", "asymmetric form is true", partial(_optimum, _asymmetric), some),
-        ("best s", "4 values of s", partial(_optimum, _parabola, bags=few), some),
+        ("best s", "parabola is true", partial(_optimum, _parabola), also_one),
+        ("best s", "asymmetric form is true", partial(_optimum, _asymmetric), also_one),
+        ("best s", "4 values of s", partial(_optimum, _parabola, bags=few), also_one),
         ("gain", "one setting", partial(_gains, 1)),
         ("gain", "the best of ten settings", partial(_gains, 10)),
-        ("IsoFLOP", "3 budgets", partial(_isoflop, 3), one),
-        ("IsoFLOP", "7 budgets", partial(_isoflop, 7), one),
-        ("IsoFLOP", "7 budgets, rows by model", partial(_isoflop, 7, shared=0.001), one),
-        ("parametric", "80 models of one row", partial(_parametric, 10, 0.0), one),
-        ("parametric", "8 models of 8 rows", partial(_parametric, 8, 0.002), one),
+        ("IsoFLOP", "3 budgets", partial(_isoflop, 3), only_one),
+        ("IsoFLOP", "7 budgets", partial(_isoflop, 7), only_one),
+        ("IsoFLOP", "7 budgets, rows by model", partial(_isoflop, 7, shared=0.001), only_one),
+        ("parametric", "80 models of one row", partial(_parametric, 10, 0.0), only_one),
+        ("parametric", "8 models of 8 rows", partial(_parametric, 8, 0.002), only_one),
     ]
     return [Circumstance(*row) for row in rows]
 

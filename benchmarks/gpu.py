@@ -1,4 +1,4 @@
-"""Everything to be known of one GPU machine, in one command and the minutes that there are.
+"""Check and measure a machine with one GPU, in one command and the minutes that there are.
 
     python benchmarks/gpu.py --minutes 8                # make gpu MINUTES=8; also 25 or 240
     python benchmarks/gpu.py --parts correctness loss   # some parts only
@@ -140,13 +140,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _correct(outcome: dict[str, Any]) -> bool:
-    """Whether every check was made and passed."""
+    """Return True where every check was made and passed."""
     checks = outcome["results"].get("checks", [])
     return outcome["state"] == "done" and bool(checks) and all(check["passed"] for check in checks)
 
 
 def run_apart(name: str, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    """A part as a process; what it wrote by its end, or by the end of its time."""
+    """Run a part as a process, and return what it wrote by its end or by the end of its time."""
     command = [sys.executable, __file__, "--part", name, "--device", options.device]
     command += ["--work", str(options.work), "--runs", str(options.runs)]
     command += ["--ends", str(options.ends)]
@@ -169,8 +169,8 @@ def run_apart(name: str, options: argparse.Namespace, seconds: float) -> dict[st
             state, failure = "failed", f"exit status {done.returncode}: {done.stderr[-2000:]}"
     except subprocess.TimeoutExpired:
         state, failure = "out of time", f"stopped after {seconds:.0f} s"
-    left = options.work / f"{name}.json"
-    results = json.loads(left.read_text()) if left.exists() else {}
+    path = options.work / f"{name}.json"
+    results = json.loads(path.read_text()) if path.exists() else {}
     taken = time.monotonic() - began
     return {"state": state, "seconds": taken, "failure": failure, "results": results}
 

@@ -1,11 +1,11 @@
-"""The same numbers on a GPU as on a CPU in float64: losses and gradients of what `train` runs."""
+"""Losses and gradients of what `train` runs on a GPU, compared with a CPU's in float64."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -16,12 +16,14 @@ from torch.nn.attention import sdpa_kernel
 
 from benchmarks.steps import PackageSteps, step_config, synthetic_tokens
 from tst_study.config.phase_plan import plan_phases
+from tst_study.errors import UserError
 from tst_study.model.kernels import Groups, grouped_product, groups_of
-from tst_study.model.layers import ATTENTION
+from tst_study.model.layers import ATTENTION, attention_backend
 from tst_study.model.model import build_model
 from tst_study.parallel.forward_backward import micro_batches
 from tst_study.parallel.process_groups import process_groups
-from tst_study.superposition import BAG_LOSS_KINDS, bag_embedding, bag_loss, linear_bag_loss
+from tst_study.superposition import bag_embedding, bag_loss, linear_bag_loss
+from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS
 from tst_study.superposition.steps import NEXT_TOKEN, Objective
 
 # Relative: |a - b| / |b| of a loss, and the same of 2-norms for a tensor. In float32 sums of some
@@ -56,8 +58,8 @@ Values = dict[str, Tensor]
 
 
 def reference(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    """On a CPU: the values that a GPU must reproduce, and the tolerance of each in bfloat16, left
-    as a file."""
+    """Compute on a CPU the values that a GPU must reproduce, and the tolerance of each in bfloat16,
+    and leave them as a file."""
     values, tolerances = kernel_values("cpu"), {}
     for model in MODELS:
         exact = exact_values(model, request.small)
@@ -75,42 +77,44 @@ def correctness(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     device, small = request.device, request.small
     expected, tolerances = torch.load(request.work / "reference.pt")
     groups: dict[str, Callable[[], Values]] = {"kernels": partial(kernel_values, device)}
-    backends = [name for name in ATTENTION if computes(name, device)]
+    backends = {model: backends_of(model, device) for model in MODELS}
     yield "attention", backends
     for model in MODELS:
         groups[model] = partial(model_values, device, model, small)
-        for name in backends:
+        for name in backends[model]:
             group = partial(model_values, device, model, small, "bfloat16", name)
             groups[f"{model}, bfloat16 by {name}"] = group
     checks: list[dict[str, Any]] = []
     for name, group in groups.items():
         backend = name.partition(" by ")[2]
-        found = checked(name, group, expected, tolerances)
-        checks += [check | {"attention": backend} for check in found] if backend else found
+        new_checks = checked(name, group, expected, tolerances)
+        checks += (
+            [check | {"attention": backend} for check in new_checks] if backend else new_checks
+        )
         yield "checks", checks
     for model in MODELS:
         once, again = (model_values(device, model, small=True) for _ in range(2))
         yield f"{model}, repeatable", all(torch.equal(once[name], again[name]) for name in once)
 
 
-def computes(backend: str, device: str) -> bool:
-    """Whether attention of the models here can be computed in this way, forward and backward."""
-    shape = {"dtype": torch.bfloat16, "device": device, "requires_grad": True}
-    try:
-        with sdpa_kernel(ATTENTION[backend]):
-            query = torch.zeros(1, 2, LENGTH, 32, **shape)
-            torch.nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True)
-    except RuntimeError:
-        return False
-    return True
+def backends_of(model: str, device: str) -> list[str]:
+    """Return the ways to compute attention of a model's heads; not all take grouped queries."""
+    config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype="bfloat16", device=device)
+    backends = []
+    for name in ATTENTION:
+        with suppress(UserError):
+            backends.append(
+                attention_backend(config.executed(attention=name), torch.device(device))
+            )
+    return backends
 
 
 def checked(
     name: str, group: Callable[[], Values], expected: Values, tolerances: dict[str, float]
 ) -> list[dict[str, Any]]:
-    """One check of each case (a name before the colon) for its loss, its tensors and those in
-    bfloat16, with the one that is worst for its tolerance. Of a group that throws, one that failed
-    and says how it ended: the others are still made."""
+    """Check each case (the name before the colon) for its loss, its tensors and those in bfloat16;
+    a check has the value that is worst for its tolerance. A group that throws is one failed check
+    that says how it ended, and the others are still made."""
     worst: dict[tuple[str, str], tuple[float, float, str]] = {}
     try:
         for key, value in group().items():
@@ -121,8 +125,8 @@ def checked(
             if tensor.endswith(IN_BFLOAT16):
                 kind, tolerance = "bfloat16", tolerances.get(key, BFLOAT16_TOLERANCE)
             like = key if key in expected else key.removesuffix(IN_BFLOAT16)
-            found = relative_error(value, expected[like]) / tolerance, tolerance, tensor
-            worst[case, kind] = max(worst.get((case, kind), found), found)
+            result = relative_error(value, expected[like]) / tolerance, tolerance, tensor
+            worst[case, kind] = max(worst.get((case, kind), result), result)
     except Exception as error:
         worst = {(name, "failed"): (math.inf, 1.0, f"{type(error).__name__}: {error}"[:500])}
     return [
@@ -183,8 +187,8 @@ def model_values(
 
 
 def exact_values(model: str, small: bool) -> Values:
-    """The same in float64 on the CPU, by autograd alone and with a product for each expert. Only a
-    router's scores are float32, as everywhere."""
+    """Compute loss and gradients in float64 on the CPU, by autograd alone and with a product for
+    each expert. Only a router's scores are float32, as everywhere."""
     config = step_config(MODELS[model], SEQUENCES, LENGTH)
     values: Values = {}
     loop = mock.patch("tst_study.model.grouped_experts.grouped_product", _product_of_each_group)

@@ -184,9 +184,9 @@ def runs(request: argparse.Namespace) -> Results:
     """Baseline, output only and the power law at 34M weights, on as many seeds as there is time
     for; kept as run folders, and as an archive. Nothing is begun that would not end in time."""
     text = request.data or request.work / "corpus"
-    left = request.ends - time.monotonic()
+    seconds_left = request.ends - time.monotonic()
     arm_seconds = _seconds_of_an_arm(request)
-    share = min(1.0, left / (len(ARMS) * arm_seconds))
+    share = min(1.0, seconds_left / (len(ARMS) * arm_seconds))
     if share < LEAST_SHARE:
         yield "not begun", f"{len(ARMS)} arms would take {len(ARMS) * arm_seconds:.0f} s"
         return

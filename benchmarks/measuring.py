@@ -18,18 +18,18 @@ from torch.utils import collect_env
 
 from tst_study.record.launch_facts import launch_facts
 
-# A lost GPU may let it hang.
+# nvidia-smi may hang where a GPU was lost.
 DRIVER = "timeout 20 nvidia-smi --query-gpu=driver_version --format=csv,noheader"
 
 
 def measured(
     candidates: Mapping[str, Callable[[], Any]], repeats: int, device: str
 ) -> dict[str, dict[str, Any]]:
-    """Time each candidate: the median of milliseconds; the ratio over every other one; and the MiB
-    by which memory rises in a call above what stands between calls, None if that is not known.
+    """Return for each candidate the median milliseconds of a call, its ratio over every other
+    candidate, and the MiB by which a call raises memory (None where that is not known).
 
-    A ratio is the median of those within a repeat, where both met the same load: it moves less than
-    a ratio of medians.
+    A ratio is the median of the ratios within a repeat, where both candidates met the same load; it
+    varies less than a ratio of medians.
     """
 
     def done(call: Callable[[], Any]) -> None:
@@ -57,7 +57,7 @@ def measured(
 def interleaved_seconds(
     calls: Mapping[str, Callable[[], Any]], repeats: int
 ) -> dict[str, list[float]]:
-    """Seconds of each: each once per repeat, in a new order every time."""
+    """Return the seconds of each call, made once per repeat, in a new order every time."""
     order = random.Random(0)
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
@@ -69,7 +69,8 @@ def interleaved_seconds(
 
 
 def _memory_risen(call: Callable[[], Any], device: str) -> float | None:
-    """MiB, after calls for what a library makes once."""
+    """Measure the MiB by which a call raises memory, after two calls for what libraries allocate
+    only once."""
     for _ in range(2):
         call()
     if device == "cuda":
@@ -92,7 +93,7 @@ def _resident_kibibytes(field: str) -> int:
 
 
 def machine_facts(device: str = "cpu") -> dict[str, Any]:
-    """For a record. `device`: "cpu" or "cuda"."""
+    """Return the facts about this machine that a record keeps. `device`: "cpu" or "cuda"."""
     facts = launch_facts()
     on_gpu = device == "cuda"
     return {
@@ -106,7 +107,7 @@ def machine_facts(device: str = "cpu") -> dict[str, Any]:
         "code": facts["code"],
         "python": facts["python"],
         "versions": {**facts["versions"], "cuda": torch.version.cuda},
-        # What times depend on.
+        # Settings that change times.
         "environment": {
             name: value
             for name, value in os.environ.items()

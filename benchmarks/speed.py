@@ -1,4 +1,4 @@
-"""Time and memory of whole training steps, and of head and bag loss, beside plain PyTorch's.
+"""Time and memory of whole training steps, and of head and bag loss, beside those of plain PyTorch.
 
     python -m benchmarks.speed --threads 2 --json speed.json     # all sizes, some minutes
     python -m benchmarks.speed laptop-64 --repeats 200 --compile
@@ -34,11 +34,11 @@ from tst_study.process.host import keep_freed_memory
 from tst_study.superposition import linear_bag_loss
 
 Rows = dict[str, dict[str, Any]]
-"""Results of `measured`, and more, by candidate."""
+"""Results of `measured` and further facts, by candidate."""
 SIZES: dict[str, tuple[dict[str, Any], int, int]] = {
     "laptop-64": ({"preset": "laptop-64"}, 16, 64),
     "laptop-256": ({"preset": "laptop-256"}, 8, 256),
-    # Where the head is as large as all layers: what the loss in one pass is for.
+    # The head is as large as all layers: the case that the loss in one pass is made for.
     "768-32k": (
         {
             "layers": 4,
@@ -57,9 +57,9 @@ LOSSES = ("1024x64x1024x4", "2048x512x32768x16", "2048x1024x32768x6")
 
 
 def steps(config: Config, who: Sequence[str], compiler: Compiler | None, repeats: int) -> Rows:
-    """Baseline and superposed steps on one model of ours (`who` has "package"), and plain PyTorch's
-    ("plain"): `measured`, with tokens per second, MFU, and peak memory in bytes, on a GPU, beside
-    the plan's."""
+    """Measure baseline and superposed steps of the package (if `who` has "package") and of plain
+    PyTorch ("plain"): `measured`, with tokens per second, MFU and, on a GPU, peak memory in bytes
+    beside the planned one."""
     device, dtype = config.execution.device, config.numerics.dtype
     with process_groups(config) as ranks, attention_of(config, ranks.device):
         candidates: dict[str, Callable[[], Tensor]] = {}
@@ -85,8 +85,9 @@ def steps(config: Config, who: Sequence[str], compiler: Compiler | None, repeats
 
 
 def losses(size: str, repeats: int, device: str = "cpu", dtype: str = "float32") -> Rows:
-    """The head and one plain cross-entropy; ours with s = 1 and the size's s; torch's own loss in
-    chunks. Memory is without the gradients of hidden states and head, which all must have."""
+    """Measure the head with a plain cross-entropy, with our loss at s = 1 and at the size's s, and
+    with torch's own loss in chunks. Memory does not count the gradients of hidden states and head,
+    which all of them need."""
     positions, width, vocabulary, bag_size = map(int, size.split("x"))
     torch.manual_seed(0)
     hidden = torch.randn(1, positions, width, device=device, dtype=getattr(torch, dtype))
@@ -116,7 +117,7 @@ def losses(size: str, repeats: int, device: str = "cpu", dtype: str = "float32")
         candidates[f"torch's, s={bag_size}"] = ours(labels, bag_size, cross_entropy=fused)
 
     def run(loss: Callable[[], Tensor]) -> None:
-        hidden.grad = head.grad = None  # the last call's, as large as this one's
+        hidden.grad = head.grad = None  # of the last call, which would count as memory
         loss().backward()  # type: ignore[no-untyped-call]
 
     calls = {name: (lambda loss=loss: run(loss)) for name, loss in candidates.items()}

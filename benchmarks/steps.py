@@ -1,7 +1,7 @@
 """Whole training steps, ours and plain PyTorch's, as functions without arguments.
 
-Ours is made of the parts that `tst_study.train` runs, in its order; what is left out is reading
-the tokens and writing the record.
+Ours is made of the parts that `tst_study.train` runs, in its order, without reading tokens and
+writing the record.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def step_config(
     device: str = "cpu",
     **superposition: Any,
 ) -> Config:
-    """A run's config around a model; its data are never read."""
+    """Return a run's config around a model; its data are never read."""
     phase = {} if "step_ratio" in superposition else {"steps": 1}
     return from_dict(
         {
@@ -55,7 +55,7 @@ def step_config(
 
 
 class PackageSteps:
-    """One model of ours with its optimizer; a step of either phase runs on the same weights."""
+    """One model of the package with its optimizer; steps of both phases run on the same weights."""
 
     def __init__(
         self, config: Config, device: torch.device, compiler: Compiler | None = None
@@ -69,7 +69,7 @@ class PackageSteps:
         self.optimizer = ModelOptimizer(self.data_parallel, config.optimizer)
 
     def step(self, objective: Objective = NEXT_TOKEN) -> Step:
-        """A whole step under this objective, always on the same synthetic tokens."""
+        """Return a whole step under this objective, always on the same synthetic tokens."""
         ids, labels = synthetic_tokens(self.config, objective.stride, self.device)
 
         def run() -> Tensor:
@@ -80,7 +80,7 @@ class PackageSteps:
         return run
 
     def gradients(self, ids: Tensor, labels: Tensor, objective: Objective) -> Tensor:
-        """Fill the gradient buffers; returns the loss. ids and labels (b, l·stride)."""
+        """Fill the gradient buffers and return the loss; ids and labels (b, l·stride)."""
         self.optimizer.zero_gradients()
         valid_counts = objective.count_targets(labels)
         size = self.config.execution.micro_batch or len(ids)
@@ -89,12 +89,13 @@ class PackageSteps:
 
 
 def attention_of(config: Config, device: torch.device) -> AbstractContextManager[Any]:
-    """Attention by what `train` would choose, for as long as it lasts."""
+    """Compute attention by the backend that `train` would choose, within this context."""
     return sdpa_kernel(ATTENTION[attention_backend(config, device)])
 
 
 def plain_step(config: Config, device: torch.device, compiler: Compiler | None = None) -> Step:
-    """A whole step of plain PyTorch: float32 weights (autocast under bfloat16), fused AdamW."""
+    """Return a whole step of plain PyTorch: float32 weights (autocast for bfloat16), fused
+    AdamW."""
     model = PlainModel(config.model).to(device)
     if compiler is not None:
         compile_layers(model.layers, compiler)
@@ -115,7 +116,7 @@ def plain_step(config: Config, device: torch.device, compiler: Compiler | None =
 
 
 def synthetic_tokens(config: Config, stride: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Uniform token ids and next-token labels (b, l·stride), the same for every caller."""
+    """Return uniform token ids and next-token labels (b, l·stride), the same for every caller."""
     generator = torch.Generator().manual_seed(0)
     shape = config.batch.sequences, config.batch.sequence_length * stride + 1
     tokens = torch.randint(config.model.vocabulary_size, shape, generator=generator).to(device)
@@ -123,7 +124,7 @@ def synthetic_tokens(config: Config, stride: int, device: torch.device) -> tuple
 
 
 class PlainModel(nn.Module):
-    """The reference of speed: the same Llama-style decoder as one writes it in plain PyTorch.
+    """The same Llama-style decoder, written in plain PyTorch: the reference for speed.
 
     Same shapes, same arithmetic (RMSNorm, rotary positions, SDPA, SwiGLU), no Megatron, no parallel
     layouts, no superposition, no mixture of experts. Token ids and labels in, mean next-token loss
@@ -147,7 +148,7 @@ class PlainModel(nn.Module):
         self._table: tuple[Tensor, Tensor] | None = None
 
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """ids and labels (b, l) -> scalar."""
+        """Return the mean next-token loss of ids and labels (b, l)."""
         x = self.embedding(ids)
         cosines, sines = self._rotary_table(ids.shape[1], ids.device)
         for layer in self.layers:
@@ -165,6 +166,8 @@ class PlainModel(nn.Module):
 
 
 class Layer(nn.Module):
+    """One layer of `PlainModel`."""
+
     def __init__(self, config: Model) -> None:
         super().__init__()
         hidden, feed_forward = config.hidden_size, config.feed_forward_size
@@ -178,7 +181,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(feed_forward, hidden, bias=False)
 
     def forward(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-        """x (b, l, d) -> (b, l, d)."""
+        """Return the hidden states after this layer; x (b, l, d)."""
         x = x + self._attention(self.attention_norm(x), cosines, sines)
         gate, up = self.gate_and_up(self.feed_forward_norm(x)).chunk(2, dim=-1)
         return x + self.down(F.silu(gate) * up)
@@ -197,6 +200,6 @@ class Layer(nn.Module):
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """x (b, heads, l, head_size), in its own dtype."""
+    """Apply rotary positions to x (b, heads, l, head_size), in its own dtype."""
     first, second = x.chunk(2, dim=-1)
     return (x * cosines + torch.cat([-second, first], dim=-1) * sines).to(x.dtype)

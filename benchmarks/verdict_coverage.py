@@ -2,9 +2,9 @@
 
     python -m benchmarks.verdict_coverage [--made 2000] [--to FILE.json] [--only TEXT]
 
-Several arms are compared with one baseline whose true gain over each is zero. `docs/analysis.md`
-shows the table. The method `moderated-1` was chosen by it before any campaign was judged by it.
-"""
+Several arms are compared with one baseline whose true gain over each is zero.
+`docs/research/coverage.md` shows the table. The method `moderated-1` was chosen by it before any
+campaign was judged by it."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ SPREADS = {
     "incomplete": (lambda arms: np.ones(arms)),
     "unpaired": (lambda arms: np.ones(arms)),
 }
-"""Deviation of each arm, the baseline's first, in units of `DEVIATION`."""
+"""Standard deviation of each arm in units of `DEVIATION`; the baseline comes first."""
 DEVIATION, SHARED = 5.5, 0.64
-"""In 10⁻³ nats; the share of the variance that all runs of a seed have in common."""
+"""Standard deviation of a loss over seeds, 10⁻³ nats, and the share of its variance that all runs
+of a seed have in common."""
 SPIKE, EFFECT = 5_000.0, 20.0
-"""A run that ends 5 nats too high, and the true gain of another arm, in 10⁻³ nats."""
+"""Excess loss of a spiked run, and the true gain of another arm, 10⁻³ nats."""
 
 
 @dataclass(frozen=True)
@@ -79,23 +80,23 @@ class Case:
     def family(self, losses: np.ndarray) -> list[Difference]:
         """The contrasts of one data set, shape (arms, seeds)."""
         if self.spread == "unpaired":
-            series = [_labelled(one, str(arm)) for arm, one in enumerate(losses)]
-            return [intervals.difference(one, series[0]) for one in series[1:]]
+            series = [_labelled(arm, str(place)) for place, arm in enumerate(losses)]
+            return [intervals.difference(arm, series[0]) for arm in series[1:]]
         kept = [slice(None)] * len(losses)
-        if self.spread == "incomplete":  # the first half of the seeds and the second by turns
+        if self.spread == "incomplete":  # every other arm has the first half of the seeds
             half = self.seeds // 2
             kept = [slice(half, None) if arm % 2 else slice(half) for arm in range(len(losses))]
         return [
-            paired_difference((losses[0] - one)[own].tolist())
-            for one, own in zip(losses[1:], kept[1:], strict=True)
+            paired_difference((losses[0] - arm)[own].tolist())
+            for arm, own in zip(losses[1:], kept[1:], strict=True)
         ]
 
     def measured(self, made: int) -> dict[str, Any]:
-        """Coverage of the family, half-widths, and the worst single contrast, by method."""
-        sets = [self.family(one) for one in self.losses(made)]
-        plain = np.array([_halves(one) for one in sets])
-        shrunk = np.array([_halves(moderated(one)) for one in sets])
-        gains = np.abs([[one.gain for one in own] for own in sets])
+        """Return the family's coverage, half-widths, and the worst single contrast, by method."""
+        families = [self.family(data) for data in self.losses(made)]
+        plain = np.array([_halves(family) for family in families])
+        shrunk = np.array([_halves(moderated(family)) for family in families])
+        gains = np.abs([[arm.gain for arm in family] for family in families])
         row: dict[str, Any] = {"case": self.name, "made": made}
         for name, halves in (("moderated", shrunk), ("paired", plain)):
             missed = gains > halves
@@ -108,16 +109,16 @@ class Case:
         return {**row, "widest, of the widest paired": round(float(widest), 3)}
 
     def spiked(self, made: int) -> dict[str, Any]:
-        """What a spike in one run of the last arm does to the first arm's interval, and how often
-        its gain is found."""
+        """Return how much a spike in one run of the last arm widens the first arm's interval, and
+        how often that arm's gain is still found."""
         losses = self.losses(made)
         losses[:, 1] -= EFFECT
-        before = [moderated(self.family(one)) for one in losses]
+        before = [moderated(self.family(data)) for data in losses]
         losses[:, -1, 0] += SPIKE
-        after = [moderated(self.family(one)) for one in losses]
-        halves = np.array([[_halves(one)[0] for one in sets] for sets in (before, after)])
+        after = [moderated(self.family(data)) for data in losses]
+        halves = np.array([[_halves(family)[0] for family in sets] for sets in (before, after)])
         ratio = halves[1] / halves[0]
-        gains = np.array([one[0].gain for one in after])
+        gains = np.array([family[0].gain for family in after])
         return {
             "case": f"{self.name}, a spike in another arm",
             "made": made,
@@ -135,24 +136,28 @@ def _labelled(losses: np.ndarray, arm: str) -> Any:
 
 def _halves(family: Sequence[Difference]) -> list[float]:
     """Half-widths that allow for the whole family."""
-    return [critical_t(one.freedom, len(family)) * one.error for one in family]
+    return [critical_t(arm.freedom, len(family)) * arm.error for arm in family]
 
 
 def _spread(halves: np.ndarray) -> list[float]:
-    return [round(float(one), 1) for one in (*np.quantile(halves, [0.5, 0.95]), halves.max())]
+    return [round(float(half), 1) for half in (*np.quantile(halves, [0.5, 0.95]), halves.max())]
 
 
 @functools.cache
 def _measured() -> np.ndarray:
     """Final losses of the second campaign's ten arms over twelve seeds, the baseline first."""
-    found = summarise(read_tables(CAMPAIGN))
-    return arm_losses(found.comparison.eligible, found.questions).to_numpy().T
+    summary = summarise(read_tables(CAMPAIGN))
+    return arm_losses(summary.comparison.eligible, summary.questions).to_numpy().T
 
 
 def cases() -> list[Case]:
     made = itertools.product(SEEDS, CONTRASTS, (MEASURED, *SPREADS))
-    kept = [Case(*one) for one in made if one[1] <= 9 or one[2] not in (MEASURED, "unpaired")]
-    return [one for one in kept if one.spread != "incomplete" or one.seeds >= 8]
+    return [
+        Case(seeds, contrasts, spread)
+        for seeds, contrasts, spread in made
+        if (contrasts <= 9 or spread not in (MEASURED, "unpaired"))
+        and (seeds >= 8 or spread != "incomplete")
+    ]
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""What to run: one file per study, the planner, the launchers and the verbs. Torch-free.
+"""Studies, the planner, the launchers and their verbs. Torch-free.
 
 In data-flow order: `studies/` says which runs a `study` has and which `corpora` they read;
-`plan/` gives each its identity and folder and finds what several share (`plan_table` prints it); a
+`plan/` gives each its identity and folder and finds what several share; a
 `launcher` has them trained, each in a `run_process`, on this machine (`local/`) or in Slurm's jobs
 (`slurm/`); `state/` shows how far they are and says what came of them.
 """

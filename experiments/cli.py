@@ -9,42 +9,93 @@ from typing import Annotated, Any
 
 import typer
 
-from tst_study.command_line import ONE_RUN, STUDIES, Verb, count_option, verb
+from tst_study.command_line import ONE_RUN, STUDIES, count_option, verb
+from tst_study.errors import UserError
+from tst_study.text import wrapped
+from tst_study.waiting import waiting
 
 verbs = typer.Typer()
 
 
-class _NamesStudies(Verb):
-    """Its help says which names STUDY may have."""
+def _complete_study(incomplete: str) -> list[str]:
+    """Return names of studies and of folders below `runs/`, for the shell."""
+    from tst_study.experiments.studies import catalogue
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from tst_study.experiments.studies import catalogue
-
-        formatter.write_paragraph()
-        formatter.write_text(f"Studies: {', '.join(catalogue.STUDIES)}.")
-        super().format_epilog(ctx, formatter)
+    own = (path.name for path in Path("runs").glob("*/"))
+    return [name for name in (*catalogue.STUDIES, *own) if name.startswith(incomplete)]
 
 
-_of_studies = partial(verb, verbs, STUDIES, kind=_NamesStudies)
-StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study (below).")]
+def _complete_scale(context: typer.Context, incomplete: str) -> list[str]:
+    from tst_study.experiments.studies import catalogue
+
+    study = catalogue.STUDIES.get(context.params.get("study") or "laptop")
+    return [item for item in (study.scales if study else ()) if item.startswith(incomplete)]
+
+
+def _complete_run(context: typer.Context, incomplete: str) -> list[str]:
+    """Return ids of the runs in the study's folder or in the archive, for the shell."""
+    from tst_study.analysis.tables.source import read_tables
+    from tst_study.experiments.state.status import folders_below
+    from tst_study.experiments.studies.catalogue import folder_of
+
+    given = context.params
+    try:
+        if archive := given.get("archive"):
+            ids = list(read_tables(archive).runs["run_id"])
+        else:
+            root = folder_of(given["study"], given.get("scale") or "quick", given.get("runs"))
+            ids = [path.name for path in folders_below(root)]
+    except UserError:  # there is nothing to offer
+        return []
+    return [run_id for run_id in ids if run_id.startswith(incomplete)]
+
+
+_of_studies = partial(verb, verbs, STUDIES)
+StudyName = Annotated[
+    str,
+    typer.Argument(
+        metavar="STUDY",
+        help="Name of a study; `tst-study studies` lists them.",
+        autocompletion=_complete_study,
+    ),
+]
 StudyOrFolder = Annotated[
     str,
-    typer.Argument(metavar="STUDY|DIR", help="A study, or a folder of runs, maybe below runs/."),
+    typer.Argument(
+        metavar="STUDY|DIR",
+        help="A study, or a folder of runs, maybe below runs/.",
+        autocompletion=_complete_study,
+    ),
 ]
 Pattern = Annotated[
-    str, typer.Argument(metavar="[RUNS]", help="Part of the runs' names; all by default.")
+    str,
+    typer.Argument(
+        metavar="[RUNS]",
+        help="Part of the runs' names; all by default.",
+        autocompletion=_complete_run,
+    ),
 ]
 ScaleName = Annotated[
-    str, typer.Option(help="Scale: smoke, quick, laptop, desktop, one-gpu, paper.")
+    str,
+    typer.Option(
+        help="Scale: smoke, quick, laptop, desktop, one-gpu, paper.", autocompletion=_complete_scale
+    ),
 ]
 RunsFolder = Annotated[
     Path | None,
-    typer.Option("--runs", file_okay=False, help="Its runs' folder; runs/STUDY-SCALE by default."),
+    typer.Option(
+        "--runs", file_okay=False, help="Folder of the runs; runs/STUDY-SCALE by default."
+    ),
 ]
-LauncherName = Annotated[str, typer.Option(help="Where the runs are trained: local or slurm.")]
+LauncherName = Annotated[
+    str | None,
+    typer.Option(help="local or slurm; by default slurm if --profile names one, else local."),
+]
 ProfileFile = Annotated[
     Path | None,
-    typer.Option("--profile", help="How Slurm is asked; slurm.toml by default (docs/slurm.md)."),
+    typer.Option(
+        "--profile", help="Profile of the cluster; slurm.toml by default (docs/slurm.md)."
+    ),
 ]
 Parallel = Annotated[
     int | None,
@@ -64,6 +115,17 @@ Recorded = Annotated[
 NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
 
 
+@verb(verbs, STUDIES, "tst-study studies")
+def studies() -> None:
+    """List the studies: what each asks, and at which scales."""
+    from tst_study.experiments.screen import columns
+    from tst_study.experiments.studies import catalogue
+
+    for name, study in catalogue.STUDIES.items():
+        words = [f"{name}: {study.title}", f"  {study.claims}", f"  {', '.join(study.scales)}"]
+        print(*wrapped(words, columns()), sep="\n")
+
+
 @_of_studies(
     "tst-study plan laptop",
     "tst-study plan bag-grid '*-s4-*' --scale paper --device B200 --price 4",
@@ -74,7 +136,7 @@ def plan(
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
     no_share: NoShare = False,
-    launcher: LauncherName = "slurm",
+    launcher: LauncherName = None,
     processes: Processes = 1,
     profile: ProfileFile = None,
     device: Annotated[
@@ -82,36 +144,39 @@ def plan(
     ] = None,
     mfu: Annotated[
         float | None,
-        typer.Option(min=0.01, max=1.0, help="Its MFU, where known; else the published range."),
+        typer.Option(min=0.01, max=1.0, help="MFU measured on it; by default the published range."),
     ] = None,
-    price: Annotated[float | None, typer.Option(min=0.0, max=1e6, help="Of a GPU-hour.")] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0.0, max=1e6, help="Price of a GPU-hour.")
+    ] = None,
     gpus: Annotated[
         int | None,
         count_option("GPUs a run; shows layout and memory by part.", most=2**20),
     ] = None,
     gpu_memory: Annotated[
         float | None,
-        typer.Option(min=1.0, max=1e6, help="GB of each of them; the device's, or 141."),
+        typer.Option(min=1.0, max=1e6, help="GB of each GPU; by default the device's, or 141."),
     ] = None,
     noise: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1e6, help="Deviation of a pair's difference, in nats."),
+        typer.Option(min=0.0, max=1e6, help="Standard deviation of a pair's difference, in nats."),
     ] = None,
     time: Annotated[
-        bool, typer.Option("--time", help="Time a few steps of each shape here, for the hours.")
+        bool, typer.Option("--time", help="Time a few steps of each shape on this machine.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the runs of a study, what they cost, what they can show and which are done."""
     from dataclasses import replace
 
+    from tst_study.cost.prices import Prices
     from tst_study.experiments.launcher import Options, launcher_of
     from tst_study.experiments.local.queue import fitting
-    from tst_study.experiments.plan.layouts import Allocation, Prices, memory_by_part
+    from tst_study.experiments.plan.layouts import Allocation, memory_by_part
+    from tst_study.experiments.plan.plan_table import table
     from tst_study.experiments.plan.planned_run import PlannedRun
     from tst_study.experiments.plan.planner import Planner
-    from tst_study.experiments.plan_table import table
-    from tst_study.experiments.state.status_screen import columns
+    from tst_study.experiments.screen import columns
     from tst_study.experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, share=not no_share)
@@ -131,22 +196,23 @@ def plan(
 
     if time:
         chosen.prepare()
-    shown = table(
-        planner,
-        allocation,
-        prices,
-        noise=noise,
-        pattern=pattern,
-        at_once=fitting(planner.decided(), processes),
-        timed=time,
-    )
+    with waiting("timing a few steps of each shape" if time else "planning the runs"):
+        shown = table(
+            planner,
+            allocation,
+            prices,
+            noise=noise,
+            pattern=pattern,
+            at_once=fitting(planner.decided(), processes),
+            timed=time,
+        )
     if as_json:
-        _print_json({"text": shown.text, "runs": shown.rows})
+        _print_json({"text": shown.text, "runs": shown.rows, "arms": shown.arms})
     else:
         print(*shown.lines(columns()), sep="\n")
     if gpus is not None and not as_json:
         configs = [run.config for run in planner.whole()]
-        print(*memory_by_part(configs, asked), sep="\n")
+        print(*wrapped(memory_by_part(configs, asked), columns()), sep="\n")
 
 
 @_of_studies(
@@ -156,7 +222,7 @@ def plan(
 def submit(
     study: StudyName,
     scale: ScaleName = "quick",
-    launcher: LauncherName = "local",
+    launcher: LauncherName = None,
     parallel: Parallel = None,
     processes: Processes = 1,
     device: Device = None,
@@ -165,17 +231,18 @@ def submit(
     recorded: Recorded = None,
     no_share: NoShare = False,
     no_collect: Annotated[
-        bool, typer.Option("--no-collect", help="No job that draws and reports at the end.")
+        bool, typer.Option("--no-collect", help="Submit no job that draws the report at the end.")
     ] = False,
     only_new: Annotated[
-        bool, typer.Option("--only-new", help="Leave alone what was ever submitted to Slurm.")
+        bool, typer.Option("--only-new", help="Skip runs that were ever submitted to Slurm.")
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Show arrays and first script; submit nothing."),
+        typer.Option("--dry-run", help="Show the arrays and the first script; submit nothing."),
     ] = False,
 ) -> None:
-    """Run a study: data, runs, figures, report. What is done is skipped."""
+    """Run a study: prepare its text, train its runs, draw the report. Runs that are done are
+    skipped."""
     from tst_study.experiments.launcher import Options
     from tst_study.experiments.studies.catalogue import load
 
@@ -190,8 +257,9 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, ensure_ascii=False))
 
 
-def _submitted(study: Any, launcher: str, options: Any, *wanted: Any) -> int:
-    """The launcher's exit status; 1 also where a choice of the study can no longer be made."""
+def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> int:
+    """Submit a study. Returns the launcher's exit status; 1 also if every candidate of a choice
+    diverged."""
     from tst_study.analysis.verdict.question import register
     from tst_study.experiments.launcher import launcher_of
     from tst_study.experiments.plan.planner import Planner
@@ -225,12 +293,13 @@ def status(
 ) -> None:
     """Show how far the runs of a study, or of any folder of runs, are."""
     from tst_study.experiments.state.status import StatusRow, matching
-    from tst_study.experiments.state.status_screen import look, show
+    from tst_study.experiments.state.status_screen import show, study_rows
 
     root, pattern = _place(study, scale, runs, pattern)
 
     def rows() -> list[StatusRow]:
-        return matching(look(study, scale, root, not no_share), pattern, root)
+        with waiting(f"reading the runs in {root}"):
+            return matching(study_rows(study, scale, root, not no_share), pattern, root)
 
     if as_json:
         _print_json([asdict(row) for row in rows()])
@@ -264,7 +333,7 @@ def retry(
     study: StudyOrFolder,
     pattern: Pattern = "",
     scale: ScaleName = "quick",
-    launcher: LauncherName = "local",
+    launcher: LauncherName = None,
     parallel: Parallel = None,
     processes: Processes = 1,
     device: Device = None,
@@ -272,7 +341,7 @@ def retry(
     profile: ProfileFile = None,
     no_share: NoShare = False,
 ) -> None:
-    """Run again what failed or was stopped, and nothing else."""
+    """Train the runs again that failed or were stopped, and no others."""
     from tst_study.experiments.launcher import Options
     from tst_study.experiments.plan.planner import Planner
     from tst_study.experiments.state.status import of_folder, stopped
@@ -301,7 +370,7 @@ def cancel(
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
 ) -> None:
-    """Stop runs after a checkpoint and start none that wait, until `submit` or `retry` asks."""
+    """Stop runs, each after a checkpoint, until `submit` or `retry` starts them again."""
     from tst_study.experiments.state.jobs import cancel_runs
 
     root, pattern = _place(study, scale, runs, pattern)
@@ -321,17 +390,23 @@ def collect(
     runs: RunsFolder = None,
     keep: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Archive to add what is over to, new or there already."),
+        typer.Option(
+            file_okay=False, help="Archive, new or not, that gets the runs that are over."
+        ),
     ] = None,
 ) -> None:
-    """Write run table, figures and report from what is there; name the runs that are missing."""
+    """Write the run table, figures and report from the runs so far, and name those that are
+    missing."""
+    from tst_study.experiments.screen import columns
     from tst_study.experiments.state.collect import collect as collect_runs
     from tst_study.experiments.state.collect import keep as keep_runs
-    from tst_study.experiments.state.status_screen import look
+    from tst_study.experiments.state.status_screen import study_rows
     from tst_study.experiments.studies.catalogue import folder_of
 
     root = folder_of(study, scale, runs)
-    print(*collect_runs(root, look(study, scale, root)), sep="\n")
+    with waiting("drawing figures and report"):
+        lines = collect_runs(root, study_rows(study, scale, root))
+    print(*wrapped(lines, columns()), sep="\n")
     if keep is not None:
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")
 
@@ -346,9 +421,8 @@ def clean(
     runs: RunsFolder = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """Delete what nothing needs any more: older checkpoints of finished runs, those of a study's
-    shared prefix runs that nothing forks from, code and scripts of jobs that ended. Never a run's
-    record."""
+    """Delete checkpoints that nothing needs any more: older ones of runs that are over, and those
+    that no run will fork from. Records of runs are kept."""
     from tst_study.experiments.plan.planner import Planner
     from tst_study.experiments.state.clean import delete, not_needed
     from tst_study.experiments.studies.catalogue import STUDIES, folder_of, load
@@ -356,19 +430,21 @@ def clean(
     root, planner = folder_of(study, scale, runs), None
     if study in STUDIES:
         planner = Planner(load(study, scale, root), unprepared=True)
-    found = not_needed(root, planner)
-    for one in found:
-        print(f"{one.size / 2**20:10,.1f} MiB  {one.path}  {one.why}")
-    total = sum(one.size for one in found) / 2**20
-    if found and not yes and sys.stdin.isatty():
-        yes = typer.confirm(f"Delete these {len(found)} folders, {total:,.1f} MiB?")
+    with waiting(f"looking through {root}"):
+        items = not_needed(root, planner)
+    for item in items:
+        print(f"{item.size / 2**20:10,.1f} MiB  {item.path}  {item.why}")
+    total = sum(item.size for item in items) / 2**20
+    if items and not yes and sys.stdin.isatty():
+        yes = typer.confirm(f"Delete these {len(items)} folders, {total:,.1f} MiB?")
     if yes:
-        total = sum(one.size for one in delete(root, found, planner)) / 2**20
+        total = sum(item.size for item in delete(root, items, planner)) / 2**20
     print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted: say --yes'}")
 
 
 def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Path, str]:
-    """The folder of a study's runs, and which of them are meant: its folder may name one run."""
+    """Return the folder of a study's runs and the pattern of those meant; a folder may be one
+    run's."""
     from tst_study.experiments.run_process import config_path
     from tst_study.experiments.studies.catalogue import folder_of
 
@@ -386,9 +462,21 @@ def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Pat
 )
 def retrain(
     archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A study's tables.")],
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id, or an end of it.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="Id of the run, or its beginning or end.",
+            autocompletion=_complete_run,
+        ),
+    ],
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of `train`.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Another value for a key of the config, as for `train`.",
+        ),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Run folder; runs/again/RUN by default.")

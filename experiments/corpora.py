@@ -6,6 +6,7 @@ from shlex import quote
 
 from tst_study.data.manifest import MANIFEST
 from tst_study.errors import UserError
+from tst_study.waiting import waiting
 
 PREPARED = Path("prepared")
 BOOKS_WORDS = 1024
@@ -81,7 +82,8 @@ class TopicalLanguage:
         from tst_study.data.preparation.generated_language import LanguageParameters, generate
 
         language = LanguageParameters(self.words)
-        generate(folder, self.tokens, self.validation_tokens, language)
+        with waiting(f"generating {self.tokens:,} tokens in {folder}"):
+            generate(folder, self.tokens, self.validation_tokens, language)
 
 
 Recipe = Books | HubText | TopicalLanguage

@@ -6,7 +6,7 @@ train or plan runs (submit, retry, plan) ask the one that the user named.
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from tst_study import file_lock
+from tst_study.cost.prices import Prices
 from tst_study.errors import UserError, one_of
-from tst_study.experiments.plan.layouts import Allocation, AllocationOf, Prices, check_layouts
+from tst_study.experiments.plan.layouts import Allocation, AllocationOf, check_layouts
 from tst_study.experiments.plan.planned_run import PlannedRun, is_over
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.study import Study
@@ -34,8 +35,8 @@ one more the run is given up."""
 def given_up(idle: int, retries: int, why: str) -> str:
     """Say why a run is given up after so many launches in a row without a new checkpoint; empty
     where it is launched again."""
-    said = f"given up: launches in a row without a new checkpoint: {idle}"
-    return "" if idle <= retries else f"{said} ({why})" if why else said
+    words = f"given up: launches in a row without a new checkpoint: {idle}"
+    return "" if idle <= retries else f"{words} ({why})" if why else words
 
 
 class UnreachableError(UserError):
@@ -74,9 +75,6 @@ class Launcher(Protocol):
     def logs(self, root: Path, run_id: str) -> list[Path]:
         """Paths of the launcher's own logs of a run. The files need not exist (yet)."""
 
-    def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
-        """Folders that nothing needs any more, each with the reason."""
-
     def allocation(self, run: PlannedRun) -> Allocation:
         """The resources that a run would get."""
 
@@ -114,8 +112,10 @@ class Options:
         return [*words, *more] if study.share else [*words, *more, "--no-share"]
 
 
-def launcher_of(name: str, options: Options = Options()) -> Launcher:
-    """The launcher of this name. Raises `UserError` if there is none."""
+def launcher_of(name: str | None, options: Options = Options()) -> Launcher:
+    """Return the launcher of this name; without a name, Slurm's if the options name a profile, else
+    this machine's. Raises `UserError` for an unknown name."""
+    name = name or ("slurm" if options.profile else "local")
     module, _, kind = LAUNCHERS[one_of(name, LAUNCHERS, "launcher")].partition(":")
     made: Launcher = getattr(import_module(module), kind)(options)
     return made

@@ -21,7 +21,7 @@ class Recorded:
     config: Config
     """As it is trained here: from the first step, from text that lies here."""
     losses: dict[tuple[str, int], float]
-    """By what they are and their step."""
+    """Recorded values by kind (such as `held-out loss`) and step."""
 
 
 def recorded(archive: Path, name: str, overrides: Sequence[str] = ()) -> Recorded:
@@ -35,12 +35,12 @@ def recorded(archive: Path, name: str, overrides: Sequence[str] = ()) -> Recorde
 
     tables = read_tables(archive)
     ids = tables.runs["run_id"]
-    meant = ids.map(lambda one: one.startswith(name) or one.endswith(name))
-    found = tables.only((ids == name) if name in set(ids) else meant)
-    if len(found.runs) != 1:
-        there = ", ".join(sorted(found.runs["run_id"])[:5]) or "no run"
+    meant = ids.map(lambda run_id: run_id.startswith(name) or run_id.endswith(name))
+    matching = tables.only((ids == name) if name in set(ids) else meant)
+    if len(matching.runs) != 1:
+        there = ", ".join(sorted(matching.runs["run_id"])[:5]) or "no run"
         raise UserError(f"{archive}: {name!r} names {there}; give the whole id of one run")
-    (run,) = rows_of(found.runs)
+    (run,) = rows_of(matching.runs)
     values = of_record(json.loads(run["config"]))
     values["execution"]["fork_from"] = None
     for corpus in values["data"]["corpora"]:  # where studies put them
@@ -59,9 +59,9 @@ def recorded(archive: Path, name: str, overrides: Sequence[str] = ()) -> Recorde
     losses = {
         (what, row["step"]): row[column]
         for what, table, column in (
-            ("training loss", found.curves, "loss"),
-            ("gradient norm", found.curves, "gradient_norm"),
-            ("held-out loss", found.held_out, "nats_per_token"),
+            ("training loss", matching.curves, "loss"),
+            ("gradient norm", matching.curves, "gradient_norm"),
+            ("held-out loss", matching.held_out, "nats_per_token"),
         )
         for row in rows_of(table)
     }
@@ -76,7 +76,7 @@ def compared(record: Recorded, folder: Path) -> list[str]:
         **{("gradient norm", row["step"]): row["gradient_norm"] for row in again.metrics},
         **{("held-out loss", row["step"]): row["nats_per_token"] for row in again.evals},
     }
-    said = []
+    lines = []
     for what in dict.fromkeys(what for what, _ in record.losses):
         pairs = [
             (step, abs(value - known))
@@ -89,5 +89,5 @@ def compared(record: Recorded, folder: Path) -> list[str]:
             words = f"{len(far)} differ, first at step {far[0][0]:,}, by up to " + (
                 f"{max(distance for _, distance in far):.2e}, at the end by {pairs[-1][1]:.2e}"
             )
-        said.append(f"{what}: {len(pairs)} rows of the record, {words}")
-    return said
+        lines.append(f"{what}: {len(pairs)} rows of the record, {words}")
+    return lines

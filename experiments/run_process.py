@@ -58,6 +58,12 @@ def cancel_mark(folder: Path) -> Path:
     return folder / "job" / "cancelled"
 
 
+def last_checkpoint(folder: Path) -> int:
+    """Step of the run's last checkpoint; 0 without one."""
+    status = run_record.read_status(folder)
+    return (status["last_checkpoint"] if status else None) or 0
+
+
 @dataclass(frozen=True)
 class Rank:
     """Position of a process among those of its run on this machine."""

@@ -3,13 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from tst_study.analysis.verdict.question import Question
 from tst_study.config.schema import Config
 from tst_study.experiments.corpora import Recipe
-
-Key = TypeVar("Key")
 
 
 class Results(Protocol):
@@ -53,21 +51,3 @@ class Study:
         """Make the corpora that are not whole. Raises `UserError` for one of the hub."""
         for folder, recipe in self.corpora.items():
             recipe.prepare(folder)
-
-
-def best_of(candidates: Mapping[Key, Sequence[Config]], results: Results) -> Key | None:
-    """The candidate whose runs have the lowest mean held-out loss; None until all are done, and
-    where each has a run that diverged. Ties go to the first."""
-    means: dict[Key, float] = {}
-    for key, runs in candidates.items():
-        losses = [results.held_out(config) for config in runs]
-        known = [loss for loss in losses if loss is not None]
-        if len(known) < len(losses):
-            return None
-        means[key] = sum(known) / len(known)
-    best = min(means, key=means.__getitem__)
-    if means[best] == float("inf"):
-        names = ", ".join(runs[0].name for runs in candidates.values())
-        results.dead_end(f"{names}: every candidate diverged; try lower learning rates")
-        return None
-    return best

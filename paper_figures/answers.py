@@ -11,7 +11,7 @@ from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.question import Question
 from tst_study.analysis.wording import gain, number, signed
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.paper_figures.style import BASELINE, OTHER_BASELINE, Mark, arm_mark
+from tst_study.paper_figures.style import BASELINE, OTHER_BASELINE, Mark, marks_of
 
 COLUMNS: tuple[str, ...] = ("heading", "planned", "name", "arm", "against", "mark", "family")
 COLUMNS += ("question", "primary", "seeds", "comparisons", "gain", "low", "high", "verdict")
@@ -24,30 +24,32 @@ _UNPLANNED = {"arm": "", "against": "the baseline"}
 def answers(summary: Summary) -> pd.DataFrame:
     """Return a row for each planned question, then for each setting that none of them covers.
 
-    `heading` says what a family is compared with and how many intervals hold together, `name` which
-    of its arms a row is about; `mark` is the arm's.
+    `heading` says what a family is compared with, `name` which of its arms a row is about; `mark`
+    is the arm's.
     """
-    asked = {(one.family, one.name): one for one in summary.questions}
+    asked = {(question.family, question.name): question for question in summary.questions}
     runs, table = labelled(summary), summary.comparison.table
-    marks = (arm_mark(SuperpositionSetting.of_row(row)) for row in rows_of(table))
-    settings = dict(zip(table["run_ids"], marks, strict=True))
+    by_label = marks_of(runs, "setting")
+    settings = dict(zip(table["run_ids"], table["setting"].map(by_label), strict=True))
     rows: list[dict[str, Any]] = []
-    for (_, family), found in summary.verdicts.groupby(["heading", "family"], sort=False):
-        questions = [asked.get((row["family"], row["question"])) for row in rows_of(found)]
-        against = {one.against.name if one else "the baseline" for one in questions}
+    for (_, family), verdicts in summary.verdicts.groupby(["heading", "family"], sort=False):
+        questions = [asked.get((row["family"], row["question"])) for row in rows_of(verdicts)]
+        against = {question.against.name if question else "the baseline" for question in questions}
         shared = against.pop() if len(against) == 1 else ""
         words = [str(family)] if any(questions) else ["every setting, not planned"]
         if shared and "against" not in str(family):
             words.append(f"against {_with_article(shared)}")
-        several = int(found["comparisons"].max())
-        words += [f"{several} intervals hold together"] if several > 1 else []
-        for row, one in zip(rows_of(found), questions, strict=True):
+        for row, question in zip(rows_of(verdicts), questions, strict=True):
             name = row["question"].removesuffix(f" against {shared}")
-            if one and not shared and "against" not in name:
-                name += f" against {one.against.name}"
-            mark = arm_of(runs, one)[1] if one else settings[row["run_ids"]]
-            own = {"planned": one is not None, "mark": mark}
-            own |= {"arm": one.arm.name, "against": one.against.name} if one else _UNPLANNED
+            if question and not shared and "against" not in name:
+                name += f" against {question.against.name}"
+            mark = _mark_of(question, runs, by_label) if question else settings[row["run_ids"]]
+            own = {"planned": question is not None, "mark": mark}
+            own |= (
+                {"arm": question.arm.name, "against": question.against.name}
+                if question
+                else _UNPLANNED
+            )
             rows.append({**row, **own, "heading": ", ".join(words), "name": name})
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"primary": bool})
 
@@ -58,11 +60,11 @@ def labelled(summary: Summary) -> pd.DataFrame:
     return runs.assign(setting=[SuperpositionSetting.of_row(row).label for row in rows_of(runs)])
 
 
-def arm_of(runs: pd.DataFrame, question: Question) -> tuple[pd.DataFrame, Mark]:
-    """Return the runs of a question's arm, out of `labelled` ones, and its mark."""
+def _mark_of(question: Question, runs: pd.DataFrame, marks: Mapping[str, Mark]) -> Mark:
+    """Return the mark of a question's arm, by the label of its first run among `labelled` ones."""
     own, _ = question.runs(runs)
-    mark = next((arm_mark(SuperpositionSetting.of_row(row)) for row in rows_of(own)), BASELINE)
-    return own, OTHER_BASELINE if mark == BASELINE else mark
+    mark = marks[own["setting"].iloc[0]] if len(own) else BASELINE
+    return OTHER_BASELINE if mark == BASELINE else mark
 
 
 def _with_article(name: str) -> str:
@@ -78,15 +80,17 @@ def question_of(row: Mapping[str, Any]) -> str:
 
 def answer_of(row: Mapping[str, Any]) -> str:
     """Say the answer to a question as a sentence, with its interval and its seeds."""
-    start = {
-        "better": f"Yes: lower by {row['gain']:.3f} nats per token",
-        "worse": f"No: higher by {-row['gain']:.3f} nats per token",
-        "no difference shown": "No difference is shown",
-    }.get(row["verdict"], str(row["verdict"]).capitalize())
-    known = f"gain {gain(row)}, 95% interval, " if pd.notna(row["low"]) else ""
-    if not known and pd.notna(row["gain"]):
-        known = f"gain {signed(row['gain'])}, "
-    return f"{start} ({known}{number(row['seeds'], 'seed')})."
+    seeds = number(row["seeds"], "seed")
+    if row["verdict"] in ("better", "worse"):
+        start, sign = ("Yes: lower", 1) if row["verdict"] == "better" else ("No: higher", -1)
+        low, high = sorted((sign * row["low"], sign * row["high"]))
+        known = f"95% interval {low:.3f} to {high:.3f}"
+        return f"{start} by {abs(row['gain']):.3f} nats per token ({known}, {seeds})."
+    start = str(row["verdict"]).capitalize()
+    if pd.notna(row["gain"]):
+        known = f"{gain(row)}, 95% interval" if pd.notna(row["low"]) else signed(row["gain"])
+        seeds = f"gain {known}, {seeds}"
+    return f"{start} ({seeds})."
 
 
 def message(rows: pd.DataFrame) -> str:
@@ -110,12 +114,12 @@ def of_one_family(rows: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
 
     `rows`: of `Comparison.table`. A family may have asked about some of a setting's seeds alone.
     """
-    found: dict[str, dict[int, dict[str, Any]]] = {}
+    by_family: dict[str, dict[int, dict[str, Any]]] = {}
     for verdict in rows_of(verdicts):
         for place, ids in zip(rows.index, rows["run_ids"], strict=True):
             if verdict["run_ids"] and set(verdict["run_ids"]) <= set(ids):
-                found.setdefault(verdict["family"], {})[place] = verdict
-    best = max(found.values(), key=len, default={})
+                by_family.setdefault(verdict["family"], {})[place] = verdict
+    best = max(by_family.values(), key=len, default={})
     if len(best) < 2:
         return rows
     names = ["seeds", "comparisons", "gain", "low", "high", "deviation", "verdict"]

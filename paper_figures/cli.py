@@ -9,6 +9,17 @@ from tst_study.command_line import RESULTS, verb
 
 verbs = typer.Typer()
 
+OWN = ("overview", "effects", "loss_curves", "gain_over_training", "data_constrained")
+EXTENSIONS = ("law_of_superposition", "loss_against_compute")
+PAPER = (*(f"table{i}" for i in range(1, 29)), *(f"figure{i}" for i in range(1, 12)))
+GROUPS = ("tables", "figures", "paper", "extensions", "study", "report", "reproduction")
+NAMES = (*OWN, *EXTENSIONS, *PAPER, *GROUPS)
+"""All that `--only` takes, listed here so that help and completion need not load the figures."""
+
+
+def _completed(begun: str) -> list[str]:
+    return [name for name in NAMES if name.startswith(begun)]
+
 
 @verb(
     verbs,
@@ -26,7 +37,13 @@ def figures(
     ] = Path("figures"),
     only: Annotated[
         list[str] | None,
-        typer.Option(help="table4, figure4, report, tables, extensions, study, … (repeatable)."),
+        typer.Option(
+            autocompletion=_completed,
+            help="Names (repeatable). A study's own figures: "
+            f"{', '.join(OWN)}; beyond the paper: {', '.join(EXTENSIONS)}; the paper's: table1 to "
+            f"table28, figure1 to figure11; whole groups: {', '.join(GROUPS[:5])}; pages: "
+            f"{', '.join(GROUPS[5:])}.",
+        ),
     ] = None,
     for_print: Annotated[
         bool,
@@ -40,5 +57,5 @@ def figures(
     """Draw the paper's tables and figures, those it lacks, and the report."""
     from tst_study.paper_figures.build import build
 
-    for line in build(runs, to, only=only, for_print=for_print).lines():
+    for line in build(runs, to, only=only, for_print=for_print, progress=True).lines():
         print(line)

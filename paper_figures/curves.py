@@ -24,7 +24,7 @@ from tst_study.paper_figures.drawing import (
     point,
     step_axis,
 )
-from tst_study.paper_figures.groups import Group
+from tst_study.paper_figures.sources import Group
 from tst_study.paper_figures.style import Look, Mark
 
 COLUMNS = (
@@ -175,17 +175,13 @@ def from_the_switch(data: pd.DataFrame) -> tuple[float, float]:
     return float(data["switch"].max()), end_of(data)
 
 
-def last_losses(data: pd.DataFrame) -> dict[str, tuple[float, str]]:
-    """Return the last loss of each label, and what the key says of it."""
+def legend_looks(data: pd.DataFrame, looks: Mapping[str, Mark]) -> dict[str, Mark]:
+    """Return the mark of each label by what the key says of it, with its last loss."""
     ends = data[data["quantity"] == "end"]
     if len(ends):
-        return {row["label"]: (row["loss"], row["said"]) for row in rows_of(ends)}
-    found = {str(label): last(rows) for label, rows in data.groupby("label", sort=False)}
-    return {label: (loss, f"{label}: {loss:.3f}") for label, loss in found.items()}
-
-
-def legend_looks(data: pd.DataFrame, looks: Mapping[str, Mark]) -> dict[str, Mark]:
-    return {words: looks[label] for label, (_, words) in last_losses(data).items()}
+        return {row["said"]: looks[row["label"]] for row in rows_of(ends)}
+    by_label = data.groupby("label", sort=False)
+    return {f"{label}: {last(rows):.3f}": looks[str(label)] for label, rows in by_label}
 
 
 def limits(

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
@@ -42,32 +41,16 @@ def lines(
     y: str = "loss",
     by: str = "label",
     band: bool = True,
-    **look: Any,
 ) -> None:
     """Draw a line for each value of `by`, and a band where the data has `low` and `high`."""
-    names, before = list(dict.fromkeys(data[by])), len(axes.lines)
-    sns.lineplot(
-        data=data,
-        x=x,
-        y=y,
-        hue=by,
-        style=by,
-        hue_order=names,
-        style_order=names,
-        palette={name: looks[name].colour for name in names},
-        dashes={name: looks[name].dash or "" for name in names},
-        estimator=None,
-        legend=False,
-        ax=axes,
-        **{"linewidth": 1.1, **look},
-    )
-    for line, name in zip(axes.lines[before:], names, strict=True):
-        line.set_label(f"_arm {looks[name].arm}")
-    for name, rows in data[data["low"].notna()].groupby(by) if band and "low" in data else ():
-        low, high = rows["low"].astype(float), rows["high"].astype(float)
-        axes.fill_between(rows[x], low, high, color=looks[str(name)].colour, alpha=0.15, lw=0)
-    axes.set_xlabel("")
-    axes.set_ylabel("")
+    for name, rows in data.sort_values(x, kind="stable").groupby(by, sort=False):
+        mark = looks[str(name)]
+        own: Look = {"color": mark.colour, "label": f"_arm {mark.arm}", "linewidth": 1.1}
+        axes.plot(rows[x], rows[y], linestyle=mark.line, **own)
+        ranged = rows[rows["low"].notna()] if band and "low" in rows else rows.iloc[:0]
+        if len(ranged):
+            ends = ranged["low"].astype(float), ranged["high"].astype(float)
+            axes.fill_between(ranged[x], *ends, color=mark.colour, alpha=0.15, lw=0)
 
 
 def point(
@@ -123,7 +106,6 @@ def key(
     entries: Mapping[str, Mapping[str, Any]],
     columns: int = 1,
     title: str = "",
-    **place: Any,
 ) -> None:
     """Draw a legend above the frame, where it covers no curve, in as many columns of at most
     `columns` as fit.
@@ -135,9 +117,9 @@ def key(
     widest = max(map(text_width, entries), default=0.0) + HANDLE
     columns = max(1, min(columns, len(drawn), int(points / widest)))
     words = [wrapped(entry, points - HANDLE) for entry in entries]
-    above = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "alignment": "left"}
-    more = {**above, "handletextpad": 0.5, "columnspacing": 1.0, **place}
-    axes.legend(drawn, words, ncols=columns, title=wrapped(title, points) or None, **more)
+    above: Look = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "alignment": "left"}
+    above |= {"handletextpad": 0.5, "columnspacing": 1.0}
+    axes.legend(drawn, words, ncols=columns, title=wrapped(title, points) or None, **above)
 
 
 def arm_key(
@@ -153,7 +135,7 @@ def arm_key(
     entries: dict[str, Mapping[str, Any]] = {
         words: {
             "color": mark.colour,
-            "linestyle": ((0, mark.dash) if mark.dash else "-") if curves else "none",
+            "linestyle": mark.line if curves else "none",
             "linewidth": 1.2,
             "marker": mark.marker if markers else "",
         }
@@ -168,7 +150,7 @@ def log_axis(
     """Set a log scale with these ticks alone."""
     axes.set(**{f"{which}scale": "log"})
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_ticks(list(ticks), list(texts or [f"{tick:g}" for tick in ticks]))
+    axis.set_ticks(list(ticks), list(texts or [f"{tick:.3g}" for tick in ticks]))
     axis.set_minor_locator(NullLocator())
 
 
@@ -237,6 +219,7 @@ def forest(axes: Axes, data: pd.DataFrame, width: float = NAMES) -> None:
     least, most = min(float(shown.min().min()), 0.0), max(float(shown.max().max()), 0.0)
     left, right = least - 0.06 * (most - least), most + 0.06 * (most - least)
     axes.set_xlim(left, right)
+    across = axes.get_yaxis_transform()
     headings, names = forest_rows(data, width)
     for row, is_near, (_, place) in zip(rows_of(data), near, names, strict=True):
         if row["primary"]:
@@ -249,9 +232,10 @@ def forest(axes: Axes, data: pd.DataFrame, width: float = NAMES) -> None:
             point(axes, at, row["mark"], bar, hollow=hollow, across=True, words=said)
             note(axes, signed(row["gain"]), (1.0, place), (4, 0), **beside)
         else:
-            edge, arrow, side = (left, "<", 1) if row["gain"] < 0 else (right, ">", -1)
-            axes.plot(edge, place, arrow, color=row["mark"].colour, clip_on=False)
-            beside = {"va": "center", "ha": "left" if side > 0 else "right"}
+            edge, arrow, side = (0.0, "<", 1) if row["gain"] < 0 else (1.0, ">", -1)
+            edge += 0.015 * side
+            axes.plot(edge, place, arrow, color=row["mark"].colour, transform=across)
+            beside |= {"ha": "left" if side > 0 else "right"}
             note(axes, f"beyond the frame: {gain(row)}", (edge, place), (6 * side, 0), **beside)
     ticks = [*headings, *names]
     axes.set_yticks([place for _, place in ticks], [words for words, _ in ticks])

@@ -45,8 +45,8 @@ class Finding:
 
 def judged(verdicts: Iterable[str]) -> Verdict:
     """Return whether settings agree with the paper's claim that superposition is better."""
-    found = list(verdicts)
-    wins, losses = found.count("better"), found.count("worse")
+    counted = list(verdicts)
+    wins, losses = counted.count("better"), counted.count("worse")
     return "agrees" if wins and not losses else "disagrees" if losses > wins else "undecided"
 
 
@@ -111,7 +111,7 @@ class Item(ABC):
         """Return its sources as JSON, for the file beside it."""
         used = runs[runs["folder"].isin(self.folders)].sort_values(["run_id", "folder"])
         files = published.fingerprints(*self.published)
-        found = {
+        sources = {
             "name": self.name,
             "title": self.title,
             "caption": self.caption,
@@ -122,7 +122,7 @@ class Item(ABC):
             "data_sha256": hashlib.sha256(csv_bytes(self.data)).hexdigest(),
             "made_by": {"tst_study": tst_study.__version__, "code_sha256": code_digest()},
         }
-        return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+        return json.dumps(sources, indent=1, ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,8 @@ def plain_numbers(value: Any) -> Any:
 
 def csv_bytes(table: pd.DataFrame, numbers: str | None = "%.10g") -> bytes:
     """Return a table as CSV; `numbers` is their format, None for every digit."""
-    safe = table.map(lambda cell: in_csv(cell) if isinstance(cell, str) else cell)
+    texts = table.select_dtypes(exclude="number")
+    safe = table.assign(**texts.map(lambda cell: in_csv(cell) if isinstance(cell, str) else cell))
     return safe.to_csv(index=False, lineterminator="\n", float_format=numbers).encode()
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from tst_study.paper_figures.item import Item, csv_bytes
 from tst_study.paper_figures.style import Look, available_width, styled, wrapped
@@ -39,11 +40,13 @@ class Picture(Item):
                 if axes.get_title(loc="left") and axes.get_subplotspec() is not None:
                     title = wrapped(axes.get_title(loc="left"), available_width(axes), 7.5)
                     axes.set_title(title)
-            figure.draw_without_rendering()
+            # Executed here, once for all formats: as the figure's own engine it would run at each
+            # draw, and every file would be drawn twice.
+            layout = ConstrainedLayoutEngine()
+            layout.execute(figure)
             if (more := _height_above(figure)) > 0:
                 figure.set_figheight(figure.get_figheight() + more)
-                figure.draw_without_rendering()
-            figure.set_layout_engine("none")  # found once, kept for every format
+                layout.execute(figure)
         return figure
 
     def contents(self) -> dict[str, bytes]:

@@ -1,16 +1,26 @@
-"""The runs that items are made from, read once and only where an item asks."""
+"""The runs that items are made from, read once and only where an item asks, and groups of runs that
+may be compared: chosen by what was run, never by how well it did."""
+
+from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from tst_study.analysis import published
 from tst_study.analysis.published import TASKS
 from tst_study.analysis.summary import Summary, summarise
+from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.tables.source import Folders, read_tables, roots
 from tst_study.analysis.verdict.comparison import SAME
+from tst_study.analysis.wording import disambiguate_by_set_up, span
+from tst_study.config.superposition_setting import COLUMNS as SETTING
+from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.answers import answers
-from tst_study.paper_figures.groups import Group
+from tst_study.text import big
 
 METRICS = ("acc_norm", "acc")
 """The first that a task reports. (The paper does not say which of them it prints.)"""
@@ -59,3 +69,164 @@ class Sources:
         table = table.sort_values("place", ascending=False, kind="stable")
         table = table.drop_duplicates(["folder", "task"], keep="last").sort_index()
         return table.rename(columns={"value": "accuracy"})[list(COLUMNS)].reset_index(drop=True)
+
+
+TOLERANCE = 0.1
+"""Grouped heads make a model smaller by a twentieth; it is the same model to the paper."""
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs that may be compared, and some settings among them."""
+
+    summary: Summary
+    rows: pd.DataFrame
+    """Rows of `Comparison.table`, one per setting."""
+
+    @functools.cached_property
+    def members(self) -> pd.DataFrame:
+        """Rows of the run table that have the group and a learning rate of the settings."""
+        runs = self.summary.tables.runs
+        same = runs["group"].isin(self.rows["group"])
+        return runs[same & runs["learning_rate"].isin(self.rows["learning_rate"])]
+
+    @functools.cached_property
+    def settings(self) -> list[SuperpositionSetting]:
+        """Its settings, in the order of the rows."""
+        return [SuperpositionSetting.of_row(row) for row in rows_of(self.rows[list(SETTING)])]
+
+    @functools.cached_property
+    def pairs(self) -> pd.DataFrame:
+        """Rows of the comparison's pairs, one for each setting and seed."""
+        key = [*SAME, "setting"]
+        return self.summary.comparison.pairs.merge(self.rows[key], on=key)
+
+    @functools.cached_property
+    def baselines(self) -> pd.DataFrame:
+        """Rows of the pairs, one for each baseline run."""
+        return self.pairs.drop_duplicates("baseline_folder")
+
+    @property
+    def level(self) -> float:
+        """Mean loss of all baselines. Settings that were run with fewer seeds stand at this level
+        less their own paired gain: their plain means would compare the luck of different seeds."""
+        return float(self.baselines["baseline"].mean())
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Run folders of the settings, baselines included."""
+        both = pd.concat([self.pairs["baseline_folder"], self.pairs["superposed_folder"]])
+        return tuple(sorted(set(both.astype(str))))
+
+    @property
+    def weight(self) -> tuple[int, int, int]:
+        """Settings, steps and seeds: how large a comparison it is."""
+        return self.rows["setting"].nunique(), self.steps, int(self.rows["seeds"].sum())
+
+    @property
+    def steps(self) -> int:
+        return int(self.members["steps"].iloc[0])
+
+    @functools.cached_property
+    def label(self) -> str:
+        """Corpus and length, and what else tells it from other groups."""
+        sizes = self.summary.tables.runs.drop_duplicates("group").set_index("group")["parameters"]
+        rows = list(rows_of(self.summary.comparison.table.drop_duplicates(list(SAME))))
+        names = disambiguate_by_set_up(
+            [f"{row['corpus']}, {row['steps']:,} steps" for row in rows],
+            [{**row, "parameters": sizes[row["group"]]} for row in rows],
+        )
+        keys = [tuple(row[name] for name in SAME) for row in rows]
+        return names[keys.index(tuple(self.rows[list(SAME)].iloc[0]))]
+
+    @property
+    def is_generated(self) -> bool:
+        """Its text was made up to show the mechanism; what it gains, natural text need not."""
+        return bool(self.members["optimal_nats_per_token"].notna().any())
+
+    @property
+    def text(self) -> str:
+        """The name of its corpus."""
+        return str(self.members["corpus"].iloc[0])
+
+    @property
+    def seeds(self) -> str:
+        return span(self.rows["seeds"], "seed")
+
+    @property
+    def model(self) -> str:
+        """`363k parameters, books-bpe1024`."""
+        first = self.members.iloc[0]
+        return f"{big(first['parameters'])} parameters, {first['corpus']}"
+
+    @property
+    def scale(self) -> str:
+        """`363k parameters, books-bpe1024, 10,000 steps, 3 seeds`; with the learning rate where
+        several were compared, and the study where there are several."""
+        made = " (made to show the mechanism)" if self.is_generated else ""
+        runs = self.summary.tables.runs
+        own = sorted(set(runs["study"][runs["folder"].isin(self.folders)]))
+        study = f", {' and '.join(own)}" if runs["study"].nunique() > 1 else ""
+        return f"{self.model}{made}, {self.steps:,} steps{self.rate}, {self.seeds}{study}"
+
+    @property
+    def rate(self) -> str:
+        """`, learning rate 0.002` where several were compared, otherwise empty."""
+        table = self.summary.comparison.table
+        rates = set(table["learning_rate"][table["group"].isin(self.rows["group"])])
+        own = set(self.rows["learning_rate"])
+        return f", learning rate {min(own):g}" if own < rates and len(own) == 1 else ""
+
+    def only(self, rows: pd.DataFrame) -> Group:
+        return replace(self, rows=rows.reset_index(drop=True))
+
+    def plain(self, *free: str, weighting: str = "uniform") -> Group:
+        """Its settings of the paper's method, whatever these columns say, or with another
+        weighting of the bag."""
+        keep = [
+            setting.is_plain_but(*free, "weighting") and ("weighting" in free or own == weighting)
+            for setting, own in zip(self.settings, self.rows["weighting"], strict=True)
+        ]
+        return self.only(self.rows.loc[keep])
+
+    def representative(self) -> Group:
+        """Return one of its plain settings: the middle one of those with most seeds, among those
+        that share the s or the r of most settings."""
+        plain = self.plain()
+        if plain.rows.empty:
+            return plain
+        lines = [rows for by in ("step_ratio", "bag_size") for _, rows in plain.rows.groupby(by)]
+        same = max(lines, key=lambda rows: (len(rows), rows["seeds"].sum()))
+        same = same[same["seeds"] == same["seeds"].max()].sort_values(["bag_size", "step_ratio"])
+        return self.only(same.iloc[[(len(same) - 1) // 2]])
+
+    def with_baseline(self) -> pd.DataFrame:
+        """Return the baseline's row, then one for each setting: `loss` at the baseline's level."""
+        base = {"bag_size": 1, "step_ratio": 0.0, "superposed_steps": 0, "data_multiplier": 1.0}
+        base |= {"loss": self.level, "seeds": len(self.baselines)}
+        own = self.rows.assign(loss=self.level - self.rows["gain"])
+        return pd.concat([pd.DataFrame([base]), own], ignore_index=True)
+
+    def beside_baseline(self) -> pd.DataFrame:
+        """Return each setting's loss at the baseline's level, with the ends of its interval."""
+        rows, level, seeds = self.rows, self.level, self.baselines["baseline"]
+        table = rows[["setting", "step_ratio", "bag_size", "seeds", "verdict"]].assign(
+            loss=level - rows["gain"],
+            low=level - rows["high"].astype(float),
+            high=level - rows["low"].astype(float),
+            error=rows["deviation"].astype(float) / rows["seeds"] ** 0.5,
+            baseline=level,
+            baseline_low=seeds.min(),
+            baseline_high=seeds.max(),
+        )
+        return table.sort_values(["step_ratio", "bag_size"], ignore_index=True)
+
+
+def folders_of(found: Iterable[Group]) -> tuple[str, ...]:
+    return tuple(sorted({folder for group in found for folder in group.folders}))
+
+
+def is_at_scale(runs: pd.DataFrame, size: str, steps: int) -> pd.Series:
+    """Return which runs have the paper's model, by its number of weights, and its length."""
+    near = (runs["parameters"].astype(float) / published.PARAMS[size] - 1).abs() < TOLERANCE
+    return near & (runs["steps"] == steps)

@@ -51,6 +51,11 @@ class Mark:
     arm: str = ""
     """Name of the arm. Drawn lines carry it, so that a test can find an arm in any picture."""
 
+    @property
+    def line(self) -> tuple[float, tuple[float, ...]] | str:
+        """The dash pattern as matplotlib takes it."""
+        return (0, self.dash) if self.dash else "-"
+
 
 BASELINE = Mark(INK, "o", (), "baseline")
 OTHER_BASELINE = Mark("#8a8a94", "o", (6, 1.5), "another baseline")
@@ -100,7 +105,7 @@ def arm_mark(setting: SuperpositionSetting) -> Mark:
         colour = _BY_BAG_SIZE[near]
     else:
         changed = setting.label.split(f"r = {setting.step_ratio:.3g}, ")[-1]
-        known = [found for start, found in _BY_ABLATION.items() if changed.startswith(start)]
+        known = [hue for start, hue in _BY_ABLATION.items() if changed.startswith(start)]
         colour = known[0] if known else _OTHERS[zlib.crc32(changed.encode()) % len(_OTHERS)]
         place += list(_BY_ABLATION.values()).index(colour)
     marker, dash = _MARKERS[place % len(_MARKERS)], _DASHES[place % len(_DASHES)]
@@ -114,7 +119,8 @@ def plain_mark(bag_size: int, step_ratio: float) -> Mark:
 
 def marks_of(rows: pd.DataFrame, by: str) -> dict[str, Mark]:
     """Return the mark of each value of the column `by`, from the setting's columns of its rows."""
-    return {str(row[by]): arm_mark(SuperpositionSetting.of_row(row)) for row in rows_of(rows)}
+    named = rows.drop_duplicates(by)
+    return {str(row[by]): arm_mark(SuperpositionSetting.of_row(row)) for row in rows_of(named)}
 
 
 def ratio_colour(step_ratio: float) -> str:

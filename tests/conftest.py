@@ -42,7 +42,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
             text = "".join(letters.choices("abcdefgh ", k=letters.randrange(5, 60)))
             file.write(json.dumps({"text": text}) + "\n")
     to = folder / "documents"
-    prepare(Request([str(folder / "texts.jsonl")], "bytes"), to, progress=False)
+    prepare(Request([str(folder / "texts.jsonl")], "bytes"), to)
     return to
 
 

@@ -9,7 +9,6 @@ import torch
 from megatron.core.dist_checkpointing.optimizer import get_param_id_to_sharded_param_map
 from torch import Tensor
 
-from tests.distributed import run_ranks
 from tests.tiny_runs import tiny
 from tst_study.config.schema import Config
 from tst_study.parallel.optimizer import ModelOptimizer
@@ -47,12 +46,6 @@ def gradients_of_run(config: Config, folder: Path) -> list[Shards]:
         patch.setattr(ModelOptimizer, "step", recording_step)
         train(config, folder, progress=False)
     return seen
-
-
-def gradients_on(ranks: int, config: Config, folder: Path) -> list[dict[str, Tensor]]:
-    """Per step, whole gradients by global name, put together from all ranks."""
-    of_ranks = run_ranks(ranks, gradients_of_run, config, folder, timeout=60.0)
-    return [assembled([rank[step] for rank in of_ranks]) for step in range(len(of_ranks[0]))]
 
 
 def assembled(of_ranks: list[Shards]) -> dict[str, Tensor]:

@@ -79,7 +79,7 @@ def over_seeds(values: Iterable[float], rows: int = 1) -> Triple:
 
 
 def gains(record: str, name: str, arm: str = "superposed") -> pd.Series:
-    """By seed, of the pairs whose run's name matches."""
+    """Gains by seed, of the pairs with a run of this name."""
     pairs = of(record).pairs
     own = pairs[pairs[f"{arm}_folder"].str.rpartition("/")[2].str.match(name)]
     return own.set_index("seed")["gain"]
@@ -87,7 +87,7 @@ def gains(record: str, name: str, arm: str = "superposed") -> pd.Series:
 
 @functools.cache
 def known() -> list[Triple]:
-    """What is stated beside the verdicts: paired by seed, each by itself."""
+    """Results stated beside the verdicts: paired by seed, each by itself."""
     pairs = of("campaign").pairs
     usual = pairs[(pairs["steps"] == 20_000) & (pairs["corpus"] == "books-bpe1024")]
     bags = usual[usual["setting"].str.fullmatch(r"s = \d+, r = 0.25") & (usual["seed"] < 7)]

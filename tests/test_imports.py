@@ -40,6 +40,7 @@ TORCH_HALF = (
     "tst_study.huggingface.start",
     # Names of these are loaded on first use.
     "tst_study.superposition.method",
+    "tst_study.superposition.misuse",
     "tst_study.superposition.linear_loss",
     "tst_study.superposition.bags",
     "tst_study.superposition.embedding",

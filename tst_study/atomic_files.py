@@ -14,19 +14,19 @@ from typing import Any, BinaryIO, TypeVar
 from tst_study.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers of a disk without room for more."""
+"""Error numbers of a full disk."""
 AWAY = (errno.EIO, errno.ENOENT, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT)
-"""Error numbers of a file system that is away: a server or a network that is down."""
+"""Error numbers of a file system whose server or network is down."""
 T = TypeVar("T")
 
 
 class DiskAwayError(UserError):
-    """A file system does not answer or has lost a folder; that may pass."""
+    """A file system does not answer or has lost a folder, which may pass."""
 
 
 @contextmanager
 def disk_errors_named(path: Path) -> Iterator[None]:
-    """Turn whatever the disk refuses while `path` is being written into a `UserError`."""
+    """Turn errors of the disk while `path` is being written into a `UserError`."""
     try:
         yield
     except OSError as error:
@@ -38,7 +38,7 @@ def disk_errors_named(path: Path) -> Iterator[None]:
 
 
 def insist(do: Callable[[], T], seconds: float, *passing: type[Exception]) -> T:
-    """Call `do`, again and again for so many seconds while it raises an error that may pass."""
+    """Call `do` again and again, for so many seconds, while it raises an error of `passing`."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -63,7 +63,7 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
         target = Path(os.path.realpath(path))
         if not _ordinary(target):
             raise UserError(f"{path}: is a folder, pipe or device; name an ordinary file")
-        # Nobody can guess the name and put a link there, and a link there would not be followed.
+        # The name cannot be guessed, and a link of this name would not be followed.
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
         try:
             with open(temporary, "xb") as file:

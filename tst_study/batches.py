@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -13,32 +13,42 @@ from tst_study.config.schema import Config
 from tst_study.data.permutation import permutation_key, permuted
 from tst_study.data.run_data import open_stream
 from tst_study.parallel.process_groups import Ranks
-from tst_study.process.read_ahead import ReadAhead
-from tst_study.superposition import shuffle_bags
+from tst_study.superposition.bags import shuffle_bags
 
 
 class StepBatches:
-    """Token ids and labels (b, raw length) of this rank's `share` of the sequences of a step."""
+    """Token ids and labels (b, raw length) of this rank's `share` of the sequences of a step.
+
+    For a GPU a thread reads the next step's while the GPU works on this one. An error of the thread
+    is raised when its step is asked for.
+    """
 
     def __init__(self, config: Config, plan: PhasePlan, ranks: Ranks, share: int) -> None:
         self.config, self.plan, self.device = config, plan, ranks.device
         self.start, self.stop = ranks.data_rank * share, (ranks.data_rank + 1) * share
         self.stream = open_stream(config)
-        self.ahead: ReadAhead[list[Tensor]] | None = None
-        if _reads_ahead(ranks.device):
-            last = config.schedule.last_step
-            self.ahead = ReadAhead(self._read, last, partial(_use, ranks.device))
+        self._thread: ThreadPoolExecutor | None = None
+        self._next: dict[int, Future[list[Tensor]]] = {}
+        if _reads_ahead(self.device):
+            self._thread = ThreadPoolExecutor(
+                1, "batches", initializer=_use, initargs=(self.device,)
+            )
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
-        read = self.ahead(step) if self.ahead else self._read(step)
-        ids, labels = (x.to(self.device, non_blocking=True) for x in read)
-        return ids, labels
+        if self._thread is None:
+            ids, labels = self._read(step)
+        else:
+            read = self._next.pop(step, None) or self._thread.submit(self._read, step)
+            if step + 1 < self.config.schedule.last_step:
+                self._next = {step + 1: self._thread.submit(self._read, step + 1)}
+            ids, labels = read.result()
+        return ids.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
     def close(self) -> None:
-        """End the thread that reads ahead."""
-        if self.ahead:
-            self.ahead.close()
-            self.ahead = None  # no cycle of references outlives the run
+        """Wait until the thread has ended, and drop what it has read ahead."""
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+            self._next = {}  # no cycle of references outlives the run
 
     def _read(self, step: int) -> list[Tensor]:
         """Ids and labels on the host, where a GPU can copy them while it computes."""
@@ -62,7 +72,7 @@ class StepBatches:
 
 
 def _reads_ahead(device: torch.device) -> bool:
-    """Whether a thread reads the next batch; on processors it would take the time that it saves."""
+    """On processors a thread would take the time that it saves."""
     return device.type == "cuda"
 
 

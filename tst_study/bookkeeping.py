@@ -1,4 +1,4 @@
-"""What a training run leaves behind: log rows, held-out losses and checkpoints."""
+"""The record of a training run: log rows, held-out losses and checkpoints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,17 +16,29 @@ from tst_study.batches import StepBatches
 from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.trained_run import fork_point
 from tst_study.config.phase_plan import PhasePlan, is_annealed, learning_rate
-from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops
 from tst_study.data.held_out import HeldOut
 from tst_study.held_out_loss import evaluate
 from tst_study.model.experts import RoutingLog
 from tst_study.model.model import SuperposedGPT
+from tst_study.parallel.events import Due
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.parallel.process_groups import Launch, Ranks
+from tst_study.process.host import StopRequest
 from tst_study.process.step_clock import StepClock
-from tst_study.process.stop_request import StopRequest
 from tst_study.record.log import RunLog
+from tst_study.record.reader import State
+
+
+class Training(Protocol):
+    """The parts of a trainer that have a record."""
+
+    launch: Launch
+    plan: PhasePlan
+    model: SuperposedGPT
+    optimizer: ModelOptimizer
+    batches: StepBatches
+    routing: RoutingLog | None
 
 
 class StoppedError(Exception):
@@ -41,43 +53,24 @@ class DivergedError(Exception):
         self.step = step
 
 
-class Due:
-    """The log row, evaluation and checkpoint that are due after `done` steps."""
-
-    def __init__(
-        self, config: Config, plan: PhasePlan, done: int, *, last: bool, logs: bool
-    ) -> None:
-        def is_multiple_of(every: int | None) -> bool:
-            return every is not None and done % every == 0
-
-        execution = config.execution
-        forks = done in execution.keep_steps  # other runs fork here, maybe at their switch
-        self.last, self.is_phase_boundary = last, forks or done == plan.superposed_steps
-        self.logs = last or logs or self.is_phase_boundary or is_multiple_of(execution.log_every)
-        self.evaluates = last or is_multiple_of(execution.evaluate_every)
-        self.saves = last or forks or is_multiple_of(execution.checkpoint_every)
-
-
 class Bookkeeper:
     """Logs, evaluates and saves a trainer's run, and restores it."""
 
     def __init__(
         self,
-        launch: Launch,
-        model: SuperposedGPT,
-        optimizer: ModelOptimizer,
-        batches: StepBatches,
-        routing: RoutingLog | None,
+        trainer: Training,
         folder: Path,
         log: RunLog,
         data: dict[str, Any],
         held_out: HeldOut,
         stop: StopRequest,
     ) -> None:
-        self.launch, self.config, self.ranks = launch, launch.config, launch.ranks
-        self.model, self.optimizer, self.batches = model, optimizer, batches
+        """`data`: fingerprints of the run's text."""
+        self.launch = trainer.launch
+        self.config, self.ranks = trainer.launch.config, trainer.launch.ranks
+        self.model, self.optimizer, self.batches = trainer.model, trainer.optimizer, trainer.batches
+        self.plan, self.routing = trainer.plan, trainer.routing
         self.log, self.data, self.held_out, self.stop = log, data, held_out, stop
-        self.plan, self.routing = batches.plan, routing
         execution = self.config.execution
         self.checkpoints = Checkpoints(folder, execution.keep_checkpoints, execution.keep_steps)
         self.owes_evaluation = False
@@ -130,7 +123,7 @@ class Bookkeeper:
                 every_expert = due.evaluates or due.is_phase_boundary
                 row["moe"] = self.routing.summary(every_expert=every_expert)
             row |= self.clock.speed(self.plan, done)
-            self.log.metrics(self._counters(done) | row, last=due.last)
+            self.log.metrics(self._counters(done) | row, last=due.is_last)
         if diverged:
             raise DivergedError(objective.name, value, done)
 
@@ -141,12 +134,11 @@ class Bookkeeper:
         compared with no number.
         """
         held_out, began = self.held_out, time.perf_counter()
-        of = held_out.predicted_tokens
 
         def check_for_stop(tokens: int) -> None:
             if any(self.ranks.largest([self.stop.signal is not None])):
                 raise StoppedError
-            self.log.evaluating(done, tokens, of)
+            self.log.evaluating(done, tokens, held_out.predicted_tokens)
 
         micro_batch = self.launch.micro_batch
         try:
@@ -191,6 +183,11 @@ class Bookkeeper:
         saved = self.checkpoints.finish()
         if saved is not None:
             self.log.checkpoint(done, saved)
+
+    def stopped(self, done: int) -> State:
+        """Record that a signal has stopped the run."""
+        self.log.end("preempted", done, f"{self.stop.signal or 'a signal'} at step {done}")
+        return "preempted"
 
     def close(self) -> None:
         """End the thread that writes a checkpoint."""

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tst_study.command_line import ONE_RUN, verb
+from tst_study.command_line import ONE_RUN, Verbs, count_option, verb
 from tst_study.errors import UserError
 from tst_study.evaluation.options import EvaluationOptions, TokenizerFile, takes_options
 from tst_study.process.host import has_gpu, leave
+from tst_study.waiting import waiting
 
 if TYPE_CHECKING:
     from tst_study.config.schema import Config
@@ -25,12 +26,34 @@ if TYPE_CHECKING:
     from tst_study.record import reader as run_record
 
 verbs = typer.Typer()
-data = typer.Typer(help="Make and verify token files.", no_args_is_help=True, rich_markup_mode=None)
+data = typer.Typer(
+    help="Make and verify token files.", cls=Verbs, no_args_is_help=True, rich_markup_mode=None
+)
 verbs.add_typer(data, name="data", rich_help_panel=ONE_RUN)
 
-TrainedRunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
+
+def _complete_run(incomplete: str) -> list[str]:
+    folders = (str(path.parent) for path in Path("runs").glob("*/*/run.json"))
+    return sorted(folder for folder in folders if folder.startswith(incomplete))
+
+
+def _complete_override(incomplete: str) -> list[str]:
+    from tst_study.config.keys import dotted_keys
+    from tst_study.config.presets import PRESETS
+    from tst_study.config.schema import Config
+
+    presets = [f"model.preset={name}" for name in PRESETS]
+    known = [*(f"{key}=" for key in dotted_keys(Config)), "model.preset=", *presets]
+    return [text for text in known if text.startswith(incomplete)]
+
+
+TrainedRunFolder = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="The folder of a run.", autocompletion=_complete_run),
+]
 AfterStep = Annotated[
-    int | None, typer.Option(help="The checkpoint after this many steps; by default the last.")
+    int | None,
+    count_option("Use the checkpoint after this many steps; by default the last one."),
 ]
 
 
@@ -45,31 +68,33 @@ def data_prepare(
     source: Annotated[
         list[str],
         typer.Option(
-            help="Text, JSONL (.gz, .xz, .bz2, .zst), a folder, a Hugging Face dataset, or books."
+            help="Text to read: a file of text or JSONL (also .gz, .xz, .bz2, .zst), a folder, a "
+            "Hugging Face dataset, or `books`; may be repeated."
         ),
     ],
-    to: Annotated[Path, typer.Option(help="Folder to write.")],
+    to: Annotated[Path, typer.Option(help="The folder to write.")],
     tokenizer: Annotated[
-        str, typer.Option(help="bytes, bpe:WORDS, a tokenizer.json, or a Hugging Face id.")
+        str, typer.Option(help="`bytes`, `bpe:SIZE`, a tokenizer.json, or a Hugging Face id.")
     ] = "bpe:1024",
     validation: Annotated[
-        list[str] | None, typer.Option(help="Held-out text; by default a share is held out.")
+        list[str] | None, typer.Option(help="Held-out text; by default a share of the documents.")
     ] = None,
     validation_share: Annotated[
-        float | None, typer.Option(help="Share of the documents held out; 0.01 by default.")
+        float | None, typer.Option(help="The share of the documents to hold out; by default 0.01.")
     ] = None,
-    text_field: Annotated[str, typer.Option(help="JSON field or column of the text.")] = "text",
+    text_field: Annotated[str, typer.Option(help="The JSON field or column of the text.")] = "text",
     end_of_document: Annotated[
-        str | None, typer.Option(help="The token that ends a document, if not the usual one.")
+        str | None, typer.Option(help="The token that ends a document; by default the tokenizer's.")
     ] = None,
     limit_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Stop after about this many bytes of text.")
+        int | None, count_option("Stop after about this many bytes of text.")
     ] = None,
     shard: Annotated[
-        str | None, typer.Option(metavar="I/N", help="One of N shares, for `data merge` to join.")
+        str | None,
+        typer.Option(metavar="I/N", help="One of N shares, which `data merge` joins."),
     ] = None,
 ) -> None:
-    """Turn text into token files. Goes on where an interrupted call left off."""
+    """Turn text into token files, and go on where an interrupted call left off."""
     from tst_study.data.preparation.prepare import prepare, prepare_shard
     from tst_study.data.preparation.request import Request
 
@@ -97,7 +122,7 @@ def data_prepare(
     name="merge",
 )
 def data_merge(
-    folder: Annotated[Path, typer.Argument(help="Folder that every `--shard` has written to.")],
+    folder: Annotated[Path, typer.Argument(help="The folder that every `--shard` has written to.")],
 ) -> None:
     """Put the shards of `data prepare --shard` together."""
     from tst_study.data.preparation.prepare import merge
@@ -113,21 +138,25 @@ def data_merge(
     name="generate",
 )
 def data_generate(
-    to: Annotated[Path, typer.Option(help="Folder to write.")],
-    tokens: Annotated[int, typer.Option(min=2, max=10**12, help="Training tokens.")] = 5_000_000,
+    to: Annotated[Path, typer.Option(help="The folder to write.")],
+    tokens: Annotated[
+        int, count_option("Training tokens to write.", least=2, most=10**12)
+    ] = 5_000_000,
     validation_tokens: Annotated[
-        int, typer.Option(min=2, max=10**12, help="Held-out tokens.")
+        int, count_option("Held-out tokens to write.", least=2, most=10**12)
     ] = 262_144,
-    words: Annotated[int, typer.Option(min=2, max=2**20, help="Size of the vocabulary.")] = 2048,
-    classes: Annotated[int, typer.Option(min=1, max=2**14, help="Markov word classes.")] = 64,
-    topics: Annotated[int, typer.Option(min=1, max=2**14, help="Topics.")] = 16,
-    seed: Annotated[int, typer.Option(min=0, max=2**63, help="Of the language and the text.")] = 0,
+    words: Annotated[int, count_option("Words of the vocabulary.", least=2, most=2**20)] = 2048,
+    classes: Annotated[int, count_option("Markov classes of words.", most=2**14)] = 64,
+    topics: Annotated[int, count_option("Topics of documents.", most=2**14)] = 16,
+    seed: Annotated[int, count_option("Seed of the language and its text.", least=0)] = 0,
 ) -> None:
     """Generate a topical language of known entropy rate."""
     from tst_study.data.preparation.generated_language import LanguageParameters, generate
 
     language = LanguageParameters(words, classes, topics, seed=seed)
-    _say_prepared(to, generate(to, tokens, validation_tokens, language))
+    with waiting(f"generating {tokens:,} tokens, and the least loss on held-out ones"):
+        manifest = generate(to, tokens, validation_tokens, language)
+    _say_prepared(to, manifest)
 
 
 @verb(
@@ -140,33 +169,37 @@ def data_generate(
 def data_adopt(
     files: Annotated[list[Path], typer.Argument(help="Token files (.bin, .ds) of one folder.")],
     vocabulary_size: Annotated[
-        int | None, typer.Option(min=1, max=2**31 - 1, help="Of what made the ids.")
+        int | None,
+        count_option("Size of the vocabulary that the ids are from.", most=2**31 - 1),
     ] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(help="The tokenizer.json that made them, if there is one.")
+        Path | None, typer.Option(help="The tokenizer.json that made the ids, if there is one.")
     ] = None,
     end_of_document: Annotated[
-        int | None, typer.Option(min=0, help="The id that ends a document.")
+        int | None, count_option("The id that ends a document.", least=0)
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="Of files without .idx, such as nanoGPT's: uint16, int32, …")
+        str | None,
+        typer.Option(help="Type of the ids (uint16, int32, …) in files without .idx."),
     ] = None,
     header_bytes: Annotated[
-        int | None, typer.Option(min=0, help="Before the ids; llm.c's headers are recognised.")
+        int | None,
+        count_option("Bytes before the first id; llm.c's headers are recognised.", least=0),
     ] = None,
 ) -> None:
     """Describe token files of Megatron, nanoGPT, llm.c, modded-nanogpt or datatrove."""
     from tst_study.data.preparation.adopt import adopt
 
-    made = adopt(
-        files,
-        vocabulary_size,
-        tokenizer=tokenizer,
-        end_of_document=end_of_document,
-        dtype=dtype,
-        header_bytes=header_bytes,
-    )
-    _say_prepared(files[0].parent, made)
+    with waiting(f"reading every id in {', '.join(map(str, files))}"):
+        manifest = adopt(
+            files,
+            vocabulary_size,
+            tokenizer=tokenizer,
+            end_of_document=end_of_document,
+            dtype=dtype,
+            header_bytes=header_bytes,
+        )
+    _say_prepared(files[0].parent, manifest)
 
 
 @verb(
@@ -177,13 +210,15 @@ def data_adopt(
     name="verify",
 )
 def data_verify(
-    folder: Annotated[list[Path], typer.Argument(help="Prepared folders.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Prepared folders.")],
 ) -> None:
-    """Compare every byte of prepared folders with their manifests. (Training compares a sample.)"""
+    """Compare every byte of prepared folders with their manifests; training compares a sample."""
     from tst_study.data.integrity import verify
 
-    for one in folder:
-        _say_prepared(one, verify(one), ", every byte as it was prepared")
+    for folder in folders:
+        with waiting(f"reading every byte in {folder}"):
+            manifest = verify(folder)
+        _say_prepared(folder, manifest, ", every byte as it was prepared")
 
 
 @verb(
@@ -195,23 +230,44 @@ def data_verify(
 def train(
     config_file: Annotated[
         Path | None,
-        typer.Argument(metavar="[CONFIG.toml|run.json]", help="The run's configuration."),
+        typer.Argument(
+            metavar="[CONFIG.toml|run.json]", help="The run's configuration (docs/config.md)."
+        ),
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override, e.g. model.hidden_size=256."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set a key of the configuration, such as model.hidden_size=256; may be repeated.",
+            autocompletion=_complete_override,
+        ),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Run folder; runs/<study>/<run id> by default.")
+        Path | None, typer.Option(help="The run's folder; by default runs/STUDY/RUN-ID.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print config and cost, make every check, and stop.")
+        bool,
+        typer.Option("--dry-run", help="Check everything, print the whole config and its cost."),
     ] = False,
     time: Annotated[
-        bool, typer.Option("--time", help="With --dry-run: time a few steps here.")
+        bool, typer.Option("--time", help="Time a few steps on this machine, with --dry-run.")
     ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(help="GPU to give hours for, such as H100 or B200, with --dry-run."),
+    ] = None,
+    mfu: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01, max=1.0, help="Your MFU on that GPU; by default the published range."
+        ),
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0.0, max=1e6, help="Price of one GPU-hour, for the cost.")
+    ] = None,
     processes: Annotated[
-        int, typer.Option(min=1, max=4096, help="Ranks to start here; 1 is this process itself.")
+        int, count_option("Processes (ranks) to start on this machine.", most=4096)
     ] = 1,
 ) -> None:
     """Train one run, or go on with it from its last checkpoint."""
@@ -219,27 +275,36 @@ def train(
     from tst_study.data.manifest import NoTokenFilesError
     from tst_study.process.rank_environment import prepare_for_gpus
 
-    prepare_for_gpus()  # which has no effect once CUDA is there
+    prepare_for_gpus()  # before anything initialises CUDA
     if config_file is None and not overrides:
         raise UserError("name a config: `tst-study train run.toml`; docs/config.md has its keys")
+    for name, value in {"time": time or None, "device": device}.items():
+        if value is not None and not dry_run:
+            raise UserError(f"--{name}: only with --dry-run, which says what a run costs")
+    for name, number in {"mfu": mfu, "price": price}.items():
+        if number is not None and device is None:
+            raise UserError(f"--{name} {number:g}: name the GPU as well, such as --device H100")
     resolved = config.load(config_file, overrides or [])
     if resolved.execution.device != "cpu" and has_gpu():
         from tst_study.cost.auto_layout import with_gpu_defaults
 
         resolved = with_gpu_defaults(resolved)
     if dry_run:
+        from tst_study.cost.prices import Prices
         from tst_study.dry_run import check_start, describe, seconds_per_step
 
+        prices = Prices(device, mfu, price) if device else None
         try:
             identity, stream = check_start(resolved, folder, processes)
-        except NoTokenFilesError as error:  # what the run would cost does not depend on them
-            print(describe(resolved, f"no id yet: {error}"))
+        except NoTokenFilesError as error:  # the cost of the run does not depend on them
+            print(describe(resolved, f"no id yet: {error}", prices=prices))
             raise
-        seconds = seconds_per_step(resolved) if time else None
-        print(describe(resolved, identity, stream, seconds))
+        seconds = None
+        if time:
+            with waiting("timing a few steps"):
+                seconds = seconds_per_step(resolved)
+        print(describe(resolved, identity, stream, seconds, prices))
         return
-    if time:
-        raise UserError("--time: only with --dry-run, to estimate how long training takes")
     status = train_here(resolved, folder or _run_folder(resolved), processes)
     if os.environ.get("WORLD_SIZE", "1") != "1":  # one rank of several
         leave(status)
@@ -247,7 +312,10 @@ def train(
 
 
 def train_here(config: Config, folder: Path, processes: int = 1) -> int:
-    """Train a run, or go on with it, and say how it ended; the exit status. Raises `UserError`."""
+    """Train a run, or go on with it, say how it ended, and return the exit status.
+
+    Raises `UserError`.
+    """
     from tst_study import file_lock
     from tst_study.process.rank_environment import (
         adopt_slurm_ranks,
@@ -261,24 +329,25 @@ def train_here(config: Config, folder: Path, processes: int = 1) -> int:
         return _train_on_processes(config, folder, processes)
     adopt_slurm_ranks()
     check_rank_variables()
-    # Of the ranks that torchrun starts, one holds the run and speaks for all.
+    # One of the ranks that torchrun starts holds the run's lock and prints for all.
     first = rank_variable("RANK") == 0
     if _is_done(config, folder):
         if first:
-            said = ", ".join([f"done before: {folder}", *_reached(folder)])
-            print(f"{said}; delete the folder to train it anew, or --set seed=… for another seed")
+            result = ", ".join([f"done before: {folder}", *_reached(folder)])
+            print(f"{result}; delete the folder to train it anew, or --set seed=… for another seed")
         return 0
     with file_lock.hold(folder) if first else nullcontext():
-        from tst_study.train import train as train_run
+        with waiting("loading torch and Megatron-Core") if first else nullcontext():
+            from tst_study.train import train as train_run
 
         state = train_run(config, folder)
     if first:
-        print(*_told(folder, state), sep="\n")
+        print(*_ending(folder, state), sep="\n")
     return int(state != "done")
 
 
 def _train_on_processes(config: Config, folder: Path, count: int) -> int:
-    """The same command on so many ranks of this machine."""
+    """Start this command again as `count` ranks on this machine, and return the exit status."""
     from tst_study.process.local_ranks import train_on_processes
     from tst_study.record.reader import read_status
     from tst_study.record.writer import mark
@@ -300,12 +369,12 @@ def _run_folder(config: Config) -> Path:
 
 def _say_prepared(folder: Path, manifest: Manifest, more: str = "") -> None:
     for split, record in manifest.splits.items():
-        held = f"{record.tokens:,} tokens in {record.documents:,} documents"
-        print(f"{folder}: {split}: {held}{more}")
+        counts = f"{record.tokens:,} tokens in {record.documents:,} documents"
+        print(f"{folder}: {split}: {counts}{more}")
 
 
-def _told(folder: Path, state: run_record.State) -> list[str]:
-    """How a run ended, and what to type next."""
+def _ending(folder: Path, state: run_record.State) -> list[str]:
+    """Say how a run ended, and what to type next."""
     from tst_study.record import reader as run_record
 
     if state == "done":
@@ -321,7 +390,7 @@ def _told(folder: Path, state: run_record.State) -> list[str]:
 
 
 def _reached(folder: Path) -> list[str]:
-    """The last held-out loss, where there is one."""
+    """Say the last held-out loss, if there is one."""
     from tst_study.record import reader as run_record
 
     row = run_record.last_evaluation(folder)
@@ -332,12 +401,13 @@ def _reached(folder: Path) -> list[str]:
 
 
 def _is_done(config: Config, folder: Path) -> bool:
-    """Raises `UserError` where the folder holds another run, which is done."""
+    """Return whether the run has ended well. Raises `UserError` where the folder holds another
+    one."""
     from tst_study.config.identity import fingerprint
     from tst_study.data.run_data import fingerprints
     from tst_study.record import reader as run_record
 
-    if not (folder / "status.json").is_file():  # also where nothing could lie: said later
+    if not (folder / "status.json").is_file():  # bad paths are reported when training begins
         return False
     status = run_record.read_status(folder)
     if status is None or status["state"] != "done":
@@ -354,28 +424,29 @@ def _is_done(config: Config, folder: Path) -> bool:
 )
 def export(
     run: TrainedRunFolder,
-    to: Annotated[Path, typer.Option(help="Folder to write; it must not exist yet.")],
+    to: Annotated[Path, typer.Option(help="The folder to write, which must not exist yet.")],
     step: AfterStep = None,
     tokenizer: TokenizerFile = None,
     allow_superposition_checkpoint: Annotated[
         bool,
         typer.Option(
             "--allow-superposition-checkpoint",
-            help="Export a checkpoint from inside the superposition phase, no language model.",
+            help="Export a checkpoint of the superposition phase, which is no language model.",
         ),
     ] = False,
     card: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="Of the model card: license, language, datasets, base_model; may be repeated.",
+            help="Set license, language, datasets or base_model of the card; may be repeated.",
         ),
     ] = None,
     form: Annotated[
-        str, typer.Option(help="huggingface, or megatron: the weights for Megatron-Core.")
+        str, typer.Option(help="`huggingface`, or `megatron` for the weights of Megatron-Core.")
     ] = "huggingface",
     push: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Upload to the hub; a new place is private.")
+        str | None,
+        typer.Option(metavar="NAME", help="Upload to this place of the hub; a new one is private."),
     ] = None,
 ) -> None:
     """Write a run's checkpoint as an ordinary Hugging Face model."""
@@ -383,21 +454,24 @@ def export(
     from tst_study.huggingface.tokenizer_files import tokenizer_of_run
 
     opened = open_run(run, step)
-    found = tokenizer_of_run(opened, tokenizer)
+    its_tokenizer = tokenizer_of_run(opened, tokenizer)
+    with waiting("loading torch") as say:
+        from tst_study.huggingface import export as exports
 
-    from tst_study.huggingface import export as exports
-
-    made = exports.export(
-        opened,
-        to,
-        found,
-        allow_superposition_checkpoint=allow_superposition_checkpoint,
-        card=card or (),
-        form=form,
-    )
+        say(f"writing {to}")
+        made = exports.export(
+            opened,
+            to,
+            its_tokenizer,
+            allow_superposition_checkpoint=allow_superposition_checkpoint,
+            card=card or (),
+            form=form,
+        )
     print(f"step {opened.step} of {run}: {made}")
     if push is not None:
-        print(f"uploaded to {exports.push(made, push)}")
+        with waiting(f"uploading {made} to {push}"):
+            address = exports.push(made, push)
+        print(f"uploaded to {address}")
 
 
 @verb(
@@ -408,14 +482,13 @@ def export(
 )
 @takes_options(EvaluationOptions)
 def evaluate(run: TrainedRunFolder, step: AfterStep = None, **options: Any) -> None:
-    """Measure a trained run; what is found is added to its evals.jsonl."""
+    """Measure a trained run, and add the results to its evals.jsonl."""
     from tst_study import file_lock
     from tst_study.checkpoints.trained_run import open_run
 
     opened = open_run(run, step)
-
-    from tst_study.evaluation.run import evaluate_run
-
-    with file_lock.hold(run):
-        for line in evaluate_run(opened, EvaluationOptions(**options)):
+    with waiting("loading torch"):
+        from tst_study.evaluation.run import evaluate_run
+    with file_lock.hold(run), waiting("loading the checkpoint") as say:
+        for line in evaluate_run(opened, EvaluationOptions(**options), say):
             print(line)

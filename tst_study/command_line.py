@@ -7,13 +7,14 @@ in a `cli.py` every import beyond typer stands inside the verb that needs it.
 
 from __future__ import annotations
 
-import math
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import tst_study
@@ -25,35 +26,31 @@ try:
 except ModuleNotFoundError as missing:  # without extras there is superposition alone
     sys.exit(f"error: {not_installed(missing.name or 'typer')}")
 
-from tst_study.text import amount, is_whole, printable
+from tst_study.text import is_whole, printable, whole_amount, wrapped
 
 VERBS = "tst_study.verbs"
-ONE_RUN, STUDIES, RESULTS = GROUPS = ("One run", "Studies", "Results")
+ONE_RUN, STUDIES, RESULTS = ("One run", "Studies", "Results")
 # Typer has click's classes under names of its own, which differ between its versions.
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 Function = TypeVar("Function", bound=Callable[..., None])
 
 
-class _Verbs(TyperGroup):
-    """Lists its verbs by group."""
+class Verbs(TyperGroup):
+    """Lists its verbs by their headings, each with its whole description."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        verbs = [one for one in self.commands.values() if not one.hidden]
-        verbs.sort(key=lambda one: not isinstance(one, TyperGroup))  # text comes before training
-        width = formatter.width - 6 - max(len(one.name or "") for one in verbs)
-        for group in GROUPS:
-            with formatter.section(group):
+        # Groups of verbs come first, because text is prepared before a run is trained.
+        verbs = sorted(self.commands.values(), key=lambda verb: not isinstance(verb, TyperGroup))
+        for heading in dict.fromkeys(getattr(verb, "rich_help_panel", "") for verb in verbs):
+            shown = [verb for verb in verbs if getattr(verb, "rich_help_panel", "") == heading]
+            with formatter.section(heading or "Commands"):
                 formatter.write_dl(
-                    [
-                        (one.name, one.get_short_help_str(width))
-                        for one in verbs
-                        if getattr(one, "rich_help_panel", None) == group
-                    ]
+                    [(verb.name, " ".join((verb.help or "").split())) for verb in shown]
                 )
 
 
 class Verb(TyperCommand):
-    """Its help ends with examples, one a line."""
+    """A command whose help ends with examples, one on each line."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Examples"):
@@ -62,10 +59,10 @@ class Verb(TyperCommand):
 
 
 def verb(
-    app: typer.Typer, group: str, *examples: str, name: str | None = None, kind: type[Verb] = Verb
+    app: typer.Typer, group: str, *examples: str, name: str | None = None
 ) -> Callable[[Function], Function]:
-    """Decorates a function as a verb of `app`, under a heading of `--help`."""
-    return app.command(name, cls=kind, rich_help_panel=group, epilog="\n".join(examples))
+    """Make a function a verb of `app`, under the heading `group` of `--help`."""
+    return app.command(name, cls=Verb, rich_help_panel=group, epilog="\n".join(examples))
 
 
 def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) -> Any:
@@ -76,15 +73,9 @@ def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) 
 
     def read(text: str | int) -> int:
         try:
-            value = int(text)
-        except ValueError:
-            try:
-                exact = amount(str(text), "")
-            except UserError as error:
-                raise typer.BadParameter(str(error).strip()) from None
-            value = round(exact)
-            if not math.isclose(value, exact, rel_tol=1e-12):
-                raise typer.BadParameter(f"{text!r}: give a whole number") from None
+            value = whole_amount(str(text), "")
+        except UserError as error:
+            raise typer.BadParameter(str(error).strip()) from None
         if not least <= value <= most:
             raise typer.BadParameter(f"{text!r}: give a number from {least:,} to {most:,}")
         return value
@@ -92,9 +83,12 @@ def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) 
     return typer.Option(*names, parser=read, metavar="COUNT", help=help)
 
 
-def _found() -> Iterable[EntryPoint]:
-    """The packages' verbs. In a checkout, and in the copy of it that a Slurm job runs, the file
-    that declares them is asked: the package need not be installed there."""
+def _installed_verbs() -> Iterable[EntryPoint]:
+    """Return the packages' verbs.
+
+    In a checkout, and in the copy of it that a Slurm job runs, `pyproject.toml` lists them, because
+    the package need not be installed there.
+    """
     declared = Path(tst_study.__file__).parents[1] / "pyproject.toml"
     if declared.is_file():
         project = tomllib.loads(declared.read_text(encoding="utf8")).get("project", {})
@@ -110,18 +104,18 @@ def _version(asked: bool) -> None:
 
 
 def program() -> typer.Typer:
-    """The whole of it, with every verb that is found."""
+    """Build the command line with all verbs."""
     app = typer.Typer(
         help="Token Superposition Training: prepare data, train, run studies, draw their figures.",
-        cls=_Verbs,
+        cls=Verbs,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         callback=_every_verb,
     )
-    for one in _found():
-        app.add_typer(one.load())
+    for entry in _installed_verbs():
+        app.add_typer(entry.load())
     return app
 
 
@@ -135,60 +129,67 @@ def _every_verb(
 
 
 def main() -> NoReturn:
-    """Entry point: what is wrong with the input is one line and status 2, a bug one line and
+    """Run the command line; a wrong input ends in one line and status 2, a bug in one line and
     status 1."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     try:
         status = _answered(arguments)
     except BrokenPipeError:
-        # Whoever read our output has seen enough; the interpreter must not complain at its end.
+        # The reader of our output, such as `head`, has ended; the interpreter must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             raise
-        said, status = _in_words(error)
+        message, status = _in_words(error)
         # One line on the screen, whatever a file or an argument has put into it.
-        print(printable(" ".join(said.split())), file=sys.stderr)
+        line = printable(" ".join(message.split()))
+        width = get_terminal_size().columns if sys.stderr.isatty() else len(line) + 1
+        print(*wrapped([line], width), sep="\n", file=sys.stderr)
     sys.exit(status)
 
 
 def _in_words(error: BaseException) -> tuple[str, int]:
-    """What to say of an error, and the exit status."""
-    status, said = 2, str(error)
+    """Return the message for an error, and the exit status."""
+    status, message = 2, str(error)
     match error:
         case KeyboardInterrupt():
             return "stopped", 130
         case OtherRankError():
-            return said, 3
+            return message, 3
         case UserError():
             pass
-        # What the system refuses of a path: a folder that is a file, a loop, no permission.
+        # The system refuses a path: a folder that is a file, a loop, no permission.
         case OSError() if error.filename is not None:
             remedy = "name another place"
             if isinstance(error, PermissionError):
                 remedy = "ask its owner for the right to write, or name a place of your own"
-            said = f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}"
-        case RuntimeError() if said.startswith("Symlink loop"):  # `Path.resolve`'s own
-            said = f"{said}; name another place"
+            message = f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}"
+        case RuntimeError() if message.startswith("Symlink loop"):  # raised by `Path.resolve`
+            message = f"{message}; name another place"
         case ModuleNotFoundError(name=str(name)) if not name.startswith(("tst_study", "_")):
-            said = not_installed(name.partition(".")[0])
+            message = not_installed(name.partition(".")[0])
         case MemoryError():
-            more = f" ({said})" if said else ""
-            said = f"memory ran out{more}; ask for less, or on a machine with more"
+            more = f" ({message})" if message else ""
+            message = f"memory ran out{more}; ask for less, or on a machine with more"
         case _:
-            status, said = 1, f"{type(error).__name__}: {said} (--debug shows where)"
-    # Whose error it is, where there are several processes.
+            status, message = 1, f"{type(error).__name__}: {message} (--debug shows where)"
+    # Several processes of one run print to the same screen.
     rank = os.environ.get("RANK") if os.environ.get("WORLD_SIZE", "1") != "1" else None
-    return f"error: {f'rank {rank}: ' if rank else ''}{said}", status
+    return f"error: {f'rank {rank}: ' if rank else ''}{message}", status
 
 
 def _answered(arguments: list[str]) -> int:
-    """Run a command; its exit status. Raises `UserError` for bad arguments."""
+    """Run a command and return its exit status. Raises `UserError` for bad arguments."""
     for argument in arguments:
         if not is_whole(argument):
             raise UserError(f"argument {argument!r}: is not UTF-8; rename what it names")
+    for option, override, following in zip(arguments, arguments[1:], arguments[2:], strict=False):
+        if option == "--set" and re.match(r"[\w.]+=", following):
+            raise UserError(
+                f"{following}: give a value to each --set: --set {override} --set {following}"
+            )
     try:
         status = program()(args=arguments, prog_name="tst-study", standalone_mode=False)
     except USAGE_ERROR as error:

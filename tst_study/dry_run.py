@@ -14,6 +14,7 @@ from tst_study.config.schema import Config, from_dict, to_dict, to_toml
 from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.parallel_layout import check, layout_of, least_ranks
+from tst_study.cost.prices import Prices, mfu_source
 from tst_study.data.run_data import fingerprints, open_stream
 from tst_study.data.token_stream import TokenStream
 from tst_study.record import reader as run_record
@@ -28,8 +29,12 @@ def describe(
     identity: str,
     stream: TokenStream | None = None,
     seconds_per_step: float | None = None,
+    prices: Prices | None = None,
 ) -> str:
-    """TOML of every key, then, as TOML comments, everything that follows from it."""
+    """Write the config as TOML, then, as TOML comments, everything that follows from it.
+
+    `prices`: the device whose GPU-hours and money are given as well.
+    """
     lines = [f"run                     {identity}", "", *_costs(config)]
     if stream is not None:
         tokens = sum(corpus.file.token_count for corpus in stream.corpora)
@@ -42,7 +47,10 @@ def describe(
         whole = duration(seconds_per_step * config.schedule.last_step)
         each = f"{seconds_per_step:.3g} s per step on this machine, without evaluations"
         time = f"about {whole} ({each})"
-    lines += [_row("time", time), "", *_memory(config)]
+    lines.append(_row("time", time))
+    if prices is not None:
+        lines.append(_row("cost", _gpu_hours(config, prices)))
+    lines += ["", *_memory(config)]
     return to_toml(config) + "\n" + "\n".join(f"# {line}".rstrip() for line in lines)
 
 
@@ -109,6 +117,14 @@ def _costs(config: Config) -> list[str]:
         _row("raw tokens", f"{plan.raw_tokens(plan.steps):,}"),
         _row("data multiplier", f"{plan.data_multiplier:.4g} = 1 + r(s - 1)"),
     ]
+
+
+def _gpu_hours(config: Config, prices: Prices) -> str:
+    hours = prices.gpu_hours(config.model, count_flops(config).total)
+    mfus = prices.mfus(config.model)
+    if hours is None or mfus is None:
+        return prices.unknown()
+    return f"{prices.in_words(hours)}, at {mfu_source(mfus)}"
 
 
 def _memory(config: Config) -> list[str]:

@@ -1,4 +1,4 @@
-"""The one exception that a user is meant to see, and how its messages are worded."""
+"""The exception that a user is meant to see, and the wording of its messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXTRAS = {
     **dict.fromkeys(("lm_eval", "accelerate"), "evaluation"),
     **{name: name for name in ("tensorboard", "wandb", "trackio")},
 }
-"""The extra that installs a module; `study` installs all others."""
+"""Modules and the extras that install them; `study` installs all others."""
 
 
 def not_installed(module: str) -> str:
@@ -35,7 +35,7 @@ def not_installed(module: str) -> str:
 
 
 def one_of(value: object, known: Iterable[str], what: str, of: str = "") -> str:
-    """`value` where it is among those known; otherwise raises `UserError` with the nearest."""
+    """Return `value` if it is a known one. Raises `UserError` that names the nearest."""
     names = list(known)
     if isinstance(value, str) and value in names:
         return value
@@ -50,15 +50,15 @@ def first_line(error: BaseException) -> str:
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first of what pydantic found, in one line."""
+    """Return the first problem that pydantic found, in one line."""
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"]))
-    said = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {said}" if where else said
+    problem = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {problem}" if where else problem
 
 
 def one_line(error: BaseException) -> str:
-    """All that an error says, in one line; of other than ours with their kind."""
+    """Return an error's whole message as one line, with its class unless it is a `UserError`."""
     text = " ".join(str(error).split())
     if isinstance(error, UserError):
         return text

@@ -1,4 +1,4 @@
-"""The lock of a run folder, by which only one process trains a run. It ends with its holder.
+"""The lock of a run folder, so that only one process trains a run; it ends with its holder.
 
 A study has a lock of the same kind (`experiments/launcher.py`).
 """
@@ -52,7 +52,7 @@ def hold(folder: Path, seconds: float = 0.2) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         deadline = time.monotonic() + seconds
-        while not take(descriptor, path, EXCLUSIVE):  # `is_held` takes it for an instant, too
+        while not take(descriptor, path, EXCLUSIVE):  # `is_held` takes it for an instant
             if time.monotonic() > deadline:
                 owner = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
                 raise RunHeldError(
@@ -73,7 +73,7 @@ class Owner:
 
 
 def owner(folder: Path) -> Owner | None:
-    """The process that holds this run now; None if there is none."""
+    """Return the process that holds this run's lock; None if there is none."""
     if not is_held(folder):
         return None
     process, _, host = lock_path(folder).read_text().strip().partition(" on ")
@@ -81,7 +81,7 @@ def owner(folder: Path) -> Owner | None:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process is training or evaluating this run now."""
+    """Return whether a process is training or evaluating this run now."""
     path = lock_path(folder)
     try:
         descriptor = os.open(path, os.O_RDONLY)

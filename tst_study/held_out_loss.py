@@ -18,9 +18,12 @@ POSITIONS_AT_ONCE = 4096
 
 
 def sequences_at_once(length: int, micro_batch: int, *, on_gpu: bool) -> int:
-    """Of one pass: as many as training takes, and small ones together, since nothing is kept for a
-    backward pass. But all their logits are held, which training need not do: on a GPU they would
-    be more than all else."""
+    """Return how many held-out sequences one forward pass takes.
+
+    Short sequences go together, and a processor takes at least as many as a training step, since
+    nothing is kept for a backward pass. On a GPU the micro-batch does not count: here all logits
+    are held at once, which training avoids, and they would be larger than everything else.
+    """
     few = max(1, POSITIONS_AT_ONCE // length)
     return few if on_gpu else max(micro_batch, few)
 
@@ -43,22 +46,22 @@ def evaluate(
     held_out: HeldOut,
     ranks: Ranks,
     micro_batch: int,
-    look: Callable[[int], None] = lambda tokens: None,
+    check_for_stop: Callable[[int], None] = lambda tokens: None,
 ) -> HeldOutLoss:
     """Mean next-token loss over all held-out tokens, each counted once whatever the layout.
 
-    `micro_batch`: sequences of a forward pass when training. `look` is called before each pass with
-    the tokens that are done; what it raises ends the evaluation.
+    `micro_batch`: sequences of a forward pass when training. `check_for_stop` is called before each
+    pass with the number of tokens done so far; an exception from it ends the evaluation.
     """
     model.eval()
     count = len(held_out.ids)
     on_gpu = ranks.device.type == "cuda"
     at_once = sequences_at_once(held_out.ids.shape[1], micro_batch, on_gpu=on_gpu)
-    # Per sequence: sum of losses and number of tokens. Ranks fill in their sequences; the sum over
-    # ranks adds zeros only, so the result does not depend on how many there are.
-    sums = torch.zeros(count, 2, dtype=torch.float64)
+    # Ranks fill in the sums of their sequences; the sum over ranks adds zeros only, so the result
+    # does not depend on how many there are.
+    sums = torch.zeros(count, dtype=torch.float64)
     for first in range(0, count, ranks.data_size * at_once):
-        look(first * held_out.ids.shape[1])
+        check_for_stop(first * held_out.ids.shape[1])
         start = first + ranks.data_rank * at_once
         rows = np.arange(start, start + at_once)
         if ranks.data_size == 1:
@@ -73,20 +76,18 @@ def evaluate(
             losses = next_token_losses(model, ids, labels)
         if ranks.has_loss:
             new = int((rows < count).sum())
-            values = torch.stack([losses.sum(1), (labels >= 0).sum(1)], dim=1)
-            sums[start : start + new] = values[:new].double().cpu()
+            sums[start : start + new] = losses.sum(1)[:new].double().cpu()
     sums = ranks.sum_over_batch(sums.to(ranks.device)).cpu()
     model.train()
-    losses, tokens = sums.unbind(1)
-    total = float(tokens.sum())
-    mean = float(losses.sum()) / total
+    tokens = torch.from_numpy((held_out.labels >= 0).sum(1)).double()
+    total = int(tokens.sum())
     by_document: dict[str, list[Any]] = {}
     if held_out.documents is not None:
-        of = np.bincount(held_out.documents, losses.numpy())
+        document_sums = np.bincount(held_out.documents, sums.numpy())
         counts = np.bincount(held_out.documents, tokens.numpy())
-        by_document["document_losses"] = [float(nats) for nats in of / counts]
-        by_document["document_tokens"] = [int(n) for n in counts]
-    return HeldOutLoss(mean, error_of_mean(losses, tokens), int(total), **by_document)
+        by_document["document_losses"] = (document_sums / counts).tolist()
+        by_document["document_tokens"] = counts.astype(int).tolist()
+    return HeldOutLoss(float(sums.sum()) / total, error_of_mean(sums, tokens), total, **by_document)
 
 
 def error_of_mean(sums: Tensor, counts: Tensor) -> float:

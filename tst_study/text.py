@@ -1,13 +1,15 @@
 """Text that can be stored and shown safely; times and sizes as people read them."""
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
+from shutil import get_terminal_size
+from textwrap import wrap
 
 from tst_study.errors import UserError
 
 
 def is_whole(text: str) -> bool:
-    """Whether every character of it has UTF-8; half a pair of surrogates has none."""
+    """Return whether a text can be written in UTF-8, which lacks lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -16,13 +18,12 @@ def is_whole(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """With control characters spelled out, so that a file cannot steer a terminal; line breaks,
-    too."""
+    """Spell out control characters and line breaks, so that a file cannot steer a terminal."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def is_file_name(text: str) -> bool:
-    """Whether a text can be the name of a folder, and of nothing outside of its parent folder."""
+    """Return whether a text can name a folder, and nothing outside its parent folder."""
     return (
         0 < len(text.encode(errors="replace")) <= 200
         and text.isprintable()
@@ -32,23 +33,23 @@ def is_file_name(text: str) -> bool:
 
 
 def short(value: object) -> str:
-    """A value for an error message, in at most 80 characters."""
+    """Shorten a value for an error message, to at most 80 characters."""
     text = repr(value) if len(str(value)) < 10_000 else repr(str(value)[:80])
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def in_markdown(text: str) -> str:
-    """As a cell of a Markdown table: no HTML, no further cell, no further line."""
+    """Make a text one cell of a Markdown table: one line without HTML."""
     return " ".join(text.replace("<", "&lt;").replace("|", "/").splitlines())
 
 
 def in_csv(text: str) -> str:
-    """As a cell of a CSV file: a spreadsheet would take some texts for formulas and run them."""
+    """Make a text a cell of a CSV file that no spreadsheet runs as a formula."""
     return f"'{text}" if len(text) > 1 and text[0] in "=+-@\t\r" else text
 
 
 def duration(seconds: float | None) -> str:
-    """`42 s`, `12.3 min`, `7.5 h`; a dash for what is not known."""
+    """Write a duration: `42 s`, `12.3 min`, `7.5 h`; a dash where it is not known."""
     if seconds is None or math.isnan(seconds):
         return "–"
     if seconds < 100:
@@ -77,9 +78,21 @@ def amount(text: str, what: str) -> float:
     return value
 
 
+def whole_amount(text: str, what: str) -> int:
+    """Read a whole number as people write it: `270M`, `100e9`, `20,000`, `-3`. Raises `UserError`,
+    with `what` before the value, for anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        exact = amount(text, what)
+    if not math.isclose(round(exact), exact, rel_tol=1e-12):
+        raise UserError(f"{what} {text!r}: give a whole number".strip())
+    return round(exact)
+
+
 def big(value: float) -> str:
-    """1,234 → 1.23k, with three digits."""
-    value = float(f"{value:.3g}")  # before the unit is chosen: 999,600 is 1M
+    """Write a number with three digits and a unit: 1,234 as 1.23k."""
+    value = float(f"{value:.3g}")  # before the unit is chosen, so that 999,600 is 1M
     for letter, size in reversed(_UNITS.items()):
         if value >= size:
             return f"{value / size:.3g}{letter}"
@@ -87,7 +100,7 @@ def big(value: float) -> str:
 
 
 def shortened(name: str, width: int) -> str:
-    """A name too long for its column loses its middle: what differs between runs is at its ends."""
+    """Cut the middle of a name that is too long for its column; runs differ at the ends."""
     if len(name) <= width:
         return name
     end = 2 * (width - 1) // 3
@@ -95,18 +108,19 @@ def shortened(name: str, width: int) -> str:
 
 
 def memory_size(size: float) -> str:
-    """`79.6 GB`, `34 MB`: of 10^9 and 10^6 bytes, as memory of GPUs is sold."""
+    """Write a size as `79.6 GB` (10^9 bytes, as memory of GPUs is sold) or `34 MB`."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:.0f} MB"
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """`a, b and 3 more`: so many of them by name."""
+    """Name at most `most` of some names: `a, b and 3 more`."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
-    """A line for each row, its columns two spaces apart; those in places `right` end alike."""
+    """Return a line for each row, with columns two spaces apart; columns `right` are flush
+    right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -115,3 +129,74 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
         ).rstrip()
         for row in rows
     ]
+
+
+ENDLESS = 10_000
+"""The width of a file or a pipe, which gets whole lines."""
+
+
+def screen_width() -> int:
+    """Columns of the terminal, or `ENDLESS` where the output goes elsewhere."""
+    return get_terminal_size((ENDLESS, 24)).columns
+
+
+def fitted(
+    rows: Sequence[Sequence[str]],
+    width: int,
+    right: Container[int] = (),
+    dispensable: Iterable[int] = (),
+) -> tuple[list[str], list[int]]:
+    """Lines of a table that is at most `width` wide, and the places of the columns left out.
+
+    Columns go in the order of `dispensable` until the others fit; then words wrap, except in the
+    columns `right`, which are numbers. Only if that is not enough do names lose their middle.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    if width < ENDLESS:
+        rows = [[_short_words(cell) for cell in row] for row in rows]
+    columns = dict(enumerate(zip(*rows, strict=True)))
+    least = {place: max(map(len, cells)) for place, cells in columns.items()}
+    least |= {i: min(least[i], _WORDS) for i in columns if i and i not in right}
+    dropped: list[int] = []
+    for place in dispensable:
+        if sum(least[i] + 2 for i in columns) - 2 > width:
+            dropped.append(place)
+            del columns[place]
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, cells in columns.items():
+        word = max(len(word) for cell in cells for word in cell.split(" "))
+        number = place in right
+        table.add_column(justify="right" if number else "left", no_wrap=number, min_width=word)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    console = Console(width=width, markup=False, emoji=False, highlight=False, color_system=None)
+    with console.capture() as drawn:
+        console.print(table)
+    return [line.rstrip() for line in drawn.get().splitlines()], dropped
+
+
+_WORDS, _LONGEST_WORD = 24, 32
+"""The narrowest column in which words still read well; the length at which names are shortened."""
+
+
+def _short_words(text: str) -> str:
+    return " ".join(shortened(word, _LONGEST_WORD) for word in text.split(" "))
+
+
+def wrapped(lines: Iterable[str], width: int) -> list[str]:
+    """Break lines between words. A line that goes on is indented like its beginning, and by two
+    more."""
+    found: list[str] = []
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        found += wrap(
+            line,
+            width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            drop_whitespace=len(line) > width,
+        ) or [line]
+    return found

@@ -1,13 +1,21 @@
 """The training loop: superposition, switch, recovery, top to bottom.
 
-One step of either phase runs `sequences · sequence_length` latent positions:
+A step of either phase runs L latent positions of each sequence. With x_0, x_1, … the raw tokens of
+a sequence, E the embedding, f the model and its head, and g the weights of a bag's s targets:
 
-    token stream → fold into bags → embed and average → GPT → loss against the next bag
-                 → sum gradients → clip → AdamW or Muon at the schedule's learning rate
+    phase           superposition (first r of the steps)             recovery, and a baseline
+    raw tokens      s·L per sequence                                 L per sequence
+    input k         1/s · sum_i E[x_{k·s + i}],  i = 0 … s-1         E[x_k]
+    logits          z_k = f(inputs 0 … k)                            the same
+    loss of k       -sum_i g_i log softmax(z_k)[x_{(k+1)·s + i}]     -log softmax(z_k)[x_{k+1}]
+                    / sum_i g_i
+    update          mean over all positions of the step, gradients summed over micro-batches and
+                    ranks, clipped; AdamW or Muon at the schedule's learning rate: the same
 
-The switch at step `superposed_steps` changes the fold and the loss and nothing else. What a step
-reads, its learning rate and its phase are pure functions of the step, so a launch that resumes
-from a checkpoint continues exactly where the last one was.
+`Trainer.step` is this table in code; the columns differ in its `objective` alone. The switch, at
+step `superposed_steps`, changes nothing else. What a step reads, its learning rate and its phase
+are pure functions of the step, so a launch that resumes from a checkpoint continues exactly where
+the last one was.
 """
 
 from __future__ import annotations
@@ -21,7 +29,7 @@ from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
 from tst_study.batches import StepBatches
-from tst_study.bookkeeping import Bookkeeper, DivergedError, Due
+from tst_study.bookkeeping import Bookkeeper, DivergedError
 from tst_study.config.phase_plan import PhasePlan, learning_rate, plan_phases
 from tst_study.config.schema import Config
 from tst_study.cost.parallel_layout import layout_of
@@ -30,16 +38,21 @@ from tst_study.huggingface.start import load_weights
 from tst_study.model.experts import RoutingLog
 from tst_study.model.initialization import EMBEDDINGS, initialize
 from tst_study.model.layers import ATTENTION, attention_backend, compile_layers
-from tst_study.model.model import SuperposedGPT, build_model
-from tst_study.parallel.collective_errors import collectives_named
+from tst_study.model.model import build_model
+from tst_study.parallel.events import Due, TimedEvents
 from tst_study.parallel.forward_backward import forward_backward, micro_batches
 from tst_study.parallel.gradient_buffers import GradientBuffers
 from tst_study.parallel.optimizer import ModelOptimizer
-from tst_study.parallel.process_groups import Launch, choose_device, process_groups, with_layout
-from tst_study.parallel.timed_events import TimedEvents
-from tst_study.process.host import keep_freed_memory
-from tst_study.process.stop_request import StopRequest, listening
-from tst_study.record.log import RunLog, run_log
+from tst_study.parallel.process_groups import (
+    Launch,
+    barrier,
+    choose_device,
+    collectives_named,
+    process_groups,
+    with_layout,
+)
+from tst_study.process.host import StopRequest, keep_freed_memory, listening
+from tst_study.record.log import run_log
 from tst_study.record.reader import State
 
 
@@ -67,75 +80,57 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
             run_log(config, data, folder, writes=ranks.is_first, progress=progress) as log,
             collectives_named(ranks.rank),
         ):
-            ranks.barrier()  # rank 0 has found the folder to be of this run, or raised
+            barrier()  # rank 0 has found the folder to be of this run, or raised
             with (
                 closing(Trainer(launch)) as trainer,
-                closing(
-                    Bookkeeper(
-                        launch,
-                        trainer.model,
-                        trainer.optimizer,
-                        trainer.batches,
-                        trainer.routing,
-                        folder,
-                        log,
-                        data,
-                        held_out,
-                        stop,
-                    )
-                ) as books,
+                closing(Bookkeeper(trainer, folder, log, data, held_out, stop)) as bookkeeper,
             ):
                 try:
-                    return _run(trainer, books, stop, log)
+                    return _run(trainer, bookkeeper, stop)
                 except DivergedError as error:
-                    books.finish_save(error.step)
+                    bookkeeper.finish_save(error.step)
                     log.end("diverged", error.step, str(error))
                     return "diverged"
 
 
-def _run(trainer: Trainer, books: Bookkeeper, stop: StopRequest, log: RunLog) -> State:
+def _run(trainer: Trainer, bookkeeper: Bookkeeper, stop: StopRequest) -> State:
     config, ranks, plan = trainer.config, trainer.ranks, trainer.plan
-    first, end = books.resume(), config.schedule.last_step
-    if books.owes_evaluation and not books.evaluate(first):
-        return _stopped(log, first, stop)
+    first, last = bookkeeper.resume(), config.schedule.last_step
+    if bookkeeper.owes_evaluation and not bookkeeper.evaluate(first):
+        return bookkeeper.stopped(first)
     timed = TimedEvents(config.execution, ranks, stop)
-    for step in range(first, end):
+    for step in range(first, last):
         if step == plan.superposed_steps > 0:
-            _switch(config, trainer.model, trainer.optimizer)
+            trainer.switch()
 
         done = step + 1
-        due = Due(config, plan, done, last=done == end, logs=timed.logs)
-        with books.clock.step():
+        due = Due(config, plan, done, logs=timed.logs)
+        with bookkeeper.clock.step():
             loss, norm = trainer.step(step, recording=due.logs)
 
-        with books.clock.waiting():  # ranks that ask each other wait for what is queued
+        with bookkeeper.clock.waiting():  # ranks that ask each other wait for what is queued
             if step == first:
                 ranks.wait_at_most(config.execution.timeout_seconds)
-            timed.poll(logged=due.logs, writing=books.checkpoints.writing)
+            timed.poll(logged=due.logs, writing=bookkeeper.checkpoints.writing)
         if timed.written:
-            books.finish_save(done)
-        stopped = timed.stops and not due.last
-        saves = due.saves or timed.saves or stopped
+            bookkeeper.finish_save(done)
+        stops = timed.stops and not due.is_last
+        saves = due.saves or timed.saves or stops
         if due.logs or due.evaluates or saves:
-            books.log_loss(done, loss, norm, due)
-        evaluated = not due.evaluates or books.evaluate(done)
+            bookkeeper.log_loss(done, loss, norm, due)
+        evaluated = not due.evaluates or bookkeeper.evaluate(done)
         if saves or not evaluated:
-            ends = due.last or stopped or not evaluated
-            books.save(done, owes_evaluation=not evaluated, waits=ends)
+            waits = due.is_last or stops or not evaluated
+            bookkeeper.save(done, owes_evaluation=not evaluated, waits=waits)
             timed.saved()
-        if stopped or not evaluated:
-            return _stopped(log, done, stop)
-    log.end("done", end)
+        if stops or not evaluated:
+            return bookkeeper.stopped(done)
+    bookkeeper.log.end("done", last)
     return "done"
 
 
-def _stopped(log: RunLog, done: int, stop: StopRequest) -> State:
-    log.end("preempted", done, f"{stop.signal or 'a signal'} at step {done}")
-    return "preempted"
-
-
 class Trainer:
-    """Model, optimizer and batches of this rank; `step` is what training does."""
+    """Model, optimizer and batches of this rank."""
 
     def __init__(self, launch: Launch) -> None:
         self.launch, self.config, self.ranks = launch, launch.config, launch.ranks
@@ -154,9 +149,10 @@ class Trainer:
         self.optimizer = ModelOptimizer(self.data_parallel, config.optimizer)
 
     def step(self, step: int, *, recording: bool) -> tuple[Tensor, Tensor]:
-        """Update the weights once.
+        """Update the weights once. The module's docstring has the formulas of both phases.
 
-        Returns this rank's summand of the step's loss, and the norm of its gradient.
+        Returns this rank's summand of the step's loss, and the norm of its gradient. `recording`:
+        also sum up what the log says of the router.
         """
         # Bag size, raw tokens per position, weights and loss: all that the switch changes.
         objective = self.plan.objective(step)
@@ -175,20 +171,22 @@ class Trainer:
         loss = forward_backward(self.data_parallel, parts)
         return loss, self.optimizer.step(learning_rate(self.config, step))
 
+    def switch(self) -> None:
+        """Do what the paper's ablations do between the phases; by default, nothing."""
+        config = self.config
+        if config.superposition.reinitialize_at_switch:
+            self.data_parallel.await_weights()
+            # Other weights than at the start, but the same for all runs of a seed.
+            initialize(
+                self.model, config.model, config.seed + 2**31, lambda name: name in EMBEDDINGS
+            )
+            self.optimizer.copy_from_model()
+        if config.superposition.optimizer_at_switch == "reset":
+            self.optimizer.reset()
+
     def close(self) -> None:
         """End the thread that reads ahead."""
         self.batches.close()
-
-
-def _switch(config: Config, model: SuperposedGPT, optimizer: ModelOptimizer) -> None:
-    """Do what the paper's ablations do between the phases; by default, nothing."""
-    if config.superposition.reinitialize_at_switch:
-        optimizer.model.await_weights()
-        # Other weights than at the start, but the same for all runs of a seed.
-        initialize(model, config.model, config.seed + 2**31, lambda name: name in EMBEDDINGS)
-        optimizer.copy_from_model()
-    if config.superposition.optimizer_at_switch == "reset":
-        optimizer.reset()
 
 
 def _be_deterministic() -> None:

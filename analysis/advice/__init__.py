@@ -1,2 +1,2 @@
-"""Should I use it? `expected` says what the law of the published runs expects, with an interval
-that grows beyond them; `advise` puts it beside costs, rivals and a cheaper test."""
+"""Should I use it? `planned_run` says what is known near a planned run and what gain to expect;
+`advise` puts it beside costs, rivals and a cheaper test."""

@@ -1,14 +1,14 @@
-"""`tst-study advise`: whether to superpose a run that is planned, how, and what to expect of it.
+"""`tst-study advise`: whether to superpose a planned run, how, and what to expect of it.
 `screen.jinja` has the words."""
 
 from __future__ import annotations
 
 import math
-from base64 import b64encode
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from html import escape
-from io import BytesIO
 from pathlib import Path
+from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any
 
@@ -16,28 +16,39 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tst_study.analysis import published
-from tst_study.analysis.advice.expected import expected, pair_deviation
-from tst_study.analysis.advice.planned_run import Gain, PlannedRun, own_arm, own_gain
-from tst_study.analysis.fits.law.held_out import nearest, observed_gains
-from tst_study.analysis.fits.law.law_answer import CHINCHILLA
+from tst_study.analysis.advice.planned_run import (
+    ALWAYS,
+    BETTER_BATCH,
+    OUTPUT_ONLY,
+    PLAIN,
+    PlannedRun,
+    own_arm,
+    own_gain,
+    pair_deviation,
+)
+from tst_study.analysis.checks import is_number
+from tst_study.analysis.fits.law.law_answer import CHINCHILLA, published_beside_law
 from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import published_law
-from tst_study.analysis.statistics import smallest_detectable
+from tst_study.analysis.fits.scaling.repetition import PUBLISHED, worth
+from tst_study.analysis.statistics import POWER, smallest_detectable
+from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
 from tst_study.analysis.wording import signed
 from tst_study.config.schema import load
 from tst_study.cost.compute import count_flops, count_parameters, gpu_hours
 from tst_study.cost.devices import DEVICES, device_named, published_mfu
-from tst_study.errors import one_of
+from tst_study.errors import UserError, one_of
 from tst_study.text import big, duration, memory_size
 
-REPEATS, REPEATED_DATA = 15.387756, (1487.7, 0.3526596)
-"""R* and, of the data term, B and β of Muennighoff et al. 2023 (arXiv 2305.16264)."""
+REPEATED_DATA = (1487.7, 0.3526596)
+"""B (nats) and β of the data term of Muennighoff et al. 2023 (arXiv 2305.16264)."""
 TOKEN_BYTES = 4
 PILOT = 8
-"""How much smaller the cheaper test is, in parameters and in tokens."""
+"""How many times smaller the cheaper test is, in parameters and in tokens."""
 SMALL = 1e7
-"""Parameters up to which our campaigns' deviations count, and the test is of full size."""
+"""Parameters up to which the deviation between our campaigns' runs counts, and the test is of full
+size."""
 MOST_SEEDS = 12
 WIDTH = 100
 
@@ -48,47 +59,24 @@ class Advice:
 
     run: PlannedRun
     sections: dict[str, list[str]]
+    """Paragraphs by title; those that start with `$ ` are lines for a shell."""
     data: dict[str, Any]
 
     def lines(self) -> list[str]:
-        """For a terminal."""
-        found = [self.run.title]
-        for title, said in self.sections.items():
-            found.append(title)
-            for line in said:  # a command is to be copied whole
-                width = len(line) + 4 if line.startswith("$ ") else WIDTH
-                found += wrap(line, width, initial_indent="  ", subsequent_indent="    ")
-        return found
+        """Lines for a terminal, as wide as it is but at most 100 columns."""
+        width = min(WIDTH, get_terminal_size((WIDTH, 0)).columns)
+        lines = wrap(self.run.title, width)
+        for title, paragraphs in self.sections.items():
+            lines.append(title)
+            for text in paragraphs:
+                if text.startswith("$ "):
+                    lines += [f"    {line}" for line in text[2:].splitlines()]
+                else:
+                    lines += wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+        return lines
 
     def _repr_html_(self) -> str:
-        parts = [f'<img src="data:image/png;base64,{b64encode(self._repr_png_()).decode()}">']
-        for title, said in self.sections.items():
-            parts += [f"<h4>{escape(title)}</h4>", *(f"<p>{escape(line)}</p>" for line in said)]
-        return "\n".join(parts)
-
-    def _repr_png_(self) -> bytes:
-        """Draw the expected gain over s at the r advised, and the published points nearby."""
-        from matplotlib.figure import Figure
-
-        law, run, r = published_law(), self.run, self.run.setting.step_ratio
-        rows = settings(run.size, run.tokens, np.arange(2.0, 17.0), r)
-        gains, half = expected(law, rows, published.evidence()["error"])
-        cells = law.rows.assign(gain=observed_gains(law.rows)).query(
-            "bag_size > 1 and weighting == 'uniform' and abs(step_ratio - @r) < 0.051"
-        )
-        near = nearest(cells, run.size, run.tokens)
-        where = f"published: {near['size'].iloc[0]}, {big(near['tokens'].iloc[0])} tokens"
-        figure = Figure(figsize=(6, 3.5), layout="constrained")
-        axes, s = figure.subplots(), rows["bag_size"]
-        axes.fill_between(s, gains - half, gains + half, alpha=0.2, label="95% for one pair")
-        axes.plot(s, gains, label=f"law of Tables 4–7 ({run.grade})")
-        axes.plot(near["bag_size"], near["gain"], "ko", ms=3, label=f"{where}, r within 0.05")
-        axes.axhline(0, color="grey", lw=0.8)
-        axes.set(xlabel="bag size s", ylabel="gain, nats per token", title=run.title)
-        axes.legend(fontsize=8)
-        drawn = BytesIO()
-        figure.savefig(drawn, dpi=120)
-        return drawn.getvalue()
+        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
 
 
 def advise(
@@ -102,42 +90,44 @@ def advise(
     price: float | None = None,
     flops: float | None = None,
 ) -> Advice:
-    """Say whether to superpose a run of `params` parameters (`active` of them a token, in a
+    """Say whether to superpose a run of `params` parameters (`active` of them per token, for a
     mixture) and `tokens` latent tokens, which are those that a baseline reads.
 
-    `text`: tokens of text that there are. `gpus`, `device`, `price` (of a GPU-hour): for hours and
+    `text`: tokens of text that there are. `gpus`, `device`, `price` (per GPU-hour): for hours and
     money. `flops`: of the run, where they are known better than 6 N D. Raises `UserError` for a
-    device whose data sheet is not known here.
+    number that is not above 0, and for a device whose data sheet is not known here.
     """
+    given = {"params": params, "tokens": tokens, "active": active, "text": text, "gpus": gpus}
+    for name, value in given.items():
+        if value is not None and not is_number(value, above=0):
+            raise UserError(f"--{name} {value!r}: give a number above 0")
+    if active is not None and active > params:
+        raise UserError(f"--active {big(active)}: more than the {big(params)} of --params")
+    if device is None and not (gpus is None and price is None):
+        raise UserError("--gpus and --price: name the --device, too, such as H100")
     run = PlannedRun(params, active or params, tokens, text or math.inf)
     flops = flops or 6 * run.size * tokens
     hours, source = _hours(run, flops, device)
     raw = run.setting.text * tokens
-
-    def spent(share: float) -> str:
-        found = [share * end for end in hours or ()]
-        words = [f"{_range(found)} GPU-hours"]
-        if gpus:
-            ends = dict.fromkeys(duration(3600 * end / gpus) for end in found)
-            words.append(f"{'–'.join(ends)} on {gpus}")
-        if price:
-            words.append(f"{_range([price * end for end in found])} at {price:g} an hour")
-        return ", ".join(words)
+    spent = f"{_range(hours)} GPU-hours"
+    if gpus:
+        spans = dict.fromkeys(duration(3600 * end / gpus) for end in hours)
+        spent += f" ({' to '.join(spans)} on {gpus} GPUs)"
+    if price:
+        spent += f", costing {_range([price * end for end in hours])} at {price:g} each"
 
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined
     )
-    templates.filters |= {"signed": signed, "big": big, "nats": _nats, "shown": _shown}
+    templates.filters |= {"signed": signed, "big": big}
     screen = templates.get_template("screen.jinja").render(
+        _known(),
         run=run,
         near=run.nearest,
         setting=run.setting,
         short=run.setting != run.first,
+        any_text=text is None,
         gain=run.gain,
-        plain=own_arm("plain"),
-        here=own_arm("plain"),
-        batch=own_arm("better batch"),
-        own_gain=own_gain,
         far=_far(run),
         alike=_alike(run),
         repetition=lambda read: _repetition(run.text, read),
@@ -153,8 +143,8 @@ def advise(
     )
     sections = {}
     for section in screen.strip("# \n").split("\n# "):
-        title, *said = section.strip().split("\n- ")
-        sections[title.strip()] = [line.strip() for line in said]
+        title, *paragraphs = section.strip().split("\n- ")
+        sections[title.strip()] = [text.strip() for text in paragraphs]
     data = {
         "asked": {"params": params, "active": run.size, "tokens": tokens, "text": text},
         "grade": run.grade,
@@ -162,7 +152,7 @@ def advise(
         "gain": asdict(run.gain),
         "raw_tokens": raw,
         "flops": flops,
-        "gpu_hours": hours,
+        "gpu_hours": hours or None,
         "said": sections,
     }
     return Advice(run, sections, data)
@@ -176,20 +166,54 @@ def advise_config(config: str | Path, **more: Any) -> Advice:
     return advise(count.total, tokens, active=count.active, flops=flops, **more)
 
 
-def _nats(gain: Gain) -> str:
-    if gain.nats is None or gain.low is None or gain.high is None:
-        return f"no number, {gain.source}"
-    return f"{signed(gain.nats)} nats [{signed(gain.low)}, {signed(gain.high)}]"
+def _known() -> dict[str, Any]:
+    """Numbers of the paper and of our campaigns that the screen quotes."""
+    law = published_law().rows
+    figure_6 = published.curves(6).groupby("run")["loss"].last()
+    runs = published.headline_runs()
+    losses = runs.set_index(["params", "method", "total_steps"])["final_loss"]
+    same_loss = {}
+    for size in ("3B", "10B-A1B"):
+        (tst,) = rows_of(runs[(runs["params"] == size) & (runs["method"] == "tst")])
+        no_better = runs["final_loss"] >= tst["final_loss"]
+        baselines = runs[(runs["params"] == size) & (runs["method"] == "baseline") & no_better]
+        same_loss[size] = baselines["total_steps"].max() / tst["total_steps"]
+    best = law[(law["bag_size"] > 1) & (law["weighting"] == "uniform")]
+    best = best.loc[best.groupby("level")["loss"].idxmin()]
+    return {
+        "fitted": f"{' and '.join(sorted(law['size'].unique()))} parameters, "
+        f"{_between(map(big, sorted(law['tokens'].unique())))} tokens",
+        "always": "s = {}, r = {}".format(*ALWAYS),
+        "three": next(rows_of(published_beside_law(published_law()))),
+        "same_text": losses["3B", "baseline", 50_000] - losses["3B", "tst", 20_000],
+        "same_loss": same_loss,
+        "figure_6": (figure_6["baseline"] - figure_6).to_dict(),
+        "best_bags": _between(f"{bag:.0f}" for bag in sorted(best["bag_size"])),
+        "plain": own_arm(),
+        "batch": own_arm(BETTER_BATCH),
+        "repeated_text": own_arm(corpus="books-bpe1024-9MB"),
+        "own_output_only": own_arm(OUTPUT_ONLY),
+        "large_bag": own_arm("s = 16, r = 0.25"),
+        "largest": max(
+            (row for row in published.evidence()["own"] if row["arm"] == PLAIN),
+            key=lambda row: float(row["params"]),
+        ),
+        "own_gain": own_gain,
+        "power": POWER,
+        "token_bytes": TOKEN_BYTES,
+    }
 
 
-def _shown(gain: Gain) -> str:
-    return _nats(gain) + f" ({gain.source})" * (gain.nats is not None)
+def _between(ordered: Iterable[str]) -> str:
+    ends = list(ordered)
+    return f"{ends[0]} to {ends[-1]}"
 
 
 def _far(run: PlannedRun) -> str:
-    names = {"params": "sizes", "tokens": "lengths"}
+    """Say how much larger or smaller, longer or shorter than the fitted runs this one is."""
+    words = {"params": ("smaller", "larger"), "tokens": ("shorter", "longer")}
     far = [
-        f"{math.exp(abs(folds)):,.2g} times {'above' if folds > 0 else 'below'} its {names[name]}"
+        f"{big(float(f'{math.exp(abs(folds)):.2g}'))} times {words[name][folds > 0]}"
         for name, folds in run.beyond.items()
         if folds
     ]
@@ -198,13 +222,11 @@ def _far(run: PlannedRun) -> str:
 
 def _alike(run: PlannedRun) -> dict[str, Any] | None:
     """Settings that the law does not tell apart, at the nearest size and length fitted."""
-    if run.mixture or run.own or run.setting.output_only or run.grade == "no evidence":
+    if run.mixture or run.own or run.setting != run.first or run.grade == "no evidence":
         return None
     law = published_law()
-    size, tokens = (
-        float(np.clip(at, law.rows[name].min(), law.rows[name].max()))
-        for name, at in (("params", run.size), ("tokens", run.tokens))
-    )
+    places = law.rows[["params", "tokens"]]
+    size, tokens = np.clip([run.size, run.tokens], places.min(), places.max())
     rows = settings(size, tokens, np.arange(2.0, 17.0), np.arange(5, 61) / 100)
     gains, within = law.of_rows(rows), pair_deviation(law)
     best, level = rows.iloc[int(gains.argmax())], rows[gains >= gains.max() - within]
@@ -212,8 +234,8 @@ def _alike(run: PlannedRun) -> dict[str, Any] | None:
     return {
         "within": within,
         "best": (int(best["bag_size"]), float(best["step_ratio"])),
-        "s": f"{s['min']:.0f}–{s['max']:.0f}",
-        "r": f"{r['min']:g}–{r['max']:g}",
+        "s": f"{s['min']:.0f} to {s['max']:.0f}",
+        "r": f"{r['min']:g} to {r['max']:g}",
     }
 
 
@@ -221,25 +243,22 @@ def _repetition(text: float, read: float) -> tuple[float, float, float]:
     """Epochs, the share of as much fresh text that they are worth, and the nats that they cost, by
     the law of repetition for plain training."""
     factor, exponent = REPEATED_DATA
-    fresh = text * (1 - REPEATS * math.expm1((1 - read / text) / REPEATS))
+    fresh = float(worth(np.array(read), np.array(text), PUBLISHED))
     lost = factor * (fresh**-exponent - read**-exponent)
     return read / text, fresh / read, lost
 
 
-def _hours(
-    run: PlannedRun, flops: float, name: str | None
-) -> tuple[tuple[float, float] | None, str]:
-    """GPU-hours of one arm, the least and the most, and where the MFU behind them comes from."""
+def _hours(run: PlannedRun, flops: float, name: str | None) -> tuple[list[float], str]:
+    """GPU-hours of one arm, the least and the most (none where they are not known), and where the
+    MFU behind them comes from."""
     if name is None:
-        return None, "hours and money: --device H100 --price 2.5"
-    device = device_named(name)
-    if device is None:
-        one_of(name, [one.name for one in DEVICES], "--device")
-        raise AssertionError(name)
+        return [], "hours and money: add --device H100 --gpus 64 --price 2.5"
+    listed = {device.name: device for device in DEVICES}
+    device = device_named(name) or listed[one_of(name, listed, "--device")]
     mfu = published_mfu(device, experts=run.mixture)
     if mfu is None:
-        return None, f"no MFU of such a model on {device.name} is published here"
-    hours = gpu_hours(flops, device.peak, mfu.high), gpu_hours(flops, device.peak, mfu.low)
+        return [], f"no MFU of such a model on {device.name} is published here"
+    hours = [gpu_hours(flops, device.peak, at) for at in (mfu.high, mfu.low)]
     return hours, f"{device.name} at {mfu.low:.0%}–{mfu.high:.0%} MFU, {mfu.source}"
 
 
@@ -247,18 +266,20 @@ def _pilot(run: PlannedRun) -> dict[str, Any]:
     """The fewest pairs that would show the expected gain, at an eighth of size and length."""
     small = bool(run.own) or run.size < SMALL
     down = 1 if small else PILOT
-    noise, source = pair_deviation(published_law()), "scatter of published cells about the law"
+    noise, source = pair_deviation(published_law()), "the scatter of published runs about the law"
     if small:
-        noise, source = own_arm("output only")["deviation"], "our second campaign"
+        arm = own_arm(OUTPUT_ONLY)
+        noise, source = arm["deviation"], f"as in our {arm['source']}"
     gain = abs(run.gain.nats or 2 * noise)
     counts = range(FEWEST_SEEDS, MOST_SEEDS + 1)
     shown = [(n, (smallest_detectable(n) or math.inf) * noise) for n in counts]
-    seeds, least = next((one for one in shown if one[1] <= gain), shown[-1])
-    found = {"seeds": seeds, "least": least, "noise": noise, "source": source}
+    seeds, least = next((pair for pair in shown if pair[1] <= gain), shown[-1])
     return {
-        **found,
-        "size": run.size / down,
-        "tokens": run.tokens / down,
+        "seeds": seeds,
+        "least": least,
+        "noise": noise,
+        "source": source,
+        "smaller": down,
         "share": 2 * seeds / down**2,
     }
 
@@ -269,8 +290,8 @@ def _data_term(tokens: float) -> float:
 
 def _longer(gain: float, tokens: float) -> str:
     """How many times the steps a baseline needs to gain as much, by Chinchilla's data term."""
-    left = 1 - gain / _data_term(tokens)
-    return f"{left ** (-1 / CHINCHILLA.beta):.2g}" if left > 0 else "∞"
+    rest = 1 - gain / _data_term(tokens)
+    return f"{rest ** (-1 / CHINCHILLA.beta):.2g}" if rest > 0 else "∞"
 
 
 def _range(ends: list[float]) -> str:

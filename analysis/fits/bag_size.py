@@ -1,41 +1,39 @@
 """The best bag size and step ratio: the minimum of a U-shaped curve, or why there is none.
 
-Two forms: a parabola in log s (or logit r), and an asymmetric one, a + b/s + c log s (or a + b/r +
-c/(1 − r)). Which is true is not known: both are fitted, one is dropped only where the curve rules
-it out, and the interval spans those that are left. Where what they leave of the curve is more than
-seeds differ by, neither is true: the form is not known, and there is no interval. A form's own
-interval holds the places at which a t-test does not tell its slope from zero (Fieller's method):
-over seeds, whatever the cells of one seed share, or over what the form leaves of a single curve.
-None is asked beyond the values that were tried.
+Two forms are fitted: a parabola in log s (or logit r), and an asymmetric one, a + b/s + c log s (or
+a + b/r + c/(1 − r)). Which of them is true is not known: one is dropped only where the curve rules
+it out, and the interval spans those that remain. Where their residuals are larger than the
+differences between seeds, neither is true: the form is not known, and there is no interval. A
+form's own interval holds the places at which a t-test does not tell its slope from zero (Fieller's
+method): over seeds, whatever the cells of one seed share, or over the residuals of a single curve.
+No form is asked beyond the values that were tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
-from scipy import stats
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from tst_study.analysis import published
 from tst_study.analysis.answer import Answer
-from tst_study.analysis.checks import Floats, needs_columns, numbers
+from tst_study.analysis.checks import Floats
 from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.tables.eligible import over_shared_seeds
-from tst_study.analysis.wording import number
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.errors import UserError, one_of
+from tst_study.errors import UserError
 
 Along = Literal["bag_size", "step_ratio"]
 LEAST_VALUES = 4
 UNKNOWN = "form not known"
 RULED_OUT = 0.01
-"""Level at which what a form leaves of the curve speaks against it."""
+"""Level of the tests that rule a form out."""
 _GRID = 400
 GROUP = ("size", "steps", "weighting")
 _NOTHING = (
@@ -47,10 +45,14 @@ _NOTHING = (
 def bag_size_answer(
     grid: pd.DataFrame | None = None, inputs: dict[str, str] | None = None
 ) -> Answer:
-    """`tst-study analyse bag-size`: s* per curve and r* per bag."""
+    """Answer `tst-study analyse bag-size`: the best s of each curve over s, the best r of each s.
+
+    grid: losses (nats per token) by size, steps, weighting, step_ratio, bag_size and, if there,
+    seed; the published grids by default.
+    """
     given = published.loss_grid() if grid is None else grid
     bags, ratios = optima(given, "bag_size"), optima(given, "step_ratio")
-    tables, said = {}, []
+    tables, sentences = {}, []
     for table, name, other in ((bags, "s", "step_ratio"), (ratios, "r", "bag_size")):
         fitted = table[table["form"] != ""]
         if len(fitted):
@@ -58,23 +60,23 @@ def bag_size_answer(
             shown = fitted[[*names, "form", "sentence"]].reset_index(drop=True)
             tables[f"Best {name} (both forms, all values)"] = shown
             edges = int((fitted["sentence"] != "").sum())
-            said.append(
+            sentences.append(
                 f"{edges} of {len(fitted)} curves along {name} are lowest at an edge or "
                 "do not determine where: no number."
             )
         if few := len(table) - len(fitted):
-            said.append(
+            sentences.append(
                 f"{few} curves along {name} have fewer than {LEAST_VALUES} values: no optimum."
             )
     noise = {*bags.get("noise_from", []), *ratios.get("noise_from", [])}
     if "seeds" in noise:
-        said.append("Noise is that of seeds, where all values of a curve share two or more.")
+        sentences.append("Noise is that of seeds, where all values of a curve share two or more.")
     elif "residuals" in noise:
-        said.append(
-            "Noise is what each form leaves of its curve: no two seeds were run at all its values."
+        sentences.append(
+            "Noise is the residuals of each form: no two seeds were run at all values of a curve."
         )
     inputs = inputs or published.fingerprints("final_loss_grid")
-    return Answer("bag-size", tables, tuple(said), inputs)
+    return Answer("bag-size", tables, tuple(sentences), inputs)
 
 
 def grid_of_runs(pairs: pd.DataFrame) -> pd.DataFrame:
@@ -93,8 +95,8 @@ def grid_of_runs(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _labels(pairs: pd.DataFrame) -> pd.Series:
-    """The corpus; where several groups share corpus and length the group's key, and where a group
-    has several the learning rate and the held-out text."""
+    """Label each pair by its corpus; where several groups share corpus and length also by the
+    group's key, and where a group has several also by learning rate and held-out text."""
     groups = pairs.groupby(["corpus", "steps"])["group"].transform("nunique")
     rates = pairs.groupby("group")["learning_rate"].transform("nunique")
     texts = pairs.groupby("group")["eval_set"].transform("nunique")
@@ -104,15 +106,14 @@ def _labels(pairs: pd.DataFrame) -> pd.Series:
 
 
 def optima(grid: pd.DataFrame, along: Along = "bag_size") -> pd.DataFrame:
-    """One row per curve: the fields of `Optimum` beside what names the curve.
+    """Return one row per curve: the fields of `Optimum` beside what names the curve.
 
     A curve is all s at one (size, steps, weighting, r), or with `along="step_ratio"` all r at one
-    s. The baseline joins a curve over s, as s = 1, where the others leave open how small the best
-    one is. Where the grid has a column `seed`, only seeds that every value of a curve has count.
+    s. The baseline joins a curve over s, as s = 1, where the others leave open how small the best s
+    is. Where the grid has a column `seed`, only seeds that every value of a curve has count.
     `sentence` takes the place of numbers where a curve has too few points or its optimum is not
     determined.
     """
-    needs_columns(grid, (*GROUP, "bag_size", "step_ratio", "loss"), "grid")
     other = "step_ratio" if along == "bag_size" else "bag_size"
     tried = grid[(grid["bag_size"] > 1) & (grid["step_ratio"] > 0)]
     own = ["size", "steps", *("seed" for _ in {"seed"} & {*grid})]
@@ -126,20 +127,20 @@ def optima(grid: pd.DataFrame, along: Along = "bag_size") -> pd.DataFrame:
             few = f"{len(losses)} {along.replace('_', ' ')}s: an optimum needs {LEAST_VALUES}"
             rows.append({**named, "form": "", "points": len(losses), "sentence": few})
             continue
-        found = optimum(losses.index.to_numpy(float), losses.to_numpy(float), along=along)
-        if along == "bag_size" and curve[along].min() == 2 and found.low is None:
+        lowest = optimum(losses.index.to_numpy(float), losses.to_numpy(float), along=along)
+        if along == "bag_size" and curve[along].min() == 2 and lowest.low is None:
             # The optimum may lie at s = 2 or below, which only the baseline can tell. Elsewhere it
             # stays out: the first step, from 1 to 2, is of no form that fits the rest.
             losses = _by_seed(pd.concat([curve, *of_size.get(keys[:2], [])]), along)
-            found = optimum(losses.index.to_numpy(float), losses.to_numpy(float), along=along)
-        rows.append({**named, **asdict(found), "sentence": found.edge})
+            lowest = optimum(losses.index.to_numpy(float), losses.to_numpy(float), along=along)
+        rows.append({**named, **asdict(lowest), "sentence": lowest.edge})
     if not rows:
         raise UserError(_NOTHING)
     return pd.DataFrame(rows)
 
 
 def _by_seed(curve: pd.DataFrame, along: Along) -> pd.DataFrame:
-    """Losses by value and seed; one column of means where the values share no seed."""
+    """Return losses by value and seed; one column of means where the values share no seed."""
     if "seed" not in curve:
         return curve.set_index(along)[["loss"]]
     losses = over_shared_seeds(curve, along, "loss")
@@ -148,40 +149,39 @@ def _by_seed(curve: pd.DataFrame, along: Along) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Optimum:
-    """Where a loss is lowest along s or r; None where that cannot be said, and `edge` says why."""
+    """The place of the lowest loss along s or r; None where it is not known, and `edge` says
+    why."""
 
     form: str
-    """`both`, the one that is left, or `form not known`."""
+    """`both`, the form that was not ruled out, or `form not known`."""
     points: int
+    """Number of values of s or r."""
     seeds: int
     best: float | None
     low: float | None
-    """95%; None where it reaches beyond the values tried."""
+    """Low end of the 95% interval; None where it reaches beyond the values tried."""
     high: float | None
     flat_low: float | None
-    """Values whose loss is within one `noise` of the lowest."""
+    """Lowest of the values whose loss is within one `noise` of the optimum's."""
     flat_high: float | None
     loss: float | None
-    """At the optimum, mean over seeds."""
+    """Loss at the optimum, mean over seeds, nats per token."""
     noise: float
-    """Standard deviation of a point, as a mean over seeds, nats."""
+    """Standard deviation of a point of the mean curve, nats per token."""
     noise_from: str
     """`seeds`, or `residuals`."""
     edge: str
     """Why `best` is missing: at an edge, or not determined."""
 
 
-def optimum(
-    values: Sequence[float] | Floats, losses: ArrayLike, *, along: Along = "bag_size"
-) -> Optimum:
-    """The optimum of losses (nats), one per value of s or r, shape (values,), or one per value and
-    seed, shape (values, seeds); a seed's own level drops out.
-
-    Raises `UserError` for fewer than four values, a value given twice, and a loss that is not
-    finite.
-    """
-    one_of(along, ("bag_size", "step_ratio"), "along")
-    x, y = _checked(values, losses, along)
+def optimum(values: ArrayLike, losses: ArrayLike, *, along: Along = "bag_size") -> Optimum:
+    """Find the optimum of losses (nats per token), one per value of s or r, shape (values,), or one
+    per value and seed, shape (values, seeds); a seed's own level drops out. Four values or more."""
+    x, y = np.asarray(values, dtype=float), np.asarray(losses, dtype=float)
+    order = np.argsort(x)
+    # The curves are nearly parabolas in log s, and in logit r.
+    x = np.log(x[order]) if along == "bag_size" else special.logit(x[order])
+    y = y.reshape(len(y), -1)[order]
     forms = [_Form(asymmetric, x, y, along) for asymmetric in (False, True)]
     fits = [form for form in forms if not form.ruled_out] or forms
     seeds = y.shape[1]
@@ -190,8 +190,8 @@ def optimum(
         noise = float(np.sqrt(own.var(axis=1, ddof=1).mean() / seeds))
     else:
         noise = min(form.residual for form in forms)
-    said = _no_number(fits, along)
-    best = None if said else float(np.mean([fit.lowest[0] for fit in fits]))
+    reason = _no_number(fits, along)
+    best = None if reason else float(np.mean([fit.lowest[0] for fit in fits]))
     unknown = all(fit.misfits for fit in fits)
     ends: list[float | None] = [None, None]
     if not (unknown or all(fit.lowest[1] for fit in fits)):
@@ -218,35 +218,13 @@ def optimum(
         loss=loss,
         noise=noise,
         noise_from="residuals" if seeds == 1 else "seeds",
-        edge=said,
+        edge=reason,
     )
 
 
-def _checked(
-    values: Sequence[float] | Floats, losses: ArrayLike, along: Along
-) -> tuple[Floats, Floats]:
-    """Coordinates (log s, or logit r: axes on which the curves are nearly parabolas), rising, and
-    losses of shape (values, seeds)."""
-    raw = numbers(values, along, above=0.0, below=np.inf if along == "bag_size" else 1.0)
-    y = np.asarray(losses, dtype=float)
-    numbers(y, "loss")
-    if y.ndim not in (1, 2) or len(raw) != len(y):
-        raise UserError(f"{len(raw)} values of {along}, losses of shape {y.shape}: one row each")
-    if len(np.unique(raw)) < len(raw):
-        raise UserError(f"a value of {along} is given twice; give seeds as columns of the losses")
-    if len(raw) < LEAST_VALUES:
-        raise UserError(
-            f"{number(len(raw), 'value')} of {along}: an optimum needs at least four; run more"
-        )
-    order = np.argsort(raw)
-    x = raw[order]
-    x = np.log(x) if along == "bag_size" else np.log(x / (1.0 - x))
-    return x, y.reshape(len(y), -1)[order]
-
-
 def _back(x: float, along: Along) -> float:
-    """s or r of a coordinate."""
-    return float(np.exp(x) if along == "bag_size" else 1.0 / (1.0 + np.exp(-x)))
+    """Return the s or r of a coordinate."""
+    return float(np.exp(x) if along == "bag_size" else special.expit(x))
 
 
 @dataclass(frozen=True)
@@ -272,58 +250,56 @@ class _Form:
     def grid(self) -> Floats:
         return np.linspace(self.x.min(), self.x.max(), _GRID)
 
-    def terms(self, at: Floats) -> tuple[Floats, Floats]:
-        """And their derivatives by the coordinate, shapes (places, 3)."""
-        one = np.ones_like(at)
+    def terms(self, at: NDArray[Any]) -> NDArray[Any]:
+        """Return the form's three terms at some coordinates, shape (places, 3)."""
+        ones = np.ones_like(at)
         if not self.asymmetric:
-            terms, slopes = (one, at, at**2), (0 * one, one, 2 * at)
-        elif self.along == "bag_size":
-            terms, slopes = (one, np.exp(-at), at), (0 * one, -np.exp(-at), one)
-        else:
-            odds = np.exp(at)  # r / (1 − r)
-            terms, slopes = (one, 1 / odds, odds), (0 * one, -1 / odds, odds)
-        return np.stack(terms, axis=-1), np.stack(slopes, axis=-1)
+            return np.stack([ones, at, at**2], axis=-1)
+        if self.along == "bag_size":
+            return np.stack([ones, np.exp(-at), at], axis=-1)
+        return np.stack([ones, np.exp(-at), np.exp(at)], axis=-1)  # the odds r / (1 − r)
 
     @cached_property
     def own(self) -> Floats:
         """Terms at the curve's values."""
-        return self.terms(self.x)[0]
+        return self.terms(self.x)
 
     @cached_property
     def coefficients(self) -> Floats:
-        found: Floats = np.linalg.lstsq(self.own, self.y.mean(axis=1), rcond=None)[0]
-        return found
+        coefficients: Floats = np.linalg.lstsq(self.own, self.y.mean(axis=1), rcond=None)[0]
+        return coefficients
 
     def heights(self, at: Floats) -> Floats:
-        heights: Floats = self.terms(at)[0] @ self.coefficients
+        heights: Floats = self.terms(at) @ self.coefficients
         return heights
 
     @cached_property
-    def left(self) -> Floats:
-        """Of the mean curve, what the form does not explain."""
-        left: Floats = self.y.mean(axis=1) - self.heights(self.x)
-        return left
+    def residuals(self) -> Floats:
+        """Mean curve minus the form, shape (values,)."""
+        residuals: Floats = self.y.mean(axis=1) - self.heights(self.x)
+        return residuals
 
     @property
     def residual(self) -> float:
-        return float(np.sqrt((self.left**2).sum() / (len(self.x) - 3)))
+        """Standard deviation of the residuals, nats per token."""
+        return float(np.sqrt((self.residuals**2).sum() / (len(self.x) - 3)))
 
     @cached_property
     def lowest(self) -> tuple[float, int]:
-        """Place of the lowest point, and -1 or 1 where it is the low or high end of the values
+        """Coordinate of the lowest point, and -1 or 1 where it is the low or high end of the values
         tried (else 0)."""
         best = int(self.heights(self.grid).argmin())
         return float(self.grid[best]), -1 if best == 0 else int(best == _GRID - 1)
 
     @cached_property
     def interval(self) -> tuple[float | None, float | None]:
-        """Places at which a t-test does not tell the slope from zero."""
+        """Ends of the places at which a t-test does not tell the slope from zero."""
         grid = self.grid
-        weights = self.terms(grid)[1] @ np.linalg.pinv(self.own)
-        found = weights @ self.y
-        slopes = found.mean(axis=1)
+        weights = (self.terms(grid + 1e-30j).imag / 1e-30) @ np.linalg.pinv(self.own)
+        of_seeds = weights @ self.y
+        slopes = of_seeds.mean(axis=1)
         if self.seeds > 1:
-            errors = found.std(axis=1, ddof=1) / np.sqrt(self.seeds)
+            errors = of_seeds.std(axis=1, ddof=1) / np.sqrt(self.seeds)
             critical = critical_t(self.seeds - 1)
         else:
             errors = self.residual * np.linalg.norm(weights, axis=1)
@@ -335,7 +311,7 @@ class _Form:
                 None if first == 0 else float(grid[first - 1]),
                 None if last == _GRID - 1 else float(grid[last + 1]),
             )
-        # Everywhere a slope: beyond one of the ends, or between two places of the grid.
+        # There is a slope everywhere: the optimum lies beyond an end, or between two grid points.
         if slopes[0] < 0 < slopes[-1]:
             step = float(grid[1] - grid[0])
             return self.lowest[0] - step, self.lowest[0] + step
@@ -349,34 +325,36 @@ class _Form:
         if self.asymmetric and self.along == "bag_size":
             bend = x**2
         bend = bend - self.own @ np.linalg.lstsq(self.own, bend, rcond=None)[0]
-        found = bend @ y / np.linalg.norm(bend)
+        bends = bend @ y / np.linalg.norm(bend)
         if self.seeds > 1:
-            error, freedom = float(found.std(ddof=1)) / np.sqrt(self.seeds), self.seeds - 1
+            error, freedom = float(bends.std(ddof=1)) / np.sqrt(self.seeds), self.seeds - 1
         else:
             freedom = len(x) - 4
             if freedom < 1:
                 return False
-            error = np.sqrt(max(0.0, float(self.left @ self.left) - found[0] ** 2) / freedom)
-        error = max(error, 1e-9 * float(np.ptp(y)))  # Below that all is rounding.
-        return bool(2 * stats.t.sf(abs(found.mean()) / error, freedom) < RULED_OUT)
+            error = np.sqrt(
+                max(0.0, float(self.residuals @ self.residuals) - bends[0] ** 2) / freedom
+            )
+        error = max(error, 1e-9 * float(np.ptp(y)))  # anything smaller is rounding
+        return bool(2 * special.stdtr(freedom, -abs(bends.mean()) / error) < RULED_OUT)
 
     @cached_property
     def misfits(self) -> bool:
-        """Whether the form leaves more of the mean curve than seeds differ by (the F-test of lack
+        """Whether the residuals are larger than the differences between seeds (the F-test of lack
         of fit; Draper and Smith, Applied Regression Analysis). One seed cannot tell."""
         points = len(self.x)
         if self.seeds == 1:
             return False
-        left = self.seeds * (self.left**2).sum() / (points - 3)
+        misfit = self.seeds * (self.residuals**2).sum() / (points - 3)
         own = self.y - self.y.mean(axis=1)[:, None]
         own = own - own.mean(axis=0)  # a seed's level drops out
         freedom = (points - 1) * (self.seeds - 1)
         error = max((own**2).sum() / freedom, (1e-9 * np.ptp(self.y)) ** 2)
-        return bool(stats.f.sf(left / error, points - 3, freedom) < RULED_OUT)
+        return bool(special.fdtrc(points - 3, freedom, misfit / error) < RULED_OUT)
 
 
 def _no_number(fits: list[_Form], along: Along) -> str:
-    """Why there is no best value, or an empty text."""
+    """Say why there is no best value; an empty text where there is one."""
     name = "s" if along == "bag_size" else "r"
     places, edges = zip(*(fit.lowest for fit in fits), strict=True)
     if set(edges) in ({1}, {-1}):

@@ -1,10 +1,10 @@
 """Mutual information of two tokens by their distance, from a token file, and its decay.
 
-Counting pairs overestimates: of unrelated tokens, too, most pairs are seen once, and a pair seen
+Counting pairs overestimates it: most pairs of unrelated tokens, too, are seen once, and a pair seen
 once looks like a dependence. The estimate here uses Grassberger's entropy (arXiv physics/0307138)
-and subtracts what the same estimator finds between tokens half a file apart: zero, in expectation,
-for independent tokens, of which such pairs are an example. Of strongly related tokens it takes a
-few hundredths too much. The plug-in value, which a plain count gives, stands beside it.
+and subtracts what the same estimator finds between tokens half a file apart. For independent tokens
+its expectation is zero; for strongly related ones it is a few hundredths of a nat too low. The
+plug-in value, which a plain count gives, stands beside it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WORKERS, _DRAWS = 2, 1000
 
 @dataclass(frozen=True)
 class Decay:
-    """C0 + a d^k."""
+    """A fitted decay C0 + a d^k of mutual information (nats) over the distance d (tokens)."""
 
     constant: float
     amplitude: float
@@ -50,44 +50,35 @@ def measure(
     tokens: str | Path | TokenFile,
     distances: Sequence[int] = DISTANCES,
 ) -> pd.DataFrame:
-    """Mutual information (nats) of tokens d apart in the same document.
+    """Measure the mutual information (nats) of tokens d apart in the same document.
 
-    Columns: distance, pairs, mutual_information (corrected), low, high (95%, bootstrap over blocks
-    of text), plug_in, unrelated (plug-in value of tokens half a file apart).
-
-    Raises `UserError` for a distance that no document spans, or below 1.
-    """
+    distances: in tokens, at least 1 and shorter than the longest document. Columns: distance,
+    pairs, mutual_information (corrected), low, high (95%, bootstrap over blocks of text), plug_in,
+    unrelated (plug-in value of tokens half a file apart)."""
     file = tokens if isinstance(tokens, TokenFile) else TokenFile(tokens)
-    if any(distance < 1 for distance in distances):
-        raise UserError(f"distance {min(distances)}: must be at least 1")
     ids = np.asarray(file.tokens)
     words = int(ids.max()) + 1
     lengths = np.diff(file.document_starts(0, file.document_count + 1))
     document = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-    # Shifted by half the file, not shuffled: both streams keep the repetitions that text has.
+    # A shift by half the file, unlike a shuffle, keeps the repetitions that text has.
     unrelated = np.roll(ids, len(ids) // 2)
 
     def at(distance: int) -> dict[str, Any]:
         within = document[:-distance] == document[distance:]
-        if not within.any():
-            raise UserError(
-                f"{file.prefix}: no document is longer than {distance} tokens; ask for smaller "
-                "distances"
-            )
-        one = ids[:-distance][within].astype(np.int64) * words
-        # At every distance anew: what is chance depends on how many pairs there are.
-        null = _estimate(one + unrelated[:-distance][within], words)
-        codes = one + ids[distance:][within]
-        found = _estimate(codes, words)
-        error = _block_errors(codes, found, words)
-        value = found.corrected - null.corrected
+        first = ids[:-distance][within].astype(np.int64) * words
+        # The part that is chance depends on the number of pairs, which the distance changes.
+        null = _estimate(first + unrelated[:-distance][within], words)
+        codes = first + ids[distance:][within]
+        related = _estimate(codes, words)
+        error = _block_errors(codes, related, words)
+        value = related.corrected - null.corrected
         return {
             "distance": distance,
             "pairs": len(codes),
             "mutual_information": value,
             "low": value + error[0],
             "high": value + error[1],
-            "plug_in": found.plug_in,
+            "plug_in": related.plug_in,
             "unrelated": null.plug_in,
         }
 
@@ -97,28 +88,25 @@ def measure(
 
 
 def fit_decay(distances: Floats, values: Floats) -> Decay:
-    """C0 + a d^k by least squares; C0 and a positive, shapes (n,).
+    """Fit C0 + a d^k by least squares to positive values (nats) at distances (tokens), shapes (n,);
+    C0 and a are positive.
 
     Raises `UserError` for fewer than four distances.
     """
     x, y = np.asarray(distances, dtype=float), np.asarray(values, dtype=float)
     if len(x) < 4:
         raise UserError(f"{len(x)} distances: a decay of three parameters needs at least four")
-    if (y <= 0).any():
-        raise UserError(
-            f"mutual information {y.min():.4f} at distance {x[int(np.argmin(y))]:.0f}: at or below "
-            "zero within its noise; fit the distances where it is positive"
-        )
     model = power_law(x)
     grid = {"log_E": [np.log(y.min())], "alpha": (0.3, 0.8, 1.5)}
-    found = fit(Problem(model, y, on="loss"), grid_of_starts(model, grid))
-    rmse = float(np.sqrt((found.residuals**2).mean()))
-    constant, amplitude = np.exp(found["log_E"]), np.exp(found["log_A"])
-    return Decay(float(constant), float(amplitude), -found["alpha"], rmse)
+    fitted = fit(Problem(model, y, on="loss"), grid_of_starts(model, grid))
+    rmse = float(np.sqrt((fitted.residuals**2).mean()))
+    constant, amplitude = np.exp(fitted["log_E"]), np.exp(fitted["log_A"])
+    return Decay(float(constant), float(amplitude), -fitted["alpha"], rmse)
 
 
 def weights(decay: Decay, bag_size: int) -> tuple[float, ...]:
-    """The loss weights g(1) … g(s) of a decay, for `superposition.weighting` (not normalised)."""
+    """Return the loss weights g(1) … g(s) of a decay for `superposition.weighting`; their sum is
+    not 1."""
     return mutual_information_weights(
         bag_size, constant=decay.constant, amplitude=decay.amplitude, exponent=decay.exponent
     )
@@ -127,11 +115,12 @@ def weights(decay: Decay, bag_size: int) -> tuple[float, ...]:
 def mutual_information_answer(
     tokens: str | Path | None = None, distances: Sequence[int] = DISTANCES
 ) -> Answer:
-    """`tst-study analyse mutual-information`: of a token file, or of the published curve."""
+    """Answer `tst-study analyse mutual-information` for a token file, or for the published
+    curve."""
     if tokens is None:
         table = published.mutual_information()
         inputs = published.fingerprints("mutual_information")
-        said = "Published curve on DCLM; its unit is not stated."
+        source = "Published curve on DCLM; its unit is not stated."
     else:
         file = TokenFile(tokens)
         longest = int(np.diff(file.document_starts(0, file.document_count + 1)).max())
@@ -144,7 +133,7 @@ def mutual_information_answer(
         table = measure(file, spanned)
         inputs = {str(file.prefix): f"{file.token_count} tokens, {file.document_count} documents"}
         first = table.iloc[0]
-        said = (
+        source = (
             f"A plain count gives {first['plug_in']:.3f} nats at distance 1, and "
             f"{first['unrelated']:.3f} between tokens that have nothing to do with each other: so "
             "much of a plain count is chance."
@@ -164,7 +153,7 @@ def mutual_information_answer(
         (
             f"C0 + a d^k: C0 = {decay.constant:.3f}, a = {decay.amplitude:.3f}, "
             f"k = {decay.exponent:.3f} (rmse {decay.rmse:.4f}).",
-            said,
+            source,
             "As weights of a run at s = 8: superposition.weighting = "
             f"[{', '.join(f'{weight:.4g}' for weight in given)}].",
         ),
@@ -177,11 +166,13 @@ class _Estimate:
     plug_in: float
     corrected: float
     codes: NDArray[Any]
-    """Distinct pairs, sorted, and how often each was seen."""
+    """Distinct pairs, sorted."""
     counts: NDArray[np.int64]
+    """Number of times that each pair was seen."""
     first: NDArray[np.int64]
-    """Counts of first and of second tokens by id."""
+    """Counts of first tokens, by id."""
     second: NDArray[np.int64]
+    """Counts of second tokens, by id."""
 
 
 def _estimate(codes: NDArray[Any], words: int) -> _Estimate:
@@ -194,8 +185,8 @@ def _estimate(codes: NDArray[Any], words: int) -> _Estimate:
 
 
 def _entropies(counts: NDArray[np.int64]) -> tuple[float, float]:
-    """Plug-in and Grassberger's entropy of a histogram, nats."""
-    # Few different counts occur: the special functions are taken once for each.
+    """Return the plug-in and Grassberger's entropy of a histogram, nats."""
+    # Few different counts occur, so that the special functions are evaluated once for each.
     values, times = np.unique(counts[counts > 0], return_counts=True)
     n = values.astype(float)
     weight = times * n
@@ -208,19 +199,20 @@ def _entropies(counts: NDArray[np.int64]) -> tuple[float, float]:
     return plug_in, float(np.log(total) - (weight * digamma).sum() / total)
 
 
-def _block_errors(codes: NDArray[Any], found: _Estimate, words: int) -> tuple[float, float]:
-    """2.5% and 97.5% of the bootstrap error of the mean pointwise information over blocks of
-    text: to first order, the error of the estimate, with what tokens of one text share."""
+def _block_errors(codes: NDArray[Any], estimate: _Estimate, words: int) -> tuple[float, float]:
+    """Return the 2.5% and 97.5% quantiles of the bootstrap error of the mean pointwise information
+    over blocks of text: to first order the estimate's error, what tokens of one text share
+    included."""
     random = np.random.default_rng(0)
     blocks = np.array_split(np.arange(len(codes)), min(BLOCKS, len(codes)))
     total = float(len(codes))
     means = np.empty(len(blocks))
     for i, block in enumerate(blocks):
         chosen = codes[random.choice(block, min(len(block), _PAIRS_OF_BLOCK), replace=False)]
-        seen = found.counts[np.searchsorted(found.codes, chosen)]
-        one = found.first[(chosen // words).astype(np.int64)].astype(float)
-        two = found.second[(chosen % words).astype(np.int64)].astype(float)
-        means[i] = float(np.log(seen * total / one / two).mean())
+        seen = estimate.counts[np.searchsorted(estimate.codes, chosen)]
+        first = estimate.first[(chosen // words).astype(np.int64)].astype(float)
+        second = estimate.second[(chosen % words).astype(np.int64)].astype(float)
+        means[i] = float(np.log(seen * total / first / second).mean())
     drawn = means[random.integers(len(means), size=(_DRAWS, len(means)))].mean(axis=1)
     low, high = np.quantile(drawn - means.mean(), [0.025, 0.975])
     return float(low), float(high)

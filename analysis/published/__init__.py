@@ -1,8 +1,8 @@
-"""The paper's numbers: files (`README.md` says how each was obtained), set-ups, and a function for
-each file; `runs` has them in the schema of the run table.
+"""The paper's numbers: its files (`README.md` says how each was obtained), its set-ups, and a
+function for each file; `runs` has them in the schema of the run table.
 
-Published losses are final training losses, smoothed by an unknown amount, of one run each: an
-evaluation set of their own (`EVAL_SET`), never to be put beside held-out loss.
+Published losses are final training losses of one run each, smoothed by an unknown amount. They have
+an evaluation set of their own (`EVAL_SET`) and are never compared with held-out losses.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from tst_study.cost.compute import count_parameters, flops_per_position
 
 PRESET = {"270M": "270m", "600M": "600m", "3B": "3b", "10B-A1B": "moe-10b-a1b"}
 LEARNING_RATE = {"270M": 2e-3, "600M": 1e-3, "3B": 2e-4, "10B-A1B": 3e-4}
-"""Peak."""
+"""Peak learning rates."""
 GPUS = {"270M": 8, "600M": 8, "3B": 64, "10B-A1B": 64}
 
 
 def batch(size: str) -> tuple[int, int]:
-    """(sequences, length), latent positions. The lengths are not stated: 2,048 is that of SmolLM2,
-    whose shapes the dense models have, 8,192 makes 8M tokens of 1,024 sequences."""
+    """Return (sequences, length in latent positions) of a step. The paper does not state the
+    lengths: 2,048 is that of SmolLM2, whose shapes the dense models have, and 8,192 makes 8M tokens
+    of 1,024 sequences."""
     return 1024, 8192 if size == "10B-A1B" else 2048
 
 
 def model(size: str) -> Model:
-    """The shape behind one of the paper's labels."""
+    """Return the shape behind one of the paper's labels."""
     return Model(**expand_preset({"preset": PRESET[size]}))
 
 
@@ -78,14 +79,14 @@ def _read(name: str) -> pd.DataFrame:
 
 @functools.cache
 def evidence() -> dict[str, Any]:
-    """What `advise` stands on: the law's fit to Tables 4–7, how it predicts what was left out, and
-    our own campaigns' gains; written by `python -m benchmarks.advice`."""
-    found: dict[str, Any] = json.loads((FOLDER / "evidence.json").read_text(encoding="utf8"))
-    return found
+    """Return the evidence behind `advise`: the law's fit to Tables 4–7, how it predicts runs that
+    were left out, and our own campaigns' gains. `python -m benchmarks.advice` writes it."""
+    evidence: dict[str, Any] = json.loads((FOLDER / "evidence.json").read_text(encoding="utf8"))
+    return evidence
 
 
 def fingerprints(*names: str) -> dict[str, str]:
-    """sha256 of the published files that something was computed from, by file name."""
+    """Return the sha256 of published files, by file name."""
     return {
         f"published/{name}.csv": hashlib.sha256((FOLDER / f"{name}.csv").read_bytes()).hexdigest()
         for name in names
@@ -93,15 +94,16 @@ def fingerprints(*names: str) -> dict[str, str]:
 
 
 def headline_runs() -> pd.DataFrame:
-    """Tables 1 to 3: 13 rows, one per run; losses in nats per token, hours of one B200,
+    """Return Tables 1 to 3, a row for each of 13 runs: losses in nats per token, hours of one B200,
     accuracies in percent."""
     return _read("headline_runs").copy()
 
 
 def loss_grid(table: int | None = None, *, unrecovered: bool = False) -> pd.DataFrame:
-    """Tables 4–7, or one: final loss by table, size, steps, weighting, step_ratio, bag_size.
+    """Return Tables 4–7, or one of them: final loss (nats per token) by table, size, steps,
+    weighting, step_ratio and bag_size.
 
-    r = 1 is left out unless asked for: it is the superposition loss, another quantity.
+    r = 1 is left out unless asked for: its loss is the superposition loss, another quantity.
     """
     grid = _grid("final_loss_grid", table)
     grid["params"] = grid["size"].map(PARAMS)
@@ -109,7 +111,8 @@ def loss_grid(table: int | None = None, *, unrecovered: bool = False) -> pd.Data
 
 
 def downstream_grid(table: int) -> pd.DataFrame:
-    """One of Tables 8 to 28: size, steps, step_ratio, bag_size, task, accuracy (a fraction)."""
+    """Return one of Tables 8 to 28: size, steps, step_ratio, bag_size, task, accuracy (a
+    fraction)."""
     return _grid("downstream_grid", table)
 
 
@@ -119,20 +122,20 @@ def _grid(name: str, table: int | None) -> pd.DataFrame:
 
 
 def curves(figure: int | None = None) -> pd.DataFrame:
-    """Figures 1, 3, 6 and 9, or one of them: figure, panel (or an empty text), run, step, loss
-    (training loss, smoothed as drawn)."""
-    found = _read("loss_curves").rename(columns=_NAMES).fillna({"panel": ""})
-    return found if figure is None else found[found["figure"] == figure].reset_index(drop=True)
+    """Return Figures 1, 3, 6 and 9, or one of them: figure, panel (or an empty text), run, step,
+    loss (training loss in nats per token, smoothed as drawn)."""
+    curves = _read("loss_curves").rename(columns=_NAMES).fillna({"panel": ""})
+    return curves if figure is None else curves[curves["figure"] == figure].reset_index(drop=True)
 
 
 def mutual_information() -> pd.DataFrame:
-    """Figure 10: distance (tokens) and mutual_information (unit not stated) on DCLM."""
+    """Return Figure 10: distance (tokens) and mutual_information (unit not stated) on DCLM."""
     return _read("mutual_information").rename(columns=_NAMES)
 
 
 def runs() -> pd.DataFrame:
-    """Tables 1, 2 and 4–7 in the schema of the run table, with `gpu_hours` (NaN for the grids)
-    and `source` beside it. A run that Table 1 prints again counts once in comparisons."""
+    """Return Tables 1, 2 and 4–7 in the schema of the run table, with two more columns: `gpu_hours`
+    (NaN for the grids) and `source`. A run that Table 1 prints again counts once in comparisons."""
     grids, single = loss_grid(unrecovered=True), headline_runs().rename(columns=_NAMES | _OF_RUNS)
     grids = grids.assign(
         source="Table " + grids["table"].astype(str),
@@ -143,12 +146,11 @@ def runs() -> pd.DataFrame:
     source = again.map({True: "Table 2", False: "Table 1"})
     single = single.assign(source=source, reinitialized=again, weighting="uniform")
     rows = [_row(row) for part in (grids, single) for row in rows_of(part)]
-    table = pd.DataFrame(rows, columns=[*RUN_COLUMNS, "gpu_hours", "source"])
-    return table
+    return pd.DataFrame(rows, columns=[*RUN_COLUMNS, "gpu_hours", "source"])
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
-    """What the paper does not state stays None."""
+    """Complete a row of the run table. Facts that the paper does not state stay None."""
     size, steps, bag_size, superposed, weighting = (
         row[name] for name in ("size", "steps", "bag_size", "superposed_steps", "weighting")
     )

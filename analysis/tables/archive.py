@@ -19,9 +19,8 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, get_args
 
 import pandas as pd
 import pyarrow as pa
@@ -30,7 +29,15 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from tst_study.analysis.tables.columns import CURVES, EVALUATIONS, RUNS, Column, Tables, typed
+from tst_study.analysis.tables.columns import (
+    CURVES,
+    EVALUATIONS,
+    RUNS,
+    Column,
+    Tables,
+    columns_of,
+    typed,
+)
 from tst_study.analysis.tables.run_folders import of_config
 from tst_study.atomic_files import disk_errors_named, written_atomically
 from tst_study.config.schema import from_dict, of_record
@@ -57,8 +64,6 @@ _WANTED = {
     "truth": "true or false",
 }
 _LONGEST_TEXT = 10_000
-_MOST_ROWS = 50_000_000
-"""A small file can unpack to any number of rows."""
 _LOGS = ("curves", "evaluations")
 _FILES: dict[str, tuple[Column, ...]] = {
     "runs": RUNS,
@@ -70,27 +75,17 @@ _FOLLOWS = ("method", "arm", "group", "family")
 _STAGED, _READY, _LOCK = ".staged", ".ready", ".lock"
 _CONFIG: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
 _DATA: TypeAdapter[Any] = TypeAdapter(DataFacts)
-_STATE: TypeAdapter[Any] = TypeAdapter(State)
-
-
-@dataclass(frozen=True)
-class Added:
-    """The ids of the runs that one writing found in an archive, put there, and left there."""
-
-    written: list[str]
-    replaced: list[str]
-    kept: list[str]
 
 
 def find_archives(root: Path) -> list[Path]:
     """All archives at or below `root`, sorted."""
     wanted = {f"{name}.parquet" for name in _FILES}
-    found = []
+    archives = []
     for path, folders, files in os.walk(root):
         if _READY in folders or wanted <= set(files):
-            found.append(Path(path))
+            archives.append(Path(path))
         folders[:] = [name for name in folders if name not in (_STAGED, _READY)]
-    return sorted(found)
+    return sorted(archives)
 
 
 def read_archive(folder: Path) -> Tables:
@@ -117,14 +112,14 @@ def _at_their_own_rates(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         if row["config"] is None:
             groups.setdefault((row["group"], row["eval_set"]), []).append(row)
-    for own in groups.values():
+    for members in groups.values():
         rates: dict[str, set[float | None]] = {}
-        for row in own:
+        for row in members:
             rates.setdefault(row["arm"], set()).add(row["learning_rate"])
         different = set().union(*rates.values())
-        named = any(row["named_arm"] for row in own) and len(different) > 1
-        if (named or None in different) and all(len(found) == 1 for found in rates.values()):
-            for row in own:
+        named = any(row["named_arm"] for row in members) and len(different) > 1
+        if (named or None in different) and all(len(of_arm) == 1 for of_arm in rates.values()):
+            for row in members:
                 row["learning_rate"] = 0.0
     return rows
 
@@ -132,17 +127,15 @@ def _at_their_own_rates(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _with_today(row: dict[str, Any]) -> dict[str, Any]:
     """Compute today's columns from what the run is. Raises `UserError` that names the column."""
     if row["config"] is not None:
-        found = {}
+        recorded = {}
         for column, schema in (("config", _CONFIG), ("data", _DATA)):
             try:
-                found[column] = schema.validate_json(row[column] or "null")
+                recorded[column] = schema.validate_json(row[column] or "null")
             except ValidationError as error:
                 raise UserError(f"column {column}: {first_problem(error)}") from None
-        from_dict(of_record(found["config"]), "column config")
-        return {**row, **of_config(**found)}
-    setting = SuperpositionSetting.of_row(row)
-    method = "baseline" if setting.is_baseline else "superposition"
-    return {**row, **setting.columns(), "method": method, "arm": setting.label}
+        from_dict(of_record(recorded["config"]), "column config")
+        return {**row, **of_config(**recorded)}
+    return {**row, **columns_of(SuperpositionSetting.of_row(row))}
 
 
 def _joined(part: pa.Table, name: str, folder: Path) -> pd.DataFrame:
@@ -155,9 +148,10 @@ def _joined(part: pa.Table, name: str, folder: Path) -> pd.DataFrame:
 
 def add_to_archive(
     folder: Path, tables: Tables, beside: Callable[[Path], None] | None = None
-) -> Added:
-    """Write runs into an archive, new or there already. A run that is in it is replaced. All of it
-    is written, or nothing is.
+) -> set[str]:
+    """Write runs into an archive, new or there already, and return the ids that it held before.
+
+    A run that is in it is replaced. All of it is written, or nothing is.
 
     beside: writes what lies beside the tables, such as questions, into the folder that it is given.
 
@@ -191,9 +185,7 @@ def add_to_archive(
                 beside(staged)
             staged.rename(folder / _READY)
             _finish(folder)
-    before = set(old["runs"]["run_id"].to_pylist()) if there else set()
-    written = set(ids.values())
-    return Added(sorted(written), sorted(before & written), sorted(before - written))
+    return set(old["runs"]["run_id"].to_pylist()) if there else set()
 
 
 @contextmanager
@@ -243,29 +235,23 @@ def _read(file: IO[bytes], path: Path, name: str) -> pa.Table:
     columns = {column.name: column for column in _FILES[name]}
     try:
         parquet = pq.ParquetFile(file)
-        there = parquet.schema_arrow.names
-        if parquet.metadata.num_rows > _MOST_ROWS:
-            raise UserError(f"{path}: has more than {_MOST_ROWS:,} rows; divide it")
-        twice = [one for one in columns if there.count(one) > 1]
-        missing = [
-            one
-            for one, column in columns.items()
-            if one not in there and not column.optional and one not in _FOLLOWS
-        ]
-        for kind, wrong in (("is there twice", twice), ("is missing", missing)):
-            if wrong:
-                raise UserError(f"{path}: column {wrong[0]!r} {kind}; restore the file")
+        names = parquet.schema_arrow.names
+        for header, column in columns.items():
+            there = names.count(header)
+            if there > 1 or not (there or column.optional or header in _FOLLOWS):
+                wrong = "is there twice" if there else "is missing"
+                raise UserError(f"{path}: column {header!r} {wrong}; restore the file")
         version = (parquet.schema_arrow.metadata or {}).get(_VERSION, b"").decode()
         if version != str(SCHEMA_VERSION):
             raise UserError(
                 f"{path}: schema version {version or 'not stated'}, but this version of tst_study "
                 f"knows {SCHEMA_VERSION}; use the version that wrote it"
             )
-        table = parquet.read([one for one in there if one in columns])
+        table = parquet.read([header for header in names if header in columns])
         table.validate(full=True)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({first_line(error)}); restore it") from None
-    return _checked({one: table[one] for one in table.column_names}, name, path)
+    return _checked({header: table[header] for header in table.column_names}, name, path)
 
 
 def _checked(cells: dict[str, Any], name: str, path: Path | str) -> pa.Table:
@@ -274,19 +260,19 @@ def _checked(cells: dict[str, Any], name: str, path: Path | str) -> pa.Table:
     Raises `UserError` that names file, row, column and value of the first cell that is not allowed.
     """
     rows = len(next(iter(cells.values()), ()))
-    made = {}
+    arrays = {}
     for column in _FILES[name]:
         if (values := cells.get(column.name)) is None:
-            made[column.name] = pa.nulls(rows, _TYPES[column.kind])
+            arrays[column.name] = pa.nulls(rows, _TYPES[column.kind])
             continue
-        made[column.name] = _fitting(values, column)
-        if made[column.name] is None:
+        arrays[column.name] = _fitting(values, column)
+        if arrays[column.name] is None:
             row = next(i for i in range(rows) if _fitting(values[i : i + 1], column) is None)
             cell = values[row] if isinstance(values, list) else values[row].as_py()
-            said = f"{short(cell)} is not {_WANTED[column.kind]}"
-            said = "is empty; fill it in" if cell is None else said
-            raise UserError(f"{path}, row {row + 1}, column {column.name}: {said}")
-    table = pa.table(made, schema=_schema(name))
+            problem = f"{short(cell)} is not {_WANTED[column.kind]}"
+            problem = "is empty; fill it in" if cell is None else problem
+            raise UserError(f"{path}, row {row + 1}, column {column.name}: {problem}")
+    table = pa.table(arrays, schema=_schema(name))
     if name == "runs":
         _check_runs(table, path)
     return table
@@ -297,62 +283,52 @@ def _fitting(values: Any, column: Column) -> Any:
     kind, number = _TYPES[column.kind], column.kind == "number"
     try:
         if isinstance(values, list):
-            cells = [float(one) if number and one is not None else one for one in values]
+            cells = [float(cell) if number and cell is not None else cell for cell in values]
             values = pa.array(cells, from_pandas=True)
-        of = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-        text = pa.types.is_string(of) or pa.types.is_large_string(of)
-        numeric = pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of)
-        known = {"truth": pa.types.is_boolean(of), "text": text, "json": text}
-        if not (known.get(column.kind, numeric) or pa.types.is_null(of)):
+        stored = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+        is_text = pa.types.is_string(stored) or pa.types.is_large_string(stored)
+        is_truth = pa.types.is_boolean(stored)
+        alike = (is_text, is_truth) == (kind == pa.string(), kind == pa.bool_())
+        if not (alike or pa.types.is_null(stored)):
             return None
         # Counts beyond 2^53 lose digits as floating-point numbers, which is harmless.
-        found = values.cast(kind, safe=not number)
-        allowed = pc.fill_null(_allowed(found, column), column.optional)
+        array = values.cast(kind, safe=not number)
+        allowed = pc.fill_null(_ALLOWED[column.kind](array), column.optional)
     except (pa.ArrowException, OverflowError, ValueError, TypeError):
         return None
-    return None if pc.any(pc.invert(allowed)).as_py() else found
+    return array if pc.all(allowed, min_count=0).as_py() else None
 
 
-def _allowed(values: Any, column: Column) -> Any:
-    """Whether each cell is within the schema's bounds."""
-    if column.kind == "whole":
-        return pc.greater_equal(values, 0)
-    if column.kind == "number":
-        return pc.is_finite(values)
-    if column.kind == "text":
-        return pc.less_equal(pc.utf8_length(values), _LONGEST_TEXT)
-    if column.kind == "json":
-        fine = [None if one is None else _is_json(one) for one in values.to_pylist()]
-        return pa.array(fine, pa.bool_())
-    return pc.equal(values, values)
-
-
-def _is_json(text: str) -> bool:
-    try:
+def _is_json(texts: Any) -> Any:
+    for text in filter(None, texts.to_pylist()):
         from_json(text)
-    except ValueError:
-        return False
-    return True
+    return pc.not_equal(texts, "")
+
+
+_ALLOWED: dict[str, Callable[[Any], Any]] = {
+    "whole": lambda values: pc.greater_equal(values, 0),
+    "number": pc.is_finite,
+    "text": lambda values: pc.less_equal(pc.utf8_length(values), _LONGEST_TEXT),
+    "json": _is_json,
+    "truth": lambda values: pc.equal(values, values),
+}
+"""Whether each cell is within the schema's bounds; a missing one is null."""
 
 
 def _check_runs(table: pa.Table, path: Path | str) -> None:
-    """Raises `UserError` for an id that is no file name or there twice, and an unknown state."""
+    """Raise `UserError` for a run id that is no file name or not unique, and an unknown state."""
     seen: set[str] = set()
-    for row, (run, state) in enumerate(
-        zip(table["run_id"].to_pylist(), table["state"].to_pylist(), strict=True), 1
-    ):
-        if not is_file_name(run):
-            raise UserError(
-                f"{path}, row {row}, column run_id: {short(run)} is no name of a folder"
-            )
-        if run in seen:
-            raise UserError(f"{path}, row {row}, column run_id: {run!r} is there twice; rename one")
-        seen.add(run)
-        try:
-            _STATE.validate_python(state)
-        except ValidationError as error:
-            said = first_problem(error)
-            raise UserError(f"{path}, row {row}, column state: {short(state)}: {said}") from None
+    for row, run in enumerate(table.select(["run_id", "state"]).to_pylist(), 1):
+        if not is_file_name(run["run_id"]):
+            problem = f"run_id: {short(run['run_id'])} is no name of a folder"
+        elif run["run_id"] in seen:
+            problem = f"run_id: {run['run_id']!r} is there twice; rename one"
+        elif run["state"] not in get_args(State):
+            problem = f"state: {short(run['state'])} is no state of a run"
+        else:
+            seen.add(run["run_id"])
+            continue
+        raise UserError(f"{path}, row {row}, column {problem}")
 
 
 def _schema(name: str) -> pa.Schema:

@@ -15,12 +15,12 @@ from tst_study.config.superposition_setting import SuperpositionSetting
 _NEEDED: tuple[str, ...] = ("group", "family", "learning_rate", "eval_set", "flops", "seed")
 _NEEDED += ("fingerprint", "method", "exclusion", "state", "message", "step", "steps")
 _NEEDED += ("nats_per_token", "evaluated_step", "evaluated_phase", "annealed", *SETTING)
-"""What must be known of a run to compare it."""
+"""Columns that a run needs to be compared."""
 EXCLUDED_COLUMNS = ("run_id", "seed", "setting", "reason", "folder")
 
 
 def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Runs whose final losses may be compared, and the others, each with its reason."""
+    """Return the runs whose final losses may be compared, and the others with their reasons."""
     needs_columns(runs, _NEEDED, "runs")
     excluded: list[dict[str, Any]] = []
     kept: list[int] = []
@@ -38,7 +38,7 @@ def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
 
 
 def _unfit(run: dict[str, Any]) -> str | None:
-    """Why a run's final loss may not be compared with any other, or None."""
+    """Return why a run's final loss may not be compared with any other, or None."""
     if run["exclusion"]:
         return f"excluded by hand: {run['exclusion']}"
     if run.get("role") == "trunk":
@@ -61,7 +61,7 @@ def _unfit(run: dict[str, Any]) -> str | None:
 
 
 def excluded_row(run: dict[str, Any], reason: str) -> dict[str, Any]:
-    """A run that was left out (`EXCLUDED_COLUMNS`)."""
+    """Return the row of a run that was left out, in `EXCLUDED_COLUMNS`."""
     return {
         "run_id": run["run_id"],
         "seed": run["seed"],
@@ -72,9 +72,10 @@ def excluded_row(run: dict[str, Any], reason: str) -> dict[str, Any]:
 
 
 def over_shared_seeds(runs: pd.DataFrame, by: str, value: str) -> pd.DataFrame:
-    """`value` by `by` (rows) and seed (columns), of the seeds that all rows have: over different
-    seeds a comparison would be one of luck. Of every seed, with gaps, where they share none. Runs
-    of one place in the table are averaged, and so are those without a seed."""
+    """Return `value` by `by` (rows) and seed (columns), for the seeds that all rows have.
+
+    Means over different seeds would compare luck. Where the rows share no seed, all seeds are kept,
+    with gaps. Runs in the same cell are averaged, and so are runs without a seed."""
     seeds = runs["seed"].where(runs["seed"].notna(), -1)
     table = runs.assign(seed=seeds).astype({value: float})
     table = table.pivot_table(value, index=by, columns="seed")

@@ -1,6 +1,7 @@
 """Logs of other trainers, read as they are: what a run logged at each step, under its own names.
 
-The format follows from the file. Sources of the formats, as read in November 2026:
+A format is a function that reads a file, and an entry in `FORMATS` that says how such a file is
+recognised. Sources of the formats, as read in November 2026:
 
 | format | written by |
 | --- | --- |
@@ -34,21 +35,47 @@ from tst_study.errors import UserError, first_line
 from tst_study.text import short
 
 STEP = ("step", "global_step", "_step", "trainer/global_step", "iteration", "iter", "Step")
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "loss": (
+        "loss",
+        "loss_metrics/global_avg_loss",
+        "lm loss",
+        "loss/out",
+        "train/loss",
+        "train_loss",
+        "Train/Loss",
+    ),
+    "nats_per_token": (
+        "nats_per_token",
+        "held_out_loss",
+        "validation_metrics/loss",
+        "lm loss validation",
+        "val/loss",
+        "val_loss",
+        "eval_loss",
+        "eval/loss",
+    ),
+    "bits_per_byte": ("bits_per_byte", "val/bpb", "val_bpb"),
+    "learning_rate": ("learning_rate", "learning-rate", "optim/lr", "lr", "train/learning_rate"),
+    "gradient_norm": ("gradient_norm", "grad-norm", "optim/grad_norm", "grad_norm"),
+    "training_seconds": ("training_seconds", "total_training_time", "_runtime"),
+    "loss_name": ("loss_name",),
+}
+"""The names that known programs use, by column; the first one in a log counts."""
 FINAL: Mapping[str, tuple[str, ...]] = {
     "parameters": ("parameters", "params", "n_params", "num_params", "model_size", "N"),
     "tokens": ("tokens", "n_tokens", "num_tokens", "training_tokens", "train_tokens", "D"),
     "flops": ("flops", "training_flops", "compute", "C"),
     "nats_per_token": ("nats_per_token", "final_loss", "val_loss", "eval_loss", "loss"),
 }
-"""By fact, the names that a table of finished runs gives it; the first that it has counts."""
+"""The names that tables of finished runs use, by fact; the first one in a table counts."""
 _RUN = ("run", "run_id", "Run", "name", "Name")
 _KEY = ("key", "metric", "tag", "variable")
 _UNNAMED: tuple[str, ...] = ("metrics", "metrics.eval", "metrics.validation", "trainer_state")
-_UNNAMED += ("log", "train", "meta")
-_UNNAMED += ("output", "stdout", "history", "events")
-"""Names of files that say nothing of the run: their folder does."""
-_LOOK = 1 << 20
-"""Bytes in which a text must show a line of a known program; code is printed above some logs."""
+_UNNAMED += ("log", "train", "meta", "output", "stdout", "history", "events")
+"""Names of files that do not name the run; its folder does."""
+_SEARCHED = 1 << 20
+"""Bytes in which a text must show a line of a known program, which may print its code first."""
 _ELSEWHERE = {
     ".aim": "is a store of Aim; write its metrics to a CSV: `aim.Repo(…).query_metrics()`",
     ".comet": "is a store of Comet; write its metrics to a CSV: `comet_ml.api.API().get(…)"
@@ -58,49 +85,64 @@ _ELSEWHERE = {
     "dvclive": "is a folder of DVCLive; join its files `plots/metrics/**.tsv` in one CSV with "
     "columns run, step, key, value",
 }
-"""Stores of trackers that are not read, by what they are called, and how to export them."""
+"""Stores of trackers that cannot be read, by their names, and how to export them."""
 
 
 class Point(NamedTuple):
-    """A number that was logged. `line` is where, or 0."""
+    """A value that was logged."""
 
     step: int
     key: str
     value: Any
     line: int
+    """The line of the file; 0 where it has no lines."""
 
 
 @dataclass
 class Log:
-    """What one file says of one run."""
+    """The part of one file that is about one run."""
 
     run: str
     place: Path
     points: list[Point] = field(default_factory=list)
     """In the order in which they were written."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What else the file says, under its own names: of a config, planned steps."""
+    """Everything else, under the file's own names: the config, planned steps."""
     named: bool = False
-    """Whether a person, or the tracker's own id, says whose log it is."""
+    """Whether a person, or the tracker's own id, says which run this is."""
     above: str = ""
     """The folder that holds the run, or the outermost of several."""
     final: bool = False
-    """Whether it is a row of a table of finished runs: its one point is the run's end."""
+    """Whether this is a row of a table of finished runs; its one point is the run's end."""
     row: str = ""
-    """Where it stands in that table."""
+    """The row's place in that table, for errors."""
     times: list[float] = field(default_factory=list)
     """When something was logged, in seconds since 1970."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """The file's names for our columns, where a person gave them."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of log."""
+
+    recognises: Callable[[Path], bool]
+    """Whether a file is of this format."""
+    read: Callable[[Log], Iterable[Log]]
+    """Fill the log of a file, or make one log for each run in it."""
+    repeated_below: bool = False
+    """Whether other files in and below its folder repeat what it says, and are passed over."""
 
 
 def read_logs(sources: Iterable[str], columns: Mapping[str, str] | None = None) -> list[Log]:
     """Logs of files and folders. `NAME=PATH` gives all that lies at PATH to the run NAME.
 
     Args:
-        columns: what a log calls one of our columns, where that is not a usual name.
+        columns: the logs' names for our columns, where they are not usual ones.
 
     Raises `UserError` for a source that does not exist, holds no log, or is damaged.
     """
-    found: list[Log] = []
+    read: list[Log] = []
     for source in sources:
         name, named, place = source.partition("=")
         if not named or Path(source).exists():
@@ -114,14 +156,14 @@ def read_logs(sources: Iterable[str], columns: Mapping[str, str] | None = None) 
         for log in logs:
             log.run, log.named = name or log.run, log.named or bool(name)
             log.run = re.sub(r"[/\\\x00-\x1f]", "-", log.run)  # it names a folder
-        found += logs
-    return found
+        read += logs
+    return read
 
 
 def _why_not(root: Path) -> str:
-    for path in [root, *sorted(root.rglob("*") if root.is_dir() else ())]:
-        if said := _ELSEWHERE.get(path.name) or _ELSEWHERE.get(path.suffix):
-            return said
+    for path in [root, *sorted(root.rglob("*"))]:
+        if export := _ELSEWHERE.get(path.name) or _ELSEWHERE.get(path.suffix):
+            return export
     return (
         "holds no log of a known format with steps; give a CSV with a column 'step', or one of "
         "finished runs with parameters, tokens and loss, or see docs/import.md"
@@ -129,61 +171,40 @@ def _why_not(root: Path) -> str:
 
 
 def _files(root: Path) -> list[Path]:
+    """All files at or below a place, but for those that only repeat another one."""
     if root.is_file():
         return [root]
     paths = sorted(path for path in root.rglob("*") if path.is_file())
-    # Beside an offline run of W&B lie what the program printed and its settings: twice the same.
-    owners = [path for path in paths if path.suffix == ".wandb" or _is_mlflow(path)]
-    runs = {path.parent for path in owners}
-    return [path for path in paths if path in owners or not runs.intersection(path.parents)]
+    kinds = [kind for kind in FORMATS if kind.repeated_below]
+    whole = [path for path in paths if any(kind.recognises(path) for kind in kinds)]
+    folders = {path.parent for path in whole}
+    return [path for path in paths if path in whole or not folders.intersection(path.parents)]
 
 
 def _read(path: Path, root: Path, columns: Mapping[str, str]) -> list[Log]:
-    """Nothing for a file that is no log."""
-    reader = _reader(path)
-    if reader is None:
+    """The logs in a file; none where no format recognises it."""
+    kind = next((kind for kind in FORMATS if kind.recognises(path)), None)
+    if kind is None:
         return []
     parts = _parts(path, root)
-    above = parts[0] if len(parts) > 1 else _above(path, root)
-    log = Log("-".join(parts) or _above(path, root), path, above=above)
+    folder = (root.resolve() if root.is_dir() else path.resolve().parent).name
+    above = parts[0] if len(parts) > 1 else folder
+    log = Log("-".join(parts) or folder, path, above=above, columns=columns)
     try:
-        found = list(_table(log, columns) if reader is _table else reader(log))
+        return [run_log for run_log in kind.read(log) if run_log.points]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, sqlite3.Error) as error:
         raise UserError(
             f"{path}: is a damaged log ({first_line(error)}); remove or mend it"
         ) from None
-    return [one for one in found if one.points]
-
-
-def _reader(path: Path) -> Callable[..., Iterable[Log]] | None:
-    if "tfevents" in path.name:
-        return _events
-    if path.suffix in (".wandb", ".db"):
-        return _wandb if path.suffix == ".wandb" else _trackio
-    if _is_mlflow(path):
-        return _mlflow
-    if ending(path) in TABLES:
-        return _table
-    if path.name == "trainer_state.json":
-        return _trainer_state
-    with unpacked(path) as file:
-        start = file.read(_LOOK).decode(errors="replace")
-    if ending(path) == ".jsonl" or re.match(r"\{.*\}\n", start):
-        return _json_lines
-    return _printed if any(pattern.search(start) for pattern, _ in _LINES) else None
 
 
 def _parts(path: Path, root: Path) -> list[str]:
     """The parts of a run's name: the folders that it lies in, and the file."""
-    parts = [*(path.relative_to(root).parent.parts if root.is_dir() else ())]
-    parts = [part for part in parts if not part.startswith("checkpoint-")]
+    folders = path.relative_to(root).parent.parts if root.is_dir() else ()
+    parts = [part for part in folders if not part.startswith("checkpoint-")]
     name = path.name if ending(path) == path.suffix else path.stem
-    stem = "events" if "tfevents" in name else name.removesuffix(ending(path))
+    stem = name.partition(".out.tfevents.")[0].removesuffix(ending(path))
     return parts if stem in _UNNAMED else [*parts, stem]
-
-
-def _above(path: Path, root: Path) -> str:
-    return (root.resolve() if root.is_dir() else path.resolve().parent).name
 
 
 def _events(log: Log) -> Iterator[Log]:
@@ -227,9 +248,9 @@ def _leveldb_records(data: bytes, start: int) -> Iterator[bytes]:
     behind a checksum, its length, and whether it is a record's whole, first, middle or last."""
     place, record = 0, b""
     while place + 7 <= len(data):
-        left = 32768 - (place + start) % 32768
-        if left < 7:
-            place += left
+        rest = 32768 - (place + start) % 32768
+        if rest < 7:
+            place += rest
             continue
         _, length, kind = struct.unpack("<IHB", data[place : place + 7])
         record += data[place + 7 : place + 7 + length]
@@ -249,8 +270,8 @@ def _trackio(log: Log) -> Iterator[Log]:
         columns = {row[1] for row in store.execute("PRAGMA table_info(metrics)")}
         mark = "run_id" if "run_id" in columns else "run_name"
         runs: dict[Any, Log] = {}
-        said = f"SELECT {mark}, run_name, step, timestamp, metrics FROM metrics ORDER BY id"
-        for number, (key, name, step, time, metrics) in enumerate(store.execute(said), 1):
+        query = f"SELECT {mark}, run_name, step, timestamp, metrics FROM metrics ORDER BY id"
+        for number, (key, name, step, time, metrics) in enumerate(store.execute(query), 1):
             run = runs.setdefault(key, Log(str(name), log.place, above=log.above))
             run.times.append(datetime.fromisoformat(time).timestamp())
             _add(run, {"step": step, **from_json(metrics)}, number)
@@ -262,10 +283,6 @@ def _trackio(log: Log) -> Iterator[Log]:
         if names.count(run.run) > 1:
             run.run += f"-{key[:8]}"
         yield run
-
-
-def _is_mlflow(path: Path) -> bool:
-    return path.name == "meta.yaml" and (path.parent / "metrics").is_dir()
 
 
 def _mlflow(log: Log) -> Iterator[Log]:
@@ -299,7 +316,7 @@ def _trainer_state(log: Log) -> Iterator[Log]:
 
 
 def _json_lines(log: Log) -> Iterator[Log]:
-    """Rows with a step are points, others facts. A torn last line is left out."""
+    """Take rows with a step as points, others as facts; leave out a torn last line."""
     torn = 0
     for number, line in enumerate(lines(log.place), 1):
         if torn:
@@ -317,7 +334,7 @@ def _json_lines(log: Log) -> Iterator[Log]:
 
 
 def _add(log: Log, row: Mapping[str, Any], line: int = 0, where: str = "") -> bool:
-    """Append what a row says; whether it has a step."""
+    """Append the values of a row, and return whether it has a step."""
     flat = dict(_flat(row))
     name = next((name for name in STEP if name in flat), None)
     if name is None:
@@ -326,10 +343,9 @@ def _add(log: Log, row: Mapping[str, Any], line: int = 0, where: str = "") -> bo
     if step is None or not 0 <= step < 2**63:
         where = where or f"{log.place}, line {line}"
         raise UserError(f"{where}, {name}: {short(flat[name])} is not a whole number of at least 0")
-    # lingua's `nll` is a mean log-likelihood: it has the other sign.
-    signed = {key: -1 if key.endswith("/nll_per_token") else 1 for key in flat}
     log.points += [
-        Point(step, key, value if signed[key] > 0 else abs(value), line)
+        # lingua's `nll` is a mean log-likelihood, which has the other sign.
+        Point(step, key, abs(value) if key.endswith("/nll_per_token") else value, line)
         for key, value in flat.items()
         if value is not None and key != name
     ]
@@ -337,18 +353,16 @@ def _add(log: Log, row: Mapping[str, Any], line: int = 0, where: str = "") -> bo
 
 
 def whole(value: Any) -> int | None:
-    """A whole number however it is written (`30`, `30.0`, `3e1`); None where it is none."""
+    """A whole number however it is written (`30`, `30.0`, `3e1`); None for anything else."""
     try:
-        return (
-            int(value) if not isinstance(value, float) else int(value) if value % 1 == 0 else None
-        )
-    except (TypeError, ValueError, OverflowError):
+        return int(str(value))
+    except ValueError:
         number = decimal(value)
         return int(number) if number is not None and number % 1 == 0 else None
 
 
 def decimal(value: Any) -> float | None:
-    """A number, which need not be finite; None where it is none."""
+    """A number, finite or not; None for anything else."""
     try:
         return None if isinstance(value, bool) else float(value)
     except OverflowError:
@@ -398,8 +412,8 @@ _LINES = (
         1,
     ),
 )
-"""Lines of known programs, and how many more steps are done than they say. Groups are `STEP`,
-facts, and columns."""
+"""Lines of known programs, and the steps to add to the number that they print. Groups are `step`,
+facts and columns."""
 _FACTS = ("steps", "sequences")
 
 
@@ -408,61 +422,63 @@ def _printed(log: Log) -> Iterator[Log]:
         for pattern, more in _LINES:
             if (match := pattern.search(line)) is None:
                 continue
-            said = {key: text for key, text in match.groupdict().items() if text is not None}
-            log.facts |= {key: int(said.pop(key)) for key in _FACTS if key in said}
-            if "milliseconds" in said:
-                said["training_seconds"] = str(int(said.pop("milliseconds")) / 1000)
-            _add(log, {**said, "step": int(said["step"]) + more}, number)
+            groups = {key: text for key, text in match.groupdict().items() if text is not None}
+            log.facts |= {key: int(groups.pop(key)) for key in _FACTS if key in groups}
+            if "milliseconds" in groups:
+                groups["training_seconds"] = str(int(groups.pop("milliseconds")) / 1000)
+            _add(log, {**groups, "step": int(groups["step"]) + more}, number)
     yield log
 
 
-def _table(log: Log, columns: Mapping[str, str]) -> Iterator[Log]:
-    """A table with a column of steps; of several runs where a column names them. Without steps, one
-    of finished runs, if it has a final loss and says how long each run was."""
+def _table(log: Log) -> Iterator[Log]:
+    """Read a table with a column of steps, of several runs if a column names them.
+
+    A table without steps is one of finished runs if it has a final loss and the length of each run.
+    """
     sheet = read_sheet(log.place)
     names = sheet.columns
     step = next((name for name in STEP if name in names), None)
     run, key = (next((n for n in some if n in names), None) for some in (_RUN, _KEY))
     if step is None:
-        yield from _finished(sheet, log, run, columns)
+        yield from _finished(sheet, log, run)
         return
     panels = {}  # as W&B exports them: `run - key`
     if run is None and any(" - " in name for name in names):
         panels = {name: name.rpartition(" - ")[::2] for name in names if " - " in name}
-    found: dict[str, Log] = {}
+    logs: dict[str, Log] = {}
     changing: set[tuple[str, str]] = set()
     for place, (where, row) in enumerate(sheet.rows()):
         for name in (step, run):
             if name is not None and name not in row:
                 raise UserError(f"{where}, {name}: is empty; fill it in or remove the row")
-        own = str(row.pop(run)) if run is not None else log.run
+        owner = str(row.pop(run)) if run is not None else log.run
         parts: dict[str, dict[str, Any]] = {}
         if panels:
-            for name, (of, what) in panels.items():
+            for name, (run_name, metric) in panels.items():
                 if name in row and not name.endswith(("__MIN", "__MAX")):
-                    parts.setdefault(of, {step: row[step]})[what] = row[name]
+                    parts.setdefault(run_name, {step: row[step]})[metric] = row[name]
         elif key is not None and "value" in row:
-            parts[own] = {step: row[step], str(row.pop(key, "")): row.pop("value")}
+            parts[owner] = {step: row[step], str(row.pop(key, "")): row.pop("value")}
         else:
-            parts[own] = row
-        for own, cells in parts.items():
-            one = found.setdefault(own, Log(own, log.place, above=log.above))
-            _add(one, cells, sheet.lines[place], where)
+            parts[owner] = row
+        for owner, cells in parts.items():
+            run_log = logs.setdefault(owner, Log(owner, log.place, above=log.above))
+            _add(run_log, cells, sheet.lines[place], where)
             for name, cell in row.items():
-                if one.facts.setdefault(name, cell) != cell:
-                    changing.add((own, name))
-    for own, one in found.items():
-        one.facts = {name: cell for name, cell in one.facts.items() if (own, name) not in changing}
-        yield one
+                if run_log.facts.setdefault(name, cell) != cell:
+                    changing.add((owner, name))
+    for owner, name in changing:
+        del logs[owner].facts[name]
+    yield from logs.values()
 
 
-def _finished(sheet: Sheet, log: Log, run: str | None, columns: Mapping[str, str]) -> Iterator[Log]:
-    """A run for each row; nothing where the table has no losses or no lengths of runs."""
+def _finished(sheet: Sheet, log: Log, run: str | None) -> Iterator[Log]:
+    """Yield a run for each row; none if the table has no losses or no lengths."""
     usual = {
         fact: next((name for name in names if name in sheet.columns), None)
         for fact, names in FINAL.items()
     }
-    usual |= {fact: name for fact, name in columns.items() if name in sheet.columns}
+    usual |= {fact: name for fact, name in log.columns.items() if name in sheet.columns}
     loss = usual["nats_per_token"]
     if not (
         (loss or "bits_per_byte" in sheet.columns) and (usual["tokens"] or "steps" in sheet.columns)
@@ -473,15 +489,37 @@ def _finished(sheet: Sheet, log: Log, run: str | None, columns: Mapping[str, str
         for name in (loss, run):
             if name is not None and name not in row:
                 raise UserError(f"{where}, {name}: is empty; fill it in or remove the row")
-        own = (
-            str(row.pop(run))
-            if run is not None
-            else f"{log.run}-{place + 1:0{len(str(len(sheet.lines)))}d}"
-        )
-        if own in seen:
-            raise UserError(f"{where}: run {short(own)} is also in {seen[own]}; rename one of them")
-        seen[own] = where
+        number = f"{place + 1:0{len(str(len(sheet.lines)))}d}"
+        owner = f"{log.run}-{number}" if run is None else str(row.pop(run))
+        if owner in seen:
+            raise UserError(f"{where}: run {short(owner)} is also in {seen[owner]}; rename one")
+        seen[owner] = where
         end = {"nats_per_token": row[loss]} if loss is not None else {}
         row |= {fact: row[name] for fact, name in usual.items() if name in row}
         points = [Point(0, key, value, sheet.lines[place]) for key, value in (row | end).items()]
-        yield Log(own, log.place, points, row, above=log.above, final=True, row=where)
+        yield Log(owner, log.place, points, row, above=log.above, final=True, row=where)
+
+
+def _start(path: Path) -> str:
+    with unpacked(path) as file:
+        return file.read(_SEARCHED).decode(errors="replace")
+
+
+FORMATS: tuple[Format, ...] = (
+    Format(lambda path: ".tfevents." in path.name, _events),
+    Format(lambda path: path.suffix == ".wandb", _wandb, repeated_below=True),
+    Format(lambda path: path.suffix == ".db", _trackio),
+    Format(
+        lambda path: path.name == "meta.yaml" and (path.parent / "metrics").is_dir(),
+        _mlflow,
+        repeated_below=True,
+    ),
+    Format(lambda path: ending(path) in TABLES, _table),
+    Format(lambda path: path.name == "trainer_state.json", _trainer_state),
+    Format(
+        lambda path: ending(path) == ".jsonl" or bool(re.match(r"\{.*\}\n", _start(path))),
+        _json_lines,
+    ),
+    Format(lambda path: any(line.search(_start(path)) for line, _ in _LINES), _printed),
+)
+"""Every format; the first that recognises a file reads it."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -33,7 +34,15 @@ from tst_study.analysis.tables.columns import (
     rows_of,
     typed,
 )
-from tst_study.analysis.tables.foreign_logs import FINAL, Log, Point, decimal, read_logs, whole
+from tst_study.analysis.tables.foreign_logs import (
+    FINAL,
+    KEYS,
+    Log,
+    Point,
+    decimal,
+    read_logs,
+    whole,
+)
 from tst_study.analysis.tables.sheets import TABLES, ending, read_sheet
 from tst_study.atomic_files import written_atomically
 from tst_study.config.identity import digest
@@ -46,55 +55,28 @@ from tst_study.superposition.steps import superposed_steps
 from tst_study.text import listed, short
 
 Unit = Literal["nats", "bits", "bits-per-byte", "perplexity"]
-KEYS: Mapping[str, tuple[str, ...]] = {
-    "loss": (
-        "loss",
-        "loss_metrics/global_avg_loss",
-        "lm loss",
-        "loss/out",
-        "train/loss",
-        "train_loss",
-        "Train/Loss",
-    ),
-    "nats_per_token": (
-        "nats_per_token",
-        "held_out_loss",
-        "validation_metrics/loss",
-        "lm loss validation",
-        "val/loss",
-        "val_loss",
-        "eval_loss",
-        "eval/loss",
-    ),
-    "bits_per_byte": ("bits_per_byte", "val/bpb", "val_bpb"),
-    "learning_rate": ("learning_rate", "learning-rate", "optim/lr", "lr", "train/learning_rate"),
-    "gradient_norm": ("gradient_norm", "grad-norm", "optim/grad_norm", "grad_norm"),
-    "training_seconds": ("training_seconds", "total_training_time", "_runtime"),
-    "loss_name": ("loss_name",),
-}
-"""By column, the names that known programs give it; the first that a log has counts."""
 LOSSES = ("loss", "nats_per_token")
 BASELINE = "baseline"
 FEW = 3
-"""Runs that a message names."""
+"""The most runs that a message names."""
 
 
 def _whole(value: Any) -> Any:
-    found = whole(value)
-    return value if found is None else found
+    number = whole(value)
+    return value if number is None else number
 
 
 Whole = Annotated[int, BeforeValidator(_whole), Field(lt=2**63)]
-"""However a spreadsheet writes it: 30, 30.0 or 3e1."""
+"""A whole number however a spreadsheet writes it: 30, 30.0 or 3e1."""
 
 
 class Facts(BaseModel):
-    """What must be known of a run to compare it, beside its curves (units: `docs/tables.md`)."""
+    """The facts that a comparison needs beside a run's curves (units: `docs/tables.md`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_max_length=200)
 
     arm: str | None = None
-    """What is compared, where it is not superposition; the others are held against `baseline`."""
+    """The name of a method other than superposition; all arms are compared with `baseline`."""
     bag_size: Whole = Field(1, ge=1)
     """s; 1 where `arm` is given."""
     step_ratio: float = Field(ge=0, le=1)
@@ -104,11 +86,11 @@ class Facts(BaseModel):
     """Positions: with bags of s tokens, s times as many tokens are read, unless `mode` is
     `output_only`."""
     steps: Whole = Field(ge=1)
-    """Planned."""
+    """Planned steps."""
     seed: Whole | None = Field(None, ge=0)
     """Pairs a run with its baseline; runs without one are compared unpaired."""
     learning_rate: float | None = Field(None, ge=0)
-    """The peak; from the log where it has one."""
+    """The peak rate; by default from the log."""
     corpus: str = "text without a name"
     eval_set: str = "held-out text without a name"
     annealed: bool
@@ -120,14 +102,14 @@ class Facts(BaseModel):
     """Positions in all, for a table of finished runs that does not have their steps."""
     active_parameters: Whole | None = Field(None, ge=1)
     flops: float | None = Field(None, gt=0, lt=1e300)
-    """Of the whole training; else 6 · parameters · positions."""
+    """FLOPs of the whole training; 6 · parameters · positions by default."""
     sequences: Whole | None = Field(None, ge=1)
     sequence_length: Whole | None = Field(None, ge=1)
     unique_raw_tokens: Whole | None = Field(None, ge=1)
     bytes_per_token: float | None = Field(None, gt=0)
-    """Of the held-out text; for losses per byte."""
+    """Bytes per token of the held-out text, to convert losses per byte."""
     batch: str = ""
-    """What else must be equal for two runs to be compared."""
+    """A label; only runs with equal labels are compared."""
     study: str = "imported"
     mode: Mode | None = None
     loss_kind: BagLossKind | None = None
@@ -135,25 +117,23 @@ class Facts(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _follows(cls, values: dict[str, Any]) -> dict[str, Any]:
-        values = dict(values)
+    def _follows(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Derive what follows from other facts: from tokens and FLOPs the size, and the steps."""
+        values = dict(given)
         if whole(values.get("bag_size", 1)) == 1:
             values.setdefault("step_ratio", 0.0)
         names = ("parameters", "flops", "tokens", "steps", "tokens_per_step")
-        known = (decimal(values.get(name)) for name in names)
-        size, flops, tokens, steps, each = (
-            number if number and 0 < number < most else None
-            for number, most in zip(known, (2**63, 1e300, 2**63, 2**63, 2**63), strict=True)
-        )
-        if tokens is None and size and flops:
-            tokens = flops / 6 / size
-        if tokens and flops:
-            values.setdefault("parameters", round(flops / 6 / tokens))
-        if tokens and "steps" not in values:
-            values["steps"] = max(1, round(tokens / (each or 1)))
-            values.setdefault("tokens_per_step", 1)
-        elif tokens and steps:
-            values.setdefault("tokens_per_step", max(1, round(tokens / steps)))
+        size, flops, tokens, steps, each = (decimal(values.get(name)) for name in names)
+        with suppress(ArithmeticError, ValueError):  # bad values are refused by their own fields
+            if tokens is None and size and flops:
+                tokens = flops / 6 / size
+            if tokens and flops:
+                values.setdefault("parameters", round(flops / 6 / tokens))
+            if tokens and "steps" not in values:
+                values["steps"] = max(1, round(tokens / (each or 1)))
+                values.setdefault("tokens_per_step", 1)
+            elif tokens and steps:
+                values.setdefault("tokens_per_step", max(1, round(tokens / steps)))
         return values
 
     @property
@@ -177,23 +157,21 @@ class Facts(BaseModel):
 
 @dataclass(frozen=True)
 class Run:
-    """All that the logs of one run say."""
+    """Everything that the logs of one run say."""
 
     name: str
     where: str
-    """For errors: its name, and its row where a table has one for each run."""
+    """The run's place for errors: its name, and its row where a table has one for each run."""
     above: str
     """The folder that holds it."""
     facts: dict[str, Any]
     rows: pd.DataFrame
-    """By step, in the columns of `KEYS`; of a finished run one row."""
+    """Rows by step, in the columns of `KEYS`; a finished run has one row."""
     final: bool
     twice: int
     """Steps that were written again with another value."""
     lost: int | None
     """The step from which on a loss was not finite, to the end."""
-    spikes: int
-    """Losses that were not finite, though later ones were."""
     launches: list[dict[str, float]]
 
 
@@ -224,105 +202,108 @@ def import_logs(
         raise UserError(f"--steps-from {steps_from}: give 0 or 1, the number of the first step")
     for name in columns:
         one_of(name, [*KEYS, *FINAL], "--column")
-    own = read_facts(facts) if facts else {}
-    logs = read_logs(sources, columns)
-    runs = runs_of_logs(logs, columns, 1 - steps_from)
-    there = {key for log in logs for _, key, *_ in log.points}
-    for name, key in columns.items():
-        one_of(key, sorted(there), f"--column {name}")
-    if unknown := sorted(own.keys() - {run.name for run in runs}):
-        raise UserError(f"{facts}: no log of run {unknown[0]!r}; correct it or remove the row")
     if arm_from is not None:
         one_of(arm_from, ["folder"], "--arm-from")
-    said = [
+    sheet = read_facts(facts) if facts else {}
+    logs = read_logs(sources, columns)
+    runs = runs_of_logs(logs, columns, 1 - steps_from)
+    keys = sorted({point.key for log in logs for point in log.points})
+    for name, key in columns.items():
+        one_of(key, keys, f"--column {name}")
+    if unknown := sorted(sheet.keys() - {run.name for run in runs}):
+        raise UserError(f"{facts}: no log of run {unknown[0]!r}; correct it or remove the row")
+    known = [
         {
             **({"annealed": True} if run.final else {}),
             **({"arm": run.above} if arm_from else {}),
             **run.facts,
-            **own.get(run.name, {}),
+            **sheet.get(run.name, {}),
             **given,
         }
         for run in runs
     ]
-    problems = _left_open(runs, said)
+    problems = _left_open(runs, known)
     rows, curves, evaluations = [], [], []
-    for run, values in zip(runs, said, strict=True):
-        known = _facts(run, values)
-        placed = _placed(run, known, units)
+    for run, values in zip(runs, known, strict=True):
+        of_run = _facts(run, values)
+        placed = _placed(run, of_run, units)
         curves.append(placed.dropna(subset="loss"))
         evaluations.append(placed.dropna(subset="nats_per_token"))
-        rows.append(_run_row(run, curves[-1], evaluations[-1], known))
+        rows.append(_run_row(run, curves[-1], evaluations[-1], of_run))
     tables = Tables.of(rows, _frame(curves, CURVES), _frame(evaluations, EVALUATIONS))
-    return Tables.of(rows, tables.curves, tables.evaluations, [*problems, *_noticed(runs, tables)])
+    return replace(tables, problems=(*problems, *_noticed(runs, tables)))
 
 
-def _left_open(runs: Sequence[Run], said: Sequence[Mapping[str, Any]]) -> list[str]:
+_ASSUMED = {
+    ("arm", "bag_size"): "no run says its arm: all are the baseline",
+    ("corpus",): "no run says its corpus: all are taken to have the same",
+    ("eval_set",): "no run says its eval_set: all are taken to have the same",
+}
+"""The assumption about facts that no run has."""
+
+
+def _left_open(runs: Sequence[Run], known: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say what is assumed of facts that no run has. Raises `UserError` where only some runs have
     them."""
+
+    def without(*keys: str) -> list[Run]:
+        return [run for run, own in zip(runs, known, strict=True) if own.keys().isdisjoint(keys)]
+
     problems = []
-    for keys, words in (
-        (("arm", "bag_size"), "no run says its arm: all are the baseline"),
-        (("corpus",), "no run says its corpus: all are taken to have the same"),
-        (("eval_set",), "no run says its eval_set: all are taken to have the same"),
-    ):
-        lacking = [not any(key in one for key in keys) for one in said]
-        if all(lacking):
+    for keys, words in _ASSUMED.items():
+        lacking = without(*keys)
+        if len(lacking) == len(runs):
             problems.append(words)
-        elif any(lacking):
-            raise _not_known(runs[lacking.index(True)], keys[0])
-    if unpaired := [run.name for run, one in zip(runs, said, strict=True) if "seed" not in one]:
-        problems.append(f"no seed of {listed(unpaired, FEW)}: compared unpaired")
-    if any(
-        run.final and not {"steps", "tokens_per_step"} & {*one}
-        for run, one in zip(runs, said, strict=True)
-    ):
+        elif lacking:
+            raise _not_known(lacking[0], keys[0])
+    if unpaired := without("seed"):
+        problems.append(f"no seed of {_names(unpaired)}: compared unpaired")
+    if any(run.final for run in without("steps", "tokens_per_step")):
         problems.append("steps are not known: one step stands for one position")
     return problems
 
 
+def _names(runs: Sequence[Run]) -> str:
+    return listed([run.name for run in runs], FEW)
+
+
 def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
     """List what a person should know of the runs: how they ended, what they lack."""
+    table, measured = tables.runs, {*tables.evaluations["folder"]}
+    last = table["name"] + [
+        f" ({step:,} of {steps:,})"
+        for step, steps in zip(table["step"], table["steps"], strict=True)
+    ]
     problems = [
         f"{run.name}: {run.twice} steps written twice; the later counts"
         for run in runs
         if run.twice
     ]
-    problems += [
-        f"{run.name}: {run.spikes} losses are not finite, but later ones are"
-        for run in runs
-        if run.spikes
-    ]
-    table = tables.runs
-    measured = set(tables.evaluations["folder"])
-    last = [f"{row['name']} ({row['step']:,} of {row['steps']:,})" for row in rows_of(table)]
-    lost, early, late = (
-        [text for text, wanted in zip(last, which, strict=True) if wanted]
-        for which in (
-            table["state"] == "diverged",
-            table["state"] == "failed",
-            table["step"] > table["steps"],
-        )
-    )
-    without = [name for name in table["name"] if name not in measured]
     for names, words in (
         (
-            without,
+            table["name"][~table["name"].isin(measured)],
             "no held-out loss in {}: nothing can be compared without one at the last step; "
             "name it with --column nats_per_token=…",
         ),
-        (lost, "diverged, for the loss is not finite at the end: {}"),
         (
-            early,
+            last[table["state"] == "diverged"],
+            "diverged, for the loss is not finite at the end: {}",
+        ),
+        (
+            last[table["state"] == "failed"],
             "the log ends before the last step: {}; correct `steps`, or, where steps are "
             "counted from 0, give --steps-from 0",
         ),
-        (late, "the log goes on after the last step: {}; correct `steps`"),
+        (
+            last[table["step"] > table["steps"]],
+            "the log goes on after the last step: {}; correct `steps`",
+        ),
     ):
-        if names:
-            problems.append(words.format(listed(names, FEW)))
+        if len(names):
+            problems.append(words.format(listed(list(names), FEW)))
     if "baseline" not in set(table["method"]):
         problems.append(
-            "no run is of the arm 'baseline', which the others are held against; name it so, or "
+            "no run is of the arm 'baseline', with which the others are compared; name it so, or "
             "give --set baseline=ARM"
         )
     return problems
@@ -348,17 +329,17 @@ def write_template(
 
 
 def read_facts(path: Path) -> dict[str, dict[str, str]]:
-    """Facts by run of a `runs.csv`, without empty cells."""
+    """Read the facts of each run from a `runs.csv`, without empty cells."""
     sheet = read_sheet(path)
     if "run" not in sheet.columns:
         raise UserError(f"{path}: column 'run' is missing; write a table with --template")
     for name in sheet.columns:
         one_of(name, ["run", *Facts.model_fields], f"{path}: column")
-    found: dict[str, dict[str, str]] = {}
+    facts: dict[str, dict[str, str]] = {}
     for where, row in sheet.rows():
         if (name := row.pop("run", None)) is None:
             raise UserError(f"{where}, run: is empty; say whose row it is")
-        if name in found:
+        if name in facts:
             raise UserError(f"{where}: run {short(name)} is there twice; remove a row")
         try:
             Facts.model_validate(row)
@@ -367,30 +348,30 @@ def read_facts(path: Path) -> dict[str, dict[str, str]]:
                 if wrong["type"] != "missing":  # which may come from elsewhere
                     key, value = ".".join(map(str, wrong["loc"])), short(wrong["input"])
                     raise UserError(f"{where}, {key}: {value}: {wrong['msg']}") from None
-        found[name] = row
-    return found
+        facts[name] = row
+    return facts
 
 
 def pairs(given: Iterable[str] | None, option: str) -> dict[str, str]:
     """Split KEY=VALUE texts. Raises `UserError` for any other text, and for a key given twice."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for key, equals, value in (text.partition("=") for text in given or ()):
         if not (key and equals and value):
             raise UserError(f"{option} {key}{equals}{value}: give KEY=VALUE")
-        if key in found:
+        if key in values:
             raise UserError(f"{option} {key}: is given twice; keep one")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def _units(given: Iterable[str]) -> dict[str, str]:
-    """The unit of each loss."""
-    found = dict.fromkeys(LOSSES, "nats")
+    """Return the unit of each loss."""
+    units = dict.fromkeys(LOSSES, "nats")
     for text in given:
         column, named, unit = text.rpartition("=")
         one_of(unit, get_args(Unit), "--unit")
-        found |= {one_of(column, LOSSES, "--unit"): unit} if named else dict.fromkeys(LOSSES, unit)
-    return found
+        units |= {one_of(column, LOSSES, "--unit"): unit} if named else dict.fromkeys(LOSSES, unit)
+    return units
 
 
 def runs_of_logs(logs: Sequence[Log], columns: Mapping[str, str], later: int = 0) -> list[Run]:
@@ -428,11 +409,11 @@ def _read_numbers(log: Log, columns: Mapping[str, str]) -> None:
             log.points[place] = Point(step, key, number, line)
 
 
-def _contradict(one: Log, other: Log) -> bool:
-    """Whether two tables say different things of one step: that is no restart."""
-    if other.named or not {ending(one.place), ending(other.place)} <= {*TABLES}:
+def _contradict(first: Log, other: Log) -> bool:
+    """Return whether two tables have different values for one step, which no restart explains."""
+    if other.named or not {ending(first.place), ending(other.place)} <= {*TABLES}:
         return False
-    known = {(point.step, point.key): point.value for point in one.points}
+    known = {(point.step, point.key): point.value for point in first.points}
     return any(known.get((step, key), value) != value for step, key, value, _ in other.points)
 
 
@@ -444,7 +425,7 @@ def _run(log: Log, columns: Mapping[str, str], later: int) -> Run:
     if log.final:
         own |= {"loss": ("train_loss",), "nats_per_token": ("nats_per_token",)}
     named = {name: next((key for key in keys if key in wide), None) for name, keys in own.items()}
-    if not any(named[column] for column in ("loss", "nats_per_token", "bits_per_byte")):
+    if not any(named[column] for column in _OF_LOSS):
         there = sorted(map(str, wide))
         raise UserError(
             f"run {short(log.run)}: no loss among {', '.join(there[:12])}; name it with "
@@ -457,23 +438,26 @@ def _run(log: Log, columns: Mapping[str, str], later: int) -> Run:
     if rows["learning_rate"].notna().any():
         facts.setdefault("learning_rate", float(rows["learning_rate"].max()))
     changed = points.astype({"value": str}).groupby(["step", "key"])["value"].nunique() > 1
-    lost: int | None = None
-    spikes = 0
-    for key in filter(
-        None, (named[column] for column in ("loss", "nats_per_token", "bits_per_byte"))
-    ):
-        losses = last[last["key"] == key].sort_values("step")
-        finite = np.isfinite(losses["value"].to_numpy(float))
-        end = int(finite.nonzero()[0].max(initial=-1)) + 1  # of what was finite
-        spikes += int((~finite[:end]).sum())
-        if end < len(finite):
-            step = int(losses["step"].iloc[end]) + later
-            lost = step if lost is None else min(step, lost)
+    losses = last[last["key"].isin([named[column] for column in _OF_LOSS])].sort_values("step")
+    finite = np.isfinite(losses["value"].astype(float))
+    ends = losses[finite].groupby("key")["step"].max()  # of what was finite
+    after = losses["step"][losses["step"] > losses["key"].map(ends).fillna(-1)]
     launches = [{"start": min(log.times), "end": max(log.times)}] if log.times else []
     rows.index += 0 if log.final else later
-    twice = int(changed.groupby("step").any().sum())
-    where = f"{log.row}: " * bool(log.row) + f"run {short(log.run)}"
-    return Run(log.run, where, log.above, facts, rows, log.final, twice, lost, spikes, launches)
+    return Run(
+        name=log.run,
+        where=f"{log.row}: " * bool(log.row) + f"run {short(log.run)}",
+        above=log.above,
+        facts=facts,
+        rows=rows,
+        final=log.final,
+        twice=int(changed.groupby("step").any().sum()),
+        lost=int(after.min()) + later if len(after) else None,
+        launches=launches,
+    )
+
+
+_OF_LOSS = (*LOSSES, "bits_per_byte")
 
 
 def _not_known(run: Run, *keys: str) -> UserError:
@@ -495,19 +479,11 @@ def _facts(run: Run, values: Mapping[str, Any]) -> Facts:
         raise UserError(f"{run.where}: {problem_of(Facts, error)}") from None
 
 
-def _bytes_per_token(run: str, facts: Facts) -> float:
-    if facts.bytes_per_token is None:
-        raise UserError(
-            f"run {run!r}: bytes_per_token not known, for its losses per byte; give "
-            "--set bytes_per_token=VALUE"
-        )
-    return facts.bytes_per_token
-
-
 def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
-    """The run's rows with counters, and losses in nats per token."""
+    """Return the run's rows with counters and with losses in nats per token."""
     rows = run.rows.set_axis([facts.steps]) if run.final else run.rows
     rows = rows.rename_axis("step").reset_index()
+    per_byte = [name for name, unit in units.items() if unit == "bits-per-byte"]
     for name, unit in units.items():
         if unit == "perplexity":
             if (rows[name] <= 0).any():
@@ -515,15 +491,19 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
             rows[name] = np.log(rows[name])
         elif unit != "nats":
             rows[name] *= np.log(2)
-        if unit == "bits-per-byte" and rows[name].notna().any():
-            rows[name] *= _bytes_per_token(run.name, facts)
-    if rows["bits_per_byte"][rows["nats_per_token"].isna()].notna().any():
-        of_token = np.log(2) * _bytes_per_token(run.name, facts)
-        rows["nats_per_token"] = rows["nats_per_token"].fillna(rows["bits_per_byte"] * of_token)
+    only_bits = rows["bits_per_byte"].notna() & rows["nats_per_token"].isna()
     if facts.bytes_per_token:
+        rows[per_byte] *= facts.bytes_per_token
+        of_token = rows["bits_per_byte"] * np.log(2) * facts.bytes_per_token
+        rows["nats_per_token"] = rows["nats_per_token"].fillna(of_token)
         rows["bits_per_byte"] = rows["nats_per_token"] / np.log(2) / facts.bytes_per_token
-    plan, steps = facts.plan, rows["step"].tolist()
-    counters = pd.DataFrame([plan.counters(step) for step in steps], rows.index)
+    elif only_bits.any() or rows[per_byte].notna().any(axis=None):
+        raise UserError(
+            f"run {run.name!r}: bytes_per_token not known, for its losses per byte; give "
+            "--set bytes_per_token=VALUE"
+        )
+    plan = facts.plan
+    counters = pd.DataFrame([plan.counters(step) for step in rows["step"].tolist()], rows.index)
     superposed = counters["phase"] == "superposition"
     names = pd.Series(np.where(superposed, "bag loss", "next_token"))
     return rows.assign(
@@ -541,7 +521,7 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
 def _run_row(
     run: Run, curve: pd.DataFrame, evaluations: pd.DataFrame, facts: Facts
 ) -> dict[str, Any]:
-    """In `RUN_COLUMNS`."""
+    """Return the run's row, in `RUN_COLUMNS`."""
     plan, last = facts.plan, facts.steps if run.final else int(run.rows.index.max())
     ablations = {one.column: getattr(facts, one.column, None) for one in ABLATIONS}
     superposed = {

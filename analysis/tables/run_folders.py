@@ -21,6 +21,7 @@ from tst_study.analysis.tables.columns import (
     SHAPE,
     Column,
     Tables,
+    columns_of,
     typed,
 )
 from tst_study.config.identity import SEEDS, digest, identity_form
@@ -35,11 +36,11 @@ VARIED = (
     "optimizer.learning_rate",
     "data.validation",
 )
-"""What a comparison varies. Held-out text is left out on purpose: runs evaluated on different text
-belong together and are then refused by name, which says more than finding no partner."""
+"""Keys that a comparison may vary. Held-out text is among them on purpose: runs evaluated on
+different texts are then refused by name, which is clearer than finding no partner."""
 FACTS: tuple[str, ...] = ("resumed_from", "start", "end", "ended", "code", "versions", "python")
 FACTS += ("devices", "forked_from")
-"""Of a launch: what a result may depend on, when it ran, and nothing of whose machine it was."""
+"""Facts kept of each launch: when it ran and what a result may depend on, but not whose machine."""
 
 
 def read_folders(folders: Sequence[Path]) -> Tables:
@@ -57,7 +58,7 @@ def read_folders(folders: Sequence[Path]) -> Tables:
         except (KeyError, TypeError, IndexError) as error:
             problems.append(f"{folder}: the record lacks what this version needs ({error!r})")
     names = [str(record.folder) for record in records]
-    logged = ([{**row, "moe": _text(row.get("moe"))} for row in one.metrics] for one in records)
+    logged = map(_logged, records)
     curves = _long(names, logged, CURVES)
     evaluations = _long(names, map(_evaluations, records), EVALUATIONS)
     return Tables.of(rows, curves, evaluations, problems)
@@ -78,24 +79,31 @@ def _long(
     return typed(pd.DataFrame(table), columns)
 
 
+_OF_HEADER = ("run_id", "study", "name", "role", "fingerprint", "raw_tokens", "latent_tokens")
+_OF_LAST_EVALUATION = ("eval_set", "nats_per_token", "standard_error", "bits_per_byte")
+
+
 def run_row(record: RunRecord) -> dict[str, Any]:
-    """In `RUN_COLUMNS`. Raises KeyError or TypeError where the record lacks something."""
-    header, status = record.header, record.status
+    """The row of a run, in `RUN_COLUMNS`. Raises KeyError or TypeError for an incomplete record."""
+    header: Mapping[str, Any] = record.header
+    status: Mapping[str, Any] = record.status or {"message": "", "step": 0}
+    last: Mapping[str, Any] = record.metrics[-1] if record.metrics else {}
+    final: Mapping[str, Any] = record.evals[-1] if record.evals else {}
     config, plan = header["config"], header["plan"]
     model, order_seed = config["model"], config.get("data_seed")
-    last = record.metrics[-1] if record.metrics else None
-    seconds = last["training_seconds"] if last else None
-    final = record.evals[-1] if record.evals else None
+    seconds = last.get("training_seconds")
     used = [row["devices"] for row in record.segments if row.get("devices")]
     validation = header["data"].get("validation")
     optimum = validation.get("optimal_nats_per_token") if isinstance(validation, dict) else None
     row: dict[str, Any] = {
         **of_config(config, header["data"]),
-        **{name: header[name] for name in ("run_id", "study", "name", "role", "fingerprint")},
+        **{name: header[name] for name in (*_OF_HEADER, "unique_raw_tokens")},
         **{name: model[name] for name in SHAPE},
+        **{name: config["batch"][name] for name in ("sequences", "sequence_length")},
+        **{name: final.get(name) for name in _OF_LAST_EVALUATION},
         "state": record.state,
-        "message": status["message"] if status else "",
-        "step": status["step"] if status else 0,
+        "message": status["message"],
+        "step": status["step"],
         "seed": config["seed"],
         "data_seed": config["seed"] if order_seed is None else order_seed,
         "experts": (model["experts"] or {}).get("count"),
@@ -105,26 +113,17 @@ def run_row(record: RunRecord) -> dict[str, Any]:
         "corpus": _corpus(config, generated=optimum is not None),
         "learning_rate": config["optimizer"]["learning_rate"],
         "schedule": config["schedule"]["kind"],
-        "sequences": config["batch"]["sequences"],
-        "sequence_length": config["batch"]["sequence_length"],
-        "raw_tokens": header["raw_tokens"],
-        "latent_tokens": header["latent_tokens"],
-        "unique_raw_tokens": header["unique_raw_tokens"],
         "data_multiplier": header["raw_tokens"] / header["latent_tokens"],
         "flops": header["flops"]["total"],
         "training_seconds": seconds,
-        "tokens_per_second": last["raw_tokens"] / seconds if last and seconds else None,
-        "epochs": last["epochs"] if last else None,
-        "last_train_loss": last["loss"] if last else None,
-        "last_train_loss_name": last["loss_name"] if last else None,
-        "eval_set": final["eval_set"] if final else None,
-        "nats_per_token": final["nats_per_token"] if final else None,
-        "standard_error": final["standard_error"] if final else None,
-        "bits_per_byte": final["bits_per_byte"] if final else None,
-        "eval_tokens": final["tokens"] if final else None,
-        "evaluated_step": final["step"] if final else None,
-        "evaluated_phase": final["phase"] if final else None,
-        "annealed": bool(final and final["annealed"]),
+        "tokens_per_second": last["raw_tokens"] / seconds if seconds else None,
+        "epochs": last.get("epochs"),
+        "last_train_loss": last.get("loss"),
+        "last_train_loss_name": last.get("loss_name"),
+        "eval_tokens": final.get("tokens"),
+        "evaluated_step": final.get("step"),
+        "evaluated_phase": final.get("phase"),
+        "annealed": bool(final.get("annealed")),
         "optimal_nats_per_token": optimum,
         "exclusion": "",
         "dropped_rows": record.dropped_rows,
@@ -143,38 +142,34 @@ def run_row(record: RunRecord) -> dict[str, Any]:
 def of_config(config: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """Columns that follow from what the run is: its setting, and what it may be compared with. An
     archive's are computed anew, so that its runs stand beside those of a later version."""
-    setting = SuperpositionSetting.from_config(config)
     return {
-        **setting.columns(),
-        "method": "baseline" if setting.is_baseline else "superposition",
-        "arm": setting.label,
-        "group": training_group(config, data),
-        "family": training_group_of_any_length(config, data),
+        **columns_of(SuperpositionSetting.from_config(config)),
+        "group": _group(config, data, VARIED),
+        "family": _group(config, data, (*VARIED, "schedule.steps", "schedule.warmup_steps")),
     }
 
 
-def training_group(config: Mapping[str, Any], data: Mapping[str, Any]) -> str:
-    """Key (12 hex digits) of runs that differ at most in what a comparison varies."""
-    return digest(identity_form(config, data, VARIED))[:12]
-
-
-def training_group_of_any_length(config: Mapping[str, Any], data: Mapping[str, Any]) -> str:
-    """Like `training_group`, whatever the number of steps and of warm-up steps."""
-    varied = (*VARIED, "schedule.steps", "schedule.warmup_steps")
+def _group(config: Mapping[str, Any], data: Mapping[str, Any], varied: Sequence[str]) -> str:
+    """The key (12 hex digits) of runs that differ at most in `varied`."""
     return digest(identity_form(config, data, varied))[:12]
+
+
+def _logged(record: RunRecord) -> list[Mapping[str, Any]]:
+    return [{**row, "moe": _text(row.get("moe"))} for row in record.metrics]
 
 
 def _evaluations(record: RunRecord) -> list[Mapping[str, Any]]:
     by_document = ("document_losses", "document_tokens")
-    found: list[Mapping[str, Any]] = [
-        {**one, **{name: _text(one.get(name)) for name in by_document}} for one in record.evals
+    rows: list[Mapping[str, Any]] = [
+        {**row, **{name: _text(row.get(name)) for name in by_document}} for row in record.evals
     ]
     for task in record.tasks:
-        details = _text(task["details"])
-        for name, value, error in measures(task["metrics"]):
-            measured = {"metric": name, "value": value, "standard_error": error}
-            found.append({**task, **measured, "eval_set": task["data"], "details": details})
-    return found
+        shared = {**task, "eval_set": task["data"], "details": _text(task["details"])}
+        rows += (
+            {**shared, "metric": name, "value": value, "standard_error": error}
+            for name, value, error in measures(task["metrics"])
+        )
+    return rows
 
 
 def _text(value: Any) -> str | None:

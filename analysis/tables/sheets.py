@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,8 +35,6 @@ PACKED: Mapping[str, Callable[..., Any]] = {
 }
 TABLES = (".csv", ".tsv", ".parquet")
 _LONGEST_LINE = 1 << 26
-_MOST_CELLS = 50_000_000
-_MOST_COLUMNS = 10_000
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+(e[+-]?\d+)?", re.IGNORECASE)
 
 
@@ -70,8 +69,8 @@ def unpacked(path: Path) -> Iterator[IO[bytes]]:
         with PACKED.get(path.suffix, Path.open)(path, "rb") as file:
             yield file
     except (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
-        said = getattr(error, "strerror", None) or first_line(error)
-        raise UserError(f"{path}: cannot be read ({said})") from None
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(f"{path}: cannot be read ({reason})") from None
 
 
 def lines(path: Path, errors: str = "replace") -> Iterator[str]:
@@ -96,34 +95,24 @@ def lines(path: Path, errors: str = "replace") -> Iterator[str]:
 
 
 def read_sheet(path: Path) -> Sheet:
-    """Raises `UserError` that names file and line for a damaged table, or one beyond all bounds."""
+    """Read a table. Raises `UserError` that names file and line where it is damaged."""
     if ending(path) == ".parquet":
         return _parquet(path)
     text = lines(path, "strict")
     header = next(text, "")
     between = max(",;\t", key=header.count)
-    reader = csv.reader((line for part in ([header], text) for line in part), delimiter=between)
-    rows: list[list[str]] = []
-    numbers: list[int] = []
+    reader = csv.reader(chain([header], text), delimiter=between)
     try:
-        names = [name.strip() for name in next(reader, [])]
-        _check_names(path, names)
-        for row in reader:
-            if any(cell.strip() for cell in row):
-                if len(row) > len(names):
-                    raise UserError(f"{path}, line {reader.line_num}: has more cells than columns")
-                rows.append(row + [""] * (len(names) - len(row)))
-                numbers.append(reader.line_num)
-            if len(rows) * len(names) > _MOST_CELLS:
-                raise UserError(f"{path}: has more than {_MOST_CELLS:,} cells; divide it")
+        names = _unique([name.strip() for name in next(reader, [])], path)
+        rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: is no CSV ({error})") from None
-    cells = {
-        name: [_cell(row[place], between) for row in rows]
-        for place, name in enumerate(names)
-        if name
-    }
-    return Sheet(path, cells, numbers)
+    for number, row in rows:
+        if len(row) > len(names):
+            raise UserError(f"{path}, line {number}: has more cells than columns")
+    columns = zip_longest(names, *(row for _, row in rows), fillvalue="")
+    cells = {name: [_cell(text, between) for text in column] for name, *column in columns if name}
+    return Sheet(path, cells, [number for number, _ in rows])
 
 
 def _cell(text: str, between: str) -> str | None:
@@ -136,24 +125,14 @@ def _cell(text: str, between: str) -> str | None:
 def _parquet(path: Path) -> Sheet:
     try:
         with unpacked(path) as file:
-            parquet = pq.ParquetFile(
-                pa.BufferReader(file.read()) if path.suffix in PACKED else file
-            )
-            shape = parquet.metadata
-            _check_names(path, parquet.schema_arrow.names)
-            if shape.num_rows * shape.num_columns > _MOST_CELLS:
-                raise UserError(f"{path}: has more than {_MOST_CELLS:,} cells; divide it")
-            columns = parquet.read().to_pydict()
+            table = pq.ParquetFile(pa.BufferReader(file.read())).read()
     except (pa.ArrowException, UnicodeError) as error:
         raise UserError(f"{path}: cannot be read ({first_line(error)})") from None
-    return Sheet(path, columns, list(range(1, shape.num_rows + 1)))
+    _unique(table.column_names, path)
+    return Sheet(path, table.to_pydict(), list(range(1, len(table) + 1)))
 
 
-def _check_names(path: Path, names: list[str]) -> None:
-    if len(names) > _MOST_COLUMNS:
-        raise UserError(f"{path}: has more than {_MOST_COLUMNS:,} columns; divide it")
-    seen: set[str] = set()
-    for name in filter(None, names):
-        if name in seen:
-            raise UserError(f"{path}: column {short(name)} is there twice; rename one of them")
-        seen.add(name)
+def _unique(names: list[str], path: Path) -> list[str]:
+    if twice := [name for name in names if name and names.count(name) > 1]:
+        raise UserError(f"{path}: column {short(twice[0])} is there twice; rename one of them")
+    return names

@@ -30,16 +30,16 @@ def read_tables(sources: Folders) -> Tables:
     anything wrong inside a run becomes a problem instead.
     """
     places = roots(sources)
-    found = _distinct(places, find_run_folders)
+    folders = _distinct(places, find_run_folders)
     archives = _distinct(places, find_archives)
-    tables = merged([read_folders(found), *map(read_archive, archives)])
+    tables = merged([read_folders(folders), *map(read_archive, archives)])
     problems = list(tables.problems)
     if tables.runs.empty and not problems:
         problems.append(
             f"{', '.join(map(str, places))}: no run folder there; name the folder that holds the "
             "runs"
         )
-    beside = [folder.parent for folder in found if folder not in places]
+    beside = [folder.parent for folder in folders if folder not in places]
     tables = replace(tables, roots=places)
     return _with_exclusions(tables, list(dict.fromkeys([*places, *beside, *archives])), problems)
 
@@ -50,10 +50,10 @@ def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str])
     marks = list(zip(tables.runs["run_id"], tables.runs["fingerprint"], strict=True))
     reasons = tables.runs["exclusion"].tolist()
     for key, reason in reversed(_read_exclusions(roots).items()):
-        found = [i for i, (run, mark) in enumerate(marks) if run == key or mark.startswith(key)]
-        for i in found:
+        matches = [i for i, (run, mark) in enumerate(marks) if run == key or mark.startswith(key)]
+        for i in matches:
             reasons[i] = reason
-        if not found:
+        if not matches:
             problems.append(f"{EXCLUSIONS}: {key} matches no run here (excluded for: {reason})")
     runs = tables.runs.assign(exclusion=reasons)
     return replace(tables, runs=runs, problems=tuple(problems))
@@ -65,7 +65,7 @@ def _read_exclusions(roots: Iterable[Path]) -> dict[str, str]:
     Raises `UserError` that names file and line for a missing column, an empty reason, a
     fingerprint too short to be meant, or a run that is there twice.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for path in (root / EXCLUSIONS for root in roots):
         if not path.is_file():
             continue
@@ -82,8 +82,8 @@ def _read_exclusions(roots: Iterable[Path]) -> dict[str, str]:
             if run in own:
                 raise UserError(f"{where}: {run} is there twice; keep one reason")
             own[run] = reason
-        found |= own
-    return found
+        reasons |= own
+    return reasons
 
 
 def load(sources: Folders) -> pd.DataFrame:
@@ -98,14 +98,14 @@ def load(sources: Folders) -> pd.DataFrame:
 def roots(sources: Folders) -> tuple[Path, ...]:
     """One or several given folders. Raises `UserError` where one does not exist."""
     given = [sources] if isinstance(sources, str | Path) else sources
-    for root in (found := tuple(map(Path, given))):
+    for root in (folders := tuple(map(Path, given))):
         if not root.is_dir():
             raise UserError(f"{root}: no such folder; name a study's folder or a run's folder")
-    return found
+    return folders
 
 
 def _distinct(places: Sequence[Path], find: Callable[[Path], list[Path]]) -> list[Path]:
-    found: dict[Path, Path] = {}
+    distinct: dict[Path, Path] = {}
     for folder in (folder for place in places for folder in find(place)):
-        found.setdefault(folder.resolve(), folder)
-    return sorted(found.values(), key=str)  # as a table's column of folders sorts
+        distinct.setdefault(folder.resolve(), folder)
+    return sorted(distinct.values(), key=str)  # as a table's column of folders sorts

@@ -25,11 +25,11 @@ from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 SAME = ("group", "learning_rate", "eval_set")
-"""What the two runs of a pair share, beside their seeds."""
+"""Columns in which the two runs of a pair agree, beside their seeds."""
 PAIRED = (*SAME, "seed", "data_seed")
-"""With their seeds; the order of the text (`data_seed`) is missing in runs trained elsewhere."""
+"""The same with the seeds; `data_seed`, the order of the text, is missing in imported runs."""
 SAME_BUT_LENGTH = ("family", "learning_rate", "eval_set")
-"""The same, whatever the number of steps."""
+"""The same for runs of any number of steps."""
 
 _SHARED: tuple[str, ...] = ("group", "family", "corpus", "steps", "learning_rate", "eval_set")
 _SHARED += ("flops", "setting", *SETTING, "data_multiplier")
@@ -49,7 +49,7 @@ class Comparison:
     table: pd.DataFrame
     """One row per setting: losses, and the gain with its verdict from `verdicts`."""
     verdicts: pd.DataFrame
-    """What `analysis.verdict.decide` says: planned questions first, then all other settings."""
+    """The rows of `analysis.verdict.decide`: planned questions first, then all other settings."""
     pairs: pd.DataFrame
     """One row per setting and seed."""
     excluded: pd.DataFrame
@@ -75,7 +75,7 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
             pairs.append(_pair(run, partners))
     lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
     planned = decide(asked_contrasts(kept, lost, questions))
-    studies = [one.within for one in questions if one.within]
+    studies = [question.within for question in questions if question.within]
     table, verdicts = _decided(*_settings(pairs, kept, lost, studies), planned)
     return Comparison(
         table=table,
@@ -124,7 +124,7 @@ def alike(
 
 
 def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict[str, Any]] | str:
-    """The baseline of a superposed run (all of them, where runs have no seeds), or the reason why
+    """Return the baseline of a superposed run, all of them if runs have no seeds, or the reason why
     there is none."""
     seed = "without a seed" if pd.isna(run["seed"]) else f"of its seed {run['seed']}"
     narrowing = (
@@ -136,11 +136,11 @@ def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict
         ("data_seed", f"that reads its text in the order of data_seed {run['data_seed']}"),
     )
     for column, words in narrowing:
-        same = [one for one in baselines if _equal(one[column], run[column])]
-        if not same:
+        equal = [baseline for baseline in baselines if _equal(baseline[column], run[column])]
+        if not equal:
             near = _nearest(run, baselines) if column == "group" else ""
             return f"no finished baseline {words}{near}"
-        baselines = same
+        baselines = equal
     return baselines if pd.isna(run["seed"]) else baselines[:1]
 
 
@@ -156,21 +156,21 @@ def _held_out(run: dict[str, Any]) -> str:
 
 
 def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
-    """What of the baseline that is most like it differs, where the table has it."""
+    """Say in which known columns the most similar baseline differs."""
     shown = ("corpus", "parameters", "steps", "sequences", "sequence_length", "schedule")
     known = [name for name in shown if name in run]
     differences = [
-        [f"{name} {one[name]}, not {run[name]}" for name in known if one[name] != run[name]]
-        for one in baselines
+        [f"{name} {other[name]}, not {run[name]}" for name in known if other[name] != run[name]]
+        for other in baselines
     ]
     nearest = min(filter(None, differences), key=len, default=[])
     return f" (the nearest has {'; '.join(nearest)})" if nearest else ""
 
 
 def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any]:
-    """A row of `pairs`; several baselines are averaged."""
+    """Return a row of `pairs`; the losses of several baselines are averaged."""
     run = {**run, "setting": SuperpositionSetting.of_row(run).label}
-    loss = sum(one["nats_per_token"] for one in baselines) / len(baselines)
+    loss = sum(baseline["nats_per_token"] for baseline in baselines) / len(baselines)
     return {
         **{column: run[column] for column in (*_SHARED, "seed", "data_seed")},
         "baseline": loss,
@@ -178,7 +178,7 @@ def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any
         "gain": loss - run["nats_per_token"],
         "baseline_folder": baselines[0]["folder"],
         "superposed_folder": run["folder"],
-        "run_ids": (*(one["run_id"] for one in baselines), run["run_id"]),
+        "run_ids": (*(baseline["run_id"] for baseline in baselines), run["run_id"]),
         "block": block(run),
     }
 
@@ -186,11 +186,11 @@ def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any
 def _settings(
     pairs: list[dict[str, Any]], kept: pd.DataFrame, lost: pd.DataFrame, studies: Sequence[str]
 ) -> tuple[list[dict[str, Any]], list[Contrast]]:
-    """Settings in order: what their pairs share and come to, and who is held against whom."""
+    """Return a row and a contrast with the baseline for each setting, in order."""
     settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for pair in pairs:
         settings.setdefault(tuple(pair[column] for column in (*SAME, *SETTING)), []).append(pair)
-    found = []
+    compared = []
     baselines = kept[kept["method"] == "baseline"]
     for members in settings.values():
         members.sort(key=lambda pair: -1 if pd.isna(pair["seed"]) else pair["seed"])
@@ -218,14 +218,14 @@ def _settings(
             flops=1.0,
             study=next((one for one in studies if first["superposed_folder"].startswith(one)), ""),
         )
-        found.append((row, cell))
-    found.sort(
+        compared.append((row, cell))
+    compared.sort(
         key=lambda one: (
             *(one[0][name] for name in SAME),
             *SuperpositionSetting.of_row(one[0]).order,
         )
     )
-    rows, cells = [row for row, _ in found], [cell for _, cell in found]
+    rows, cells = [row for row, _ in compared], [cell for _, cell in compared]
     names = disambiguate(
         [cell.name for cell in cells],
         [f"learning rate {row['learning_rate']:g}" for row in rows],
@@ -237,8 +237,10 @@ def _settings(
 def _decided(
     rows: list[dict[str, Any]], cells: list[Contrast], planned: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Every setting with its verdict, and all verdicts. A setting takes that of the planned
-    question about it with most authority: the primary one, then that with most runs."""
+    """Return every setting with its verdict, and all verdicts.
+
+    A setting takes the verdict of the planned question about all its runs that has most authority:
+    the primary one, then the one with most seeds."""
     chosen: list[dict[str, Any] | None] = []
     for cell in cells:
         about = asked_of(planned, cell.run_ids)
@@ -251,17 +253,19 @@ def _decided(
     for place, one in zip(open_, rows_of(also), strict=True):
         chosen[place] = one
     given = (*(one.name for one in fields(Estimate)), "heading")
-    made = [
+    settings = [
         {**row, **{name: one[name] for name in given}}
         for row, one in zip(rows, chosen, strict=True)
         if one is not None
     ]
     verdicts = pd.concat([part for part in (planned, also) if len(part)] or [planned])
-    return pd.DataFrame(made, columns=list(TABLE_COLUMNS)), verdicts.reset_index(drop=True)
+    return pd.DataFrame(settings, columns=list(TABLE_COLUMNS)), verdicts.reset_index(drop=True)
 
 
 def asked_of(planned: pd.DataFrame, run_ids: Iterable[str]) -> list[dict[str, Any]]:
-    """Verdicts that stand on these runs alone, those with most authority first."""
+    """Return the verdicts that rest on these runs alone, those with most authority first."""
     own = set(run_ids)
-    found = [one for one in rows_of(planned) if one["run_ids"] and own.issuperset(one["run_ids"])]
-    return sorted(found, key=lambda one: (one["primary"], one["seeds"]), reverse=True)
+    verdicts = [
+        row for row in rows_of(planned) if row["run_ids"] and own.issuperset(row["run_ids"])
+    ]
+    return sorted(verdicts, key=lambda row: (row["primary"], row["seeds"]), reverse=True)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import zip_longest
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special
 
 from tst_study.analysis.statistics import critical_t, detectable
 from tst_study.analysis.verdict.intervals import (
@@ -67,7 +68,7 @@ class Estimate:
 def estimates(family: Sequence[Difference], allowed: int, method: Method) -> list[Estimate]:
     """Estimates of a family whose intervals hold together for `allowed` contrasts."""
     judged = family if method == "paired" else moderated(family)
-    return [_estimate(own, one, allowed) for own, one in zip(family, judged, strict=True)]
+    return [_estimate(own, pooled, allowed) for own, pooled in zip(family, judged, strict=True)]
 
 
 def paired(differences: Sequence[float], comparisons: int = 1) -> Estimate:
@@ -94,7 +95,7 @@ def _estimate(own: Difference, judged: Difference, allowed: int) -> Estimate:
         return Estimate(**known, verdict=few.get(own.seeds, "no variation: no claim"))
     critical = critical_t(judged.freedom, allowed)
     low, high = judged.gain - critical * judged.error, judged.gain + critical * judged.error
-    tail = float(stats.t.sf(abs(judged.gain) / judged.error, judged.freedom))
+    tail = float(special.stdtr(judged.freedom, -abs(judged.gain) / judged.error))
     return Estimate(
         **known,
         low=low,
@@ -130,11 +131,12 @@ class Contrast:
         return (True, self.asked.family) if self.asked else (False, self.study)
 
 
+_ENDS = ("gain", "low", "high")
 COLUMNS = (
     *("heading", "family", "question", "primary", "method", "registered", "against_loss", "loss"),
     *(one.name for one in fields(Estimate)),
     *("diverged", "diverged_against", "text", "flops", "predicted"),
-    *("afterwards", "afterwards_gain", "afterwards_low", "afterwards_high", "run_ids"),
+    *("afterwards", *(f"afterwards_{end}" for end in _ENDS), "run_ids"),
 )
 
 
@@ -144,60 +146,57 @@ def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
 
     `afterwards` and its interval are the default method's where a question named paired t-tests.
     """
-    ordered = sorted(contrasts, key=lambda one: (one.asked is None, not _primary(one)))
-    families = dict.fromkeys(one.family for one in ordered)
+    ordered = sorted(contrasts, key=lambda each: (each.asked is None, not _primary(each)))
+    families = dict.fromkeys(contrast.family for contrast in ordered)
     studies = [study for planned, study in families if not planned]
     rows: list[dict[str, Any]] = []
     for family in families:
-        own = [one for one in ordered if one.family == family]
-        asked = own[0].asked
+        members = [contrast for contrast in ordered if contrast.family == family]
+        asked = members[0].asked
         name = family[1] if asked or (len(studies) > 1 and family[1]) else ALSO_SEEN
         method = asked.method if asked else DEFAULT_METHOD
-        differences = [difference(one.losses, one.against_losses) for one in own]
-        allowed = len(own)
+        differences = [difference(contrast.losses, contrast.against_losses) for contrast in members]
+        allowed = len(members)
         if not asked:
-            allowed = max(1, sum(one.claims for one in differences))
+            allowed = max(1, sum(contrast.claims for contrast in differences))
         found = estimates(differences, allowed, method)
-        later: Sequence[Estimate | None] = [None] * len(own)
-        if method == "paired":
-            later = estimates(differences, allowed, DEFAULT_METHOD)
-        for one, estimate, after in zip(own, found, later, strict=True):
-            both = one.losses.index.intersection(one.against_losses.index)
-            arms = (one.losses, one.against_losses)
-            loss, against_loss = (own if estimate.unpaired else own[both] for own in arms)
+        later = estimates(differences, allowed, DEFAULT_METHOD) if method == "paired" else []
+        for contrast, estimate, after in zip_longest(members, found, later):
+            both = contrast.losses.index.intersection(contrast.against_losses.index)
+            losses = [contrast.losses, contrast.against_losses]
+            if not estimate.unpaired:
+                losses = [arm[both] for arm in losses]
             rows.append(
                 {
-                    "heading": PLANNED if one.asked else ALSO_SEEN,
+                    "heading": PLANNED if contrast.asked else ALSO_SEEN,
                     "family": name,
-                    "question": one.name,
-                    "primary": _primary(one),
+                    "question": contrast.name,
+                    "primary": _primary(contrast),
                     "method": method,
-                    "registered": one.asked and one.asked.registered,
-                    "loss": float(loss.mean()),
-                    "against_loss": float(against_loss.mean()),
+                    "registered": contrast.asked and contrast.asked.registered,
+                    "loss": float(losses[0].mean()),
+                    "against_loss": float(losses[1].mean()),
                     **asdict(estimate),
-                    "verdict": _verdict(estimate, one),
-                    "diverged": one.diverged,
-                    "diverged_against": one.diverged_against,
-                    "text": one.text,
-                    "flops": one.flops,
-                    "predicted": one.asked and one.asked.predicted,
-                    "afterwards": after and _verdict(after, one),
-                    "afterwards_gain": after and after.gain,
-                    "afterwards_low": after and after.low,
-                    "afterwards_high": after and after.high,
-                    "run_ids": one.run_ids,
+                    "verdict": _verdict(estimate, contrast),
+                    "diverged": contrast.diverged,
+                    "diverged_against": contrast.diverged_against,
+                    "text": contrast.text,
+                    "flops": contrast.flops,
+                    "predicted": contrast.asked and contrast.asked.predicted,
+                    "afterwards": after and _verdict(after, contrast),
+                    **{f"afterwards_{end}": after and getattr(after, end) for end in _ENDS},
+                    "run_ids": contrast.run_ids,
                 }
             )
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _primary(one: Contrast) -> bool:
-    return bool(one.asked and one.asked.primary)
+def _primary(contrast: Contrast) -> bool:
+    return bool(contrast.asked and contrast.asked.primary)
 
 
-def _verdict(estimate: Estimate, one: Contrast) -> Verdict:
-    return "unstable" if one.diverged >= UNSTABLE else estimate.verdict
+def _verdict(estimate: Estimate, contrast: Contrast) -> Verdict:
+    return "unstable" if contrast.diverged >= UNSTABLE else estimate.verdict
 
 
 def block(row: Mapping[str, Any]) -> str:

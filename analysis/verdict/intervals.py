@@ -23,7 +23,7 @@ FAMILY_SHARE = 1 / 3
 """The most that the family's degrees of freedom may be, relative to a contrast's own. With more, a
 family whose arms differ tenfold in spread covers less than .93."""
 UNPAIRED = "unpaired "
-"""How the label of a run without a seed begins, in place of its seed."""
+"""The beginning of the label of a run without a seed."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Difference:
     seeds: int
     """Pairs; of unpaired runs, those of the smaller arm."""
     variance: float
-    """Of one paired difference; the gain's own variance is this over `size`."""
+    """Variance of one paired difference; the gain's own variance is this divided by `size`."""
     freedom: float
     """Degrees of freedom of `variance`."""
     size: float
@@ -59,7 +59,7 @@ class Difference:
 
 
 def paired_difference(differences: Sequence[float]) -> Difference:
-    """From differences (against − arm, nats), one for each seed."""
+    """Summarise differences (against − arm, nats), one for each seed."""
     values = np.asarray(differences, dtype=float)
     count = len(values)
     mean = float(values.mean()) if count else math.nan
@@ -68,12 +68,13 @@ def paired_difference(differences: Sequence[float]) -> Difference:
 
 
 def difference(losses: pd.Series, against: pd.Series) -> Difference:
-    """Between the losses of an arm and of what it is compared with, both by seed.
+    """Summarise the difference between the losses of two arms, both by seed.
 
     Runs without seeds (`UNPAIRED`) are compared as two samples of unequal variance (Welch, 1947).
     """
     both = losses.index.intersection(against.index)
-    samples = [one[one.index.str.startswith(UNPAIRED)].to_numpy(float) for one in (losses, against)]
+    arms = losses, against
+    samples = [arm[arm.index.str.startswith(UNPAIRED)].to_numpy(float) for arm in arms]
     if len(both) or not all(len(sample) for sample in samples):
         return paired_difference((against[both] - losses[both]).tolist())
     few = min(map(len, samples))
@@ -82,7 +83,7 @@ def difference(losses: pd.Series, against: pd.Series) -> Difference:
         return Difference(gain, few, math.nan, 0, 1, unpaired=True)
     parts = [float(sample.var(ddof=1)) / len(sample) for sample in samples]
     total = sum(parts)
-    spread = sum(part**2 / (len(one) - 1) for part, one in zip(parts, samples, strict=True))
+    spread = sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True))
     size = 2 / sum(1 / len(sample) for sample in samples)
     freedom = total**2 / spread if spread else 2 * few - 2
     return Difference(gain, few, total * size, freedom, size, unpaired=True)
@@ -93,20 +94,21 @@ def moderated(family: Sequence[Difference]) -> list[Difference]:
 
     Families of one or two contrasts have nothing to share: theirs are plain t-tests.
     """
-    own = [one for one in family if one.claims]
-    count = len(own)
+    claiming = [contrast for contrast in family if contrast.claims]
+    count = len(claiming)
     if count < 3:
         return list(family)
-    typical, strength = _prior([one.variance for one in own], [one.freedom for one in own])
-    found = []
-    for one in family:
-        if one.claims:
-            most = FAMILY_SHARE * one.freedom * (count - 2) / count
-            prior = min(strength, most)
-            variance = (prior * typical + one.freedom * one.variance) / (prior + one.freedom)
-            one = replace(one, variance=variance, freedom=prior + one.freedom)
-        found.append(one)
-    return found
+    variances, freedoms = zip(*((own.variance, own.freedom) for own in claiming), strict=True)
+    typical, strength = _prior(variances, freedoms)
+    results = []
+    for contrast in family:
+        if contrast.claims:
+            own = contrast.freedom
+            prior = min(strength, FAMILY_SHARE * own * (count - 2) / count)
+            variance = (prior * typical + own * contrast.variance) / (prior + own)
+            contrast = replace(contrast, variance=variance, freedom=prior + own)
+        results.append(contrast)
+    return results
 
 
 def _prior(variances: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:

@@ -1,7 +1,7 @@
-"""Was the learning rate chosen on the baseline, inside the range swept, and used by both arms?
+"""Whether the learning rate was chosen on the baseline, inside the swept range, and used by both.
 
-A superposed run at a rate that was tuned for it, or a baseline at an untuned one, shows a gain
-that is none (it happened, in this package's pilot).
+A superposed run at a rate tuned for it, or a baseline at an untuned rate, shows a false gain, as
+happened in this package's pilot.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Sweep:
     diverged, whatever its other seeds reached), seeds."""
     best: float
     margin: float | None
-    """By how much the next best rate is worse, in nats; None where every other one diverged."""
+    """The lead over the next best rate, in nats; None where all others diverged."""
     at_edge: bool
     superposed_rates: tuple[float, ...]
     """Rates of the superposed runs on the same data and model, whatever their length."""
@@ -36,35 +36,27 @@ class Sweep:
         return all(rate == self.best for rate in self.superposed_rates)
 
     def sentence(self) -> str:
-        tried = sorted(self.rates["learning_rate"])
-        seeds = int(self.rates["seeds"].max())
-        where = (
-            "at the edge of the range, so a better one may lie outside"
-            if self.at_edge
-            else "inside the range"
-        )
-        margin = (
-            f", {self.margin:.3f} nats ahead of the next best"
-            if self.margin is not None
-            else ", the others diverged"
-        )
-        if not self.superposed_rates:
-            used = "no superposed run yet"
-        elif self.followed:
-            used = "all superposed runs use it"
-        else:
-            others = ", ".join(f"{rate:g}" for rate in self.superposed_rates if rate != self.best)
-            used = f"superposed runs also use {others}"
+        """State the best rate, its lead, and whether the superposed runs use it."""
+        tried, seeds = self.rates["learning_rate"], int(self.rates["seeds"].max())
+        ahead = "the others diverged"
+        if self.margin is not None:
+            ahead = f"{self.margin:.3f} nats ahead of the next best"
+        place = "inside the range"
+        if self.at_edge:
+            place = "at the edge of the range, so a better one may lie outside"
+        others = ", ".join(f"{rate:g}" for rate in self.superposed_rates if rate != self.best)
+        used = f"superposed runs also use {others}" if others else "all superposed runs use it"
         return (
-            f"Of {len(tried)} learning rates from {tried[0]:g} to {tried[-1]:g}, {self.best:g} "
-            f"was best for the baseline ({self.steps:,} steps, {number(seeds, 'seed')}){margin}; "
-            f"it lies {where}; {used}."
+            f"Of {len(tried)} learning rates from {tried.min():g} to {tried.max():g}, "
+            f"{self.best:g} was best for the baseline ({self.steps:,} steps, "
+            f"{number(seeds, 'seed')}), {ahead}; it lies {place}; "
+            f"{used if self.superposed_rates else 'no superposed run yet'}."
         )
 
 
 def swept(runs: pd.DataFrame, eligible: pd.DataFrame) -> list[pd.DataFrame]:
-    """By group and held-out text the runs that may be compared and those that diverged, which have
-    no loss on any text: where baselines were run at two or more learning rates."""
+    """The runs of each group and held-out text where baselines were run at several learning rates:
+    those that may be compared and those that diverged, which have no loss on any text."""
     lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
     texts = eligible.groupby(["group", "eval_set"], sort=True)
     every = [pd.concat([own, lost[lost["group"] == group]]) for (group, _), own in texts]
@@ -73,38 +65,40 @@ def swept(runs: pd.DataFrame, eligible: pd.DataFrame) -> list[pd.DataFrame]:
 
 def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
     """Every group of baselines that was run at two or more learning rates."""
-    found = []
+    found_sweeps = []
     for members in map(_baselines, swept(runs, comparison.eligible)):
-        lost = members["state"] == "diverged"
-        rates = _rates(members[~lost], members[lost])
-        losses, first = sorted(rates["loss"]), members.iloc[0]
-        if losses[0] == float("inf"):
+        rates, first = _rates(members), members.iloc[0]
+        best, *others = rates.sort_values("loss").to_dict("records")
+        if best["loss"] == float("inf"):
             continue
-        best = float(rates["learning_rate"].iloc[int(rates["loss"].argmin())])
+        margin = others[0]["loss"] - best["loss"]
+        tried = rates["learning_rate"]
         same = (runs["family"] == first["family"]) & (runs["method"] == "superposition")
-        found.append(
+        found_sweeps.append(
             Sweep(
                 steps=int(first["steps"]),
                 rates=rates,
-                best=best,
-                margin=losses[1] - losses[0] if losses[1] < float("inf") else None,
-                at_edge=best in (rates["learning_rate"].min(), rates["learning_rate"].max()),
+                best=best["learning_rate"],
+                margin=margin if margin < float("inf") else None,
+                at_edge=best["learning_rate"] in (tried.min(), tried.max()),
                 superposed_rates=tuple(sorted(map(float, runs[same]["learning_rate"].unique()))),
             )
         )
-    return found
+    return found_sweeps
 
 
 def _baselines(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[runs["method"] == "baseline"]
 
 
-def _rates(done: pd.DataFrame, lost: pd.DataFrame) -> pd.DataFrame:
-    """Mean loss by rate, over the seeds that every finished rate has (all, if none is shared)."""
+def _rates(runs: pd.DataFrame) -> pd.DataFrame:
+    """Mean loss by rate over the seeds that every finished rate has, or over all seeds if they
+    share none; infinite at a rate at which a seed diverged."""
+    lost = runs["learning_rate"][runs["state"] == "diverged"]
     # The mean of the seeds that a rate spared would hide what it did to the others.
-    done = done[~done["learning_rate"].isin(lost["learning_rate"])]
+    done = runs[~runs["learning_rate"].isin(lost)]
     losses = over_shared_seeds(done, "learning_rate", "nats_per_token")
-    rates = pd.Index(sorted({*losses.index, *lost["learning_rate"]}), name="learning_rate")
+    rates = pd.Index(sorted({*losses.index, *lost}), name="learning_rate")
     table = pd.DataFrame({"loss": losses.mean(axis=1), "seeds": losses.count(axis=1)}, rates)
     table = table.fillna({"loss": float("inf"), "seeds": 0})
     return table.astype({"loss": float, "seeds": int}).reset_index()

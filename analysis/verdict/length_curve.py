@@ -31,11 +31,11 @@ class LengthCurve:
     """Final losses of annealed runs, all lengths with the same seeds."""
 
     x: Floats
-    """Log of length (steps or FLOPs), rising, shape (lengths,)."""
+    """Logs of the lengths (steps or FLOPs), rising, shape (lengths,)."""
     losses: Floats
     """Nats, shape (seeds, lengths); means fall with length."""
     note: str = ""
-    """Which lengths were left out, if any."""
+    """A note about lengths that were left out, if any."""
 
     @classmethod
     def of(cls, table: pd.DataFrame, name: str) -> LengthCurve:
@@ -132,19 +132,16 @@ def floors(curves: list[LengthCurve]) -> Floats:
         return highest * np.array([0.5, 0.0, 0.25, 0.75, 1.0])
 
     def misfit(floor: float) -> float:
-        return sum(_bend(curve, floor) for curve in curves)
+        """Sum of squares, in nats, that one power law beyond the floor leaves of each curve."""
+        total = 0.0
+        for curve in curves:
+            above = curve.means - floor
+            _, squares, *_ = np.polyfit(curve.x, np.log(above), 1, w=above, full=True)
+            total += float(np.sum(squares))
+        return total
 
-    bounds = (0.0, max(highest, 1e-9))
-    found = optimize.minimize_scalar(misfit, bounds=bounds, method="bounded").x
-    return np.array([float(found)])
-
-
-def _bend(curve: LengthCurve, floor: float) -> float:
-    """Sum of squares, in nats, of what one power law beyond `floor` leaves of the means."""
-    above = curve.means - floor
-    line, heights = np.stack([above, above * curve.x], axis=1), above * np.log(above)
-    left = heights - line @ np.linalg.lstsq(line, heights, rcond=None)[0]
-    return float(left @ left)
+    best = optimize.minimize_scalar(misfit, bounds=(0.0, max(highest, 1e-9)), method="bounded").x
+    return np.array([float(best)])
 
 
 def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataFrame], str]:
@@ -162,16 +159,16 @@ def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataF
             raise UserError(f"seed {seed} has two losses at {along} {length:g}; keep one")
     wide = [table.pivot(index=along, columns="seed", values="loss") for table in tables]
     seeds = _common(wide)
-    said = ""
+    note = ""
     if len(seeds) < 2:
         repeated = [table[table.notna().sum(axis=1) > 1] for table in wide]
         enough = all(len(r) >= min(2, len(w)) for r, w in zip(repeated, wide, strict=True))
         if enough and len(_common(repeated)) > 1:
-            said = "lengths with one seed are left out"
+            note = "lengths with one seed are left out"
             wide, seeds = repeated, _common(repeated)
     if not len(seeds):
         raise UserError("no seed was run at every length of both arms; run the missing ones")
-    return [table[seeds].sort_index() for table in wide], said
+    return [table[seeds].sort_index() for table in wide], note
 
 
 def _common(tables: list[pd.DataFrame]) -> list[Any]:
@@ -194,22 +191,20 @@ def speed_up(
     nothing: dict[str, Any] = {"seeds": superposed["seed"].nunique()}
     nothing |= dict.fromkeys(("baseline_steps", "speed_up", "low", "high"))
     try:
-        (table, own), said = paired_tables([baselines, superposed], "steps")
+        (table, own), left_out = paired_tables([baselines, superposed], "steps")
         curve = LengthCurve.of(table, "baseline")
     except UserError as error:
         return {**nothing, "note": str(error)}
-    losses = own.to_numpy(dtype=float).ravel()
-    ends, loss = [f"{math.exp(x):,.0f} steps" for x in curve.x[[0, -1]]], float(losses.mean())
-    notes = [note for note in (said, curve.note) if note]
-    outside = ""
+    losses, steps = own.to_numpy(dtype=float).ravel(), float(own.index[0])
+    loss, notes = float(losses.mean()), [note for note in (left_out, curve.note) if note]
+    shortest, longest = (f"{math.exp(x):,.0f} steps" for x in curve.x[[0, -1]])
     if loss > curve.means[0]:
-        outside = f"worse than the shortest baseline ({ends[0]})"
-    if loss < curve.means[-1]:
+        notes.insert(0, f"worse than the shortest baseline ({shortest})")
+    elif loss < curve.means[-1]:
         word = "best" if curve.means[-1] <= table.mean(axis=1).min() else "last usable"
-        outside = f"better than the {word} baseline ({ends[1]})"
-    if outside:
-        return {**nothing, "note": "; ".join([outside, *notes])}
-    steps = float(own.index[0])
+        notes.insert(0, f"better than the {word} baseline ({longest})")
+    if not curve.means[-1] <= loss <= curve.means[0]:
+        return {**nothing, "note": "; ".join(notes)}
     best, low, high = hull(
         [curve.reached(losses, floor, math.log(steps), comparisons) for floor in floors([curve])]
     )

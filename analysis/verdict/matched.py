@@ -1,6 +1,6 @@
 """Equal FLOPs, equal data, equal loss: one ledger of all runs, and which of them match.
 
-The ledger of a run is its FLOPs, raw tokens, steps and hours. A superposed setting is held against
+The ledger of a run is its FLOPs, raw tokens, steps and hours. A superposed setting is compared with
 every baseline of its family (same data, model, batch, schedule, learning rate, held-out text): of
 the same FLOPs, where its verdict stands already; of the same raw tokens; and, between baselines of
 several lengths, of the same loss (`length_curve`), by interpolation within their range. Beyond it
@@ -66,36 +66,38 @@ def matched(found: Comparison) -> pd.DataFrame:
     """
     book = ledger(found.eligible)
     superposed, baselines = (book[book["method"] == arm] for arm in ("superposition", "baseline"))
-    cells = [*SAME, "steps", *SETTING]
-    settings = [
-        (members, alike(baselines, members.iloc[0], SAME_BUT_LENGTH))
-        for _, members in superposed.groupby(cells, sort=False, dropna=False)
-    ]
-    tried = Counter(
-        tuple(members[["family", "eval_set", "steps"]].iloc[0])
-        for members, _ in settings
-        if members["seed"].nunique() > 1
-    )
+    cells = superposed.groupby([*SAME, "steps", *SETTING], sort=False, dropna=False)
+    settings = sorted((members for _, members in cells), key=_order)
+    tried = Counter(_together(members) for members in settings if members["seed"].nunique() > 1)
     rows: list[dict[str, Any]] = []
-    for members, near in settings:
+    for members in settings:
+        near = alike(baselines, members.iloc[0], SAME_BUT_LENGTH)
         first = next(rows_of(members))
-        setting = SuperpositionSetting.of_row(first)
-        shared = (*SAME_BUT_LENGTH, "group", "corpus", "steps")
-        named: dict[str, Any] = {name: first[name] for name in shared}
-        named |= {"params": big(first["parameters"]), "setting": setting.label}
-        named["_order"] = (first["family"], first["steps"], *setting.order)
-        allowed = max(1, tried[first["family"], first["eval_set"], first["steps"]])
-        known = alike(found.table, named, (*SAME, "setting"))
-        decided = next(rows_of(known), None)
+        shared: dict[str, Any] = {
+            **{name: first[name] for name in (*SAME_BUT_LENGTH, "group", "corpus", "steps")},
+            "params": big(first["parameters"]),
+            "setting": SuperpositionSetting.of_row(first).label,
+        }
+        allowed = max(1, tried[_together(members)])
+        decided = next(rows_of(alike(found.table, shared, (*SAME, "setting"))), None)
         for column, kind in (("flops", EQUAL_FLOPS), ("raw_tokens", EQUAL_DATA)):
             row = _equal(members, near, column, kind, allowed, found.verdicts)
             if decided and kind == EQUAL_FLOPS and "gain" in row:
                 row |= {name: decided[name] for name in _JUDGED}
-            rows.append({**named, "kind": kind, **row})
+            rows.append({**shared, "kind": kind, **row})
         asked = decided["comparisons"] if decided else allowed
-        rows.append({**named, "kind": EQUAL_LOSS, **_equal_loss(members, near, asked)})
-    rows.sort(key=lambda row: row.pop("_order"))
+        rows.append({**shared, "kind": EQUAL_LOSS, **_equal_loss(members, near, asked)})
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _order(members: pd.DataFrame) -> tuple[Any, ...]:
+    first = next(rows_of(members))
+    return (first["family"], first["steps"], *SuperpositionSetting.of_row(first).order)
+
+
+def _together(members: pd.DataFrame) -> tuple[Any, ...]:
+    """The values shared by settings whose intervals at equal data hold together."""
+    return tuple(members[["family", "eval_set", "steps"]].iloc[0])
 
 
 _JUDGED = ("seeds", "gain", "low", "high", "smallest_detectable", "verdict")
@@ -108,20 +110,20 @@ def matched_answer(
     if runs is None:
         runs = published.runs().query("source in ['Table 1', 'Table 2']")
     compared = compare(runs)
-    found = matched(compared)
-    if found.empty:
+    matches = matched(compared)
+    if matches.empty:
         out = compared.excluded
         why = f" ({out['reason'].iloc[0]})" if len(out) else ""
         raise UserError(f"no finished superposed run among these: there is nothing to match{why}")
-    partners = found["seeds"].notna().groupby(found["kind"])
-    said = tuple(
+    partners = matches["seeds"].notna().groupby(matches["kind"])
+    counts = tuple(
         f"{kind}: {partners.sum()[kind]} of {partners.size()[kind]} settings have a partner."
         for kind in (EQUAL_FLOPS, EQUAL_DATA)
     )
     title = "Matches (gains in nats; ratios are baseline over superposed)"
-    shown = found.drop(columns=["family", "eval_set", "group"])
+    shown = matches.drop(columns=["family", "eval_set", "group"])
     marks = inputs or published.fingerprints("headline_runs")
-    return Answer("matched", {title: shown}, said, marks, compared.excluded)
+    return Answer("matched", {title: shown}, counts, marks, compared.excluded)
 
 
 def _equal(
@@ -140,7 +142,7 @@ def _equal(
     if pairs.empty:
         return {"note": f"no baseline of {kind} with its seeds"}
     ids = (*pairs["run_id"], *pairs["run_id_baseline"])
-    planned = [one for one in asked_of(verdicts, ids) if len(one["run_ids"]) == len(ids)]
+    planned = [row for row in asked_of(verdicts, ids) if len(row["run_ids"]) == len(ids)]
     judged = (
         planned[0]
         if planned
@@ -151,7 +153,8 @@ def _equal(
         for name in ("steps", "flops", "hours")
     }
     steps = int(pairs["steps_baseline"].iloc[0])
-    return {"baseline_steps": steps, **ratios, "note": "", **{one: judged[one] for one in _JUDGED}}
+    verdict = {name: judged[name] for name in _JUDGED}
+    return {"baseline_steps": steps, **ratios, **verdict, "note": ""}
 
 
 def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, allowed: int) -> dict[str, Any]:
@@ -162,26 +165,26 @@ def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, allowed: int) ->
         bounds = members.merge(baselines, on="seed", suffixes=("", "_baseline"))
         notes = dict.fromkeys(_bound(pair) for pair in rows_of(bounds))
         return {**row, "note": "; ".join(notes) or "no baseline with its seeds"}
-    found = speed_up(baselines, members, allowed)
-    ratio, alone = found["speed_up"], found["seeds"] < 2
+    match = speed_up(baselines, members, allowed)
+    ratio, alone = match["speed_up"], match["seeds"] < 2
     if ratio is None:
-        return {**row, "note": found["note"]}
+        return {**row, "note": match["note"]}
     known = baselines.groupby("steps")["hours"].mean()
-    spent = float(np.interp(found["baseline_steps"], known.index.astype(float), known))
+    spent = float(np.interp(match["baseline_steps"], known.index.astype(float), known))
     return {
-        **{name: found[name] for name in ("seeds", "low", "high")},
-        "baseline_steps": round(found["baseline_steps"]),
+        **{name: match[name] for name in ("seeds", "low", "high")},
+        "baseline_steps": round(match["baseline_steps"]),
         "steps_ratio": ratio,
         # A step costs the same FLOPs in both phases and both arms.
         "flops_ratio": ratio,
         "hours_ratio": spent / float(members["hours"].mean()),
         "verdict": "one seed: no claim" if alone else "",
-        "note": "" if alone else found["note"],
+        "note": "" if alone else match["note"],
     }
 
 
 def _bound(pair: dict[str, Any]) -> str:
-    """With one length of baseline there is no loss to interpolate, but there may be a bound."""
+    """State the bound from a baseline of one length, which allows no interpolation."""
     steps = pair["steps_baseline"] / pair["steps"]
     if pair["loss"] >= pair["loss_baseline"] or steps <= 1:
         return f"its baseline has one length only ({pair['steps_baseline']:,} steps)"

@@ -1,4 +1,4 @@
-"""What was asked of which runs: the arms of planned questions, and their gains on the way."""
+"""The arms of planned questions, and their gains over training."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 COSTS = ["raw_tokens", "flops"]
-"""Columns of the run table: planned, of a whole run."""
+"""Columns of the run table: the planned cost of a whole run."""
 
 
 def asked_contrasts(
     kept: pd.DataFrame, lost: pd.DataFrame, questions: Sequence[Question]
 ) -> list[Contrast]:
-    """Of each question; `kept`: the runs that may be compared, `lost`: those that diverged.
+    """Return the contrast of each question.
+
+    `kept`: the runs that may be compared; `lost`: the runs that diverged.
 
     Raises `UserError` for an arm that holds two runs of one seed.
     """
-    found = []
+    contrasts = []
     kept, lost = _labelled(kept), _labelled(lost)
     for question in questions:
         arm, against = question.arm, question.against
-        (runs, against_runs), diverged = question.runs(kept), question.runs(lost)
-        costs = runs[COSTS].mean() / against_runs[COSTS].mean()
-        found.append(
+        (arm_runs, against_runs), diverged = question.runs(kept), question.runs(lost)
+        costs = arm_runs[COSTS].mean() / against_runs[COSTS].mean()
+        contrasts.append(
             Contrast(
                 name=question.name,
-                losses=_losses(runs, arm.name),
+                losses=_losses(arm_runs, arm.name),
                 against_losses=_losses(against_runs, against.name),
                 diverged=len(diverged[0]),
                 diverged_against=len(diverged[1]),
-                run_ids=(*runs["run_id"], *against_runs["run_id"]),
+                run_ids=(*arm_runs["run_id"], *against_runs["run_id"]),
                 text=costs["raw_tokens"],
                 flops=costs["flops"],
                 asked=question,
             )
         )
-    return found
+    return contrasts
 
 
 def arms(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
@@ -69,10 +71,10 @@ def _arm_runs(kept: pd.DataFrame, questions: Sequence[Question]) -> list[tuple[s
     """Every arm once, what it is compared with before it."""
     kept = _labelled(kept)
     every = {}
-    for one in questions:
-        runs, against = one.runs(kept)
-        for arm, own in ((one.against, against), (one.arm, runs)):
-            every[one.within + arm.model_dump_json()] = (arm.name, own)
+    for question in questions:
+        runs, against = question.runs(kept)
+        for arm, arm_runs in ((question.against, against), (question.arm, runs)):
+            every[question.within + arm.model_dump_json()] = (arm.name, arm_runs)
     return list(every.values())
 
 
@@ -89,7 +91,7 @@ def gains_over_training(
     rows = rows.merge(kept[["folder", "eval_set", "steps"]])
     rows["share"] = (rows["step"] / rows["steps"]).round(6)
     losses = rows.pivot_table("nats_per_token", "share", "folder", aggfunc="last")
-    found = []
+    table = []
     for question in questions:
         arm, against = (
             losses[list(runs["folder"])].set_axis(runs["block"], axis="columns")
@@ -98,9 +100,9 @@ def gains_over_training(
         both = arm.columns.intersection(against.columns)
         names = (question.family, question.name, question.arm.name, question.against.name)
         for share, gains in (against[both] - arm[both]).dropna().iterrows() if len(both) else ():
-            one = paired(list(gains))
-            found.append((*names, share, one.gain, one.low, one.high))
-    return pd.DataFrame(found, columns=list(WAY_COLUMNS))
+            estimate = paired(list(gains))
+            table.append((*names, share, estimate.gain, estimate.low, estimate.high))
+    return pd.DataFrame(table, columns=list(WAY_COLUMNS))
 
 
 WAY_COLUMNS = ("family", "question", "arm", "against", "share", "gain", "low", "high")
@@ -108,22 +110,22 @@ WAY_COLUMNS = ("family", "question", "arm", "against", "share", "gain", "low", "
 
 def since(gains: pd.DataFrame) -> str:
     """From which share of the steps on a question's gain has the sign that it has at the end, of
-    its rows of `on_the_way`: `ahead since 75%`."""
+    its rows of `gains_over_training`: `ahead since 75%`."""
     last = gains["gain"].iloc[-1]
-    said = "ahead" if last > 0 else "behind"
-    other = gains["share"][gains["gain"] * last <= 0].max()
-    if pd.isna(other):
-        return f"{said} throughout"
-    first = gains["share"][gains["share"] > other]
-    return f"{said} since {first.iloc[0]:.0%}" if len(first) > 1 else f"{said} at the end"
+    lead = "ahead" if last > 0 else "behind"
+    last_other = gains["share"][gains["gain"] * last <= 0].max()
+    if pd.isna(last_other):
+        return f"{lead} throughout"
+    first = gains["share"][gains["share"] > last_other]
+    return f"{lead} since {first.iloc[0]:.0%}" if len(first) > 1 else f"{lead} at the end"
 
 
 def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
-    """With the label of each run's setting, as arms name it, and its `block`."""
+    """Add each run's `block`, and its `setting` as arms name it."""
     rows = list(rows_of(runs))
     labels = [SuperpositionSetting.of_row(row).label for row in rows]
-    more = {"setting": labels, "block": list(map(block, rows))}
-    return runs.astype({"folder": str}).assign(**more)
+    columns = {"setting": labels, "block": list(map(block, rows))}
+    return runs.astype({"folder": str}).assign(**columns)
 
 
 def _losses(runs: pd.DataFrame, name: str) -> pd.Series:
@@ -131,10 +133,10 @@ def _losses(runs: pd.DataFrame, name: str) -> pd.Series:
 
     Raises `UserError` where a block has two.
     """
-    found = runs.set_index("block")["nats_per_token"].astype(float)
-    twice = found.index[found.index.duplicated()]
+    losses = runs.set_index("block")["nats_per_token"].astype(float)
+    twice = losses.index[losses.index.duplicated()]
     if len(twice):
         raise UserError(
             f"arm {name!r}: two runs of seed {twice[0]}; say in its `where` which of them is meant"
         )
-    return found
+    return losses

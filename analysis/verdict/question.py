@@ -1,4 +1,4 @@
-"""What a study asks, in code and before its runs: which arm is held against which.
+"""The questions of a study: pairs of arms to compare, declared in code before any run.
 
 `tst-study submit` writes a study's questions to `questions.json` beside its runs, each with the
 commit that first held it; they travel with the archive of the runs.
@@ -39,7 +39,7 @@ class Arm(_Strict):
     """Runs that differ in their seeds alone."""
 
     name: str
-    """In sentences: `power-law weights`."""
+    """The name in sentences, such as `power-law weights`."""
     setting: str | tuple[str, ...]
     """Label of the setting (`SuperpositionSetting.label`): `baseline`, `s = 4, r = 0.25`, …; any of
     several, where a pilot sweep names the one that is trained."""
@@ -52,16 +52,16 @@ class Arm(_Strict):
 
         Raises `UserError` for a column that the table lacks.
         """
-        kept = table[table["setting"].isin(_several(self.setting))]
+        kept = table["setting"].isin(_several(self.setting))
         for column, value in self.where.items():
-            if column not in kept:
+            if column not in table:
                 raise UserError(f"arm {self.name!r}: the run table has no column {column!r}")
             if isinstance(value, str):
-                wanted = kept[column].map(lambda cell, value=value: fnmatchcase(str(cell), value))
-                kept = kept[wanted.astype(bool)]
+                cells = table[column].astype(str)
+                kept &= cells.isin([cell for cell in cells.unique() if fnmatchcase(cell, value)])
             else:
-                kept = kept[kept[column].isin(_several(value))]
-        return kept
+                kept &= table[column].isin(_several(value))
+        return table[kept]
 
 
 def _several(value: Value | tuple[Value, ...]) -> tuple[Value, ...]:
@@ -69,7 +69,7 @@ def _several(value: Value | tuple[Value, ...]) -> tuple[Value, ...]:
 
 
 class Question(_Strict):
-    """Is `arm` better than `against`, by final held-out next-token loss?"""
+    """The question whether `arm` has a lower final held-out next-token loss than `against`."""
 
     name: str
     """Unique in its family."""
@@ -78,7 +78,7 @@ class Question(_Strict):
     family: str
     """Questions whose intervals hold together; a family of one allows for nothing else."""
     primary: bool = False
-    """The one that the study was made for."""
+    """Whether the study was made for this question."""
     method: Method = DEFAULT_METHOD
     """How intervals are made (`Method`)."""
     predicted: tuple[float, float] | None = None
@@ -86,10 +86,10 @@ class Question(_Strict):
     registered: Annotated[str | None, Field(pattern="^[0-9a-f]{40}$")] = None
     """The commit that first held the question, as it stands; None where that is not known."""
     within: str = Field(default="", exclude=True, repr=False)
-    """How the folders of the runs begin that it is asked of; set when it is read."""
+    """The beginning of the folders of the runs that it is about; set when it is read."""
 
     def runs(self, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Those of `arm` and of `against`, as `Arm.runs`."""
+        """Return the runs of `arm` and of `against`, as `Arm.runs` does."""
         if self.within:
             table = table[table["folder"].str.startswith(self.within)]
         return self.arm.runs(table), self.against.runs(table)
@@ -103,7 +103,7 @@ class Questions(_Strict):
 
 
 def read_questions(folder: str | Path) -> tuple[Question, ...]:
-    """Those of a folder of runs or an archive; none where it has no `questions.json`.
+    """Read the questions of a folder of runs or an archive; none without a `questions.json`.
 
     Raises `UserError` for a damaged one.
     """
@@ -119,19 +119,23 @@ def read_questions(folder: str | Path) -> tuple[Question, ...]:
 
 
 def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
-    """Those of folders, and of the archives and studies in them, each asked of the runs beside it;
-    of several folders each family bears the folder's name."""
+    """Read the questions of folders, and of the archives and studies in them.
+
+    Each question is about the runs beside it. With several folders, each family bears the name of
+    its folder."""
     files = (path for root in roots for path in (root / FILE, *sorted(root.glob(f"*/{FILE}"))))
-    found = {path.parent: read_questions(path.parent) for path in files if path.is_file()}
+    by_folder = {path.parent: read_questions(path.parent) for path in files if path.is_file()}
     return tuple(
-        one.model_copy(
+        question.model_copy(
             update={
                 "within": "" if folder == Path() else f"{folder}/",
-                "family": f"{folder.name}: {one.family}" if len(found) > 1 else one.family,
+                "family": f"{folder.name}: {question.family}"
+                if len(by_folder) > 1
+                else question.family,
             }
         )
-        for folder, questions in found.items()
-        for one in questions
+        for folder, questions in by_folder.items()
+        for question in questions
     )
 
 

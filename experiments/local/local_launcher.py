@@ -5,23 +5,25 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
 from tst_study import file_lock
+from tst_study.cost.prices import Prices
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, check_can_be_trained
 from tst_study.experiments.local import progress
 from tst_study.experiments.local.queue import StoppedError, launch
-from tst_study.experiments.plan.layouts import Allocation, Prices
+from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark, log_path
+from tst_study.experiments.screen import columns
 from tst_study.experiments.state.status import row, rows_of
 from tst_study.experiments.study import Study
-from tst_study.text import duration
+from tst_study.text import duration, wrapped
 
 WAITING = ("waiting", "preempted", "interrupted")
 """States in which a launcher may start a run."""
@@ -41,11 +43,11 @@ class Local:
             raise UserError("--dry-run: is what Slurm would be asked; `tst-study plan` lists runs")
         check_can_be_trained(study, wanted, self.allocation)
         began = time.monotonic()
-        print(study.title, study.claims, sep="\n", flush=True)
+        print(*wrapped([study.title, study.claims], columns()), sep="\n", flush=True)
         study.prepare()
         try:
-            with progress.shown(Console(highlight=False), str(study.folder)) as look:
-                queue = launch(study, options, look, wanted)
+            with progress.shown(Console(highlight=False), str(study.folder)) as draw:
+                queue = launch(study, options, draw, wanted)
         except StoppedError as stopped:
             again = shlex.join(options.again(study))
             print(f"Stopped ({stopped}); nothing is lost. To go on: tst-study {again}")
@@ -54,12 +56,12 @@ class Local:
         _conclude(study)
         print(f"\nTotal time {duration(time.monotonic() - began)}.")
         if queue.failed:
-            said = [f"error: {len(queue.failed)} runs did not finish; submit again to retry them:"]
+            lines = [f"error: {len(queue.failed)} runs did not finish; submit again to retry them:"]
             for run, why in queue.failed.values():
-                said.append(f"  {run.run_id}: {why} (log: {log_path(run.folder)})")
+                lines.append(f"  {run.run_id}: {why} (log: {log_path(run.folder)})")
             if len(queue.decided) < len(queue.whole):
-                said.append("  More runs depend on them and were not started.")
-            print(*said, sep="\n", file=sys.stderr)
+                lines.append("  More runs depend on them and were not started.")
+            print(*wrapped(lines, columns()), sep="\n", file=sys.stderr)
         return int(bool(queue.failed))
 
     def jobs(self, root: Path) -> dict[str, Job]:
@@ -77,9 +79,6 @@ class Local:
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
         return [log_path(root / run_id)]
-
-    def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
-        return ()
 
     def allocation(self, run: PlannedRun) -> Allocation:
         return Allocation(self._options.processes)
@@ -101,6 +100,7 @@ def _stop(folder: Path) -> bool:
 def _conclude(study: Study) -> None:
     from tst_study.experiments.state.collect import collect
 
-    said = collect(study.folder, rows_of(study))
+    lines = collect(study.folder, rows_of(study))
     at_scale = f" at scale {study.scale}" if study.scale else ""
-    print("", f"What {study.name}{at_scale} says", study.claims, "", *said, sep="\n")
+    lines = ["", f"What {study.name}{at_scale} says", study.claims, "", *lines]
+    print(*wrapped(lines, columns()), sep="\n")

@@ -20,20 +20,20 @@ from types import FrameType
 from tst_study import file_lock
 from tst_study.config.schema import Config
 from tst_study.experiments.launcher import RETRIES, Options, given_up
-from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state, state_and_damage
+from tst_study.experiments.plan.planned_run import PlannedRun, state, state_and_damage
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import (
     PATIENCE,
     Exit,
     Rank,
     cancel_mark,
+    last_checkpoint,
     run,
     write_config,
 )
 from tst_study.experiments.study import Study
-from tst_study.process.host import cores
+from tst_study.process.host import cores, signals_handled
 from tst_study.process.local_ranks import free_port
-from tst_study.process.stop_request import signals_handled
 from tst_study.record import reader as run_record
 from tst_study.record.reader import FINAL_STATES
 from tst_study.record.writer import mark
@@ -77,7 +77,7 @@ class StoppedError(Exception):
 def launch(
     study: Study,
     options: Options,
-    look: Callable[[Queue], None] = lambda queue: None,
+    show: Callable[[Queue], None] = lambda queue: None,
     wanted: Callable[[PlannedRun], bool] = lambda run: True,
     target: Callable[..., None] = run,
 ) -> Queue:
@@ -89,18 +89,19 @@ def launch(
     # Inherited by every run; a run that asks for more threads sets them itself.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     planning, processes = Planner(study), options.processes
-    slots = options.parallel or fitting(planning.decided(), processes)
-    queue = Queue(slots=slots, processes=processes)
+    decided = planning.decided()
+    for planned in filter(wanted, decided):
+        cancel_mark(planned.folder).unlink(missing_ok=True)
+    queue = Queue(slots=options.parallel or fitting(decided, processes), processes=processes)
     _plan(planning, queue, wanted)
-    for one in queue.decided:
-        cancel_mark(one.folder).unlink(missing_ok=True)
     children: dict[str, list[BaseProcess]] = {}
+    show(queue)  # the first child waits until torch is loaded
     with signals_handled(_stop_all, (signal.SIGINT, signal.SIGTERM)):
         try:
             while queue.waiting or children:
                 over = len(queue.over)
                 _start(queue, children, target)
-                look(queue)
+                show(queue)
                 time.sleep(0.1)
                 _reap(queue, children)
                 if len(queue.over) > over:
@@ -108,7 +109,7 @@ def launch(
         except BaseException:
             _stop(queue, children)
             raise
-    look(queue)
+    show(queue)
     return queue
 
 
@@ -122,17 +123,26 @@ def fitting(runs: Iterable[PlannedRun], processes: int) -> int:
 
 
 def _plan(planning: Planner, queue: Queue, wanted: Callable[[PlannedRun], bool]) -> None:
-    queue.decided = [one for one in planning.decided() if wanted(one)]
-    queue.whole = [one for one in planning.whole() if wanted(one)]
-    for one in queue.decided:
-        said, damage = state_and_damage(one)
-        if said in FINAL_STATES:
-            queue.over[one.fingerprint] = one
-        elif damage:
-            queue.failed[one.fingerprint] = (one, damage)
+    queue.decided = [planned for planned in planning.decided() if wanted(planned)]
+    queue.whole = [planned for planned in planning.whole() if wanted(planned)]
+    for planned in queue.decided:
+        _settle(queue, planned)
     # `cancel`, and commands that know only the study's folder, see a waiting run by this file.
-    for one in queue.waiting:
-        write_config(one.config, one.folder)
+    for planned in queue.waiting:
+        write_config(planned.config, planned.folder)
+
+
+def _settle(queue: Queue, planned: PlannedRun) -> bool:
+    """Note a run that gets no process: one that is over, damaged or cancelled."""
+    state_there, why = state_and_damage(planned)
+    if state_there in FINAL_STATES:
+        queue.over[planned.fingerprint] = planned
+        return True
+    if not why and cancel_mark(planned.folder).exists():
+        why = "cancelled"
+    if why:
+        queue.failed[planned.fingerprint] = (planned, why)
+    return bool(why)
 
 
 def _start(
@@ -142,31 +152,29 @@ def _start(
         return  # asked ten times a second: nobody's folder is read until there is room
     waiting = queue.waiting
     # Runs of another launcher, maybe of one that was killed and whose runs are about to end.
-    held = {one.fingerprint for one in waiting if file_lock.is_held(one.folder)}
-    for one in waiting:
+    held = {planned.fingerprint for planned in waiting if file_lock.is_held(planned.folder)}
+    for planned in waiting:
         if len(children) + len(held) >= queue.slots:
             return
-        if one.fingerprint in held:
+        if planned.fingerprint in held:
             continue
-        if is_over(one):  # by another process
-            queue.over[one.fingerprint] = one
-        elif cancel_mark(one.folder).exists():
-            queue.failed[one.fingerprint] = (one, "cancelled")
-        elif one.prefix and state(one.prefix) != "done":
-            if one.prefix.fingerprint in queue.failed:
-                queue.failed[one.fingerprint] = (
-                    one,
-                    f"its shared prefix run {one.prefix.run_id} failed",
-                )
+        if _settle(queue, planned):  # another process may have brought it to its end
+            continue
+        if planned.prefix and state(planned.prefix) != "done":
+            if planned.prefix.fingerprint in queue.failed:
+                why = f"its shared prefix run {planned.prefix.run_id} failed"
+                queue.failed[planned.fingerprint] = (planned, why)
         else:
-            queue.begun_at[one.fingerprint] = _checkpoint(one)
-            queue.running[one.fingerprint] = one
+            queue.begun_at[planned.fingerprint] = last_checkpoint(planned.folder)
+            queue.running[planned.fingerprint] = planned
             port = free_port() if queue.processes > 1 else 0
             for number in range(queue.processes):
-                arguments = (one.config, one.folder, Rank(number, queue.processes, port))
-                child = _context(one.config).Process(target=target, args=arguments, name=one.run_id)
+                arguments = (planned.config, planned.folder, Rank(number, queue.processes, port))
+                child = _context(planned.config).Process(
+                    target=target, args=arguments, name=planned.run_id
+                )
                 child.start()
-                children.setdefault(one.fingerprint, []).append(child)
+                children.setdefault(planned.fingerprint, []).append(child)
 
 
 def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
@@ -176,24 +184,17 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
         if code is None:
             continue
         del children[key]
-        one = queue.running.pop(key)
-        said, damage = state_and_damage(one)
-        if said in FINAL_STATES:
-            queue.over[key] = one
-        elif damage:
-            queue.failed[key] = (one, damage)
-        elif code == Exit.HELD:
-            continue  # it waits for the other process
-        elif cancel_mark(one.folder).exists():
-            queue.failed[key] = (one, "cancelled")
-        elif code == Exit.FAILED:
-            queue.failed[key] = (one, _reason(one, code))
+        planned = queue.running.pop(key)
+        if _settle(queue, planned) or code == Exit.HELD:
+            continue  # a run that another process holds waits for it
+        if code == Exit.FAILED:
+            queue.failed[key] = (planned, _reason(planned, code))
         else:
-            is_new = _checkpoint(one) > queue.begun_at[key]
+            is_new = last_checkpoint(planned.folder) > queue.begun_at[key]
             queue.idle[key] = 0 if is_new else queue.idle.get(key, 0) + 1
-            if why := given_up(queue.idle[key], RETRIES, _reason(one, code)):
-                mark(one.folder, one.config, "failed", why)
-                queue.failed[key] = (one, why)
+            if why := given_up(queue.idle[key], RETRIES, _reason(planned, code)):
+                mark(planned.folder, planned.config, "failed", why)
+                queue.failed[key] = (planned, why)
             # Else it waits for its next turn.
 
 
@@ -216,21 +217,16 @@ def _ended(ranks: list[BaseProcess]) -> int | None:
     return codes[0] if bad is None or codes[0] == Exit.HELD else bad
 
 
-def _checkpoint(one: PlannedRun) -> int:
-    status = run_record.read_status(one.folder)
-    return (status["last_checkpoint"] if status else None) or 0
-
-
-def _reason(one: PlannedRun, code: int) -> str:
+def _reason(planned: PlannedRun, code: int) -> str:
     """Why a child has ended. If the child could not write it into `status.json`, this does."""
-    said = state(one)
-    if said in ("failed", "preempted"):
-        status = run_record.read_status(one.folder)
-        return (status["message"] if status else "") or said
+    state_there = state(planned)
+    if state_there in ("failed", "preempted"):
+        status = run_record.read_status(planned.folder)
+        return (status["message"] if status else "") or state_there
     message = f"its process ended with status {code}"
     if code < 0:
         message = f"its process was killed by {signal.Signals(-code).name}"
-    mark(one.folder, one.config, "failed", message)
+    mark(planned.folder, planned.config, "failed", message)
     return message
 
 
@@ -250,9 +246,9 @@ def _stop(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
                 rank.kill()
                 rank.join()
         for key in children:
-            one = queue.running[key]
-            if state(one) == "running":
-                mark(one.folder, one.config, "preempted", "stopped with the launcher")
+            planned = queue.running[key]
+            if state(planned) == "running":
+                mark(planned.folder, planned.config, "preempted", "stopped with the launcher")
 
 
 def _stop_all(number: int, frame: FrameType | None) -> None:

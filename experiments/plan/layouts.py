@@ -5,23 +5,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import get_args
 
-from tst_study.config.schema import Config, Model, Recompute
+from tst_study.config.schema import Config, Recompute
 from tst_study.cost.auto_layout import describe, resolve
 from tst_study.cost.compute import count_parameters
-from tst_study.cost.devices import (
-    DEVICES,
-    Device,
-    PublishedMfu,
-    device_named,
-    device_or_usual,
-    published_mfu,
-)
+from tst_study.cost.devices import device_named, device_or_usual
 from tst_study.cost.memory import Memory, estimate_memory
 from tst_study.cost.parallel_layout import check, tensor_sizes
 from tst_study.cost.traffic import count_traffic
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import PlannedRun
-from tst_study.text import listed
+from tst_study.text import aligned, listed
 
 ENDLESS = 10**18
 """Bytes of an unknown device."""
@@ -44,37 +37,6 @@ class Allocation:
     """Ranks of a node; by default as many as it usually has of these GPUs."""
 
 
-@dataclass(frozen=True)
-class Prices:
-    """The device for which hours are given, and its price.
-
-    Without a device, hours are those measured in the study itself.
-    """
-
-    device: str | None = None
-    mfu: float | None = None
-    """A measured MFU, which replaces the published ones."""
-    per_gpu_hour: float | None = None
-
-    def gpu(self) -> Device | None:
-        """The device's data sheet. Raises `UserError` for a device that is not listed."""
-        known = device_named(self.device or "")
-        if self.device and known is None:
-            names = ", ".join(device.name for device in DEVICES)
-            raise UserError(
-                f"--device {self.device}: its speeds are not known here; known: {names}"
-            )
-        return known
-
-    def mfus(self, model: Model) -> PublishedMfu | None:
-        """The range of MFU to expect on the device, with its source; None where none is
-        published."""
-        if self.mfu is not None:
-            return PublishedMfu(self.mfu, self.mfu, "as given")
-        device = self.gpu()
-        return published_mfu(device, experts=model.experts is not None) if device else None
-
-
 AllocationOf = Callable[[PlannedRun], Allocation]
 
 
@@ -92,14 +54,14 @@ def resolved(config: Config, given: Allocation) -> Config:
 
 def problems(runs: Iterable[PlannedRun], allocation: AllocationOf) -> list[str]:
     """One line for each reason why runs cannot be trained."""
-    found: dict[str, list[str]] = defaultdict(list)
+    reasons: dict[str, list[str]] = defaultdict(list)
     for run in runs:
         given = allocation(run)
         try:
             resolved(run.config, given)
         except UserError as error:
-            found[f"on {given.ranks} ranks: {error}"].append(run.run_id)
-    return [f"{listed(names, 1)} cannot be trained {why}" for why, names in found.items()]
+            reasons[f"on {given.ranks} ranks: {error}"].append(run.run_id)
+    return [f"{listed(names, 1)} cannot be trained {why}" for why, names in reasons.items()]
 
 
 def check_layouts(runs: Iterable[PlannedRun], allocation: AllocationOf) -> None:
@@ -132,14 +94,18 @@ def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
             f"Tensor sizes that divide it: {', '.join(map(str, tensor_sizes(config.model)))}; "
             f"pipeline stages: those that divide {config.model.layers} layers",
             f"On {gpus} GPUs of {memory / 1e9:g} GB: {describe(config, gpus)}; "
-            "GB per GPU, estimated",
-            f"  {'recomputing':<13}" + " ".join(f"{part.name:>11}" for part in fields(Memory)),
+            "GB per GPU, estimated, by what is recomputed:",
         ]
-        for recompute in get_args(Recompute):
-            estimate = estimate_memory(config.executed(recompute=recompute), gpus, on_gpu=True)
-            cells = " ".join(f"{size / 1e9:>11.1f}" for size in asdict(estimate).values())
-            fits = "" if estimate.peak <= memory else "  does not fit"
-            text.append(f"  {recompute:<13}{cells}{fits}")
+        estimates = {
+            kind: estimate_memory(config.executed(recompute=kind), gpus, on_gpu=True)
+            for kind in get_args(Recompute)
+        }
+        fits = (each.peak <= memory for each in estimates.values())
+        rows = [["", *estimates], ["", *("fits" if fit else "does not fit" for fit in fits)]]
+        for part in fields(Memory):
+            sizes = (getattr(each, part.name) for each in estimates.values())
+            rows.append([part.name, *(f"{size / 1e9:,.1f}" for size in sizes)])
+        text += [f"  {line}" for line in aligned(rows, range(1, len(rows[0])))]
         traffic = count_traffic(config, gpus, per_node)
         text.append(
             f"  {traffic}: {traffic.seconds(device):.2g} s at the data sheets' rates of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -14,6 +15,11 @@ from tst_study.record.reader import FINAL_STATES
 
 DAMAGED = "damaged"
 """State of a run whose record cannot be read. It stays as it is; all other runs go on."""
+STATES = (
+    *("done", "running", "failed", "diverged", "preempted", "interrupted", "queued", "blocked"),
+    *("cancelled", DAMAGED, "waiting"),
+)
+"""The states of runs, in the order in which they are counted."""
 Shape = tuple[Model, Batch]
 """Runs of one shape take one time per step: a step costs the same in both phases."""
 
@@ -91,6 +97,19 @@ def state(run: PlannedRun) -> str:
 def is_over(run: PlannedRun) -> bool:
     """Whether a run is done or has diverged. Raises `UserError` as `state_and_damage` does."""
     return state(run) in FINAL_STATES
+
+
+def totals(states: Iterable[str]) -> str:
+    """Counts of states, such as `12 done, 2 running, 7 waiting`."""
+    counts = Counter(states)
+    return (
+        ", ".join(
+            f"{counts[known_state]} {known_state}"
+            for known_state in STATES
+            if known_state in counts
+        )
+        or "no runs"
+    )
 
 
 def matches(run_id: str, pattern: str) -> bool:

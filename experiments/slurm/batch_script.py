@@ -23,15 +23,15 @@ PERCENT = "\ue000"
 TASK = "tst_study.experiments.slurm.task"
 
 
-def array_script(one: Submission, root: Path, profile: Profile, resources: Resources) -> str:
+def array_script(submission: Submission, root: Path, profile: Profile, resources: Resources) -> str:
     """The batch script of an array: one element for each run of a submission."""
-    listed = shlex.quote(str(one.folder(root).absolute() / RUNS))
+    listed = shlex.quote(str(submission.folder(root).absolute() / RUNS))
     line = f'sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {listed}'
     rules = profile.retries, profile.signal_seconds, profile.exclude or ""
     around = {
         "setup": [
             f'TST_RUN={shlex.quote(str(root.absolute()))}/"$({line})"',
-            *_setup(one, profile),
+            *_setup(submission, profile),
             "srun() { tst_supervise " + shlex.join(map(str, rules)) + ' "$@"; }',
         ],
     }
@@ -39,12 +39,12 @@ def array_script(one: Submission, root: Path, profile: Profile, resources: Resou
     # -P: the working directory, most likely a checkout, must not shadow the copy of the code.
     gpu = " --gpu" if profile.on_gpu(resources) else ""
     command = f'{python} -P -u -m {TASK} "$TST_RUN"{gpu}'
-    parameters = _parameters(one, profile, resources) | around
-    return script_text(one.folder(root), command, parameters, len(one.runs))
+    parameters = _parameters(submission, profile, resources) | around
+    return script_text(submission.folder(root), command, parameters, len(submission.runs))
 
 
 def command_script(
-    one: Submission, root: Path, profile: Profile, words: Sequence[str], *, inside: bool
+    submission: Submission, root: Path, profile: Profile, words: Sequence[str], *, inside: bool
 ) -> str:
     """The batch script of a small job that runs `tst-study WORDS`.
 
@@ -54,14 +54,14 @@ def command_script(
     small, resources = profile.of_small_jobs()
     small = small if inside else small.model_copy(update={"srun": ()})
     python = _python(profile.container, small.srun, profile.python) if inside else _python()
-    parameters = _parameters(one, small, resources)
-    parameters["setup"] = ["TST_RUN=", *_setup(one, profile)]
+    parameters = _parameters(submission, small, resources)
+    parameters["setup"] = ["TST_RUN=", *_setup(submission, profile)]
     if account := parameters["account"]:  # the user may have set it in a variable only
         parameters["setup"].append(f"export SBATCH_ACCOUNT={shlex.quote(account)}")
     # It listens to no signal and has nothing to save, so it is "warned" when its time is up.
     parameters["signal_delay_s"] = 1
     return script_text(
-        one.folder(root), f"{python} -P -u -m tst_study {shlex.join(words)}", parameters, 1
+        submission.folder(root), f"{python} -P -u -m tst_study {shlex.join(words)}", parameters, 1
     )
 
 
@@ -76,13 +76,13 @@ def _python(container: str = "", srun: Sequence[str] = (), python: str | None = 
     return f"{container} {enter} {words}".strip()
 
 
-def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict[str, Any]:
+def _parameters(submission: Submission, profile: Profile, resources: Resources) -> dict[str, Any]:
     """Options of the job, by submitit's names. None leaves an option out."""
     memory = f"{round(resources.memory_gb * 1024)}M" if resources.memory_gb else None
     return {
-        "job_name": one.name,
-        "comment": one.comment,
-        "dependency": ",".join(filter(None, (one.dependency, "singleton"))),
+        "job_name": submission.name,
+        "comment": submission.comment,
+        "dependency": ",".join(filter(None, (submission.dependency, "singleton"))),
         "array_parallelism": profile.parallel,
         "nodes": resources.nodes,
         "ntasks_per_node": resources.tasks_per_node,
@@ -101,7 +101,7 @@ def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict
         # Paths of corpora are relative to the folder where the study was submitted.
         "additional_parameters": {
             "requeue": True,
-            **({"kill-on-invalid-dep": "yes"} if one.dependency else {}),
+            **({"kill-on-invalid-dep": "yes"} if submission.dependency else {}),
             "chdir": os.getcwd(),
             **profile.gpus(resources),
             # An option that is set to false is left out.
@@ -112,11 +112,11 @@ def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict
     }
 
 
-def _setup(one: Submission, profile: Profile) -> list[str]:
+def _setup(submission: Submission, profile: Profile) -> list[str]:
     """Lines of shell before the ranks start. Each line of the profile must succeed."""
     lines = [*(f"module load {shlex.quote(name)}" for name in profile.modules), *profile.setup]
     return [
-        f"TST_PYTHON={shlex.quote(sys.executable)} TST_CODE={shlex.quote(one.code)}",
+        f"TST_PYTHON={shlex.quote(sys.executable)} TST_CODE={shlex.quote(submission.code)}",
         'source "$TST_CODE/tst_study/experiments/slurm/launch.sh" || exit 1',
         # The colon is for lines that are only a comment.
         *(f"{{ :\n{line}\n}} || tst_stop {shlex.quote(line)}" for line in lines),
@@ -137,16 +137,17 @@ def check_setup(lines: Sequence[str]) -> None:
             ["bash", "-n"], input=f"{{ :\n{line}\n}}\n", capture_output=True, text=True
         )
         if done.returncode:
-            said = done.stderr.partition("\n")[0].removeprefix("bash: ")
-            raise UserError(f"setup = {line!r}: bash cannot read it ({said}); correct the line")
+            complaint = done.stderr.partition("\n")[0].removeprefix("bash: ")
+            raise UserError(
+                f"setup = {line!r}: bash cannot read it ({complaint}); correct the line"
+            )
 
 
 def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count: int) -> str:
     """The text of a batch script that runs `command` by `srun`.
 
     `folder`: where the output goes. `parameters`: those of `submitit.SlurmExecutor`. `count`: the
-    number of elements of the array. Raises `UserError` if Slurm is not installed here, or if a
-    value would add a line to the script.
+    number of elements of the array. Raises `UserError` if a value would add a line to the script.
     """
     from submitit import SlurmExecutor
 
@@ -154,12 +155,16 @@ def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count
     for key, value in parameters.items():
         if key != "setup":  # shell, which may have lines
             _check_lines(key, value)
+
+    class Executor(SlurmExecutor):  # type: ignore[misc]
+        @classmethod
+        def affinity(cls) -> int:
+            """Say that Slurm is here; a script can be written where it is not."""
+            return 1
+
     # In the name of an output file Slurm takes % for the beginning of a pattern, and %% for a
     # percent sign. submitit replaces patterns too, so it gets to see none of the folder's.
-    try:
-        executor = SlurmExecutor(str(folder).replace("%", PERCENT))
-    except RuntimeError as error:
-        raise UserError(f"{error} Submit on a login node, or with --launcher local") from None
+    executor = Executor(str(folder).replace("%", PERCENT))
     executor.update_parameters(**parameters)
     executor.parameters["map_count"] = count
     text: str = executor._make_submission_file_text(command, uid="")

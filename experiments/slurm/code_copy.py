@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 import secrets
 import shutil
 from pathlib import Path
@@ -47,20 +46,14 @@ def keep_code(root: Path) -> Path:
     return place
 
 
-def copies(root: Path) -> list[Path]:
-    """The copies that `keep_code` made. The folder may hold a `code` of the user's own, too."""
-    named = (path for path in (root / FOLDER).glob("*") if re.fullmatch("[0-9a-f]{12}", path.name))
-    return sorted(path for path in named if (path / COPY_FACTS).is_file())
-
-
 def _files() -> dict[str, Path]:
     """All files of the package, by their paths in the copy."""
     package = Path(tst_study.__file__).parent
     root = package.parent
-    found = {VERBS: root / VERBS} if (root / VERBS).is_file() else {}
+    files = {VERBS: root / VERBS} if (root / VERBS).is_file() else {}
     # In a checkout three of the package's folders are links to folders beside it.
     for folder, _, names in os.walk(package, followlinks=True):
         if Path(folder).name != "__pycache__":
             paths = (Path(folder) / name for name in names)
-            found.update({path.relative_to(root).as_posix(): path for path in paths})
-    return dict(sorted(found.items()))
+            files.update({path.relative_to(root).as_posix(): path for path in paths})
+    return dict(sorted(files.items()))

@@ -29,7 +29,7 @@ from tst_study.atomic_files import DiskAwayError, disk_errors_named, insist
 from tst_study.config.schema import load
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import given_up
-from tst_study.experiments.run_process import Exit, cancel_mark, config_path
+from tst_study.experiments.run_process import Exit, cancel_mark, config_path, last_checkpoint
 from tst_study.experiments.slurm.commands import NoAnswerError, SlurmError, call
 from tst_study.record.reader import is_over, read_status
 from tst_study.record.writer import mark
@@ -67,18 +67,18 @@ def launches_of(folder: Path) -> list[Launch]:
 def idle_launches(launches: Sequence[Launch]) -> int:
     """Launches in a row, up to the last one, that left no new checkpoint. One that found the run
     held by another process does not count."""
-    counted = [one for one in launches if one.outcome != HELD]
-    return len([*takewhile(lambda one: one.before == one.after, reversed(counted))])
+    counted = [launch for launch in launches if launch.outcome != HELD]
+    return len([*takewhile(lambda launch: launch.before == launch.after, reversed(counted))])
 
 
 def remark(folder: Path) -> str:
     """A summary of a run's launches for people; empty if all went well."""
-    launches = [one for one in launches_of(folder) if one.outcome != HELD]
-    crashes = [one for one in launches if one.outcome == "crash"]
+    launches = [launch for launch in launches_of(folder) if launch.outcome != HELD]
+    crashes = [launch for launch in launches if launch.outcome == "crash"]
     idle = idle_launches(launches)
-    said = f"launches in a row without a new checkpoint: {idle}" if idle else ""
+    summary = f"launches in a row without a new checkpoint: {idle}" if idle else ""
     if crashes:
-        said = f"crashed {len(crashes)} times, last {crashes[-1].words}"
+        summary = f"crashed {len(crashes)} times, last {crashes[-1].words}"
     if launches:
         last = launches[-1]
         by_outcome = {
@@ -86,10 +86,10 @@ def remark(folder: Path) -> str:
             "early": f"no time left after a start-up of {last.words}: more time in [resources]",
             "limit": f"stopped by the limit, resumed from step {last.after}",
         }
-        said = by_outcome.get(last.outcome, said)
+        summary = by_outcome.get(last.outcome, summary)
     avoided = folder / "job" / "avoided"
     avoids = f"avoids {avoided.read_text().strip()}" if avoided.exists() else ""
-    return "; ".join(filter(None, (said, avoids)))
+    return "; ".join(filter(None, (summary, avoids)))
 
 
 @dataclass
@@ -113,7 +113,7 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._tell)
         job = self.folder / "job"
         (job / "ended").unlink(missing_ok=True)
-        began, before = time.time(), _checkpoint(self.folder)
+        began, before = time.time(), last_checkpoint(self.folder)
         with insist(lambda: open(job / "srun.txt", "wb"), PATIENCE, OSError) as errors:
             ranks = subprocess.Popen(command, stderr=errors)
         if self._time_is_up(ranks):
@@ -162,30 +162,30 @@ class Supervisor:
 
     def _outcome(self, status: int, began: float) -> tuple[str, str, str]:
         """Outcome, node and words of a launch whose ranks have ended. Raises `OSError`."""
-        job, said = self.folder / "job", ""
+        job, outcome = self.folder / "job", ""
         errors = (job / "srun.txt").read_text(errors="replace")
         print(errors, end="", file=sys.stderr)
         with suppress(FileNotFoundError):
-            said = (job / "ended").read_text().strip()
+            outcome = (job / "ended").read_text().strip()
         # srun names the tasks that ended badly, the first to do so first.
-        found = re.search(r"^srun: error: ([^ ]*: tasks? .*)", errors, re.MULTILINE)
-        first = found[1] if found else ""
-        if said in (STOPPED, "early"):
+        match = re.search(r"^srun: error: ([^ ]*: tasks? .*)", errors, re.MULTILINE)
+        first = match[1] if match else ""
+        if outcome in (STOPPED, "early"):
             if first and not first.endswith(f" {STOPPED}"):
-                said = ""  # another rank died before
+                outcome = ""  # another rank died before
             else:
                 first = ""
-        if said not in ("0", "1", STOPPED, "early", HELD):
+        if outcome not in ("0", "1", STOPPED, "early", HELD):
             # A warning may come before anybody listens to it.
-            said = "early" if first.endswith("User defined signal 2") else "crash"
-        if said == "early":
+            outcome = "early" if first.endswith("User defined signal 2") else "crash"
+        if outcome == "early":
             first = f"{time.time() - began:.0f} s"
             # Slurm warns up to a minute early; if it came sooner, the job was preempted.
             if self.ends and time.time() <= self.ends - self.signal_seconds - 90:
-                said = STOPPED
+                outcome = STOPPED
         alone = os.environ["SLURM_JOB_NUM_NODES"] == "1"
         node = os.environ["SLURM_JOB_NODELIST"] if alone else first.partition(":")[0]
-        return said, (node if said == "crash" else "") or "-", first or f"status {status}"
+        return outcome, (node if outcome == "crash" else "") or "-", first or f"status {status}"
 
     def _check_goes_back(self) -> None:
         """Raise `SlurmError` where the job was cancelled, or is about to be requeued anyway."""
@@ -220,7 +220,9 @@ class Supervisor:
 
     def _bad_nodes(self) -> list[str]:
         """Nodes on which this run crashed twice, as long as enough others are up."""
-        crashes = Counter(one.node for one in launches_of(self.folder) if one.outcome == "crash")
+        crashes = Counter(
+            launch.node for launch in launches_of(self.folder) if launch.outcome == "crash"
+        )
         bad = sorted(node for node, times in crashes.items() if times > 1 and node != "-")
         if not bad:
             return []
@@ -233,7 +235,7 @@ class Supervisor:
 def note(folder: Path, outcome: str, before: int, node: str, words: str) -> None:
     """Add a line to `job/launches`. Raises `UserError`: launches that leave no line would not be
     counted, and would be made for ever."""
-    path, after = folder / "job" / "launches", _checkpoint(folder)
+    path, after = folder / "job" / "launches", last_checkpoint(folder)
     with disk_errors_named(path), open(path, "a", encoding="utf8") as file:
         file.write(f"{time.time():.0f} {outcome} {before} {after} {node} {words}\n")
 
@@ -242,13 +244,10 @@ def mark_failed(folder: Path, why: str) -> None:
     """Write the last word of a run whose ranks are gone; what they said last stays beside it."""
     status = read_status(folder)
     if not is_over(folder):
-        said = status["message"] if status and why.startswith("given up") else ""
-        mark(folder, load(config_path(folder)), "failed", ": ".join(filter(None, (why, said))))
-
-
-def _checkpoint(folder: Path) -> int:
-    status = read_status(folder)
-    return (status["last_checkpoint"] if status else None) or 0
+        last_words = status["message"] if status and why.startswith("given up") else ""
+        mark(
+            folder, load(config_path(folder)), "failed", ": ".join(filter(None, (why, last_words)))
+        )
 
 
 def _job_id() -> str:

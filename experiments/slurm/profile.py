@@ -175,9 +175,9 @@ class Profile(Strict):
     def resources_of(self, *names: str) -> Resources:
         """Resources of a run that goes by these names."""
         values = self.resources.model_dump()
-        for one in self.runs:
-            if any(fnmatch(name, one.match) for name in names):
-                values |= one.resources
+        for entry in self.runs:
+            if any(fnmatch(name, entry.match) for name in names):
+                values |= entry.resources
         return Resources.model_validate(values)
 
     def gpus(self, resources: Resources) -> dict[str, str | int]:
@@ -208,7 +208,7 @@ class Profile(Strict):
         return profile, Resources(**{name: getattr(small, name) for name in shared})
 
 
-def found() -> Path | None:
+def usual_place() -> Path | None:
     """The first of `PLACES` that exists."""
     return next((path for place in PLACES if (path := place.expanduser()).exists()), None)
 
@@ -242,7 +242,7 @@ def load_profile(path: Path | None = None) -> Profile:
 
     Raises `UserError` that names the key and the value.
     """
-    path = path or found()
+    path = path or usual_place()
     if path is None:
         return Profile()
     try:
@@ -251,7 +251,7 @@ def load_profile(path: Path | None = None) -> Profile:
     except ValidationError as error:
         raise UserError(f"{path}: {problem_of(Profile, error)}") from None
     usual = profile.resources.model_dump()
-    for number, given in enumerate([{}, *(one.resources for one in profile.runs)]):
+    for number, given in enumerate([{}, *(entry.resources for entry in profile.runs)]):
         try:
             resources = Resources.model_validate(usual | given)
         except ValidationError as error:

@@ -1,26 +1,26 @@
 """The Slurm launcher: runs are jobs, which go on while nobody is logged in."""
 
-import time
-from collections.abc import Callable, Iterable
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from tst_study import file_lock
+from tst_study.cost.prices import Prices
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, check_can_be_trained
-from tst_study.experiments.plan.layouts import Allocation, Prices
+from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark
 from tst_study.experiments.slurm import submission
 from tst_study.experiments.slurm.batch_script import check_setup
-from tst_study.experiments.slurm.code_copy import copies
 from tst_study.experiments.slurm.commands import call
 from tst_study.experiments.slurm.launch import remark
-from tst_study.experiments.slurm.profile import PLACES, Profile, found, load_profile, template
+from tst_study.experiments.slurm.profile import PLACES, Profile, load_profile, template, usual_place
 from tst_study.experiments.slurm.submission import SMALL
-from tst_study.experiments.slurm.submit import SECOND_LOOK, submit_to_slurm
+from tst_study.experiments.slurm.submit import submit_to_slurm
 from tst_study.experiments.study import Study
+from tst_study.waiting import waiting
 
 JOBS_PER_CALL = 200
 """Most jobs that one call of `scancel` gets."""
@@ -40,8 +40,11 @@ class Slurm:
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
         """Queue the runs and return at once: 1 if some of them could not be queued."""
-        call("sbatch", "--version")  # before text is prepared, which may take hours
-        if self._options.profile is None and found() is None:
+        if not self._options.dry:
+            call("sbatch", "--version")  # before text is prepared, which may take hours
+        # A dry run on a machine without Slurm can do with the defaults.
+        can_ask = not self._options.dry or shutil.which("sinfo") is not None
+        if can_ask and self._options.profile is None and usual_place() is None:
             print(template())
             raise UserError(
                 f"{PLACES[0]}: missing; write the lines above into it, with what your site asks "
@@ -55,7 +58,8 @@ class Slurm:
         # The command that submits the runs which depend on results of these.
         at = replace(study, folder=study.folder.absolute())
         rest = self._options.again(at, "--launcher", "slurm", "--only-new") if study.scale else ()
-        done = submit_to_slurm(study, profile, self._options, wanted, rest)
+        with waiting("copying the code and submitting runs"):
+            done = submit_to_slurm(study, profile, self._options, wanted, rest)
         print(*done.lines(), sep="\n")
         return 1 if done.refused or done.damaged else 0
 
@@ -69,9 +73,9 @@ class Slurm:
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
         """Cancel jobs of this study, which carry its mark, and no others."""
-        found = [(job.id, run) for _, run, job in submission.tasks(root) if job.is_active]
-        ids = sorted(id for id, run in found if wanted(run))
-        runs = {run for _, run in found if wanted(run) and run not in SMALL}
+        active = [(job.id, run) for _, run, job in submission.tasks(root) if job.is_active]
+        ids = sorted(id for id, run in active if wanted(run))
+        runs = {run for _, run in active if wanted(run) and run not in SMALL}
         for run in runs:
             cancel_mark(root / run).touch()
         for start in range(0, len(ids), JOBS_PER_CALL):
@@ -81,35 +85,13 @@ class Slurm:
     def logs(self, root: Path, run_id: str) -> list[Path]:
         """Output of the jobs' batch scripts, newest last: all there is of a job that ended before
         its run had a log of its own."""
-        found = []
-        for one in submission.all_of(root):
-            job = one.job_id(root)
-            if job and run_id in one.runs:
-                place = one.runs.index(run_id)
-                found.append(one.folder(root) / f"{job}_{place}_0_log.out")
-        return found
-
-    def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
-        """Folders of jobs that have ended, and copies of the code that no active job runs."""
-
-        def active() -> set[str]:
-            return {one.id for one, _, job in submission.tasks(root) if job.is_active}
-
-        submissions, needed = submission.all_of(root), active()
-        # Jobs may go on of which the controller, having lost its state, knows nothing.
-        needed |= {
-            one.id for one in submissions if any(file_lock.is_held(root / run) for run in one.runs)
-        }
-        if any(one.id not in needed for one in submissions):
-            time.sleep(SECOND_LOOK)
-            needed |= active()
-        for one in submissions:
-            if one.id not in needed:
-                yield one.folder(root), "its jobs have ended"
-        used = {Path(one.code).name for one in submissions if one.id in needed}
-        for place in copies(root):
-            if place.name not in used:
-                yield place, "code of jobs that have ended"
+        places = []
+        for array in submission.all_of(root):
+            job = array.job_id(root)
+            if job and run_id in array.runs:
+                place = array.runs.index(run_id)
+                places.append(array.folder(root) / f"{job}_{place}_0_log.out")
+        return places
 
     def allocation(self, run: PlannedRun) -> Allocation:
         resources = self.profile.resources_of(*run.names)

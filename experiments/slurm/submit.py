@@ -6,6 +6,7 @@ each kind of resources and each shared prefix run to wait for, no longer than th
 small job waits for all of them; it collects the study, or submits the runs that depend on their
 results."""
 
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -46,11 +47,13 @@ class Submitted:
     lock: int
     """Descriptor of the study's lock."""
     dry: bool = False
+    asks: bool = True
+    """Slurm is asked; a dry run needs none."""
     over: list[PlannedRun] = field(default_factory=list)
     adopted: list[PlannedRun] = field(default_factory=list)
     """Runs that are queued or training already."""
     new: list[PlannedRun] = field(default_factory=list)
-    left: list[PlannedRun] = field(default_factory=list)
+    not_queued: list[PlannedRun] = field(default_factory=list)
     """Runs that are not queued: Slurm refused them or an array before them, or no job trains their
     shared prefix run."""
     jobs: dict[str, str] = field(default_factory=dict)
@@ -71,10 +74,10 @@ class Submitted:
             f"{len(self.new)} {'to be ' if self.dry else ''}submitted in {len(self.jobs)} arrays",
             *(f"{job}: {what}" for job, what in self.jobs.items()),
         ]
-        if self.left:
+        if self.not_queued:
             text.append(
-                f"{len(self.left)} not submitted: submit again when Slurm takes more, or their "
-                "shared prefix run is done"
+                f"{len(self.not_queued)} not submitted: submit again when Slurm takes more, or "
+                "their shared prefix run is done"
             )
         if self.undecided:
             rest = self.follow_ups.get(REST)
@@ -83,8 +86,10 @@ class Submitted:
         if COLLECT in self.follow_ups:
             job = self.follow_ups[COLLECT]
             text.append(f"job {job} collects the study when all of them have ended")
-        text += [f"refused: {said}" for said in self.refused]
-        text += [f"not submitted: {said}; move its folder away" for said in self.damaged]
+        text += [f"refused: {reason}" for reason in self.refused]
+        text += [f"not submitted: {reason}; move its folder away" for reason in self.damaged]
+        if not self.asks:
+            text.append("sbatch is not on this machine: no cluster was asked whether it takes them")
         return [*text, "", self.first_script] if self.dry else text
 
     def hand_over(self, runs: Sequence[PlannedRun]) -> None:
@@ -92,7 +97,7 @@ class Submitted:
         shared prefix run's job."""
         if not runs:
             return
-        most = int(setting("MaxArraySize") or DEFAULT_MAX_ARRAY)
+        most = int((self.asks and setting("MaxArraySize")) or DEFAULT_MAX_ARRAY)
         longest = self.profile.max_array or most
         if longest > most:
             raise UserError(
@@ -108,7 +113,7 @@ class Submitted:
                 prefix = run.prefix if run.prefix and state(run.prefix) != "done" else None
                 job = self.known.get(prefix.run_id) if prefix else None
                 if self.refused or (prefix and not (job and job.is_active)):
-                    self.left.append(run)
+                    self.not_queued.append(run)
                     continue
                 dependency = f"afterok:{job.id}" if job else ""
                 groups[self.profile.resources_of(*run.names), dependency].append(run)
@@ -120,8 +125,8 @@ class Submitted:
     def check_small_jobs(self) -> None:
         """Raise `UserError` where Slurm would refuse the job that collects the study: once its runs
         are queued, it is too late to correct the profile."""
-        one = submission.new(self.root, f"-{COLLECT}", (COLLECT,), self.root / FOLDER / "…")
-        script = command_script(one, self.root, self.profile, [COLLECT], inside=True)
+        array = submission.new(self.root, f"-{COLLECT}", (COLLECT,), self.root / FOLDER / "…")
+        script = command_script(array, self.root, self.profile, [COLLECT], inside=True)
         try:
             call("sbatch", "--test-only", standard_input=script)
         except SlurmError as error:
@@ -144,10 +149,10 @@ class Submitted:
             return
         waits = ":".join(sorted({job.id.partition("_")[0] for job in active}))
         dependency = f"afterany:{waits}" if waits else ""
-        one = submission.new(self.root, f"-{kind}", (kind,), keep_code(self.root), dependency)
-        script = command_script(one, self.root, self.profile, words, inside=kind == COLLECT)
+        array = submission.new(self.root, f"-{kind}", (kind,), keep_code(self.root), dependency)
+        script = command_script(array, self.root, self.profile, words, inside=kind == COLLECT)
         try:
-            job = submission.submit(one, self.root, script, self.lock)
+            job = submission.submit(array, self.root, script, self.lock)
         except SlurmError as error:
             self.refused.append(f"{kind}: {error}; see [small] in slurm.toml")
             return
@@ -164,24 +169,25 @@ class Submitted:
     ) -> None:
         """Submit one array; nothing, once Slurm has refused one."""
         if self.refused:
-            self.left += runs
+            self.not_queued += runs
             return
-        one = submission.new(self.root, "", [run.run_id for run in runs], code, dependency)
-        script = array_script(one, self.root, self.profile, resources)
+        array = submission.new(self.root, "", [run.run_id for run in runs], code, dependency)
+        script = array_script(array, self.root, self.profile, resources)
         for run in () if self.dry else runs:
             submitted_anew(run.config, run.folder)
         self.first_script = self.first_script or script
         try:
-            if self.dry:  # the job that it waits for does not exist
-                call("sbatch", "--test-only", "--dependency=singleton", standard_input=script)
+            if self.dry:
+                if self.asks:  # the job that it waits for does not exist
+                    call("sbatch", "--test-only", "--dependency=singleton", standard_input=script)
                 job = f"array{len(self.jobs) + 1}"
             else:
-                job = submission.submit(one, self.root, script, self.lock)
+                job = submission.submit(array, self.root, script, self.lock)
         except SlurmError as error:
             if not self.jobs:
                 raise
             self.refused.append(str(error))
-            self.left += runs
+            self.not_queued += runs
             return
         waits = f", after {dependency.partition(':')[2]}" if dependency else ""
         self.jobs[job] = f"runs: {len(runs)}; each: {resources}{waits}"
@@ -204,20 +210,21 @@ def submit_to_slurm(
     nothing.
     """
     planning, root = Planner(study, unprepared=options.dry), study.folder
+    asks = not options.dry or shutil.which("sbatch") is not None
     with nullcontext(-1) if options.dry else submission_lock(root) as lock:
         decided, open_ = planning.decided(), []
         runs = [run for run in decided if wanted(run)]
-        jobs = known_jobs(root)
+        jobs = known_jobs(root) if asks else {}
         had = [run for run in runs if run.run_id in jobs and not jobs[run.run_id].is_active]
         if not all(map(is_over, had)):  # they are about to get another job: make sure of it
             time.sleep(SECOND_LOOK)
             jobs = known_jobs(root)
-        result = Submitted(root, profile, jobs, lock, options.dry)
+        result = Submitted(root, profile, jobs, lock, options.dry, asks)
         result.undecided = max(0, len(planning.whole()) - len(decided))
         for run in runs:
             job = result.known.get(run.run_id)
-            said, damage = state_and_damage(run)
-            if said in FINAL_STATES:
+            state_there, damage = state_and_damage(run)
+            if state_there in FINAL_STATES:
                 result.over.append(run)
             elif damage:
                 result.damaged.append(f"{run.run_id}: {damage}")
@@ -232,7 +239,7 @@ def submit_to_slurm(
         if collects and not options.dry:
             result.check_small_jobs()
         result.hand_over(open_)
-        if collects and options.dry:  # a dry run tells of the runs first
+        if collects and options.dry and asks:  # a dry run tells of the runs first
             result.check_small_jobs()
         if not (result.undecided and rest and (result.jobs or not options.only_new)):
             rest = ()

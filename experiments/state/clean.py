@@ -1,8 +1,6 @@
-"""Finds and deletes what a study no longer needs. It never deletes a run's record.
+"""Finds and deletes the checkpoints that a study no longer needs, and no run's record.
 
-It only names what this package has made: a folder that is no study is refused, a copy of the code
-must carry its marker and be named by its content, and no link and no file's content leads out of
-the study's folder.
+Only folders of checkpoints inside the study's folder are named, and no link leads out of it.
 """
 
 import shutil
@@ -14,9 +12,9 @@ from tst_study import file_lock
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.config import schema as config
 from tst_study.errors import UserError
-from tst_study.experiments.launcher import UnreachableError, launchers, submission_lock
+from tst_study.experiments.launcher import submission_lock
 from tst_study.experiments.plan.planner import Planner, prefixes_of
-from tst_study.experiments.state.status import check_is_one_study, folders_below, say_once
+from tst_study.experiments.state.status import check_is_one_study, folders_below
 from tst_study.record import reader as run_record
 
 
@@ -29,38 +27,31 @@ class NotNeeded:
 
 
 def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
-    """Older checkpoints of runs that are over, checkpoints of shared prefix runs from which nothing
-    forks any more, and folders of jobs that have ended. Raises `UserError` for a folder that is no
-    study.
+    """Older checkpoints of runs that are over, and checkpoints of shared prefix runs from which
+    nothing forks any more. Raises `UserError` for a folder that is no study.
 
     `planner`: that of the study. Without it shared prefix runs are kept, because a branch that has
     not started has left no trace in the folder."""
     check_is_one_study(root)
-    found = [*_checkpoints(root, planner)]
-    for one in launchers():
-        try:
-            found += one.leftovers(root)
-        except UnreachableError as error:
-            say_once(f"without what jobs left: {error}")
-    if not found and not folders_below(root):
-        raise UserError(f"{root}: holds neither a run nor a job of this package; name a study")
+    if not folders_below(root):
+        raise UserError(f"{root}: holds no run of this package; name a study")
     return [
         NotNeeded(path, why, sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
-        for path, why in found
+        for path, why in _checkpoints(root, planner)
         if path.resolve() == root.resolve() / path.relative_to(root)  # no link in between
     ]
 
 
 def delete(
-    root: Path, found: Iterable[NotNeeded], planner: Planner | None = None
+    root: Path, items: Iterable[NotNeeded], planner: Planner | None = None
 ) -> list[NotNeeded]:
     """Wait until no other command submits runs of the study, then delete those of the items that
     are still not needed. Returns what was deleted."""
     with submission_lock(root):
-        still = {one.path for one in not_needed(root, planner)}
-        gone = [one for one in found if one.path in still]
-        for one in gone:
-            shutil.rmtree(one.path)
+        still = {item.path for item in not_needed(root, planner)}
+        gone = [item for item in items if item.path in still]
+        for item in gone:
+            shutil.rmtree(item.path)
     return gone
 
 
@@ -86,7 +77,7 @@ def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, st
     if planner:
         # A shared prefix run that is not planned may belong to another scale, whose branches are
         # not known.
-        prefixes = {one.run.run_id for one in prefixes_of(planner.asked_for(), planner)}
+        prefixes = {prefix.run.run_id for prefix in prefixes_of(planner.asked_for(), planner)}
         planned = (*planner.decided(), *planner.whole())
         given_up = prefixes - {run.prefix.run_id for run in planned if run.prefix}
     # Only of this study: in a folder full of studies nobody knows which shared prefix runs are

@@ -24,8 +24,8 @@ def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> list[str]:
 
     check_is_there(root)
     rows = rows_below(root) if rows is None else rows
-    over = [one for one in rows if one.state in FINAL_STATES]
-    missing = [one for one in rows if one.state not in FINAL_STATES]
+    over = [row for row in rows if row.state in FINAL_STATES]
+    missing = [row for row in rows if row.state not in FINAL_STATES]
     report = root / "report"
     report.mkdir(exist_ok=True)
     table = load(root)
@@ -36,12 +36,12 @@ def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> list[str]:
         if over
         else ["No run is over yet."]
     )
-    why = {one.run_id: f"{one.state} {one.message}".strip() for one in missing}
+    why = {row.run_id: f"{row.state} {row.message}".strip() for row in missing}
     # Written last: it tells a later submission that the study was collected.
-    names = [one.run_id for one in over]
+    names = [row.run_id for row in over]
     write_json(report / "collected.json", {"over": names, "missing": why})
     text = [*summary, "", f"{len(over)} runs over, {len(missing)} missing"]
-    text += [f"  {run}: {said}" for run, said in why.items()]
+    text += [f"  {run}: {reason}" for run, reason in why.items()]
     return [*text, f"Tables, figures and report.html: {report}/"]
 
 
@@ -63,4 +63,5 @@ def keep(root: Path, to: Path) -> list[str]:
     def questions(folder: Path) -> None:
         add_questions(folder, [*read_questions(to), *read_questions(root)])
 
-    return add_to_archive(to, over, questions).written
+    add_to_archive(to, over, questions)
+    return sorted(over.runs["run_id"])

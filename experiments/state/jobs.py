@@ -25,9 +25,9 @@ def cancel_runs(root: Path, pattern: str) -> list[str]:
     check_is_one_study(root)
     stopped: set[str] = set()
     problems: list[UnreachableError] = []
-    for one in launchers():
+    for launcher in launchers():
         try:
-            stopped |= one.cancel(root, lambda run: matches(run, pattern))
+            stopped |= launcher.cancel(root, lambda run: matches(run, pattern))
         except UnreachableError as error:
             problems.append(error)
     if problems and not stopped:
@@ -48,7 +48,7 @@ def log_tails(root: Path, pattern: str, lines: int) -> Iterator[str]:
     for row in chosen:
         yield printable(f"=== {row.run_id}: {row.state} {row.message}".rstrip())
         shown = False
-        for path in (path for one in launchers() for path in one.logs(root, row.run_id)):
+        for path in (path for launcher in launchers() for path in launcher.logs(root, row.run_id)):
             if path.exists() and (text := path.read_text(errors="replace").strip()):
                 yield f"--- {path}"
                 yield from map(printable, text.splitlines()[-lines:])

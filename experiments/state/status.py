@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import sys
 import time
@@ -63,7 +62,7 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
         state, message = _state(status, folder, job)
     except UserError as error:
         status, state, message = None, DAMAGED, str(error)
-    said: Mapping[str, Any] = status or {"step": 0, "steps": 0}
+    known_status: Mapping[str, Any] = status or {"step": 0, "steps": 0}
     running = status is not None and state == "running"
     if status is not None and running:
         message = "; ".join(filter(None, (_silent(status), message)))
@@ -73,12 +72,12 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
     return StatusRow(
         run_id=folder.name,
         state=state,
-        step=said["step"],
-        steps=said["steps"] or steps,
-        phase=said.get("phase", "") if running else "",
-        loss=said.get("loss"),
-        tokens_per_second=said.get("tokens_per_second") if running else None,
-        seconds_left=said.get("seconds_left") if running else None,
+        step=known_status["step"],
+        steps=known_status["steps"] or steps,
+        phase=known_status.get("phase", "") if running else "",
+        loss=known_status.get("loss"),
+        tokens_per_second=known_status.get("tokens_per_second") if running else None,
+        seconds_left=known_status.get("seconds_left") if running else None,
         message=message,
         job=job.id if job else "",
         held_out=evaluation and evaluation["nats_per_token"],
@@ -92,8 +91,8 @@ def _state(status: run_record.Status | None, folder: Path, job: Job | None) -> t
     if state in run_record.FINAL_STATES:
         return state, message
     if file_lock.is_held(folder) or queued == state == "running":
-        said = remark if queued == "running" and remark else message
-        return "running", said if state == "running" else "starting"
+        told = remark if queued == "running" and remark else message
+        return "running", told if state == "running" else "starting"
     if job is not None and job.is_active:
         return "queued", "starting" if queued == "running" else remark
     if state in ("waiting", "preempted") and cancel_mark(folder).exists():
@@ -119,12 +118,6 @@ def _silent(status: run_record.Status) -> str:
 def _obstacle(folder: Path) -> str:
     """The obstacle to the run's next launch and its remedy; empty if there is none."""
     with suppress(OSError):
-        if not os.access(folder, os.W_OK, effective_ids=True):
-            number = folder.stat().st_uid
-            owner = f"user {number}"
-            with suppress(KeyError):  # a user without a name
-                owner = pwd.getpwuid(number).pw_name
-            return f"its folder is {owner}'s: have it handed over, or submit with --runs elsewhere"
         if shutil.disk_usage(folder).free < FULL_BYTES:
             return "the disk is full: make room, then retry"
     return ""
@@ -149,7 +142,7 @@ def _rows(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
     known = {folder.name for folder in runs}
     folders = [*runs, *(path for path in folders_below(root) if path.name not in known)]
     try:
-        jobs = {run: job for one in launchers() for run, job in one.jobs(root).items()}
+        jobs = {run: job for launcher in launchers() for run, job in launcher.jobs(root).items()}
     except UserError as error:
         say_once(f"without job states: {error}")
         jobs = {}
@@ -157,22 +150,24 @@ def _rows(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
         row(folder, runs[folder].steps if folder in runs else 0, jobs.get(folder.name))
         for folder in folders
     ]
-    states = {one.run_id: one.state for one in rows}
+    states = {entry.run_id: entry.state for entry in rows}
 
-    def told(one: StatusRow, folder: Path) -> StatusRow:
+    def told(entry: StatusRow, folder: Path) -> StatusRow:
         """Mark a run that waits for a shared prefix run as blocked, if the shared prefix run has
         stopped."""
-        if one.state not in ("waiting", "cancelled"):
-            return one
+        if entry.state not in ("waiting", "cancelled"):
+            return entry
         prefix = _prefix_of(folder, runs.get(folder))
         state = states.get(prefix, "done")
         if state in STOPPED:
-            return replace(one, state="blocked", message=f"its shared prefix run {prefix}: {state}")
-        if one.state == "waiting" and state not in run_record.FINAL_STATES and not one.message:
-            return replace(one, message=f"for its shared prefix run {prefix}: {state}")
-        return one
+            return replace(
+                entry, state="blocked", message=f"its shared prefix run {prefix}: {state}"
+            )
+        if entry.state == "waiting" and state not in run_record.FINAL_STATES and not entry.message:
+            return replace(entry, message=f"for its shared prefix run {prefix}: {state}")
+        return entry
 
-    return [told(one, folder) for one, folder in zip(rows, folders, strict=True)]
+    return [told(entry, folder) for entry, folder in zip(rows, folders, strict=True)]
 
 
 def _prefix_of(folder: Path, run: PlannedRun | None) -> str:
@@ -190,12 +185,12 @@ def matching(rows: Sequence[StatusRow], pattern: str, root: Path) -> list[Status
     """The rows whose run ids match. Raises `UserError` if none does, or there are no rows."""
     if not rows:
         raise UserError(f"{root}: no run folder there; name the folder that holds the runs")
-    found = [one for one in rows if matches(one.run_id, pattern)]
-    if pattern and not found:
+    chosen = [entry for entry in rows if matches(entry.run_id, pattern)]
+    if pattern and not chosen:
         raise UserError(
             f"{root}: no run's name has {pattern!r} in it; `tst-study status` lists them"
         )
-    return found
+    return chosen
 
 
 def of_folder(root: Path, device: str | None = None) -> Study:
@@ -227,7 +222,7 @@ def stopped(study: Study, pattern: str) -> Callable[[PlannedRun], bool]:
     """A function that tells whether to retry a run: one that matches and failed or was stopped, a
     branch of such a shared prefix run, or the shared prefix run of such a branch."""
     rows = matching(rows_of(study), pattern, study.folder)
-    chosen = {one.run_id for one in rows if one.state in STOPPED}
+    chosen = {entry.run_id for entry in rows if entry.state in STOPPED}
     planned = Planner(study).decided()
     prefixes = {run.prefix.run_id for run in planned if run.prefix and run.run_id in chosen}
 
@@ -262,10 +257,10 @@ def folders_below(root: Path) -> list[Path]:
     """Run folders directly below a study's folder; if there are none, those at any depth."""
     if not root.is_dir():
         return []
-    names, exists = ("status.json", "run.json", "job/config.toml"), os.path.exists
-    found = [
-        root / folder
-        for folder in os.listdir(root)
-        if any(exists(f"{root}/{folder}/{name}") for name in names)
+    files, exists = ("status.json", "run.json", "job/config.toml"), os.path.exists
+    folders = [
+        root / name
+        for name in os.listdir(root)
+        if any(exists(f"{root}/{name}/{file}") for file in files)
     ]
-    return sorted(found) or run_record.find_run_folders(root)
+    return sorted(folders) or run_record.find_run_folders(root)

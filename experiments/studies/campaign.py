@@ -10,8 +10,8 @@ from typing import Any
 from tst_study.analysis.verdict.question import Arm, Question
 from tst_study.config.schema import SuperposedPhase
 from tst_study.experiments.corpora import Books
-from tst_study.experiments.studies.grid import Choice, Part, against_baseline, grid
-from tst_study.experiments.studies.scales import SMALL_MAIN
+from tst_study.experiments.studies.grid import Part, Tuning, against_baseline, choice, grid
+from tst_study.experiments.studies.scales import SMALL_MAIN, main_with
 from tst_study.experiments.studies.setting import BASELINE, Setting
 
 STEPS = 20_000
@@ -23,7 +23,7 @@ EQUAL_DATA_STEPS = 35_000
 """A baseline of this many steps reads what a superposed run of 20,000 reads, 1 + r(s − 1) times."""
 SEEDS_OF_LENGTHS, SEEDS_OF_GRIDS = 8, 4
 RATES = (1e-3, 4e-3)
-"""Beside the gate's."""
+"""Beside the pilot sweep's."""
 LOWEST_RATE = 5e-4
 """The superposed arm was best at 1e-3, so the plan asks for the next one."""
 
@@ -38,13 +38,13 @@ ABLATIONS: tuple[dict[str, object], ...] = (
 )
 SMALLER, LARGER, SIZES_STEPS, SWEEP_STEPS = "laptop-32", "laptop-128", 10_000, 5_000
 RATE_FACTORS = (0.5, 1.0, 2.0)
-OUTPUT_ONLY = SuperposedPhase.model_validate({**SMALL_MAIN.model_dump(), "mode": "output_only"})
+OUTPUT_ONLY = main_with(mode="output_only")
 LITTLE_TEXT = Books(megabytes=9)
 
 
-def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
-    """Every grid at the gate's set-up; what laws have to predict comes after what they are fitted
-    to."""
+def campaign(setting: Setting, first_seed: int) -> list[Part | Tuning]:
+    """Return every grid at the pilot sweep's set-up; what laws have to predict comes after what
+    they are fitted to."""
     eight = range(first_seed, first_seed + SEEDS_OF_LENGTHS)
     four, other_four = eight[:SEEDS_OF_GRIDS], eight[SEEDS_OF_GRIDS:]
     at_length, main = setting.with_steps(STEPS), SMALL_MAIN
@@ -77,15 +77,11 @@ def _lengths(
 
 def _ablations() -> list[SuperposedPhase]:
     """All at the main setting; of bags of 16, those that the paper's figures show there."""
-    main = SMALL_MAIN.model_dump()
-    small = [SuperposedPhase.model_validate({**main, **one}) for one in ABLATIONS]
-    large = [
-        SuperposedPhase.model_validate({**main, "bag_size": 16, **one}) for one in ABLATIONS[-2:]
-    ]
-    return [*small, *large]
+    small = [main_with(**change) for change in ABLATIONS]
+    return [*small, *(main_with(bag_size=16, **change) for change in ABLATIONS[-2:])]
 
 
-def _size(setting: Setting, model: str, seeds: range) -> Choice:
+def _size(setting: Setting, model: str, seeds: range) -> Tuning:
     """The rate is chosen on this size's baseline, in short runs."""
     of_size = replace(setting, model=model).in_grid(f"sizes-{model}")
     short = of_size.with_steps(SWEEP_STEPS)
@@ -94,7 +90,7 @@ def _size(setting: Setting, model: str, seeds: range) -> Choice:
     def compared(best: Setting) -> list[Part]:
         return [against_baseline(best.with_steps(SIZES_STEPS), (SMALL_MAIN,), seeds)]
 
-    return Choice(rates, compared, seeds=seeds[:2])
+    return choice(rates, compared, seeds=seeds[:2])
 
 
 PLAN = "cc7af1a583962df88561e0f838538f2eae78915b"
@@ -114,19 +110,19 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
     usual |= {"hidden_size": _hidden(setting), "seed": four}
     at_length = usual | {"steps": STEPS}
 
-    def named(one: SuperposedPhase, where: dict[str, Any]) -> Arm:
-        label = setting.with_steps(where["steps"]).label(one)
+    def named(superposition: SuperposedPhase, where: dict[str, Any]) -> Arm:
+        label = setting.with_steps(where["steps"]).label(superposition)
         return Arm(name=label, setting=label, where=where)
 
     def asked(
         family: str,
-        one: SuperposedPhase,
+        superposition: SuperposedPhase,
         where: dict[str, Any],
         name: str = "",
         against: Arm | None = None,
         registered: str = PLAN,
     ) -> Question:
-        arm = named(one, where)
+        arm = named(superposition, where)
         return Question(
             name=name or arm.name,
             arm=arm,
@@ -146,34 +142,39 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
         where=usual | {"seed": eight, "steps": EQUAL_DATA_STEPS},
     )
     at_main = f"{named(main, at_length).name} at {STEPS:,} steps"
-    found = [
+    asked_for = [
         asked("primary", main, at_eight, at_main),
         asked("equal data", main, at_eight, at_main, longer),
     ]
     for steps in sorted((*LENGTHS, HELD_OUT_STEPS)):
         where = usual | {"seed": eight, "steps": steps}
-        found.append(asked("lengths", main, where, f"{steps:,} steps"))
+        asked_for.append(asked("lengths", main, where, f"{steps:,} steps"))
     for rate in sorted((*RATES, LOWEST_RATE, setting.learning_rate)):
         plan = LOWEST_RATE_PLAN if rate == LOWEST_RATE else NEIGHBOURS_PLAN
         where = at_length | {"learning_rate": rate}
-        found.append(asked("rates", main, where, f"learning rate {rate:g}", registered=plan))
-    for one in grid(sorted((*BAG_SIZES, main.bag_size)), (main.step_ratio,)):
-        found.append(asked("bag sizes", one, at_length))
-    for one in grid((main.bag_size,), sorted((*STEP_RATIOS, main.step_ratio))):
-        found.append(asked("step ratios", one, at_length))
-    for one in _ablations():
-        plain = main.model_copy(update={"bag_size": one.bag_size})
-        found.append(asked("parts", one, at_length, against=named(plain, at_length)))
+        asked_for.append(asked("rates", main, where, f"learning rate {rate:g}", registered=plan))
+    for superposition in grid(sorted((*BAG_SIZES, main.bag_size)), (main.step_ratio,)):
+        asked_for.append(asked("bag sizes", superposition, at_length))
+    for superposition in grid((main.bag_size,), sorted((*STEP_RATIOS, main.step_ratio))):
+        asked_for.append(asked("step ratios", superposition, at_length))
+    for superposition in _ablations():
+        plain = main.model_copy(update={"bag_size": superposition.bag_size})
+        asked_for.append(asked("parts", superposition, at_length, against=named(plain, at_length)))
     for name, other in (
         ("against the baseline", None),
         ("against superposition", named(main, last_four)),
     ):
-        found.append(asked("output only", output_only, last_four, name, other, OUTPUT_ONLY_PLAN))
+        asked_for.append(
+            asked("output only", output_only, last_four, name, other, OUTPUT_ONLY_PLAN)
+        )
     for model in (SMALLER, setting.model, LARGER):
         where = {"corpus": text, "hidden_size": _hidden(replace(setting, model=model))}
         where |= {"steps": SIZES_STEPS, "seed": four}
-        found.append(asked("sizes", main, where, model))
-    return [*found, *(asked("little text", one, on_little) for one in (main, output_only))]
+        asked_for.append(asked("sizes", main, where, model))
+    return [
+        *asked_for,
+        *(asked("little text", superposition, on_little) for superposition in (main, output_only)),
+    ]
 
 
 def _hidden(setting: Setting) -> int:

@@ -58,8 +58,8 @@ def load(
         """Make a run whose corpora are looked for where they lie, on the device asked for."""
         run = setting.config(name, arm, seed)
         corpora = tuple(
-            one.model_copy(update={"path": moved.get(one.path, one.path)})
-            for one in run.data.corpora
+            corpus.model_copy(update={"path": moved.get(corpus.path, corpus.path)})
+            for corpus in run.data.corpora
         )
         data = run.data.model_copy(update={"corpora": corpora})
         return run.model_copy(update={"data": data}).executed(**execution)
@@ -83,8 +83,8 @@ def on_device(device: str | None) -> dict[str, str]:
 
 
 def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:
-    """Where the runs of a study lie, or of any folder of runs that is named in its place, by its
-    path or as one below `runs/`. Raises `UserError` where it is none of these."""
+    """Return the folder of a study's runs. `study` may also be a folder of runs, by its path or its
+    name below `runs/`. Raises `UserError` if it is neither."""
     if runs is not None or study in STUDIES:
         return runs or load(study, scale).folder
     places = dict.fromkeys((Path(study), Path("runs") / study))

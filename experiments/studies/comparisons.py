@@ -7,7 +7,14 @@ from dataclasses import replace
 
 from tst_study.config.optimizer_kinds import OptimizerName
 from tst_study.config.schema import SuperposedPhase
-from tst_study.experiments.studies.grid import Choice, Declared, Part, against_baseline, grid
+from tst_study.experiments.studies.grid import (
+    Declared,
+    Part,
+    Tuning,
+    against_baseline,
+    choice,
+    grid,
+)
 from tst_study.experiments.studies.scales import (
     DENSE_3B,
     DENSE_270M,
@@ -111,7 +118,7 @@ RATES: dict[OptimizerName, tuple[float, ...]] = {
 named here is not swept: another's rates say nothing about it."""
 
 
-def _optimizers(scale: Scale) -> list[Choice]:
+def _optimizers(scale: Scale) -> list[Tuning]:
     """Each at its baseline's best rate."""
 
     def both_arms(best: Setting) -> list[Part]:
@@ -122,7 +129,7 @@ def _optimizers(scale: Scale) -> list[Choice]:
         return tuple(setting.with_rate(x * setting.learning_rate) for x in RATES[kind])
 
     first = scale.seeds[:1]
-    return [Choice(candidates(kind), both_arms, seeds=first) for kind in RATES]
+    return [choice(candidates(kind), both_arms, seeds=first) for kind in RATES]
 
 
 def _learning_rates(scale: Scale) -> list[Part]:
@@ -142,14 +149,14 @@ SMALL_MODELS = {"laptop-64": 1.0, "laptop-128": 0.5, "laptop-256": 0.25}
 
 def _loss_against_compute(scale: Scale) -> list[Part]:
     """Sizes × lengths, for laws of scaling."""
-    one = scale.setting
+    setting = scale.setting
     if scale.is_paper:
         sizes = [DENSE_270M, DENSE_600M, DENSE_3B]
-    elif one.model != "laptop-64":
-        sizes = [one, replace(one, model="600m", learning_rate=one.learning_rate / 2)]
+    elif setting.model != "laptop-64":
+        sizes = [setting, replace(setting, model="600m", learning_rate=setting.learning_rate / 2)]
     else:
         sizes = [
-            replace(one, model=model, learning_rate=one.learning_rate * factor)
+            replace(setting, model=model, learning_rate=setting.learning_rate * factor)
             for model, factor in SMALL_MODELS.items()
         ]
     settings = [size.with_steps(round(size.steps * length)) for size in sizes for length in LENGTHS]

@@ -19,7 +19,7 @@ def parts(scale: Scale) -> list[Part]:
     full = scale.main
     modes = ("full", "input_only", "output_only")
     arms = [full.model_copy(update={"mode": mode}) for mode in modes]
-    found = []
+    parts_by_epochs = []
     for recipe, tokens in _texts(scale):
         for epochs in EPOCHS if scale.name != "smoke" else EPOCHS[:2]:
             positions = scale.setting.sequences * scale.setting.sequence_length
@@ -28,8 +28,8 @@ def parts(scale: Scale) -> list[Part]:
             if 2 * scale.setting.warmup_steps <= steps <= 8 * scale.setting.steps:
                 setting = scale.setting.with_corpus(recipe, f"{tokens // 1000}k")
                 setting = setting.with_steps(steps)
-                found.append(against_baseline(setting, arms, scale.seeds))
-    return found
+                parts_by_epochs.append(against_baseline(setting, arms, scale.seeds))
+    return parts_by_epochs
 
 
 def _texts(scale: Scale) -> Sequence[tuple[Recipe, int]]:

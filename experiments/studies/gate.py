@@ -1,4 +1,4 @@
-"""The gate of the campaign: what makes a baseline lag, and where is it at its best?
+"""The pilot sweep of the campaign: what makes a baseline lag, and where is it at its best?
 
 First rate and decay, then, at the better of these, one at a time: more and smaller heads, and
 normed queries and keys, these at twice the rate as well. Both arms throughout, so that the spread
@@ -7,7 +7,7 @@ of a pair's difference is known before a study is paid for (docs/research/plan-o
 
 from dataclasses import replace
 
-from tst_study.experiments.studies.grid import Choice, Declared, Part, against_baseline
+from tst_study.experiments.studies.grid import Declared, Part, Tuning, against_baseline, choice
 from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
 from tst_study.experiments.studies.setting import BASELINE, Setting
 
@@ -17,7 +17,7 @@ RATES = (1e-3, 2e-3)
 DECAY_RATIOS = (0.1, 0.3)
 
 
-def parts(scale: Scale) -> list[Choice]:
+def parts(scale: Scale) -> list[Tuning]:
     steps = STEPS.get(scale.name, scale.setting.steps)
     setting = replace(scale.setting.with_steps(steps), logged_as=None, evaluations=4, changes=())
     seeds = scale.seeds
@@ -39,9 +39,12 @@ def parts(scale: Scale) -> list[Choice]:
         )
         normed = best.changed("qknorm", "model.qk_norm=true")
         faster = normed.with_rate(2 * normed.learning_rate)
-        return [against_baseline(one, (SMALL_MAIN,), seeds) for one in (more_heads, normed, faster)]
+        return [
+            against_baseline(variant, (SMALL_MAIN,), seeds)
+            for variant in (more_heads, normed, faster)
+        ]
 
-    return [Choice(candidates, variants, (BASELINE, SMALL_MAIN), seeds)]
+    return [choice(candidates, variants, (BASELINE, SMALL_MAIN), seeds)]
 
 
 STUDY = Declared(

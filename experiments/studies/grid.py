@@ -11,7 +11,7 @@ from tst_study.config.schema import Config, SuperposedPhase
 from tst_study.experiments.corpora import Recipe
 from tst_study.experiments.studies.scales import SCALES, Scale
 from tst_study.experiments.studies.setting import BASELINE, Setting
-from tst_study.experiments.study import Results, best_of
+from tst_study.experiments.study import Results
 
 Make = Callable[[Setting, SuperposedPhase, int], Config]
 """A set-up's run of this arm and seed, as a study has it trained."""
@@ -39,32 +39,6 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Set-ups of which the one with the lowest baselines is taken for what comes after."""
-
-    candidates: tuple[Setting, ...]
-    then: Callable[[Setting], Sequence[Part]]
-    arms: tuple[SuperposedPhase, ...] = (BASELINE,)
-    """The arms that each candidate trains; the baselines alone choose."""
-    seeds: range = range(1)
-
-    def runs(self, make: Make, results: Results) -> list[Config]:
-        """The candidates; once they have all ended, what follows as well, if one can be chosen."""
-        tried = Part(self.candidates, self.arms, self.seeds).runs(make)
-        baselines = {
-            setting: [make(setting, BASELINE, seed) for seed in self.seeds]
-            for setting in self.candidates
-        }
-        best = best_of(baselines, results)
-        if best is None:
-            return tried
-        return [*tried, *(run for part in self.then(best) for run in part.runs(make))]
-
-    def corpora(self) -> list[Recipe]:
-        return [recipe for setting in self.candidates for recipe in setting.corpora]
-
-
-@dataclass(frozen=True)
 class Tuning:
     """The best learning rate of each arm, and what is trained with it.
 
@@ -85,14 +59,15 @@ class Tuning:
         tried: list[Config] = []
         best: dict[SuperposedPhase, tuple[float, Setting]] = {}
         for arm in self.arms:
-            found = [self._climbed(ladder, arm, make, results, tried) for ladder in self.ladders]
-            settled = [one for one in found if one is not None]
-            if len(settled) == len(found):
-                best[arm] = min(settled, key=lambda one: one[0])
+            rungs = [self._climbed(ladder, arm, make, results, tried) for ladder in self.ladders]
+            settled = [rung for rung in rungs if rung is not None]
+            if len(settled) == len(rungs):
+                best[arm] = min(settled, key=lambda rung: rung[0])
         if len(best) < len(self.arms):
             return tried
-        if lost := [one for loss, one in best.values() if math.isinf(loss)]:
-            results.dead_end(f"{lost[0].grid}: every rate diverged; try lower learning rates")
+        if lost := [rung for loss, rung in best.values() if math.isinf(loss)]:
+            name = lost[0].grid or lost[0].model
+            results.dead_end(f"{name}: every candidate diverged; try lower learning rates")
             return tried
         order = sorted(best, key=lambda arm: best[arm][0])
         following = self.then({arm: best[arm][1] for arm in order})
@@ -108,19 +83,17 @@ class Tuning:
     ) -> tuple[float, Setting] | None:
         """Mean loss and set-up of the best rung, or None while runs are missing; what is to be
         trained for it is added to `tried`."""
-        for left in range(self.extensions, -1, -1):
+        for extensions_left in range(self.extensions, -1, -1):
             means: list[float | None] = []
             for setting in ladder:
                 runs = [make(setting, arm, seed) for seed in self.seeds]
                 tried.extend(run for run in runs if run not in tried)
-                losses = [results.held_out(run) for run in runs]
-                known = [loss for loss in losses if loss is not None]
-                means.append(sum(known) / len(known) if len(known) == len(losses) else None)
+                means.append(_mean_loss(runs, results))
             settled = [mean for mean in means if mean is not None]
             if len(settled) < len(means):
                 return None
             place = settled.index(min(settled))
-            if not left or 0 < place < len(ladder) - 1 or math.isinf(settled[place]):
+            if not extensions_left or 0 < place < len(ladder) - 1 or math.isinf(settled[place]):
                 break
             if place == 0:
                 ladder = (_scaled(ladder[0], 1 / math.sqrt(2)), *ladder)
@@ -129,7 +102,26 @@ class Tuning:
         return settled[place], ladder[place]
 
     def corpora(self) -> list[Recipe]:
-        return [recipe for ladder in self.ladders for one in ladder for recipe in one.corpora]
+        return [recipe for ladder in self.ladders for rung in ladder for recipe in rung.corpora]
+
+
+def choice(
+    candidates: Iterable[Setting],
+    then: Callable[[Setting], Sequence[Part]],
+    arms: tuple[SuperposedPhase, ...] = (BASELINE,),
+    seeds: range = range(1),
+) -> Tuning:
+    """Set-ups of which the one with the best baselines is taken for what comes after. `arms`: those
+    that each candidate trains."""
+    ladders = tuple((setting,) for setting in candidates)
+    return Tuning(ladders, arms, lambda best: then(best[BASELINE]), seeds, extensions=0)
+
+
+def _mean_loss(runs: Sequence[Config], results: Results) -> float | None:
+    """Mean held-out loss of runs; None until all are done, infinite where one diverged."""
+    losses = [results.held_out(run) for run in runs]
+    known = [loss for loss in losses if loss is not None]
+    return sum(known) / len(known) if len(known) == len(losses) else None
 
 
 def _scaled(setting: Setting, factor: float) -> Setting:
@@ -143,7 +135,7 @@ class Declared:
     title: str
     claims: str
     """One sentence: what the study can show."""
-    parts: Callable[[Scale], Sequence[Part | Choice | Tuning]]
+    parts: Callable[[Scale], Sequence[Part | Tuning]]
     scales: Sequence[str] = SCALES
     questions: Callable[[Scale], Sequence[Question]] = lambda scale: ()
     """The questions that are declared before the runs."""

@@ -14,7 +14,7 @@ from tst_study.analysis.verdict.question import Arm, Question
 from tst_study.experiments.corpora import Recipe, TopicalLanguage
 from tst_study.experiments.studies import campaign
 from tst_study.experiments.studies.campaign import STEPS
-from tst_study.experiments.studies.grid import Choice, Declared, Part, against_baseline, grid
+from tst_study.experiments.studies.grid import Declared, Part, Tuning, against_baseline, grid
 from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
 
 SHORT_STEPS = {"smoke": 300}
@@ -39,7 +39,7 @@ GENERATED_PLAN = "9a37bae02e3d4a35fa59f02a953e84318fb8eaec"
 """The commit that planned its eight seeds."""
 
 
-def parts(scale: Scale) -> Sequence[Part | Choice]:
+def parts(scale: Scale) -> Sequence[Part | Tuning]:
     """Prose first: its runs are the longer ones, and the short ones fill the gaps.
 
     `desktop` is the campaign of docs/research/plan-of-runs.md, `laptop` the first seeds of its
@@ -61,20 +61,20 @@ def questions(scale: Scale) -> Sequence[Question]:
         *campaign.questions(scale.setting, scale.seeds.start),
         *(
             Question(
-                name=f"s = {one.bag_size}",
+                name=f"s = {superposition.bag_size}",
                 arm=Arm(name=label, setting=label, where=where),
                 against=Arm(name="the baseline", setting="baseline", where=where),
                 family="generated language",
                 method="paired",
                 registered=GENERATED_PLAN,
             )
-            for one in superposed
-            for label in [setting.label(one)]
+            for superposition in superposed
+            for label in [setting.label(superposition)]
         ),
     ]
 
 
-def _prose(scale: Scale) -> Sequence[Part | Choice]:
+def _prose(scale: Scale) -> Sequence[Part | Tuning]:
     if scale.name == "desktop":
         return campaign.campaign(scale.setting, scale.seeds.start)
     if scale.name == "laptop":

@@ -20,7 +20,7 @@ from tst_study.config.schema import Parallel, SuperposedPhase
 from tst_study.experiments.corpora import Books, HubText
 from tst_study.experiments.studies.setting import Setting
 
-GATE_CHANGES = ("schedule.decay_ratio=0.3", "model.qk_norm=true")
+PILOT_CHANGES = ("schedule.decay_ratio=0.3", "model.qk_norm=true")
 """The pilot sweep's choices, other than the learning rate."""
 AS_RECORDED = 'data.held_out="beginning"'
 """The held-out text of the committed runs of these scales."""
@@ -38,6 +38,11 @@ SMALL_MAIN = SuperposedPhase(bag_size=4, step_ratio=0.25)
 DCLM = HubText("dclm-llama3", "hf://mlfoundations/dclm-baseline-1.0", "meta-llama/Meta-Llama-3-8B")
 VALIDATION_TOKENS = 8_388_608
 WARMUP_STEPS = 2_000
+
+
+def main_with(**changes: object) -> SuperposedPhase:
+    """Return `SMALL_MAIN` with other values for some of its keys."""
+    return SuperposedPhase.model_validate({**SMALL_MAIN.model_dump(), **changes})
 
 
 def _dense(model: str, steps: int, learning_rate: float) -> Setting:
@@ -89,8 +94,8 @@ class Scale:
 def _prose(
     steps: int, warmup_steps: int, shards: int | None, validation_tokens: int, *recorded: str
 ) -> Setting:
-    """The bundled books, two layers, where the gate found the baseline at its best
-    (docs/findings.md, G0).
+    """The bundled books, two layers, where the pilot sweep found the baseline at its best
+    (docs/records/campaign.md, G0).
 
     The warm-up is a scale's, not a length's: lengths share their stable phase, and a comparison
     of lengths is not one of warm-ups.
@@ -106,7 +111,7 @@ def _prose(
         threads=1,
         validation_tokens=validation_tokens,
         device="cpu",  # two layers do not pay on a GPU
-        changes=(*GATE_CHANGES, *recorded),
+        changes=(*PILOT_CHANGES, *recorded),
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from tst_study.analysis.verdict.question import Arm, Question
 from tst_study.config.schema import SuperposedPhase
 from tst_study.experiments.studies.grid import Declared, Part, Tuning
-from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
+from tst_study.experiments.studies.scales import SMALL_MAIN, Scale, main_with
 from tst_study.experiments.studies.setting import BASELINE, Setting
 
 BATCHES = (32, 64)
@@ -31,14 +31,10 @@ PILOT_SEEDS = {"desktop": range(23, 27)}
 EVALUATIONS = 16
 
 
-def _arm(**more: object) -> SuperposedPhase:
-    return SuperposedPhase.model_validate({**SMALL_MAIN.model_dump(), **more})
-
-
-OUTPUT_ONLY = _arm(mode="output_only")
+OUTPUT_ONLY = main_with(mode="output_only")
 ARMS = {
     "output only": OUTPUT_ONLY,
-    "superposition, power law": _arm(weighting="power_law"),
+    "superposition, power law": main_with(weighting="power_law"),
     "superposition": SMALL_MAIN,
 }
 CANDIDATES = ("output only", "superposition, power law")
@@ -86,7 +82,7 @@ def parts(scale: Scale) -> Sequence[Part | Tuning]:
         return [Tuning((ladder,), tuple(ARMS.values()), measured, pilot)]
 
     def larger_measured(rates: Chosen) -> list[Part]:
-        return [Part((one.in_grid("larger"),), (arm,), seeds) for arm, one in rates.items()]
+        return [Part((setting.in_grid("larger"),), (arm,), seeds) for arm, setting in rates.items()]
 
     ladders = tuple(_ladder(small, batch, RATES) for batch in BATCHES)
     larger_ladder = _ladder(larger, BATCHES[0], LARGER_RATES, "larger-pilot")

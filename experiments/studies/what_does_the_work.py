@@ -1,8 +1,8 @@
 """The second campaign: which part of superposition does the work, and does anything simpler, too?
 
-docs/research/plan-of-runs-2.md registers the questions, the predictions and the rules. First the
-gate: at which batch is the baseline at its best? Its winner is a second baseline of the study.
-"""
+docs/research/plan-of-runs-2.md registers the questions, the predictions and the rules. First a
+pilot sweep: at which batch is the baseline at its best? Its winner is a second baseline of the
+study."""
 
 import math
 from collections.abc import Sequence
@@ -10,18 +10,17 @@ from dataclasses import replace
 from typing import Any
 
 from tst_study.analysis.verdict.question import Arm, Question
-from tst_study.config.schema import SuperposedPhase
-from tst_study.experiments.studies.grid import Choice, Declared, Part
-from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
+from tst_study.experiments.studies.grid import Declared, Part, Tuning, choice
+from tst_study.experiments.studies.scales import SMALL_MAIN, Scale, main_with
 from tst_study.experiments.studies.setting import BASELINE, Setting
 from tst_study.superposition.steps import superposed_steps
 
 STEPS = {"laptop": 20_000, "desktop": 20_000}
 """Steps of the study, where they are not the scale's. The pilot sweep takes two fifths of them."""
 SEEDS = {"laptop": range(11, 14), "desktop": range(11, 23)}
-GATE_SEEDS = {"laptop": range(23, 24), "desktop": range(23, 27)}
+PILOT_SEEDS = {"laptop": range(23, 24), "desktop": range(23, 27)}
 """Fresh ones: the study's own are not looked at before it begins."""
-GATE_SHARE = 0.4
+PILOT_SHARE = 0.4
 BATCH_FACTORS = (0.5, 2.0)
 EVALUATIONS = 16
 SMOOTHING = 0.1414
@@ -31,18 +30,14 @@ FALLING_WEIGHTS = ((1.0, 0.5, 0.25), (1.0, 0.5, 0.0), (1.0, 0.0, 0.0))
 (modded-nanogpt's record of 2025-12-22 has such weights)."""
 
 
-def _arm(**more: object) -> SuperposedPhase:
-    return SuperposedPhase.model_validate({**SMALL_MAIN.model_dump(), **more})
-
-
 ARMS = {
     "superposition": SMALL_MAIN,
-    "superposition, power law": _arm(weighting="power_law"),
-    "output only": _arm(mode="output_only"),
-    "output only, power law": _arm(mode="output_only", weighting="power_law"),
-    "input only": _arm(mode="input_only"),
-    "shuffled targets": _arm(shuffle_targets=True),
-    "falling look-ahead": _arm(bag_size=3, mode="output_only", weighting=FALLING_WEIGHTS),
+    "superposition, power law": main_with(weighting="power_law"),
+    "output only": main_with(mode="output_only"),
+    "output only, power law": main_with(mode="output_only", weighting="power_law"),
+    "input only": main_with(mode="input_only"),
+    "shuffled targets": main_with(shuffle_targets=True),
+    "falling look-ahead": main_with(bag_size=3, mode="output_only", weighting=FALLING_WEIGHTS),
 }
 PREDICTED = {
     "superposition": (0.004, 0.018),
@@ -59,8 +54,11 @@ PREDICTED = {
 FAMILY_1, FAMILY_2 = "every arm against the baseline", "superposition against its parts"
 
 
-def parts(scale: Scale) -> Sequence[Part | Choice]:
-    seeds, gate_seeds = SEEDS.get(scale.name, scale.seeds), GATE_SEEDS.get(scale.name, scale.seeds)
+def parts(scale: Scale) -> Sequence[Part | Tuning]:
+    seeds, pilot_seeds = (
+        SEEDS.get(scale.name, scale.seeds),
+        PILOT_SEEDS.get(scale.name, scale.seeds),
+    )
     setting = _setting(scale)
     smoothed = setting.changed(
         "",
@@ -69,11 +67,11 @@ def parts(scale: Scale) -> Sequence[Part | Choice]:
     )
 
     def at_best_batch(best: Setting) -> list[Part]:
-        whole = replace(best, steps=round(best.steps / GATE_SHARE), evaluations=EVALUATIONS)
+        whole = replace(best, steps=round(best.steps / PILOT_SHARE), evaluations=EVALUATIONS)
         return [Part((whole.in_grid("batch"),), (BASELINE,), seeds)]
 
     return [
-        Choice(_gate(setting), at_best_batch, (BASELINE, SMALL_MAIN), gate_seeds),
+        choice(_pilot_sweep(setting), at_best_batch, (BASELINE, SMALL_MAIN), pilot_seeds),
         Part((setting,), (BASELINE, *ARMS.values()), seeds),
         Part((smoothed,), (BASELINE,), seeds),
     ]
@@ -145,10 +143,10 @@ def _batch(setting: Setting, factor: float) -> Setting:
     )
 
 
-def _gate(setting: Setting) -> tuple[Setting, ...]:
+def _pilot_sweep(setting: Setting) -> tuple[Setting, ...]:
     """The usual batch first, which wins a tie; other batches at the same rate, and at one that goes
     with the root of the batch."""
-    short = replace(setting, steps=round(GATE_SHARE * setting.steps), evaluations=4, grid="gate")
+    short = replace(setting, steps=round(PILOT_SHARE * setting.steps), evaluations=4, grid="gate")
     tried = [short]
     for factor in BATCH_FACTORS:
         other = _batch(short, factor)

@@ -36,7 +36,7 @@ TABLES = {4: "270M, 20k", 5: "270M, 100k", 6: "600M, 20k", 7: "600M, 20k, power 
 def law_of_superposition(_sources: Sources) -> Picture:
     law, errors, data = _fits()
     rmse = 1000 * float((law.rows["error"] ** 2).mean() ** 0.5)
-    said = "; ".join(
+    by_split = "; ".join(
         f"{row['split']} {1000 * row['law']:.1f} ({1000 * row['copied']:.1f} by copying)"
         for row in rows_of(errors)
     )
@@ -56,7 +56,7 @@ def law_of_superposition(_sources: Sources) -> Picture:
         },
         finding=Finding(
             "named as future work in the paper; fitted here to its tables: RMSE "
-            f"{rmse:.1f} thousandths of a nat, held out (thousandths of a nat): {said}"
+            f"{rmse:.1f} thousandths of a nat, held out (thousandths of a nat): {by_split}"
         ),
     )
 

@@ -93,15 +93,15 @@ def _published() -> Pair:
     cells = cells.assign(flops=cells["steps"] * float(published.step_flops("270M")), seed=0)
     baseline = cells[cells["bag_size"] == 1]
     arm = cells["step_ratio"].eq(PAPERS.step_ratio) & cells["bag_size"].eq(PAPERS.bag_size)
-    found = compute_multiplier(baseline, cells[arm], LOSSES)
-    return _pair("published: 270M", PAPERS, baseline, cells[arm], found)
+    multipliers = compute_multiplier(baseline, cells[arm], LOSSES)
+    return _pair("published: 270M", PAPERS, baseline, cells[arm], multipliers)
 
 
 def _measured(summary: Summary) -> list[Pair]:
     """Return the plain setting that has most runs at two or more lengths, if there is one."""
     runs = summary.comparison.eligible
     runs = runs.assign(loss=runs["nats_per_token"].astype(float))
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     for _, family in runs.groupby(list(SAME_BUT_LENGTH), sort=True):
         is_baseline = family["method"] == "baseline"
         if family[is_baseline]["steps"].nunique() < 2:
@@ -111,8 +111,8 @@ def _measured(summary: Summary) -> list[Pair]:
             setting = SuperpositionSetting.of_row(next(rows_of(members)))
             panel = f"measured: {members['corpus'].iloc[0]}"
             if setting.is_plain and isinstance(table, pd.DataFrame):
-                found.append(_pair(panel, setting, arms[0], members, table))
-    return sorted(found, key=lambda pair: -len(pair.folders))[:1]
+                pairs.append(_pair(panel, setting, arms[0], members, table))
+    return sorted(pairs, key=lambda pair: -len(pair.folders))[:1]
 
 
 def _pair(
@@ -179,5 +179,6 @@ def _draw_losses(axes: Axes, pair: Pair) -> None:
     ticks = [tick for tick in ticks if low * 0.9 <= tick <= high * 1.1]
     log_axis(axes, "x", ticks, [f"{tick:.0e}".replace("e+", "e") for tick in ticks])
     axes.set_xlim(low / 1.15, high * 1.15)
+    axes.margins(y=0.12)  # room for the multiplier below the lowest curve
     axes.set_xlabel("FLOPs of a run (log scale)")
     arm_key(axes, pair.panel, looks, 2, markers=True)

@@ -18,10 +18,9 @@ from tst_study.analysis.wording import gain
 from tst_study.paper_figures import curves
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.drawing import arm_key
-from tst_study.paper_figures.groups import Group, folders_of
 from tst_study.paper_figures.item import Finding, judged
 from tst_study.paper_figures.picture import Picture
-from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.sources import Group, Sources, folders_of
 from tst_study.paper_figures.style import BASELINE, PAGE, Mark, marks_of, new_figure
 
 SWITCH = 20_000
@@ -44,8 +43,8 @@ class Ablation:
         runs = {"baseline": "baseline"} | {label: run for label, run in self.arms.values() if run}
         parts = []
         for panel, size in self.panels.items():
-            found = curves.published_curves(self.figure, runs, SWITCH, panel)
-            parts.append(found.assign(panel=f"s = {size}, r = 0.5"))
+            panel_curves = curves.published_curves(self.figure, runs, SWITCH, panel)
+            parts.append(panel_curves.assign(panel=f"s = {size}, r = 0.5"))
         return pd.concat(parts)
 
     def measured(self, sources: Sources) -> list[Group]:
@@ -56,34 +55,34 @@ class Ablation:
             rows = group.plain(self.column, "weighting").rows
             allowed = self.arms if self.column == "weighting" else ("uniform", "first_token")
             rows = rows[rows["weighting"].isin(list(allowed))]
-            found: dict[int, Group] = {}
+            largest: dict[int, Group] = {}
             for _, same in rows.groupby(["bag_size", "superposed_steps"]):
                 distinct = same.drop_duplicates(self.column)
                 size = int(distinct["bag_size"].iloc[0])
-                if len(distinct) > max(1, len(found[size].rows) if size in found else 0):
-                    found[size] = group.only(distinct)
-            by_size = [found[size] for size in sorted(found)]
+                if len(distinct) > max(1, len(largest[size].rows) if size in largest else 0):
+                    largest[size] = group.only(distinct)
+            by_size = [largest[size] for size in sorted(largest)]
             ends = by_size[:1] + by_size[1:][-1:] if len(self.panels) > 1 else by_size
-            ends = sorted(ends, key=lambda one: -len(one.rows))[: len(self.panels)]
-            best = max(best, ends, key=lambda entry: sum(len(one.rows) for one in entry))
-        return sorted(best, key=lambda one: one.rows["bag_size"].iloc[0])
+            ends = sorted(ends, key=lambda group: -len(group.rows))[: len(self.panels)]
+            best = max(best, ends, key=lambda groups: sum(len(group.rows) for group in groups))
+        return sorted(best, key=lambda group: group.rows["bag_size"].iloc[0])
 
     def looks(self, groups: list[Group]) -> dict[str, dict[str, Mark]]:
         """Return the marks of the arms by label, for each panel."""
-        found = {}
+        marks = {}
         for size in self.panels.values():
             rows = [
                 {"bag_size": size, "superposed_steps": 1, "step_ratio": 0.5, self.column: value}
                 for value in self.arms
             ]
             labels = [label for label, _ in self.arms.values()]
-            found[f"s = {size}, r = 0.5"] = marks_of(
+            marks[f"s = {size}, r = 0.5"] = marks_of(
                 pd.DataFrame(rows).assign(label=labels), "label"
             )
         for group in groups:
             own = group.rows.assign(label=self.labels(group.rows))
-            found[_panel(group)] = marks_of(own, "label")
-        return {panel: {"baseline": BASELINE, **own} for panel, own in found.items()}
+            marks[_panel(group)] = marks_of(own, "label")
+        return {panel: {"baseline": BASELINE, **own} for panel, own in marks.items()}
 
     def labels(self, rows: pd.DataFrame) -> list[str]:
         return [self.arms[value][0] for value in rows[self.column]]
@@ -169,9 +168,9 @@ def _finding(
     for panel, rows in data[data["source"] == "published"].groupby("panel", sort=False):
         ends = sorted((curves.last(part), label) for label, part in rows.groupby("label"))
         published.append(f"{panel}: " + ", ".join(f"{label} {loss:.3f}" for loss, label in ends))
-    said = "; ".join(published)
+    theirs = "; ".join(published)
     if not groups:
-        return Finding(said)
+        return Finding(theirs)
     measured = []
     for group in groups:
         ranked = group.rows.sort_values("gain", ascending=False)
@@ -185,7 +184,7 @@ def _finding(
     for row in _direct(which, asked):
         measured.append(f"planned: {which.claim} against {row['against']} {gain(row)}")
         verdict = "disagrees" if row["verdict"] == "worse" else verdict
-    return Finding(said, "gains, " + "; ".join(measured), groups[0].scale, verdict)
+    return Finding(theirs, "gains, " + "; ".join(measured), groups[0].scale, verdict)
 
 
 def _direct(which: Ablation, asked: pd.DataFrame) -> list[dict[str, Any]]:

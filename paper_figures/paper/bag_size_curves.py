@@ -19,7 +19,6 @@ from tst_study.analysis.wording import number
 from tst_study.paper_figures.answers import of_one_family
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.drawing import key, log_axis
-from tst_study.paper_figures.groups import Group
 from tst_study.paper_figures.item import Finding, Verdict
 from tst_study.paper_figures.paper.final_loss_grid import (
     LOSSES,
@@ -30,7 +29,7 @@ from tst_study.paper_figures.paper.final_loss_grid import (
     PublishedGrid,
 )
 from tst_study.paper_figures.picture import Picture, say
-from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.sources import Group, Sources
 from tst_study.paper_figures.style import BASELINE, FAINT, INK, PAGE, Look, new_figure, ratio_colour
 
 SHOWN = (0.1, 0.3, 0.5, 0.7)
@@ -52,7 +51,7 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
         tried = group.rows.groupby(group.rows["step_ratio"].round(4))["bag_size"].nunique()
         group = group if tried.max() >= LEAST else None
     grid = published.loss_grid(which.table)
-    data, found = _published(grid), optima(grid).assign(source="published")
+    data, fitted = _published(grid), optima(grid).assign(source="published")
     count, scale = len(data), ""
     if group is not None:
         group = group.only(of_one_family(group.rows, sources.summary.verdicts))
@@ -61,11 +60,11 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
         data = pd.concat([data, own.reindex(columns=data.columns)], ignore_index=True)
         scale = f"{group.model}, {group.steps:,} steps"
         best = optima(grid_of_runs(group.pairs)).assign(source="measured")
-        best = best.reindex(columns=found.columns)
+        best = best.reindex(columns=fitted.columns)
         best["loss"] = group.level + best["loss"].astype(float)
-        found = pd.concat([found, best], ignore_index=True)
+        fitted = pd.concat([fitted, best], ignore_index=True)
     return Picture(
-        title=_message(which, found),
+        title=_message(which, fitted),
         caption=f"Final training loss of {number(count, 'published run')} (Table {which.table}), "
         "one seed each; s = 1 is the baseline. Black crosses: the fitted optimum and its 95% "
         "interval, which ends at an arrow where it is open. Optimum: mean of a parabola in log s "
@@ -79,17 +78,17 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
         else "",
         data=data,
         folders=group.folders if group else (),
-        draw=partial(_figure, data, found, {"published": which.words, "measured": scale}),
+        draw=partial(_figure, data, fitted, {"published": which.words, "measured": scale}),
         fits={
-            f"{row.pop('source')}, r = {row.pop('step_ratio'):.3g}": row for row in rows_of(found)
+            f"{row.pop('source')}, r = {row.pop('step_ratio'):.3g}": row for row in rows_of(fitted)
         },
-        finding=_finding(found, group),
+        finding=_finding(fitted, group),
     )
 
 
-def _message(which: PublishedGrid, found: pd.DataFrame) -> str:
+def _message(which: PublishedGrid, fitted: pd.DataFrame) -> str:
     """Say how the best bag size changes with r, over the published optima that are determined."""
-    known = found[(found["source"] == "published") & found["best"].notna()]
+    known = fitted[(fitted["source"] == "published") & fitted["best"].notna()]
     known = known.sort_values("step_ratio")
     first, last = (next(rows_of(known.iloc[[place]])) for place in (0, -1))
     ends = (f"{end['best']:.0f} at r = {end['step_ratio']:.1f}" for end in (first, last))
@@ -98,10 +97,10 @@ def _message(which: PublishedGrid, found: pd.DataFrame) -> str:
     )
 
 
-def _optimum_here(found: pd.DataFrame) -> str:
+def _optimum_here(fitted: pd.DataFrame) -> str:
     """Say the optimum of the measured curve with most bag sizes, or why there is none."""
-    own = found[found["source"] == "measured"].sort_values("points")
-    return f"Optimum: {_said(next(rows_of(own.iloc[[-1]])))}."
+    own = fitted[fitted["source"] == "measured"].sort_values("points")
+    return f"Optimum: {_in_words(next(rows_of(own.iloc[[-1]])))}."
 
 
 def _published(grid: pd.DataFrame) -> pd.DataFrame:
@@ -112,23 +111,25 @@ def _published(grid: pd.DataFrame) -> pd.DataFrame:
     return named.reindex(columns=columns).sort_values(["step_ratio", "bag_size"])
 
 
-def _figure(data: pd.DataFrame, found: pd.DataFrame, scales: Mapping[str, str]) -> Figure:
+def _figure(data: pd.DataFrame, fitted: pd.DataFrame, scales: Mapping[str, str]) -> Figure:
     """Draw the published curves over s, their optimum over r, and the measured curve over s."""
     sources = list(dict.fromkeys(data["source"]))
     drawn, (row,) = new_figure(PAGE, 2.7, 1 + len(sources))
     for axes, source in zip((row[0], row[-1]), sources, strict=False):
-        mine, own = data[data["source"] == source], found[found["source"] == source]
+        points, optima_shown = data[data["source"] == source], fitted[fitted["source"] == source]
         ratios = list(SHOWN)
         if source == "measured":  # the r with most bag sizes
-            ratios = [mine.groupby("step_ratio")["bag_size"].nunique().idxmax()]
-        shown, best = (part[part["step_ratio"].round(3).isin(ratios)] for part in (mine, own))
+            ratios = [points.groupby("step_ratio")["bag_size"].nunique().idxmax()]
+        shown, best = (
+            part[part["step_ratio"].round(3).isin(ratios)] for part in (points, optima_shown)
+        )
         _draw_curves(axes, shown, best, f"{source}: {scales[source]}")
         axes.set_ylabel(f"final {'held-out ' * (source == 'measured')}loss (nats per token)")
-    _draw_best(row[1], found[found["source"] == "published"])
+    _draw_best(row[1], fitted[fitted["source"] == "published"])
     return drawn
 
 
-def _draw_curves(axes: Axes, data: pd.DataFrame, found: pd.DataFrame, title: str) -> None:
+def _draw_curves(axes: Axes, data: pd.DataFrame, fitted: pd.DataFrame, title: str) -> None:
     """Draw a curve over s for each r, which begins at the baseline (s = 1), and its optimum."""
     level, keys = float(data["baseline"].iloc[0]), {}
     for ratio, rows in data.groupby("step_ratio"):
@@ -143,7 +144,7 @@ def _draw_curves(axes: Axes, data: pd.DataFrame, found: pd.DataFrame, title: str
     axes.plot(1, level, BASELINE.marker, color=BASELINE.colour, ms=5, label="_arm baseline")
     keys["baseline"] = {"color": BASELINE.colour, "marker": BASELINE.marker}
     tried = (float(data["bag_size"].min()), float(data["bag_size"].max()))
-    for row in rows_of(found[found["best"].notna()]):
+    for row in rows_of(fitted[fitted["best"].notna()]):
         # An open interval reaches the last value tried.
         ends = [row[end] if pd.notna(row[end]) else tried[end == "high"] for end in ("low", "high")]
         axes.plot(ends, [row["loss"]] * 2, color=INK, linewidth=1.0, zorder=5)
@@ -154,9 +155,9 @@ def _draw_curves(axes: Axes, data: pd.DataFrame, found: pd.DataFrame, title: str
     key(axes, keys, 3, title)
 
 
-def _draw_best(axes: Axes, found: pd.DataFrame) -> None:
+def _draw_best(axes: Axes, fitted: pd.DataFrame) -> None:
     """Draw the best s for each r, its interval, and the range that is about as good."""
-    for row in rows_of(found[found["best"].notna()]):
+    for row in rows_of(fitted[fitted["best"].notna()]):
         ratio = row["step_ratio"]
         axes.plot([row["flat_low"], row["flat_high"]], [ratio] * 2, color=FAINT, linewidth=5)
         for end, edge, marker in (("low", SIZES[0], "<"), ("high", SIZES[-1], ">")):
@@ -176,13 +177,13 @@ def _draw_best(axes: Axes, found: pd.DataFrame) -> None:
     key(axes, keys, 1, "published: the optimum by r")
 
 
-def _finding(found: pd.DataFrame, group: Group | None) -> Finding:
-    theirs = found[found["source"] == "published"]
+def _finding(fitted: pd.DataFrame, group: Group | None) -> Finding:
+    theirs = fitted[fitted["source"] == "published"]
     middle = theirs[theirs["step_ratio"].between(0.15, 0.45)]
-    published = "optimal s by r: " + ", ".join(_said(row) for row in rows_of(middle))
+    published = "optimal s by r: " + ", ".join(_in_words(row) for row in rows_of(middle))
     if group is None:
         return Finding(published)
-    own = found[found["source"] == "measured"]
+    own = fitted[fitted["source"] == "measured"]
     known = own[own["best"].notna() & own["low"].notna() & own["high"].notna()]
     overlaps = [
         row["low"] <= near["high"].max() and row["high"] >= near["low"].min()
@@ -197,11 +198,11 @@ def _finding(found: pd.DataFrame, group: Group | None) -> Finding:
     tried = group.rows.groupby(group.rows["step_ratio"].round(4))["bag_size"].nunique()
     # An r with one s is a point of another grid; where there is no other, its reason is told.
     curves = own[own["step_ratio"].map(tried) > 1]
-    said = "; ".join(_said(row) for row in rows_of(own if curves.empty else curves))
-    return Finding(published, said, group.scale, verdict)
+    measured = "; ".join(_in_words(row) for row in rows_of(own if curves.empty else curves))
+    return Finding(published, measured, group.scale, verdict)
 
 
-def _said(row: dict[str, Any]) -> str:
+def _in_words(row: dict[str, Any]) -> str:
     if pd.isna(row["best"]):
         return f"r = {row['step_ratio']:.3g}: {row['sentence']}"
     low, high = (f"{row[end]:.1f}" if pd.notna(row[end]) else "open" for end in ("low", "high"))

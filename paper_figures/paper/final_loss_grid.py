@@ -14,9 +14,8 @@ from tst_study.analysis.summary import verdict_counts
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import number
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.groups import Group, is_at_scale
 from tst_study.paper_figures.item import Finding, judged
-from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.sources import Group, Sources, is_at_scale
 from tst_study.paper_figures.table import (
     Grid,
     Table,
@@ -48,15 +47,15 @@ class PublishedGrid:
 
         Ties go to real text before generated language, then to the longer runs, then to more seeds.
         """
-        found = []
+        candidates = []
         for group in sources.groups:
             group = group.plain(weighting=self.weighting)
             at_scale = self.is_scale_of(group)
             if len(group.rows) and (self.any_scale or at_scale):
                 cells = len(group.rows[["step_ratio", "bag_size"]].drop_duplicates())
                 size = (group.steps, group.rows["seeds"].sum())
-                found.append(((at_scale, cells, not group.is_generated, *size), group))
-        return max(found, key=lambda entry: entry[0])[1] if found else None
+                candidates.append(((at_scale, cells, not group.is_generated, *size), group))
+        return max(candidates, key=lambda entry: entry[0])[1] if candidates else None
 
     def is_scale_of(self, group: Group) -> bool:
         """Whether runs have the paper's size, length and kind of text."""
@@ -164,14 +163,14 @@ def _caption(which: PublishedGrid, data: pd.DataFrame) -> str:
 def _finding(data: pd.DataFrame, group: Group | None) -> Finding:
     cells = data[(data["step_ratio"] < 1) & (data["bag_size"] > 1)]
     gains, at = cells["published_gain"], cells[cells["step_ratio"] <= 0.5]["published_gain"]
-    said = f"{(gains > 0).sum()} of {gains.count()} settings below the baseline"
+    theirs = f"{(gains > 0).sum()} of {gains.count()} settings below the baseline"
     if (at.dropna() > 0).all():
-        said += f", all {at.count()} with r ≤ 0.5"
+        theirs += f", all {at.count()} with r ≤ 0.5"
     if group is None:
-        return Finding(said)
+        return Finding(theirs)
     counts = verdict_counts(group.rows)
     measured = f"{number(len(group.rows), 'setting')}: {counts}"
     verdict = "mechanism only" if group.is_generated else judged(group.rows["verdict"])
     if len(group.rows) == 1 and verdict == "agrees":  # one setting is no grid
         verdict = "undecided"
-    return Finding(said, measured, group.scale, verdict)
+    return Finding(theirs, measured, group.scale, verdict)

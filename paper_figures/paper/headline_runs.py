@@ -12,9 +12,8 @@ from tst_study.analysis.wording import gain, number, span
 from tst_study.cost.compute import gpu_hours
 from tst_study.cost.devices import peak_flops
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.groups import Group, folders_of
 from tst_study.paper_figures.item import Finding, judged
-from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.sources import Group, Sources, folders_of
 from tst_study.paper_figures.table import Grid, Table, gain_entry, number_as, number_entry
 from tst_study.text import big
 
@@ -57,10 +56,10 @@ def runs_table() -> pd.DataFrame:
 )
 def headline_runs(sources: Sources) -> Table:
     """Show published runs, and below them those measured here, at whatever scale."""
-    found = [group for group in map(Group.plain, sources.groups) if len(group.rows)]
+    groups = [group for group in map(Group.plain, sources.groups) if len(group.rows)]
     data = runs_table()
-    if found:
-        data = pd.concat([data, *map(_measured, found)], ignore_index=True)
+    if groups:
+        data = pd.concat([data, *map(_measured, groups)], ignore_index=True)
     return Table(
         caption="Published runs, one seed each: final training loss in nats per token, B200-hours "
         "as published and by the cost model (6 FLOPs per active weight and position, attention "
@@ -72,9 +71,9 @@ def headline_runs(sources: Sources) -> Table:
         "The published runs were not repeated: "
         f"{submit('headline', 'paper')}.",
         data=data,
-        folders=folders_of(found),
-        grids=(_grid(data, bool(found)),),
-        finding=_finding(found),
+        folders=folders_of(groups),
+        grids=(_grid(data, bool(groups)),),
+        finding=_finding(groups),
     )
 
 
@@ -120,19 +119,19 @@ def _grid(data: pd.DataFrame, measured: bool) -> Grid:
     )
 
 
-def _finding(found: list[Group]) -> Finding:
-    said = "TST below the baseline of equal FLOPs at 270M, 600M and 3B, by 0.044 to 0.132 nats"
-    details = tuple(f"{group.scale}: {_words(group.rows)}" for group in found)
+def _finding(groups: list[Group]) -> Finding:
+    theirs = "TST below the baseline of equal FLOPs at 270M, 600M and 3B, by 0.044 to 0.132 nats"
+    details = tuple(f"{group.scale}: {_words(group.rows)}" for group in groups)
     # Gains on made-up language do not count where there is prose: the paper claims nothing of them.
-    counted = [group for group in found if not group.is_generated] or found
+    counted = [group for group in groups if not group.is_generated] or groups
     verdict = judged(verdict for group in counted for verdict in group.rows["verdict"])
-    if not found:
-        return Finding(said)
+    if not groups:
+        return Finding(theirs)
     rows = pd.concat([group.rows for group in counted])
-    where = " on natural text" if len(counted) < len(found) else ""
+    where = " on natural text" if len(counted) < len(groups) else ""
     text = f"{number(len(rows), 'setting')}{where}: {verdict_counts(rows)}"
     scale = f"{number(len(counted), 'comparison')}, {span(rows['seeds'], 'seed')}"
-    return Finding(said, text, scale, verdict, details=details)
+    return Finding(theirs, text, scale, verdict, details=details)
 
 
 def _words(rows: pd.DataFrame) -> str:

@@ -51,7 +51,7 @@ def learning_rate_sweep(sources: Sources) -> Picture | list[Item]:
     not_drawn = f" In the data alone: {', '.join(more)}." if more else ""
     used_rates = ", ".join(f"{size} {rate:g}" for size, rate in published.LEARNING_RATE.items())
     best = _best(sweeps[sweeps["panel"] == shown[0]])
-    lowest = ", ".join(f"{at:g} for {arm}" for arm, at in best.items())
+    lowest = ", ".join(f"{at:.3g} for {arm}" for arm, at in best.items())
     return Picture(
         title=f"Figure 7. The lowest loss is at a learning rate of {lowest}",
         caption=f"Peak learning rates that the paper used: {used_rates}; its sweep is a picture "
@@ -68,17 +68,17 @@ def learning_rate_sweep(sources: Sources) -> Picture | list[Item]:
 
 def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Return means by rate, in order of the groups' names, and the run folders behind them."""
-    found = swept(summary.tables.runs, summary.comparison.eligible)
+    sweeps = swept(summary.tables.runs, summary.comparison.eligible)
     panels = disambiguate(
-        [group_label(members) for members in found],
-        [f"{big(members['parameters'].iloc[0])} parameters" for members in found],
-        [f"held out: {members['eval_set'].iloc[0]}" for members in found],
-        [f"[{members['group'].iloc[0][:6]}]" for members in found],
+        [group_label(members) for members in sweeps],
+        [f"{big(members['parameters'].iloc[0])} parameters" for members in sweeps],
+        [f"held out: {members['eval_set'].iloc[0]}" for members in sweeps],
+        [f"[{members['group'].iloc[0][:6]}]" for members in sweeps],
     )
     shown = [
-        (panel, *one)
-        for panel, members in sorted(zip(panels, found, strict=True), key=lambda one: one[0])
-        for one in _shown(members)
+        (panel, *setting_and_runs)
+        for panel, members in sorted(zip(panels, sweeps, strict=True), key=lambda pair: pair[0])
+        for setting_and_runs in _shown(members)
     ]
     tables = [
         _by_rate(same).assign(panel=panel, setting=setting.label, **setting.columns())
@@ -93,8 +93,8 @@ def _shown(members: pd.DataFrame) -> list[tuple[SuperpositionSetting, pd.DataFra
     """Return the settings with several rates, each with its runs."""
     by_setting = members.groupby(list(SETTING), dropna=False, sort=False)
     settings = [(SuperpositionSetting.of_row(next(rows_of(same))), same) for _, same in by_setting]
-    settings.sort(key=lambda one: one[0].order)
-    return [one for one in settings if one[1]["learning_rate"].nunique() > 1][:MOST]
+    settings.sort(key=lambda entry: entry[0].order)
+    return [entry for entry in settings if entry[1]["learning_rate"].nunique() > 1][:MOST]
 
 
 def _by_rate(same: pd.DataFrame) -> pd.DataFrame:
@@ -137,10 +137,10 @@ def _best(sweeps: pd.DataFrame) -> dict[str, float]:
 
 
 def _finding(sweeps: pd.DataFrame) -> Finding:
-    said = "a sweep shown as a picture; its numbers were not published"
+    theirs = "a sweep shown as a picture; its numbers were not published"
     texts = [
         f"{panel}: " + ", ".join(f"{name} best at {at:g}" for name, at in _best(rows).items())
         for panel, rows in sweeps.groupby("panel", sort=True)
     ]
     seeds = number(int(sweeps["seeds"].max()), "seed")
-    return Finding(said, "; ".join(texts), f"at most {seeds}", "undecided")
+    return Finding(theirs, "; ".join(texts), f"at most {seeds}", "undecided")

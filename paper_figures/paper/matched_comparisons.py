@@ -18,13 +18,22 @@ from tst_study.paper_figures.drawing import arm_key, is_baseline, level_line
 from tst_study.paper_figures.item import Finding, judged
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import BASELINE, PAGE, arm_mark, new_figure, plain_mark
+from tst_study.paper_figures.style import (
+    BASELINE,
+    PAGE,
+    Look,
+    Mark,
+    arm_mark,
+    new_figure,
+    plain_mark,
+)
 
 PANELS = {
-    "a_equal_flops": ("equal FLOPs", "dense_3b_baseline_20k", "20k"),
-    "b_equal_loss": ("equal loss", "dense_3b_baseline_36k", "36k"),
-    "c_equal_data": ("equal data", "dense_3b_baseline_50k", "50k"),
+    "equal FLOPs": ("a_equal_flops", "20k"),
+    "equal loss": ("b_equal_loss", "36k"),
+    "equal data": ("c_equal_data", "50k"),
 }
+"""The published panel and the length of its baseline, by kind of match."""
 SWITCH = 6_000
 
 
@@ -47,44 +56,54 @@ class Measured:
         return tuple(sorted({str(path) for table in tables for path in table["folder"]}))
 
     @property
-    def gains(self) -> dict[str, str]:
-        """The result in words, by kind of match."""
-        return {
-            kind: _ratio(row) if kind == "equal loss" else f"gain {gain(row)}"
-            for kind, row in self.matches.items()
-        }
+    def setting(self) -> SuperpositionSetting:
+        return SuperpositionSetting.of_row(next(rows_of(self.superposed)))
 
     @property
     def scale(self) -> str:
-        first = next(rows_of(self.superposed))
         seeds = number(self.superposed["seed"].nunique(), "seed")
-        return (
-            f"{group_label(self.superposed)}, {SuperpositionSetting.of_row(first).label}, {seeds}"
-        )
+        return f"{group_label(self.superposed)}, {self.setting.label}, {seeds}"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One panel of the figure: superposition and the baselines that match it."""
+
+    source: str
+    data: pd.DataFrame
+    """Curves, with the published panel of the match as `panel`."""
+    mark: Mark
+    """The mark of superposition."""
+    results: dict[str, str]
+    """The result in words, by kind of match."""
 
 
 @figure(
     "figure3",
-    title="Figure 3. TST is ahead at equal FLOPs, and behind when the baseline reads as much text",
+    title="Figure 3. In the paper, TST is ahead at equal FLOPs and behind a baseline that reads as "
+    "much text",
     published=["loss_curves"],
     needs=submit("equal-cost", "paper", "one-gpu"),
 )
 def matched_comparisons(sources: Sources) -> Picture:
     """Show the published runs, and beside them the matches among the measured ones."""
-    data = pd.concat([_published(panel) for panel in PANELS], ignore_index=True)
     found = find(sources.summary)
-    if found is not None:
-        data = pd.concat([data, _curves(sources.summary, found)], ignore_index=True)
+    sides = [_published(), *([_measured(sources.summary, found)] if found else [])]
+    measured = ""
+    if found:
+        lacking = [kind for kind in PANELS if kind not in found.matches]
+        lacks = f" No match of {' or of '.join(lacking)} among the runs." if lacking else ""
+        measured = f"Measured: {found.scale}; {curves.READING}.{lacks}"
     return Picture(
         caption="Training loss, 3B, s = 6, r = 0.3, against baselines of equal FLOPs, equal loss "
         f"and equal data; dotted: the level that TST reached. {curves.SMOOTHED}; one run each. "
         "Before the switch TST trains on the loss of bags, another quantity, which is not drawn. "
         "The baseline of 20k steps ends at 2.755 here and at 2.808 in Table 1.",
-        measured=_said_of_runs(found) if found else "",
-        data=data,
+        measured=measured,
+        data=pd.concat([side.data for side in sides], ignore_index=True),
         folders=found.folders if found else (),
-        draw=partial(_figure, data, found),
-        finding=_finding(data, found),
+        draw=partial(_figure, sides),
+        finding=_finding(sides, found),
     )
 
 
@@ -126,83 +145,73 @@ def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: dict[str, Any]) -> pd
     return nearest
 
 
-def _curves(summary: Summary, found: Measured) -> pd.DataFrame:
-    parts = []
-    for panel, (kind, _, _) in PANELS.items():
-        if kind in found.matches:
-            for name, runs in (("baseline", found.baselines[kind]), ("TST", found.superposed)):
-                label = f"{name}, {runs['steps'].iloc[0]:,} steps"
-                loss = float(runs["nats_per_token"].astype(float).mean())
-                end = {"label": label, "step": runs["steps"].iloc[0], "loss": loss, "switch": 0}
-                end |= {"seeds": runs["seed"].nunique(), "said": f"{label}: {loss:.3f}"}
-                ends = pd.DataFrame([end]).assign(source="measured", quantity="end")
-                both = pd.concat([curves.mean_curve(summary, label, runs), ends], ignore_index=True)
-                parts.append(both.assign(panel=panel).reindex(columns=list(curves.COLUMNS)))
-    return pd.concat(parts, ignore_index=True)
+def _published() -> Side:
+    parts, results = [], {}
+    for kind, (panel, length) in PANELS.items():
+        baseline = f"baseline, {length} steps"
+        runs = {baseline: f"dense_3b_baseline_{length}", "TST, 20k steps": "dense_3b_tst_s6_20k"}
+        part = curves.published_curves(3, runs, SWITCH, panel)
+        parts.append(part)
+        base = curves.last(part[part["label"] == baseline])
+        results[kind] = f"gain {signed(base - _reached(part))}"
+    return Side("published", pd.concat(parts, ignore_index=True), plain_mark(6, 0.3), results)
 
 
-def _published(panel: str) -> pd.DataFrame:
-    _, baseline, length = PANELS[panel]
-    runs = {f"baseline, {length} steps": baseline, "TST, 20k steps": "dense_3b_tst_s6_20k"}
-    return curves.published_curves(3, runs, SWITCH, panel)
+def _measured(summary: Summary, found: Measured) -> Side:
+    parts, results = [], {}
+    for kind, (panel, _) in PANELS.items():
+        if (row := found.matches.get(kind)) is None:
+            continue
+        for name, runs in (("baseline", found.baselines[kind]), ("TST", found.superposed)):
+            label = f"{name}, {runs['steps'].iloc[0]:,} steps"
+            loss = float(runs["nats_per_token"].astype(float).mean())
+            end = {"label": label, "step": runs["steps"].iloc[0], "loss": loss, "switch": 0}
+            end |= {"seeds": runs["seed"].nunique(), "said": f"{label}: {loss:.3f}"}
+            ends = pd.DataFrame([end]).assign(source="measured", quantity="end")
+            both = pd.concat([curves.mean_curve(summary, label, runs), ends], ignore_index=True)
+            parts.append(both.assign(panel=panel).reindex(columns=list(curves.COLUMNS)))
+        interval = f" [{ends_of}]" if (ends_of := bounds(row)) else ""
+        ratio = f"{row['steps_ratio']:.2f}{interval} times the steps"
+        results[kind] = ratio if kind == "equal loss" else f"gain {gain(row)}"
+    data = pd.concat(parts, ignore_index=True)
+    return Side("measured", data, arm_mark(found.setting), results)
 
 
-def _figure(data: pd.DataFrame, found: Measured | None) -> Figure:
-    by_source = dict(iter(data.groupby("source", sort=False)))
-    drawn, (row,) = new_figure(PAGE, 2.7, len(by_source))
-    for axes, (source, mine) in zip(row, by_source.items(), strict=True):
+def _figure(sides: list[Side]) -> Figure:
+    drawn, (row,) = new_figure(PAGE, 2.7, len(sides))
+    for axes, side in zip(row, sides, strict=True):
         # Superposition is the same run in every panel of the paper, and so may a baseline be.
-        once = mine.drop_duplicates(["label", "quantity", "step"])
-        tst = plain_mark(6, 0.3)
-        if source == "measured" and found is not None:
-            tst = arm_mark(SuperpositionSetting.of_row(next(rows_of(found.superposed))))
-        looks = {name: BASELINE if is_baseline(name) else tst for name in once["label"]}
+        first = side.data.groupby("label")["panel"].transform("first")
+        once = side.data[side.data["panel"] == first]
+        looks = {name: BASELINE if is_baseline(name) else side.mark for name in once["label"]}
         curves.draw(axes, once, looks, (0.0, 1.02 * curves.end_of(once)))
-        level_line(axes, _end(once))
-        kinds: dict[str, list[str]] = {}
-        for panel, part in mine.groupby("panel", sort=False):
-            name = next(label for label in part["label"] if is_baseline(label))
-            kinds.setdefault(name, []).append(PANELS[str(panel)][0])
-        ends = {curves.end_of(once[once["label"] == name]): same for name, same in kinds.items()}
-        words = [f"{end:,.0f}\n" + ",\n".join(same) for end, same in ends.items()]
-        axes.set_xticks([0, *ends], ["0", *words])
+        level_line(axes, _reached(once))
+        kinds: dict[float, list[str]] = {}
+        for kind in side.results:
+            part = side.data[side.data["panel"] == PANELS[kind][0]]
+            end = curves.end_of(part[part["label"].map(is_baseline)])
+            kinds.setdefault(end, []).append(kind)
+        words = [f"{end:,.0f}\n" + ",\n".join(same) for end, same in kinds.items()]
+        axes.set_xticks([0, *kinds], ["0", *words])
         names = {name.split(",")[0]: look for name, look in looks.items()}
-        gains = _gains(mine) if source == "published" or found is None else found.gains
-        arm_key(
-            axes, str(source), names, 1, {f"{kind}: {words}": {} for kind, words in gains.items()}
-        )
+        results: dict[str, Look] = {f"{kind}: {said}": {} for kind, said in side.results.items()}
+        arm_key(axes, side.source, names, 1, results)
     return drawn
 
 
-def _gains(data: pd.DataFrame) -> dict[str, str]:
-    """Return the gain of published runs by kind of match."""
-    found = {}
-    for panel, (kind, _, _) in PANELS.items():
-        mine = data[(data["source"] == "published") & (data["panel"] == panel)]
-        base = curves.last(mine[mine["label"].map(is_baseline)])
-        found[kind] = f"gain {signed(base - _end(mine))}"
-    return found
-
-
-def _end(data: pd.DataFrame) -> float:
+def _reached(data: pd.DataFrame) -> float:
     """Return what superposition reached: held-out loss where it was measured here."""
     own = data[~data["label"].map(is_baseline)]
     ends = own[own["quantity"] == "end"]["loss"]
     return float(ends.iloc[0]) if len(ends) else curves.last(own)
 
 
-def _said_of_runs(found: Measured) -> str:
-    lacking = [kind for kind, _, _ in PANELS.values() if kind not in found.matches]
-    lacks = f" No match of {' or of '.join(lacking)} among the runs." if lacking else ""
-    return f"Measured: {found.scale}; {curves.READING}.{lacks}"
-
-
-def _finding(data: pd.DataFrame, found: Measured | None) -> Finding:
-    gains = [f"{kind}: {words.split()[-1]}" for kind, words in _gains(data).items()]
+def _finding(sides: list[Side], found: Measured | None) -> Finding:
+    gains = [f"{kind}: {words.split()[-1]}" for kind, words in sides[0].results.items()]
     said = "gains of TST in nats: " + ", ".join(gains)
     if found is None:
         return Finding(said)
-    measured = "; ".join(f"{kind}: {words}" for kind, words in found.gains.items())
+    measured = "; ".join(f"{kind}: {words}" for kind, words in sides[1].results.items())
     for row in found.again:
         seeds = number(int(row["seeds"]), "seed")
         measured += f"; again at equal FLOPs, {row['study']}, {seeds}: {gain(row)}"
@@ -212,8 +221,3 @@ def _finding(data: pd.DataFrame, found: Measured | None) -> Finding:
     if verdict == "agrees" and set(verdicts) != {"better"}:
         verdict = "undecided"  # one study shows the gain, and another does not
     return Finding(said, measured, found.scale, verdict)
-
-
-def _ratio(row: dict[str, Any]) -> str:
-    interval = f" [{found}]" if (found := bounds(row)) else ""
-    return f"{row['steps_ratio']:.2f}{interval} times the steps"

@@ -24,7 +24,7 @@ PLAN = PhasePlan(
     sequence_length=4,
 )
 PHASES: dict[Phase, str] = {
-    "superposition": "superposition: the first r of the steps",
+    "superposition": "superposition: the first share r of the steps",
     "recovery": "recovery: the rest",
 }
 WIDTH, HEIGHT, NAMES = 12.0, 0.62, 3.2

@@ -11,10 +11,9 @@ from tst_study.analysis.wording import signed
 from tst_study.paper_figures import curves
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.drawing import arm_key, is_baseline, level_line, note
-from tst_study.paper_figures.groups import Group
 from tst_study.paper_figures.item import Finding, judged
 from tst_study.paper_figures.picture import Picture
-from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.sources import Group, Sources
 from tst_study.paper_figures.style import (
     BASELINE,
     INK,
@@ -61,8 +60,8 @@ def mixture_of_experts_run(sources: Sources) -> Picture:
 
 def _group(sources: Sources) -> Group | None:
     """Return one setting of the longest comparison of a mixture of experts."""
-    found = [group.representative() for group in sources.groups]
-    mixtures = [g for g in found if len(g.rows) and g.members["experts"].notna().all()]
+    single_settings = [group.representative() for group in sources.groups]
+    mixtures = [g for g in single_settings if len(g.rows) and g.members["experts"].notna().all()]
     return max(mixtures, key=lambda group: int(group.members["flops"].iloc[0]), default=None)
 
 
@@ -106,12 +105,12 @@ def _hours_below(axes: Axes) -> None:
 def _finding(data: pd.DataFrame, group: Group | None) -> Finding:
     own = data[data["source"] == "published"]
     (long, base), (short, tst) = reached(own, True), reached(own, False)
-    said = (
+    theirs = (
         f"TST ends at {tst:.3f} after {short:,} steps, the baseline at {base:.3f} after {long:,}: "
         f"{long / short:.1f} times the steps"
     )
     if group is None:
-        return Finding(said)
+        return Finding(theirs)
     row = group.rows.iloc[0]
     measured = f"gain of {signed(row['gain'])} nats at equal steps ({row['verdict']})"
-    return Finding(said, measured, group.scale, judged([row["verdict"]]))
+    return Finding(theirs, measured, group.scale, judged([row["verdict"]]))

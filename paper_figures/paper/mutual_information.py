@@ -53,25 +53,25 @@ def mutual_information(sources: Sources) -> Picture:
         for source, curve in curves.items()
     ]
     data = pd.concat(rows, ignore_index=True).reindex(columns=["source", *COLUMNS, "fit"])
-    said = "; ".join(f"{source}: {_said(fits[source])}" for source in own)
+    ours = "; ".join(f"{_name(source)}: {_said(fits[source])}" for source in own)
     return Picture(
         caption="Mutual information of pairs of tokens of DCLM at distances 1 to 100, published "
         f"(read from the paper's picture). Fitted to these points: {_said(fits['published'])}; "
         f"the paper prints {_said(PRINTED, 2)}.",
-        measured=f"Measured (nats, corrected for finite text, 95% over blocks of it): {said}.",
+        measured=f"Measured (nats, corrected for finite text, 95% over blocks of it): {ours}.",
         data=data,
         draw=partial(_figure, data, fits),
         fits={
             source: dict(zip(("C0", "a", "k"), fit, strict=True)) for source, fit in fits.items()
         },
-        finding=_finding(fits["published"], said),
+        finding=_finding(fits["published"], ours),
     )
 
 
 def _measured(folders: Sequence[Path]) -> dict[str, pd.DataFrame]:
     """Return each curve by its file. Raises `UserError` for a file that holds something else."""
-    found = {}
-    for folder, path in ((one, path) for one in folders for path in sorted(one.rglob(PATTERN))):
+    curves = {}
+    for folder, path in ((root, path) for root in folders for path in sorted(root.rglob(PATTERN))):
         try:
             rows = json.loads(path.read_text("utf8"))["tables"]["Mutual information by distance"]
             curve = pd.DataFrame(rows)[COLUMNS]
@@ -79,8 +79,13 @@ def _measured(folders: Sequence[Path]) -> dict[str, pd.DataFrame]:
             raise UserError(
                 f"{path}: holds no mutual information by distance; write it with {NEEDS}"
             ) from None
-        found[path.relative_to(folder).with_suffix("").as_posix()] = curve
-    return found
+        curves[path.relative_to(folder).with_suffix("").as_posix()] = curve
+    return curves
+
+
+def _name(source: str) -> str:
+    """Return what the name of a measured file says of its text."""
+    return source.replace("mutual_information", "").strip("-_/") or "measured"
 
 
 def _fitted(curve: pd.DataFrame) -> Constants:
@@ -116,7 +121,7 @@ def _draw(axes: Axes, data: pd.DataFrame, fits: dict[str, Constants]) -> None:
     for (source, fit), colour in zip(fits.items(), cycle(COLOURS), strict=False):
         rows = data[data["source"] == source]
         look: Look = {"color": colour, "markersize": 3, "mfc": "none", "mew": 0.7, "ls": "none"}
-        label = "points" if source == "published" else source
+        label = "points" if source == "published" else _name(source)
         axes.plot(rows["distance"], rows["mutual_information"], "o", label=label, **look)
         axes.vlines(rows["distance"], rows["low"], rows["high"], color=colour, lw=0.8)
         at = np.geomspace(rows["distance"].min(), rows["distance"].max(), 200)
@@ -134,5 +139,5 @@ def _said(constants: Constants, digits: int = 3) -> str:
 
 def _finding(fit: Constants, measured: str) -> Finding:
     same = (np.abs(np.subtract(fit, PRINTED)) < 0.011).all()
-    said = f"{_said(fit)}, {'' if same else 'not '}as printed ({_said(PRINTED, 2)})"
-    return Finding(said, measured, "other text and tokenizer", "undecided")
+    theirs = f"{_said(fit)}, {'' if same else 'not '}as printed ({_said(PRINTED, 2)})"
+    return Finding(theirs, measured, "other text and tokenizer", "undecided")

@@ -6,9 +6,8 @@ from tst_study.analysis import published
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import signed
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.groups import Group, folders_of
 from tst_study.paper_figures.item import Finding, Verdict
-from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.sources import Group, Sources, folders_of
 from tst_study.paper_figures.table import Grid, Table, gain_entry, number_entry
 
 METHODS = {
@@ -26,8 +25,8 @@ METHODS = {
 )
 def reinitialisation(sources: Sources) -> Table:
     """Published at 3B, 20,000 steps; measured ones are pairs of equal s and r at any scale."""
-    found = [group for group in map(_both, sources.groups) if len(group.rows)]
-    data = pd.concat([_published(), *map(_measured, found)], ignore_index=True)
+    groups = [group for group in map(_both, sources.groups) if len(group.rows)]
+    data = pd.concat([_published(), *map(_measured, groups)], ignore_index=True)
     lowest = data.groupby("runs")["loss"].transform("min")
     columns = {
         "runs": lambda row: row["runs"],
@@ -41,9 +40,9 @@ def reinitialisation(sources: Sources) -> Table:
         "their gain, which is paired by seed. Bold: the lowest of each group.",
         measured=f"The published runs were not repeated: {submit('reinitialise', 'paper')}.",
         data=data,
-        folders=folders_of(found),
+        folders=folders_of(groups),
         grids=(Grid.of(rows_of(data.assign(lowest=lowest)), columns),),
-        finding=_finding(found),
+        finding=_finding(groups),
     )
 
 
@@ -83,13 +82,13 @@ def _against_plain(group: Group) -> float:
     return float((losses[True] - losses[False]).mean())
 
 
-def _finding(found: list[Group]) -> Finding:
-    said = "re-initialised 0.262 nats above TST and 0.130 above the baseline"
-    if not found:
-        return Finding(said)
-    rows, new = found[0].rows, found[0].rows["reinitialized"].astype(bool)
-    worse, over = _against_plain(found[0]), float(-rows[new]["gain"].mean())
+def _finding(groups: list[Group]) -> Finding:
+    theirs = "re-initialised 0.262 nats above TST and 0.130 above the baseline"
+    if not groups:
+        return Finding(theirs)
+    rows, new = groups[0].rows, groups[0].rows["reinitialized"].astype(bool)
+    worse, over = _against_plain(groups[0]), float(-rows[new]["gain"].mean())
     measured = f"gains of {signed(-worse)} over TST and {signed(-over)} over the baseline"
     tested = set(rows[new]["verdict"])
     other: Verdict = "disagrees" if "better" in tested else "undecided"
-    return Finding(said, measured, found[0].scale, "agrees" if tested == {"worse"} else other)
+    return Finding(theirs, measured, groups[0].scale, "agrees" if tested == {"worse"} else other)

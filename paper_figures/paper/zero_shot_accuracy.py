@@ -9,9 +9,8 @@ from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import disambiguate, number
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.groups import is_at_scale
 from tst_study.paper_figures.item import Finding
-from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.sources import Sources, is_at_scale
 from tst_study.paper_figures.table import Grid, Table, grids_over_s_and_r, number_entry
 from tst_study.text import big
 
@@ -83,14 +82,14 @@ def _finding(used: pd.DataFrame) -> Finding:
     by_method = {name: rows[list(TASKS)].to_numpy() for name, rows in pairs.groupby("method")}
     change = (by_method["TST"] - by_method["baseline"]).ravel()
     known = change[~np.isnan(change)]
-    said = (
+    theirs = (
         f"at equal steps TST is above the baseline in {(known > 0).sum()} of {len(known)} tasks, "
         f"below in {(known < 0).sum()}"
     )
     if used.empty:
-        return Finding(said)
+        return Finding(theirs)
     evaluated = number(used["folder"].nunique(), "run")
-    return Finding(said, f"{evaluated} evaluated", "", "undecided")
+    return Finding(theirs, f"{evaluated} evaluated", "", "undecided")
 
 
 @figure(
@@ -109,7 +108,7 @@ def over_s_and_r(sources: Sources, which: int) -> Table:
     ]
     measured = sources.accuracies.query("task == @name").merge(runs.loc[of_paper], on="folder")
     data, task = grid_data(cells, measured), TASKS[name]
-    said, own = _above_baseline(data, "published"), _above_baseline(data, "measured")
+    theirs, ours = _above_baseline(data, "published"), _above_baseline(data, "measured")
     return Table(
         title=f"Table {which}. {task}, {size}, {steps:,} steps",
         caption=f"Zero-shot accuracy of {task} in percent, {number(len(cells), 'published run')} "
@@ -118,7 +117,7 @@ def over_s_and_r(sources: Sources, which: int) -> Table:
         data=data,
         folders=tuple(sorted(measured["folder"])),
         grids=_over_s_and_r(task, data),
-        finding=Finding(said, own, number(len(measured), "run"), "undecided"),
+        finding=Finding(theirs, ours, number(len(measured), "run"), "undecided"),
     )
 
 

@@ -50,16 +50,16 @@ def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], t
     `drawings`: the SVG of each picture by its name. A result stands here once: tables, which hold
     it again, are links.
     """
-    there, summary = [item for item in items if is_shown(item, sources)], sources.summary
-    pictures = _pictures(there, drawings)
+    shown_items, summary = [item for item in items if is_shown(item, sources)], sources.summary
+    pictures = _pictures(shown_items, drawings)
     first = pictures.pop(0) if pictures and sources.folders else None
-    every = [
+    sections_of_page = [
         Section("Verdicts", sections.verdicts(summary, sources.answers)),
         Section("Not read", sentences=summary.tables.problems if sources.folders else ()),
         Section("Figures", pictures=pictures),
         Section("Arms", [sections.arms(summary)]),
         Section("Learning rates", sentences=[sweep.sentence() for sweep in summary.sweeps]),
-        Section("Tables", links=[item for item in there if isinstance(item, Table)]),
+        Section("Tables", links=[item for item in shown_items if isinstance(item, Table)]),
         Section("What these numbers cannot say", sentences=limits(summary)),
         Section("Not compared", [sections.excluded(summary)]),
         Section("Runs", [sections.runs(summary, to)]),
@@ -79,7 +79,7 @@ def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], t
         subject=subject if sources.folders else "the published numbers",
         lead=lead(sources) if sources.folders else [("answer", "", published)],
         first=first,
-        sections=[section for section in every if not section.is_empty],
+        sections=[section for section in sections_of_page if not section.is_empty],
     )
 
 
@@ -95,14 +95,14 @@ def _pictures(items: Sequence[Item], drawings: Mapping[str, str]) -> list[dict[s
     """Return the pictures in order: a study's own say what was found, the paper's follow them."""
     pictures = [item for item in items if isinstance(item, Picture)]
     pictures.sort(key=lambda picture: (picture.group != "study", picture.kind != "overview"))
-    found: list[dict[str, object]] = []
+    drawn: list[dict[str, object]] = []
     for place, picture in enumerate(pictures):
         svg = drawings[picture.name]
         points = re.search(r'width="([\d.]+)pt"', svg)
         wide = points is not None and float(points[1]) > 1.3 * COLUMN * 72
         drawing = _inline(svg, f"f{place}", f"{picture.title}. {picture.caption}")
-        found.append({"item": picture, "wide": wide, "drawing": drawing})
-    return found
+        drawn.append({"item": picture, "wide": wide, "drawing": drawing})
+    return drawn
 
 
 def _inline(svg: str, prefix: str, description: str) -> Markup:

@@ -16,9 +16,10 @@ ASKED = (
     "held-out loss than ordinary training of the same FLOPs?"
 )
 GLOSSARY = (
-    "TST: token superposition training. s: tokens per bag; r: share of the steps that read bags; "
-    "s = 1 is the baseline. Gain: the baseline's held-out next-token loss less that of the arm, in "
-    "nats per token, paired by seed, and its 95% interval; 0.01 is 1% less perplexity."
+    "Token superposition training (TST) reads bags of s tokens for a share r of its steps, at the "
+    "same FLOPs a step; s = 1 is the baseline. Gain: the baseline's held-out next-token loss less "
+    "that of the arm, in nats per token, paired by seed, with its 95% interval; 0.01 is 1% less "
+    "perplexity."
 )
 ASKED_OF_ARMS = (
     "Which arm ends with a lower held-out next-token loss than the baseline, at equal FLOPs?"
@@ -35,26 +36,23 @@ NAMED = 6
 
 
 def lead(sources: Sources) -> list[tuple[str, str, str]]:
-    """Return paragraphs, each with its kind and a bold start: question, answer, what else was
-    asked, the runs, and the meaning of the words."""
+    """Return paragraphs, each with its kind and a bold start: question, answer, the meaning of the
+    words, what else was asked, and the runs."""
     rows, bags = sources.answers, _has_bags(sources.summary.tables.runs)
-    said: list[tuple[str, str, str]] = []
+    paragraphs: list[tuple[str, str, str]] = []
     for row in rows_of(rows[rows["primary"]]):
-        said += [("question", "", question_of(row)), ("answer", "", answer_of(row))]
+        paragraphs += [("question", "", question_of(row)), ("answer", "", answer_of(row))]
     families = rows[rows["planned"] & ~rows["primary"]]
-    if not said:
-        said = [
+    if not paragraphs:
+        paragraphs = [
             ("question", "", ASKED if bags else ASKED_OF_ARMS),
             ("answer", "", sources.summary.headline()),
         ]
         families = rows
+    paragraphs.append(("note", "", GLOSSARY if bags else GLOSSARY_OF_ARMS))
     for heading, own in list(families.groupby("heading", sort=False))[:FEW]:
-        said.append(("also", f"{str(heading)[0].upper()}{str(heading)[1:]}.", _also(own)))
-    return [
-        *said,
-        ("note", "", GLOSSARY if bags else GLOSSARY_OF_ARMS),
-        ("facts", "", _facts(sources.summary)),
-    ]
+        paragraphs.append(("also", f"{str(heading)[0].upper()}{str(heading)[1:]}.", _also(own)))
+    return [*paragraphs, ("facts", "", _facts(sources.summary))]
 
 
 def _has_bags(runs: pd.DataFrame) -> bool:
@@ -72,17 +70,19 @@ def _also(rows: pd.DataFrame) -> str:
     by_verdict = rows.groupby("verdict", sort=False)["name"].agg(list)
     order = [verdict for verdict in ("better", "worse") if verdict in by_verdict]
     order += [verdict for verdict in by_verdict.index if verdict not in order]
-    said = []
+    sentences = []
     for verdict in order:
         names, more = by_verdict[verdict][:NAMED], len(by_verdict[verdict]) - NAMED
         names += [f"{more:,} more"] if more > 0 else []
-        said.append(f"{verdict[0].upper()}{verdict[1:]}: {'; '.join(names)}.")
-    return " ".join(said)
+        sentences.append(f"{verdict[0].upper()}{verdict[1:]}: {'; '.join(names)}.")
+    return " ".join(sentences)
 
 
 def _facts(summary: Summary) -> str:
     runs = summary.tables.runs
-    states = runs.assign(state=runs["state"].mask(runs["role"] == "trunk", "trunk"))["state"]
+    states = runs.assign(state=runs["state"].mask(runs["role"] == "trunk", "shared prefix"))[
+        "state"
+    ]
     counts = ", ".join(f"{count:,} {state}" for state, count in states.value_counts().items())
     codes = sorted({code for codes in runs["code"] for code in codes.split(", ") if code})
     facts = [f"{number(len(runs), 'run')} ({counts})" if len(runs) else "No runs"]
@@ -99,7 +99,7 @@ def limits(summary: Summary) -> list[str]:
     runs = eligible[eligible["group"].isin(table["group"])]
     most, error = float(runs["epochs"].max()), eligible["standard_error"].median()
     bags = _has_bags(runs)
-    said = [
+    sentences = [
         f"Models have up to {big(runs['parameters'].max())} parameters"
         + (f"; the paper's have {PAPER_SIZES}" if bags else "")
         + ". Size and sign of an effect may differ in larger ones.",
@@ -109,22 +109,24 @@ def limits(summary: Summary) -> list[str]:
     ]
     if bags:
         text = f"{table['data_multiplier'].max():.3g} times the text of its baseline"
-        said.append(f"Superposition read up to {text}.")
+        sentences.append(f"Superposition read up to {text}.")
     if not summary.sweeps:
-        said.append("The learning rate was not swept: at another the arms may stand otherwise.")
+        sentences.append(
+            "The learning rate was not swept: at another the arms may stand otherwise."
+        )
     elif all(sweep.followed for sweep in summary.sweeps):
-        said.append(
+        sentences.append(
             "Learning rates were chosen on the baseline; one tuned for superposition "
             "might favour it."
         )
     if most > 1:
-        said.append(f"Some runs read their text up to {most:.3g} times.")
+        sentences.append(f"Some runs read their text up to {most:.3g} times.")
     if runs["optimal_nats_per_token"].notna().any():
-        said.append(
+        sentences.append(
             "Generated language has a slow topic, which bags can carry: it shows the "
             "mechanism, not what natural text gains."
         )
-    return said
+    return sentences
 
 
 def _seeds(table: pd.DataFrame) -> str:

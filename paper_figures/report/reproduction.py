@@ -33,12 +33,12 @@ def grids(items: Sequence[Item]) -> tuple[Grid, Grid]:
     """Return a table of measured and one of open items, a row for each finding."""
     done, open_ = [], []
     for item in items:
-        if (found := item.finding) and found.measured:
-            cells = map(Entry, (item.title, found.published, found.measured, found.scale))
-            done.append((*cells, Entry(found.verdict, best=True)))
-        elif found:
-            needs = f"`{found.needs}`" if found.needs else "published numbers alone"
-            open_.append(tuple(map(Entry, (item.title, found.published, needs))))
+        if (finding := item.finding) and finding.measured:
+            cells = map(Entry, (item.title, finding.published, finding.measured, finding.scale))
+            done.append((*cells, Entry(finding.verdict, best=True)))
+        elif finding:
+            needs = f"`{finding.needs}`" if finding.needs else "published numbers alone"
+            open_.append(tuple(map(Entry, (item.title, finding.published, needs))))
     return Grid("", DONE, tuple(done)), Grid("", OPEN, tuple(open_))
 
 
@@ -47,7 +47,7 @@ def markdown(sources: Sources, items: Sequence[Item]) -> str:
     studies = ", ".join(f"`{name}`" for name in sorted(set(sources.runs["study"]))) or "none"
     prefixes = int((sources.runs["role"] == "trunk").sum())
     counted = number(len(sources.runs) - prefixes, "run")
-    counted += f" and {number(prefixes, 'prefix')} that they share" if prefixes else ""
+    counted += f" and {number(prefixes, 'shared prefix run')}" if prefixes else ""
     parts = [
         "# Reproduction, figure by figure\n",
         f"{READING}\n",
@@ -64,7 +64,9 @@ def markdown(sources: Sources, items: Sequence[Item]) -> str:
 def _details(items: Sequence[Item]) -> list[tuple[str, str]]:
     """Return the details of each item that do not fit into the table."""
     known = [(item.title, item.finding.details) for item in items if item.finding]
-    return [(title, "\n".join(f"- {line}" for line in found)) for title, found in known if found]
+    return [
+        (title, "\n".join(f"- {line}" for line in details)) for title, details in known if details
+    ]
 
 
 def _counts(done: Grid) -> str:

@@ -20,19 +20,19 @@ def verdicts(summary: Summary, rows: pd.DataFrame) -> list[Grid]:
     """Return every verdict as the terminal has it, each with what it is compared with: planned
     questions, then all other settings. `rows`: of `answers`."""
     grids: list[Grid] = []
-    said, found = "", summary.verdicts
+    last_heading, table = "", summary.verdicts
     against = dict(zip(rows["run_ids"], rows["against"], strict=True))
     names = [
         row["question"]
         if "against" in row["question"]
         else f"{row['question']} against {against[row['run_ids']]}"
-        for row in rows_of(found)
+        for row in rows_of(table)
     ]
-    for heading, words, cells in verdict_parts(found.assign(question=names)):
+    for heading, words, cells in verdict_parts(table.assign(question=names)):
         body = tuple(tuple(map(Entry, row.values())) for row in cells)
-        title, said = heading if heading != said else "", heading
+        title, last_heading = heading if heading != last_heading else "", heading
         grids.append(Grid(title, tuple(cells[0]), body, ", ".join(words)))
-    if len(set(found["run_ids"])) < len(found):
+    if len(set(table["run_ids"])) < len(table):
         twice = (
             "A question under two headings has two intervals: each allows for all of its heading."
         )
@@ -84,16 +84,16 @@ def runs(summary: Summary, to: Path) -> Grid:
 
 def _state(row: Row) -> str:
     """Say how a run ended, and what is out of the ordinary about it."""
-    said = [row["state"]]
+    words = [row["state"]]
     if row["state"] != "done":
-        said += [f"at step {row['step']:,}"] if row["step"] == row["step"] else []
-        said += [row["message"]] if row["message"] else []
+        words += [f"at step {row['step']:,}"] if row["step"] == row["step"] else []
+        words += [row["message"]] if row["message"] else []
     elif not row["annealed"]:
-        said.append("not annealed")
+        words.append("not annealed")
     if row["role"] not in ("baseline", "superposition"):
-        said.append(row["role"])
+        words.append(row["role"])
     if row["segments"] > 1:
-        said.append(f"{row['segments']} launches")
+        words.append(f"{row['segments']} launches")
     if row["dropped_rows"]:
-        said.append(f"{number(row['dropped_rows'], 'row')} written twice")
-    return "; ".join(said)
+        words.append(f"{number(row['dropped_rows'], 'row')} written twice")
+    return "; ".join(words)

@@ -34,27 +34,27 @@ def data_constrained(sources: Sources) -> list[Item]:
     names = {"raw_tokens": "tokens", "unique_raw_tokens": "unique", "nats_per_token": "loss"}
     runs = labelled(sources.summary).rename(columns=names)
     runs = runs[runs["unique"].notna()].astype(dict.fromkeys(names.values(), float))
-    found = [_on_every_text(same) for _, same in runs.groupby([*SAME, "steps"], sort=False)]
-    found = [same for same in found if same["setting"].nunique() > 1]
-    if not found:
+    families = [_on_every_text(same) for _, same in runs.groupby([*SAME, "steps"], sort=False)]
+    families = [same for same in families if same["setting"].nunique() > 1]
+    if not families:
         return []
-    same = max(found, key=lambda rows: (rows["unique"].nunique(), len(rows)))
+    same = max(families, key=lambda rows: (rows["unique"].nunique(), len(rows)))
     baselines = runs[runs["setting"] == "baseline"].merge(same[SAME].head(1), on=SAME)
     try:
-        law, said = (fit := fit_repetition(baselines)), _said(fit, baselines)
+        law, law_words = (fit := fit_repetition(baselines)), _said(fit, baselines)
     except UserError as error:
-        law, said = None, f"No law: {error}."
+        law, law_words = None, f"No law: {error}."
     data, first = _means(same), next(rows_of(same.sort_values("bag_size")))
     wide = data.pivot(index="unique", columns="setting", values="loss")
     cost = wide.iloc[0] - wide.iloc[-1]
-    costs = ", ".join(f"{_short(str(name))} {cost[name]:.3f}" for name in cost.index)
+    costs = ", ".join(f"{cost[name]:.3f} ({_short(str(name))})" for name in cost.index)
     return [
         Picture(
-            title=f"Repeating {wide.index[0] / wide.index[-1]:.0%} of the text costs, in nats: "
+            title=f"{wide.index[0] / wide.index[-1]:.0%} of the text, repeated, raises the loss by "
             f"{costs}",
             caption=f"Final held-out loss of runs of equal FLOPs ({big(first['parameters'])} "
             f"parameters, {first['steps']:,} steps), means over seeds with 95% intervals (t). "
-            f"Less text is also other text. {said}",
+            f"Less text is also other text. {law_words}",
             data=data,
             folders=tuple(sorted({*same["folder"], *baselines["folder"]})),
             fits={"R*": law.constant, "rmse": law.errors} if law else {},
@@ -117,8 +117,8 @@ def _figure(
 
 
 def _epochs(rows: pd.DataFrame) -> str:
-    said = [f"{_short(row['setting'])}: {row['epochs']:.2g} epochs" for row in rows_of(rows)]
-    return "\n".join([f"{big(rows['unique'].iloc[0])} tokens", *said])
+    lines = [f"{_short(row['setting'])}: {row['epochs']:.2g} epochs" for row in rows_of(rows)]
+    return "\n".join([f"{big(rows['unique'].iloc[0])} tokens", *lines])
 
 
 def _short(setting: str) -> str:

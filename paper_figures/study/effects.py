@@ -49,7 +49,7 @@ def _picture(
     runs, data = sources.runs, rows.head(most).reset_index(drop=True)
     used = runs["run_id"].isin(data["run_ids"].explode())
     more = f" {number(len(rows) - most, 'row')} more in the verdicts." if len(rows) > most else ""
-    seeds, said = span(data["seeds"], "seed"), "no run is repeated with another seed"
+    seeds, alone = span(data["seeds"], "seed"), "no run is repeated with another seed"
     counts = f"{number(len(rows), 'row')}: {verdict_counts(rows)}"
     return Picture(
         title=title,
@@ -59,7 +59,7 @@ def _picture(
         data=data.drop(columns=["mark", "run_ids"]),
         folders=tuple(sorted(runs["folder"][used].astype(str))),
         draw=partial(_figure, data, width, names),
-        finding=Finding(said, counts, seeds, "not in the paper") if most == MOST else None,
+        finding=Finding(alone, counts, seeds, "not in the paper") if most == MOST else None,
     )
 
 

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from tst_study.analysis.wording import signed
-from tst_study.paper_figures.answers import arm_of, labelled
 from tst_study.paper_figures.catalogue import figure
 from tst_study.paper_figures.drawing import inside, lines, mark_time
 from tst_study.paper_figures.item import Item
@@ -26,7 +25,7 @@ that an arm has only just been switched."""
 
 
 @figure(
-    "gain_on_the_way",
+    "gain_over_training",
     title="When the gains appear",
     lacks="a study with planned questions whose runs were evaluated on the way: "
     "`tst-study submit what-does-the-work --scale desktop`",
@@ -34,13 +33,17 @@ that an arm has only just been switched."""
 def gain_over_training(sources: Sources) -> list[Item]:
     """Show a panel for each arm: its gain, with its interval, at every evaluation."""
     summary = sources.summary
-    main = [(one.within, one.against) for one in summary.questions if one.primary][:1]
-    asked = {one.arm.name: one for one in summary.questions if (one.within, one.against) in main}
-    own = {(one.family, one.name): name for name, one in asked.items()}
-    way = summary.gains_over_training
-    keys = zip(way["family"], way["question"], strict=True)
-    data = way[pd.Series([key in own for key in keys], way.index, dtype=bool)].drop(
-        columns=["family", "question", "against"]
+    main = [
+        (question.within, question.against) for question in summary.questions if question.primary
+    ][:1]
+    asked = {
+        question.arm.name: (question.family, question.name)
+        for question in summary.questions
+        if (question.within, question.against) in main
+    }
+    data, answers = (
+        table.set_index(["family", "question"]).loc[lambda rows: rows.index.isin(asked.values())]
+        for table in (summary.gains_over_training, sources.answers)
     )
     data = data[data.groupby("arm")["share"].transform("size") >= OFTEN]
     if data.empty:
@@ -48,9 +51,9 @@ def gain_over_training(sources: Sources) -> list[Item]:
     ends = data.groupby("arm", sort=False)["gain"].last()
     near = inside(ends)
     far = [f"{arm} {signed(gain)}" for arm, gain in ends[~near].items()]
-    every = labelled(summary)
-    looks = {arm: arm_of(every, asked[arm])[1] for arm in ends.index}
-    used = pd.concat([arm_of(every, asked[arm])[0] for arm in ends.index])
+    answers = answers[answers["arm"].isin(ends.index)]
+    used = sources.runs[sources.runs["run_id"].isin(answers["run_ids"].explode())]
+    looks = dict(zip(answers["arm"], answers["mark"], strict=True))
     late = [_lead_since(rows) for _, rows in data.groupby("arm") if rows["gain"].iloc[-1] > 0]
     last = sum(share >= 0.5 for share in late)
     return [
@@ -62,7 +65,7 @@ def gain_over_training(sources: Sources) -> list[Item]:
             "arm is ahead. Dotted: the switch and the start of the decay. Losses right after the "
             "switch are below the frame. No question plans these; only the last point is judged."
             + (f" Not drawn: {', '.join(far)}." if far else ""),
-            data=data.reset_index(drop=True),
+            data=data.drop(columns="against").reset_index(drop=True),
             folders=tuple(sorted(set(used["folder"].astype(str)))),
             draw=partial(_draw, data[data["arm"].isin(ends[near].index)], looks, _times(used)),
         )
@@ -79,9 +82,9 @@ def _times(runs: pd.DataFrame) -> dict[str, float]:
     """Return when the arms are switched and when their learning rate begins to decay."""
     switches = set(runs["step_ratio"][runs["bag_size"] > 1].astype(float).round(3))
     schedules = [json.loads(config).get("schedule", {}) for config in runs["config"].dropna()]
-    decays = {1 - one["decay_ratio"] for one in schedules if one.get("decay_ratio")}
-    found = {"switch": switches, "decay": decays}
-    return {words: float(max(one)) for words, one in found.items() if len(one) == 1}
+    decays = {1 - values["decay_ratio"] for values in schedules if values.get("decay_ratio")}
+    times = {"switch": switches, "decay": decays}
+    return {words: float(max(values)) for words, values in times.items() if len(values) == 1}
 
 
 def _draw(data: pd.DataFrame, looks: dict[str, Mark], times: dict[str, float]) -> Figure:

@@ -31,8 +31,8 @@ def lattice(count: int = 12) -> pd.DataFrame:
 def test_both_approaches_agree_on_a_law_that_is_known() -> None:
     points, truth = lattice(), 0.37 / 0.72
     assert isoflop(points).params_exponent == pytest.approx(truth, abs=0.03)
-    found = fit_chinchilla(points, 0)
-    assert found.beta / (found.alpha + found.beta) == pytest.approx(truth, abs=1e-4)
+    fitted = fit_chinchilla(points, 0)
+    assert fitted.beta / (fitted.alpha + fitted.beta) == pytest.approx(truth, abs=1e-4)
 
 
 def test_akima_is_nearer_on_exact_losses_and_the_parabola_under_noise() -> None:
@@ -43,10 +43,10 @@ def test_akima_is_nearer_on_exact_losses_and_the_parabola_under_noise() -> None:
     off: dict[Form, list[float]] = {"parabola": [], "akima": []}
     for _ in range(30):
         noise = np.exp(0.002 * random.standard_normal(len(points)))
-        for form, found in off.items():
+        for form, errors in off.items():
             exponent = isoflop(points.assign(loss=points["loss"] * noise), form).params_exponent
             assert exponent is not None
-            found.append(exponent - truth)
+            errors.append(exponent - truth)
     assert np.std(off["parabola"]) < 0.7 * np.std(off["akima"])
 
 
@@ -54,11 +54,11 @@ def test_akima_is_nearer_on_exact_losses_and_the_parabola_under_noise() -> None:
 def test_an_interval_holds_both_forms_where_they_disagree(law: Base) -> None:
     """Seven sizes over two decades: the parabola's own interval excludes the truth."""
     points, truth = lattice(7), law.beta / (law.alpha + law.beta)
-    found = isoflop(points.assign(loss=law.loss(points["params"], points["tokens"])))
-    assert "form not settled: akima gives" in found.note
-    assert found.params_interval is not None
-    assert found.params_interval[0] < truth < found.params_interval[1]
-    assert found.params_exponent != pytest.approx(truth, abs=0.01)
+    fitted = isoflop(points.assign(loss=law.loss(points["params"], points["tokens"])))
+    assert "form not settled: akima gives" in fitted.note
+    assert fitted.params_interval is not None
+    assert fitted.params_interval[0] < truth < fitted.params_interval[1]
+    assert fitted.params_exponent != pytest.approx(truth, abs=0.01)
 
 
 def test_the_form_is_chosen_by_name_and_refused_elsewhere() -> None:
@@ -73,8 +73,8 @@ def test_sizes_within_two_percent_are_one_size() -> None:
     points = lattice()
     counted = points["params"] * (1 + 0.01 * np.random.default_rng(0).random(len(points)))
     nearly = points.assign(params=counted)
-    found, exact = isoflop(nearly), isoflop(points)
-    assert found.params_exponent == pytest.approx(exact.params_exponent, abs=0.01)
+    fitted, exact = isoflop(nearly), isoflop(points)
+    assert fitted.params_exponent == pytest.approx(exact.params_exponent, abs=0.01)
     table = fit_chinchilla(nearly, 0).each_size_from_the_others()
     assert len(table) == 12
     assert (table["note"] == "").all()
@@ -169,10 +169,10 @@ def test_the_law_of_repeated_text_is_recovered_and_beats_the_null() -> None:
     unique = np.array([*[2e8] * 6, *[4e6] * 3])
     law = Repetition(2.5, 1.4, 0.4, 5.0, {})
     runs = pd.DataFrame({"tokens": tokens, "unique": unique})
-    found = fit_repetition(runs.assign(loss=law.loss(tokens, unique, 5.0)))
-    assert found.constant == pytest.approx(5.0, rel=1e-3)
-    assert [found.floor, found.exponent] == pytest.approx([2.5, 0.4], rel=1e-3)
-    assert found.errors["fitted"] < 1e-4 < found.errors["published"] < found.errors["null"]
+    fitted = fit_repetition(runs.assign(loss=law.loss(tokens, unique, 5.0)))
+    assert fitted.constant == pytest.approx(5.0, rel=1e-3)
+    assert [fitted.floor, fitted.exponent] == pytest.approx([2.5, 0.4], rel=1e-3)
+    assert fitted.errors["fitted"] < 1e-4 < fitted.errors["published"] < fitted.errors["null"]
     assert worth(tokens, unique, np.inf).tolist() == tokens.tolist()
     with pytest.raises(UserError, match="needs 4 and 1"):
         fit_repetition(runs.assign(loss=3.0).head(6))

@@ -32,8 +32,8 @@ def made_runs(noise: float = 0.0, seed: int = 0) -> Problem:
 )
 def test_without_noise_every_objective_recovers_the_law(objective: dict[str, Any]) -> None:
     problem = Problem(made_runs().model, made_runs().observed, **objective)
-    found = fit(problem, grid_of_starts(problem.model, GRID), refine=4)
-    assert found.theta == pytest.approx(TRUTH, rel=1e-5)
+    fitted = fit(problem, grid_of_starts(problem.model, GRID), refine=4)
+    assert fitted.theta == pytest.approx(TRUTH, rel=1e-5)
 
 
 @pytest.mark.parametrize("objective", [{"delta": HUBER}, {"on": "loss"}])
@@ -63,13 +63,9 @@ def test_a_fit_that_did_not_converge_is_no_number_but_a_sentence() -> None:
     assert fit(problem, starts, strict=False).failures
 
 
-def test_too_few_runs_and_impossible_losses_are_refused() -> None:
-    problem = made_runs()
+def test_too_few_runs_are_refused() -> None:
     with pytest.raises(UserError, match="4 runs cannot identify 5 parameters"):
-        fit(problem.rows(np.arange(4)), [TRUTH])
-    worse = Problem(problem.model, np.where(problem.observed > 2, np.nan, 2), HUBER)
-    with pytest.raises(UserError, match="column loss, row 0: nan is not a finite number above 0"):
-        fit(worse, [TRUTH])
+        fit(made_runs().rows(np.arange(4)), [TRUTH])
 
 
 def test_bootstrap_over_clusters_sees_what_rows_share() -> None:
@@ -80,10 +76,9 @@ def test_bootstrap_over_clusters_sees_what_rows_share() -> None:
     model = power_law(x)
     theta = np.array([0.5, 0.3, 0.4])
     observed = model.loss(theta) * np.exp(shared + own)
-    found = fit(Problem(model, observed), [theta])
-    rows = bootstrap(found, 100)
-    ten = replace(found.problem, models=np.repeat(np.arange(10), 10))
-    clusters = bootstrap(replace(found, problem=ten), 100)
+    fitted = fit(Problem(model, observed), [theta])
+    rows = bootstrap(fitted, np.arange(100), 100)
+    clusters = bootstrap(fitted, np.repeat(np.arange(10), 10), 100)
     assert clusters.draws["log_E"].std() > 1.8 * rows.draws["log_E"].std()
 
 
@@ -93,27 +88,28 @@ def chinchilla_fit() -> Fit:
 
 
 def test_chinchilla_by_huber_is_the_notebooks_first_fit() -> None:
-    found = chinchilla_fit()
-    assert found.objective == pytest.approx(0.001018274018, abs=1e-11)
-    assert (found["alpha"], found["beta"]) == pytest.approx((0.34731, 0.36717), abs=2e-5)
-    assert np.exp(found["log_E"]) == pytest.approx(1.81722, abs=2e-5)
-    assert np.exp(found["log_A"]) == pytest.approx(477.84, rel=1e-3)
+    fitted = chinchilla_fit()
+    assert fitted.objective == pytest.approx(0.001018274018, abs=1e-11)
+    assert (fitted["alpha"], fitted["beta"]) == pytest.approx((0.34731, 0.36717), abs=2e-5)
+    assert np.exp(fitted["log_E"]) == pytest.approx(1.81722, abs=2e-5)
+    assert np.exp(fitted["log_A"]) == pytest.approx(477.84, rel=1e-3)
 
 
 def test_chinchilla_by_least_absolute_is_the_published_one() -> None:
     """Published: a Huber likelihood whose fitted scale makes it least absolute deviations, the
     limit of a small delta; each fit starts from the one before."""
-    found = chinchilla_fit()
+    fitted = chinchilla_fit()
     for delta in (3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 1e-7):
-        found = fit(chinchilla_problem(delta=delta), [found.theta])
-    assert np.exp(found["log_A"]) == pytest.approx(482.00572, rel=3e-5)
-    assert np.exp(found["log_B"]) == pytest.approx(2085.43420, rel=3e-5)
-    assert np.exp(found["log_E"]) == pytest.approx(1.81686, abs=1e-5)
-    assert (found["alpha"], found["beta"]) == pytest.approx((0.34781, 0.36585), abs=1e-5)
+        fitted = fit(chinchilla_problem(delta=delta), [fitted.theta])
+    assert np.exp(fitted["log_A"]) == pytest.approx(482.00572, rel=3e-5)
+    assert np.exp(fitted["log_B"]) == pytest.approx(2085.43420, rel=3e-5)
+    assert np.exp(fitted["log_E"]) == pytest.approx(1.81686, abs=1e-5)
+    assert (fitted["alpha"], fitted["beta"]) == pytest.approx((0.34781, 0.36585), abs=1e-5)
 
 
 def test_chinchillas_bootstrap_errors_are_the_published_ones() -> None:
-    drawn = bootstrap(chinchilla_fit(), 400)
+    fitted = chinchilla_fit()
+    drawn = bootstrap(fitted, np.arange(len(fitted.residuals)), 400)
     assert len(drawn.draws) == 400
     assert drawn.draws["alpha"].std() == pytest.approx(0.0154, rel=0.2)
     assert drawn.draws["beta"].std() == pytest.approx(0.0206, rel=0.2)

@@ -104,11 +104,11 @@ def test_a_larger_delta_of_hubers_loss_is_drawn_by_an_outlier() -> None:
 
 def test_draws_refitted_together_end_where_each_would_alone() -> None:
     found = analysis.fit_chinchilla(frame(0.003), draws=20)
-    problem, models = found.found.problem, pd.factorize(found.points["size"])[0]
+    problem, models = found.fit.problem, pd.factorize(found.points["size"])[0]
     alone = []
     for drawn in np.random.default_rng(0).integers(9, size=(20, 9)):
         counts = np.bincount(drawn, minlength=9)[models]
-        alone.append(refit(problem.rows(np.repeat(np.arange(45), counts)), found.found.theta))
+        alone.append(refit(problem.rows(np.repeat(np.arange(45), counts)), found.fit.theta))
     together = np.sort(found.drawn.draws.to_numpy(), axis=0)
     assert together == pytest.approx(np.sort(alone, axis=0), rel=2e-3)
 
@@ -117,7 +117,7 @@ def test_missing_tokens_are_computed_from_flops_and_missing_both_is_an_error() -
     points = frame()
     flops = 6 * points["params"] * points["tokens"]
     same = analysis.fit_chinchilla(points.assign(flops=flops).drop(columns="tokens"), draws=2)
-    assert same.found.theta == pytest.approx(analysis.fit_chinchilla(points, draws=2).found.theta)
+    assert same.fit.theta == pytest.approx(analysis.fit_chinchilla(points, draws=2).fit.theta)
     with pytest.raises(UserError, match="'tokens' is missing, and 'flops'"):
         analysis.fit_chinchilla(points.drop(columns="tokens"))
     with pytest.raises(UserError, match="annealed, row 0: 'False' is neither true nor false"):
@@ -176,4 +176,4 @@ def test_laws_take_the_run_table_as_it_is(tmp_path: Path) -> None:
     table = load(imported(tmp_path, pd.concat([rows.assign(bag_size=1), superposed])))
     of_table, of_frame = (analysis.fit_chinchilla(one, draws=5) for one in (table, frame()))
     assert pytest.approx(of_frame.E, rel=1e-3) == of_table.E  # sizes and tokens are whole there
-    assert len(of_table.found.problem.observed) == 45
+    assert len(of_table.fit.problem.observed) == 45

@@ -188,7 +188,7 @@ def test_the_method_covers_wherever_it_was_simulated() -> None:
 
 
 def test_a_spike_elsewhere_widens_an_interval_by_a_tenth_at_most_in_the_median() -> None:
-    """With three seeds or more; two allow no claim."""
+    """Three seeds or more; two allow no claim."""
     rows = [row for row in ROWS if "found" in row and not row["case"].startswith("2 seeds")]
     assert len(rows) >= 16
     assert max(row["wider, median"] for row in rows) <= 1.1

@@ -4,7 +4,6 @@ archive, which opens without this package."""
 from __future__ import annotations
 
 import json
-import math
 import multiprocessing
 import os
 import re
@@ -41,13 +40,22 @@ def test_a_run_is_one_row_with_both_token_counters(tmp_path: Path) -> None:
     assert row["state"] == "done"
     assert row["tokens_per_second"] == pytest.approx(row["raw_tokens"] / 10.0)
     assert row["code"] == "0123456789ab"
+    curve = read_tables(tmp_path).curves  # a bag loss keeps its own name
+    names = curve.groupby(curve["step"] <= 200)["loss_name"].unique().str[0]
+    assert names.to_dict() == {True: "mce_uniform", False: "next_token"}
 
 
-def test_a_baseline_is_told_from_its_plan_not_from_its_name_or_role(tmp_path: Path) -> None:
+def test_a_run_follows_from_its_record_not_from_its_name_or_role(tmp_path: Path) -> None:
+    """A plan without superposed steps is a baseline; no loss is not zero; FLOPs outgrow 64 bits."""
     named = config(0, bag_size=4, step_ratio=0.0, name="tst", role="superposition")
-    write_run(tmp_path, named, loss=3.5)
-    (row,) = load(tmp_path).to_dict("records")
+    folder = write_run(tmp_path, named, loss=None, state="running")
+    header = json.loads((folder / "run.json").read_text())
+    header["flops"]["total"] = 10**22 + 1
+    (folder / "run.json").write_text(json.dumps(header))
+    (row,) = load([tmp_path, folder]).to_dict("records")  # named twice, read once
     assert (row["method"], row["bag_size"], row["mode"]) == ("baseline", 1, None)
+    assert row["flops"] == 10**22 + 1
+    assert pd.isna(row["nats_per_token"])
 
 
 def test_a_damaged_run_is_reported_and_the_others_are_read(tmp_path: Path) -> None:
@@ -67,19 +75,6 @@ def test_a_damaged_run_is_reported_and_the_others_are_read(tmp_path: Path) -> No
     assert str(older) in lacking
 
 
-def test_a_run_named_twice_is_read_once(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, config(0), loss=3.5)
-    assert len(load([tmp_path, folder])) == 1
-
-
-def test_a_bag_loss_keeps_its_own_name_in_the_curves(tmp_path: Path) -> None:
-    write_run(tmp_path, config(0, bag_size=4, step_ratio=0.2), loss=3.5)
-    table = read_tables(tmp_path).curves
-    superposed = table["step"] <= 200
-    assert set(table[superposed]["loss_name"]) == {"mce_uniform"}
-    assert set(table[~superposed]["loss_name"]) == {"next_token"}
-
-
 def test_groups_ignore_where_the_files_lie_and_how_the_work_was_laid_out(tmp_path: Path) -> None:
     elsewhere = {"corpora": [{"path": "/elsewhere/books"}]}
     write_run(tmp_path, config(0), loss=3.5)
@@ -87,20 +82,6 @@ def test_groups_ignore_where_the_files_lie_and_how_the_work_was_laid_out(tmp_pat
     write_run(tmp_path, config(2), loss=3.5, data={**BOOKS, "tokenizer": "0" * 64})
     groups = load(tmp_path).set_index("seed")["group"]
     assert groups[0] == groups[1] != groups[2]
-
-
-def test_a_run_not_yet_evaluated_has_no_loss_rather_than_zero(tmp_path: Path) -> None:
-    write_run(tmp_path, config(0), loss=None, state="running")
-    (row,) = load(tmp_path).to_dict("records")
-    assert row["nats_per_token"] is None or math.isnan(row["nats_per_token"])
-
-
-def test_flops_beyond_64_bits_are_whole(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "study", config(0), loss=3.5)
-    header = json.loads((folder / "run.json").read_text())
-    header["flops"]["total"] = 10**22 + 1
-    (folder / "run.json").write_text(json.dumps(header))
-    assert load(tmp_path / "study")["flops"].item() == 10**22 + 1
 
 
 def test_an_excluded_run_is_compared_with_nothing_and_reported(tmp_path: Path) -> None:
@@ -140,14 +121,8 @@ def archive_of(root: Path, to: Path) -> Path:
 def test_an_archive_reads_like_the_folders_it_was_made_from(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", config(0, 4, 0.2, data=PLACE), loss=3.5)
     task = {"step": 1000, "phase": "recovery", "raw_tokens": 1, "latent_tokens": 1, "flops": 1}
-    task |= {
-        "annealed": True,
-        "task": "piqa",
-        "data": "piqa-1",
-        "samples": 9,
-        "details": {"shots": 0},
-    }
-    task |= {"metrics": {"acc": 0.5, "acc_stderr": 0.1}, "seconds": 1.0}
+    task |= {"annealed": True, "task": "piqa", "data": "piqa-1", "samples": 9, "seconds": 1.0}
+    task |= {"metrics": {"acc": 0.5, "acc_stderr": 0.1}, "details": {"shots": 0}}
     append_task_results(write_run(tmp_path / "runs", config(1), loss=3.6), [task])
     before = read_tables(tmp_path / "runs")
     after = read_tables(archive_of(tmp_path / "runs", tmp_path / "kept"))

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import optimize
 
 from tests.analysis.made_runs import imported
 from tst_study import analysis
-from tst_study.analysis.fits.law.held_out import held_out, predictions, splits
+from tst_study.analysis.fits.law.held_out import predictions, splits
 from tst_study.analysis.fits.law.law_answer import recommend
 from tst_study.analysis.fits.law.rows import effective_targets, published_rows
 from tst_study.analysis.fits.law.superposition_law import LINEAR, Law, fit_law, gain, published_law
@@ -56,14 +55,6 @@ def test_the_law_is_the_baseline_at_one_token_and_at_no_steps() -> None:
     assert gain(values, {**columns, "t": columns["s"]}) == pytest.approx(np.zeros(3), abs=1e-12)
 
 
-def test_derivatives_of_the_law_are_those_of_finite_differences(law: Law) -> None:
-    problem = law.fit.problem
-    at = law.fit.theta * 1.05
-    gradient = problem.slopes(problem.residuals(at)) @ problem.jacobian(at)
-    numeric = optimize.approx_fprime(at, problem.value, 1e-7)
-    assert gradient == pytest.approx(numeric, rel=2e-3, abs=1e-4)
-
-
 def test_thirteen_numbers_fit_all_four_tables_and_are_all_determined(law: Law) -> None:
     error = law.rows["error"]
     assert len(error) == 462
@@ -96,9 +87,9 @@ def test_a_law_is_recovered_from_what_it_made_in_any_unit(law: Law) -> None:
 
 
 def test_a_frame_of_ones_own_runs_is_fitted_predicts_and_recommends(law: Law) -> None:
-    found = analysis.fit_superposition_law(made(law, 0.0))
-    assert found.gain(3e8, 8e10, 6, 0.3) == pytest.approx(law.gain(3e8, 8e10, 6, 0.3), abs=1e-4)
-    advice, best = recommend(found, 3e8, 8e10), recommend(law, 3e8, 8e10)
+    fitted = analysis.fit_superposition_law(made(law, 0.0))
+    assert fitted.gain(3e8, 8e10, 6, 0.3) == pytest.approx(law.gain(3e8, 8e10, 6, 0.3), abs=1e-4)
+    advice, best = recommend(fitted, 3e8, 8e10), recommend(law, 3e8, 8e10)
     assert abs(advice["s"] - best["s"]) <= 1
     assert advice["r"] == pytest.approx(best["r"], abs=0.03)
 
@@ -116,9 +107,9 @@ def test_the_question_fits_judges_and_recommends_and_refuses_outside(
     (advice,) = tables["Recommended (s, r), uniform weights"].to_dict("records")
     assert advice["low"] < at(law, 2e8, 4e10, 6, 0.3) + 0.005
     assert 4 <= advice["s"] <= 9
-    said = " ".join(answer.sentences)
-    assert "Held: size, one model size." in said
-    assert "copying the nearest runs" in said
+    sentences = " ".join(answer.sentences)
+    assert "Held: size, one model size." in sentences
+    assert "copying the nearest runs" in sentences
     outside = ask("law", archive, at="9e9,4e10")
     assert "9e+09 parameters: outside what the law was fitted to (2e+08)" in outside.sentences[-1]
 
@@ -133,14 +124,14 @@ def test_intervals_of_gain_and_advice_hold_a_known_truth(law: Law) -> None:
     held = []
     for seed in range(200):
         try:
-            found = analysis.fit_superposition_law(made(law, 0.002, seed))
+            fitted = analysis.fit_superposition_law(made(law, 0.002, seed))
         except NotConvergedError:  # said, so that nothing is claimed
             continue
-        off = abs(found.of_rows(asked)[0] - law.of_rows(asked)[0])
-        advice = recommend(found, 3e8, 8e10)
+        off = abs(fitted.of_rows(asked)[0] - law.of_rows(asked)[0])
+        advice = recommend(fitted, 3e8, 8e10)
         held.append(
             (
-                off <= found.errors(asked)[0],
+                off <= fitted.errors(asked)[0],
                 advice["s_95"][0] <= truth["s"] <= advice["s_95"][1],
                 advice["r_95"][0] <= truth["r"] <= advice["r_95"][1],
             )
@@ -151,24 +142,16 @@ def test_intervals_of_gain_and_advice_hold_a_known_truth(law: Law) -> None:
     assert (share[1:] >= 0.90).all()
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"loss": np.nan}, "column 'loss' of frame, row 3: nan is not a finite number above 0"),
-        ({"tokens": 0.0}, "column 'tokens' of frame, row 3: 0.0"),
-        ({"step_ratio": 1.0}, "column step_ratio, row 3: 1.0"),
-    ],
-)
-def test_a_bad_value_of_a_frame_is_named(law: Law, change: dict, complaint: str) -> None:  # type: ignore[type-arg]
+def test_a_bad_frame_is_named(law: Law) -> None:
     frame = made(law, 0.0)
-    for name, value in change.items():
-        frame.loc[3, name] = value
-    with pytest.raises(UserError, match=complaint):
-        analysis.fit_superposition_law(frame)
-    with pytest.raises(UserError, match="superposed runs without a baseline"):
-        analysis.fit_superposition_law(made(law, 0.0).query("bag_size > 1"))
-    with pytest.raises(UserError, match="'step_ratio' is missing"):
-        analysis.fit_superposition_law(made(law, 0.0).drop(columns="step_ratio"))
+    for bad, complaint in (
+        (frame.assign(loss=frame["loss"].where(frame.index != 3)), "row 3: nan is not a finite"),
+        (frame.assign(step_ratio=1.0), "column step_ratio, row 0: 1.0"),
+        (frame.query("bag_size > 1"), "superposed runs without a baseline"),
+        (frame.drop(columns="step_ratio"), "'step_ratio' is missing"),
+    ):
+        with pytest.raises(UserError, match=complaint):
+            analysis.fit_superposition_law(bad)
 
 
 def test_targets_count_by_the_entropy_of_their_weights() -> None:
@@ -179,13 +162,13 @@ def test_targets_count_by_the_entropy_of_their_weights() -> None:
 
 def test_advice_lies_where_the_grid_has_its_best_cells_and_nowhere_beyond(law: Law) -> None:
     """The recommended cell's published loss is within noise of the best published one."""
-    found = recommend(law, 600e6, SHORT)
+    advice = recommend(law, 600e6, SHORT)
     cells = law.rows[(law.rows["table"] == 6) & (law.rows["bag_size"] > 1)]
-    ratio = round(found["r"], 1)
-    same = (cells["bag_size"] == found["s"]) & (cells["step_ratio"] == ratio)
+    ratio = round(advice["r"], 1)
+    same = (cells["bag_size"] == advice["s"]) & (cells["step_ratio"] == ratio)
     assert cells[same]["loss"].item() - cells["loss"].min() < 0.003
-    assert found["s_95"][0] <= found["s"] <= found["s_95"][1]
-    assert found["low"] < found["gain"] < found["high"]
+    assert advice["s_95"][0] <= advice["s"] <= advice["s_95"][1]
+    assert advice["low"] < advice["gain"] < advice["high"]
     for params, tokens, unit in ((3e9, SHORT, "parameters"), (600e6, 4e15, "tokens")):
         with pytest.raises(UserError, match=f"{unit}: outside what the law was fitted to"):
             recommend(law, params, tokens)
@@ -194,9 +177,9 @@ def test_advice_lies_where_the_grid_has_its_best_cells_and_nowhere_beyond(law: L
 @pytest.mark.parametrize(
     ("params", "tokens", "bag", "ratio", "complaint"),
     [
-        (270e6, SHORT, 4, 1.0, "0 <= r < 1"),
+        (270e6, SHORT, 4, 1.0, "r = 1.0: the law needs"),
         (270e6, -2e9, 4, 0.3, "positive number"),
-        (270e6, SHORT, 0, 0.3, "bag_size 0"),
+        (270e6, SHORT, 0, 0.3, "s = 0, r = 0.3: the law needs"),
         (1e9, SHORT, 4, 0.3, "1e.09 parameters: outside .* `tst-study advise` says"),
     ],
 )
@@ -205,10 +188,3 @@ def test_where_the_law_means_nothing_it_says_so(
 ) -> None:
     with pytest.raises(UserError, match=complaint):
         law.gain(params, tokens, bag, ratio)
-
-
-@pytest.mark.slow
-def test_every_split_stands_beside_both_nulls() -> None:
-    table = held_out(published_rows())
-    assert len(table) == 10
-    assert table[["law", "copied", "mean"]].notna().all().all()

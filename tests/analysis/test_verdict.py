@@ -111,7 +111,7 @@ def test_what_is_not_trained_or_has_one_seed_makes_no_claim(tmp_path: Path) -> N
 
 
 def test_arms_say_what_they_cost_and_gains_when_they_appeared(runs: Path) -> None:
-    """Losses on the way: the arm trails by 0.1 at the first evaluation after the switch."""
+    """The arm trails by 0.1 at the first evaluation after the switch."""
     add_questions(runs, [question(2, predicted=(0.05, 0.1)), question(4, predicted=(0.02, 0.04))])
     tables = read_tables(runs)
     ends = tables.held_out
@@ -182,13 +182,10 @@ def test_a_question_keeps_the_commit_that_first_held_it_word_for_word(tmp_path: 
     assert read_questions(tmp_path) == (GAIN,)
 
 
-def test_a_study_without_questions_writes_none(tmp_path: Path) -> None:
+def test_no_questions_write_no_file_and_damaged_ones_are_named(tmp_path: Path) -> None:
     register(tmp_path / "runs", [], FIRST)
     assert not (tmp_path / "runs").exists()
     assert read_questions(tmp_path) == ()
-
-
-def test_damaged_questions_are_named(tmp_path: Path) -> None:
     (tmp_path / "questions.json").write_text('{"schema_version": 2, "questions": []}')
     with pytest.raises(UserError, match=r"questions\.json: schema_version"):
         read_questions(tmp_path)

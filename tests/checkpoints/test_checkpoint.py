@@ -107,7 +107,7 @@ def test_where_no_checkpoint_is_whole_none_is_used(
 def test_a_damaged_checkpoint_is_not_counted_among_those_that_are_kept(
     words: Path, finished: Path, tmp_path: Path
 ) -> None:
-    """Else the only whole one would be deleted for it."""
+    """Otherwise the only whole checkpoint would be deleted for it."""
     folder = shutil.copytree(finished, tmp_path / "damaged")
     newest = checkpoint_folders(folder)[-1]
     flipped(newest / "__0_0.distcp")

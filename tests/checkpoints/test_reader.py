@@ -87,7 +87,7 @@ Poison = Callable[[Path, Path], None]
 
 
 class Hostile:
-    """What a pickle can do to whoever loads it."""
+    """An object whose pickle runs code when it is loaded."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark

@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 import tomli_w
 
-from tests.analysis.made_runs import config as made_config
-from tests.analysis.made_runs import write_run
 from tests.examples import example
 from tests.input.answers import answer, refusal
 from tst_study.atomic_files import write_json
@@ -30,7 +28,9 @@ from tst_study.experiments.slurm.code_copy import keep_code
 ROOT = Path(__file__).parents[2]
 
 
-def tst_study(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def tst_study(
+    *arguments: str | Path, cwd: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own; `torch` cannot be imported there."""
     blocked = cwd / "blocked" / "torch"
     blocked.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def tst_study(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[
     return subprocess.run(
         [sys.executable, "-m", "tst_study", *map(str, arguments)],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "COLUMNS": "200"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "COLUMNS": "200", **variables},
         capture_output=True,
         text=True,
         timeout=120,
@@ -96,6 +96,26 @@ def test_on_a_gpu_what_a_config_leaves_open_is_a_gpu_s(
     assert shown["cpu"]["numerics"]["dtype"] == "float32"
     train(config_file, ["numerics.dtype=float32"], dry_run=True)
     assert tomllib.loads(capsys.readouterr().out)["numerics"]["dtype"] == "float32"
+
+
+@pytest.mark.parametrize(
+    ("options", "cost"),
+    [
+        (
+            "--device H100 --price 2",
+            "9.5–15 GPU-hours of H100, 19–29 at 2 each, at 31%–48% MFU, torchtitan's",
+        ),
+        ("--device B200 --mfu 0.4", "5 GPU-hours of B200, at 40% MFU, as given"),
+        ("--device L4", "hours not known: no MFU on L4 is published here, say --mfu"),
+    ],
+)
+def test_dry_run_says_what_a_run_costs_on_a_gpu(
+    tmp_path: Path, config_file: Path, options: str, cost: str
+) -> None:
+    shape = "--set model={preset='270m'} --set schedule.steps=5k --set batch.sequences=1k"
+    shape += " --set batch.sequence_length=2048 --set data.corpora=[{path='none'}]"
+    shown = answer(["train", config_file, "--dry-run", *shape.split(), *options.split()], tmp_path)
+    assert f"#   cost                  {cost}" in shown.out
 
 
 def test_dry_run_of_a_trunk_counts_what_it_trains() -> None:
@@ -160,22 +180,18 @@ def test_what_no_memory_holds_is_one_line(tmp_path: Path) -> None:
     assert re.fullmatch(r"error: memory ran out \(.*TiB.*\); ask for less, or .*\n", shown.stderr)
 
 
-def test_two_tokenizers_are_told_apart_by_their_vocabularies(
-    tmp_path: Path, config_file: Path
-) -> None:
-    for name, words in (("small", 300), ("large", 310), ("other", 300)):
+def test_two_tokenizers_are_told_apart(tmp_path: Path, config_file: Path) -> None:
+    (tmp_path / "held.txt").write_text("held out")
+    for name in ("one", "other"):  # of one size
         text = "".join(f"{name} has no {k} of its own.\n\n" for k in range(200))
         (tmp_path / f"{name}.txt").write_text(text)
-        (tmp_path / "held.txt").write_text("held out")
         source = ["--source", f"{name}.txt", "--to", name, "--validation", "held.txt"]
-        made = answer(["data", "prepare", *source, "--tokenizer", f"bpe:{words}"], tmp_path)
+        made = answer(["data", "prepare", *source, "--tokenizer", "bpe:300"], tmp_path)
         assert made.status == 0, made.err
-    for pair, words in (("large", "large: bpe of 310 tokens)"), ("other", "bpe of 300 tokens (")):
-        corpora = f"data.corpora=[{{path='small'}}, {{path='{pair}'}}]"
-        said = refusal(["train", config_file, "--dry-run", "--set", corpora], tmp_path)
-        assert "small: bpe of 300 tokens" in said
-        assert words in said
-        assert "such as --tokenizer small/tokenizer.json" in said
+    corpora = "data.corpora=[{path='one'}, {path='other'}]"
+    said = refusal(["train", config_file, "--dry-run", "--set", corpora], tmp_path)
+    assert re.search(r"one: bpe of 300 tokens, sha256 \w{8}; other: bpe of 300 tokens, sha", said)
+    assert "such as --tokenizer one/tokenizer.json" in said
 
 
 def test_every_verb_stands_in_a_group_and_its_help_ends_with_examples() -> None:
@@ -183,21 +199,43 @@ def test_every_verb_stands_in_a_group_and_its_help_ends_with_examples() -> None:
     for line in answer(["--help"], ROOT).out.splitlines():
         if line in ("One run:", "Studies:", "Results:"):
             groups[line] = []
-        elif groups and line.startswith("  "):
+        elif groups and re.match(r"  \w", line):
             groups[list(groups)[-1]].append(line.split()[0])
     assert {"data", "train", "evaluate", "export"} <= set(groups["One run:"])
     assert {"plan", "submit", "status", "logs", "retry"} <= set(groups["Studies:"])
     assert {"analyse", "figures"} <= set(groups["Results:"])
+    for group in ("--help", "data --help"):  # whole, however narrow the terminal is
+        assert "...\n" not in answer(group.split(), ROOT).out.partition("[ARGS]...\n")[2]
     texts = [f"data {verb}" for verb in ("prepare", "generate", "adopt", "verify")]
     for verb in [*(verb for verbs in groups.values() for verb in verbs if verb != "data"), *texts]:
         shown = answer([*verb.split(), "--help"], ROOT).out
         examples = shown[shown.index("Examples:\n") :].splitlines()[1:]
-        assert [line.startswith(f"  tst-study {verb} ") for line in examples] == [True, True]
+        assert examples
+        assert all(f"{line} ".startswith(f"  tst-study {verb} ") for line in examples)
         if verb == "evaluate":
             warning = "They can run code on this machine: use none that you do not trust"
             assert warning in " ".join(shown.split())
-        if verb in groups["Studies:"]:
-            assert "Studies: laptop, gate, bag-grid, power-law," in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("train --set model.preset=moe-1", ["moe-10b-a1b", "moe-10b-a1b-twin", "moe-1b"]),
+        ("train --set model.hid", ["model.hidden_size="]),
+        ("export runs/mine/", ["runs/mine/run-0123"]),
+    ],
+)
+def test_a_shell_completes_presets_keys_and_runs_without_torch(
+    tmp_path: Path, typed: str, completed: list[str]
+) -> None:
+    for folder in ("run-0123", "no-run"):
+        (tmp_path / "runs" / "mine" / folder).mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "run-0123" / "run.json").touch()
+    asked = {"_TST_STUDY_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"tst-study {typed}"}
+    shown = tst_study(cwd=tmp_path, **asked).stdout
+    assert [text.removeprefix("model.preset=") for text in re.findall('"([^"]+)"', shown)] == (
+        completed
+    )
 
 
 def test_verbs_are_found_where_the_package_is_a_mere_copy(tmp_path: Path) -> None:
@@ -205,8 +243,8 @@ def test_verbs_are_found_where_the_package_is_a_mere_copy(tmp_path: Path) -> Non
     libraries = [path for path in sys.path if path.endswith("site-packages")]
     found = (
         "import importlib.metadata as metadata; metadata.entry_points = None\n"
-        "from tst_study.command_line import _found\n"
-        "print(*(one.name for one in _found() if one.load()))"
+        "from tst_study.command_line import _installed_verbs\n"
+        "print(*(one.name for one in _installed_verbs() if one.load()))"
     )
     shown = subprocess.run(
         [sys.executable, "-S", "-P", "-c", found],
@@ -258,6 +296,11 @@ def test_what_is_no_count_is_refused_with_what_would_be_one(text: str, complaint
     [
         (["train", "run.toml", "--set", "model.depth=3"], "run.toml: model.depth: unknown key"),
         (["train", "run.toml", "--time"], "--time: only with --dry-run"),
+        (["train", "run.toml", "--dry-run", "--price", "2"], "--price 2: name the GPU as well"),
+        (
+            ["train", "run.toml", "--set", "seed=1", "name=b"],
+            "name=b: give a value to each --set: --set seed=1 --set name=b",
+        ),
         (["submti", "laptop"], "No such command 'submti'. Did you mean 'submit'?"),
         (["submit", "headline", "--scale", "paper", "--launcher", "slurm"], "sbatch: not on the"),
     ],
@@ -300,20 +343,6 @@ def test_prepare_generate_and_verify_name_what_they_wrote_and_what_is_not_whole(
     assert said.startswith("topical/train.bin: what lies at bytes 0 to 4,194,304 is not what")
 
 
-def test_an_answer_is_written_only_where_it_is_asked_for(tmp_path: Path) -> None:
-    """And a folder of the user's does not stand in for a package."""
-    (tmp_path / "analysis").mkdir()
-    (tmp_path / "analysis" / "__init__.py").write_text("raise SystemExit('not ours')")
-    write_run(tmp_path / "named" / "study", made_config(0), 3.5)
-    before = set(tmp_path.rglob("*.json"))
-    shown = tst_study("analyse", "--runs", "named/study", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    assert set(tmp_path.rglob("*.json")) == before
-    asked = answer(["analyse", "--runs", "named/study", "--to", "answer.json"], tmp_path)
-    assert asked.status == 0, asked.err
-    assert set(tmp_path.rglob("*.json")) - before == {tmp_path / "answer.json"}
-
-
 def test_one_run_trains_and_another_is_refused_its_folder(
     tmp_path: Path, config_file: Path
 ) -> None:
@@ -352,23 +381,3 @@ def test_make_names_the_python_that_is_missing(tmp_path: Path) -> None:
     )
     assert shown.returncode != 0
     assert "error: no Python 3.11 to 3.13 with venv and pip" in shown.stderr
-
-
-def test_make_installs_again_what_has_new_entry_points(tmp_path: Path) -> None:
-    clone = copied_makefile(tmp_path)
-    (clone / ".venv").mkdir()
-
-    def said(command: str) -> str:
-        return subprocess.run(
-            command, shell=True, cwd=clone, capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    for name, kind in (("requirements.lock", "installed"), ("pyproject.toml", "verbs")):
-        number = said(f"cksum < {name}").split()[0]
-        (clone / ".venv" / f"{kind}-{number}").touch()
-    assert "pip install" not in said("make -n setup")
-    with open(clone / "pyproject.toml", "a") as file:
-        file.write("# another verb\n")
-    again = said("make -n setup")
-    assert "--no-deps --no-build-isolation -e ." in again
-    assert "requirements.lock" not in again

@@ -18,7 +18,7 @@ from tests.tiny_runs import assert_same_run, fork, logged_step, run, tiny
 from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.command_line import main
 from tst_study.config.schema import to_toml
-from tst_study.process.stop_request import listening
+from tst_study.process.host import listening
 from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,6 @@ from tst_study.cost.compute import (
     count_flops,
     count_parameters,
     flops_per_position,
-    gpu_hours,
 )
 from tst_study.cost.devices import DEVICES, PUBLISHED_MFU, device_named, peak_flops, published_mfu
 
@@ -53,21 +52,12 @@ def test_a_step_costs_the_same_flops_whatever_the_bags(bag_size: int, mode: str)
     assert flops.total == baseline.total == flops.superposition + flops.recovery
 
 
-def test_bag_sums_are_reported_and_small_in_a_model_of_useful_size() -> None:
-    flops = count_flops(example("model={preset = '270m'}", "superposition.bag_size=16"))
-    assert 0 < flops.bag_sum_per_step < 1e-3 * flops.per_step
-
-
 def test_experts_that_a_token_does_not_use_cost_no_flops() -> None:
     shape = PRESETS["moe-1b"]
     more = shape | {"experts": shape["experts"] | {"count": 64}}
     router = 6 * shape["layers"] * shape["hidden_size"] * (64 - 32)
     small, large = (flops_per_position(Model(**each), 1024) for each in (shape, more))
     assert large - small == router
-
-
-def test_gpu_hours() -> None:
-    assert gpu_hours(3600e15, peak_flops=2e15, mfu=0.5) == pytest.approx(1.0)
 
 
 LLAMA_8B = (32, 4096, 32, 8, 14336, 128_256)

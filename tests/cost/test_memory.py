@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,7 +14,6 @@ from tests.distributed import run_ranks
 from tests.tiny_runs import MIXTURE, built, last_tensors, run, tiny
 from tst_study.config.optimizer_kinds import OptimizerName
 from tst_study.config.schema import Config
-from tst_study.cost.compute import count_parameters
 from tst_study.cost.memory import UNEVEN_LOAD, estimate_memory, held_parameters
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.parallel.process_groups import process_groups
@@ -140,13 +138,3 @@ def test_expert_ranks_have_room_for_half_more_than_an_even_share(tmp_path: Path)
 
     alone, spread = experts_keep(), experts_keep("execution.parallel.expert=2")
     assert 1.3 < spread / alone <= UNEVEN_LOAD  # what the router keeps stays the same
-
-
-def test_parts_add_up_and_fall_with_the_micro_batch(tmp_path: Path) -> None:
-    whole = estimate_memory(tiny(tmp_path))
-    parts = asdict(whole)
-    del parts["checkpoint"]
-    assert parts.pop("total") == sum(parts.values())
-    split = estimate_memory(tiny(tmp_path, "execution.micro_batch=1"))
-    assert split.activations == whole.activations // 4
-    assert split.weights == whole.weights == 4 * count_parameters(tiny(tmp_path).model).total

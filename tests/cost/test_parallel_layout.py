@@ -9,7 +9,6 @@ import pytest
 from tests.tiny_runs import MIXTURE, MUON, tiny
 from tst_study.config import schema as config
 from tst_study.config.presets import PRESETS
-from tst_study.config.schema import Parallel
 from tst_study.cost.auto_layout import resolve
 from tst_study.cost.parallel_layout import (
     bucket_weights,
@@ -71,12 +70,6 @@ def test_batches_that_do_not_divide_are_named(
 ) -> None:
     with pytest.raises(UserError, match=message):
         check(tiny(tmp_path, *overrides), ranks)
-
-
-def test_the_layout_of_experts_follows_the_table() -> None:
-    assert Parallel(tensor=2).expert_tensor_ranks == 2
-    assert Parallel(tensor=2, expert=2).expert_tensor_ranks == 1
-    assert config.Parallel().expert_tensor_ranks == 1
 
 
 @pytest.mark.parametrize(

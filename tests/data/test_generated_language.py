@@ -1,11 +1,8 @@
 """The generated language is the one it says it is, and its optimum is one."""
 
 import dataclasses
-import multiprocessing
-import os
-import signal
+import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ from tst_study.data.preparation.generated_language import (
     LanguageParameters,
     generate,
 )
+from tst_study.data.preparation.prepared_folder import locked
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 
@@ -93,48 +91,21 @@ def test_a_folder_is_written_once_and_says_what_it_holds(tmp_path):
         generate(tmp_path / "one", 5000, 3000, dataclasses.replace(parameters, seed=6))
 
 
-def test_after_a_kill_the_first_of_two_calls_begins_anew_and_the_second_waits(
-    tmp_path, monkeypatch
-):
-    """The next call may ask for another language: nothing is left of the killed one."""
-    folder, said = tmp_path / "out", tmp_path / "said"
-    parameters = LanguageParameters(words=24, classes=4, topics=3)
-    other = dataclasses.replace(parameters, seed=6)
-    optimal_losses = Language.optimal_losses
-    said.touch()
-
-    def started(language):
-        process = multiprocessing.get_context("fork").Process(target=call, args=[language])
-        process.start()
-        return process
-
-    def call(language):
-        with open(said, "a", buffering=1) as sys.stderr:
-            generate(folder, 5000, 3000, language)
-
-    def until(condition):
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-    def when_the_other_waits(*arguments):
-        until(lambda: "out: another process prepares it" in said.read_text())
-        return optimal_losses(*arguments)
-
-    monkeypatch.setattr(Language, "optimal_losses", lambda *_: signal.pause())
-    killed = started(parameters)
-    until((folder / "validation.idx").exists)
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.join()
-    (folder / ".validation.bin.1-2.tmp").touch()  # as of a kill while it is written
-    monkeypatch.setattr(Language, "optimal_losses", when_the_other_waits)
-    both = [started(other) for _ in range(2)]
-    for process in both:
-        process.join()
-    assert [process.exitcode for process in both] == [0, 0]
-    assert len(said.read_text().splitlines()) == 1
-    monkeypatch.undo()
-    generate(tmp_path / "whole", 5000, 3000, other)
+def test_of_two_calls_at_once_the_second_waits_and_begins_anew_after_a_kill(tmp_path):
+    """The killed call may have been for another language: nothing is left of it."""
+    folder, wanted = tmp_path / "out", LanguageParameters(words=24, classes=4, topics=3)
+    generate(folder, 5000, 3000, dataclasses.replace(wanted, seed=6))
+    (folder / "manifest.json").unlink()  # as a kill leaves the folder
+    (folder / ".unfinished").mkdir()
+    (folder / ".validation.bin.1-2.tmp").touch()
+    sizes = "--tokens 5000 --validation-tokens 3000 --words 24 --classes 4 --topics 3"
+    command = ["-m", "tst_study", "data", "generate", "--to", str(folder), *sizes.split()]
+    with locked(folder):
+        second = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True)
+        assert second.stderr is not None
+        said = second.stderr.readline()
+    assert said == f"{folder}: another process prepares it; waiting for its end\n"
+    assert second.wait() == 0
+    generate(tmp_path / "whole", 5000, 3000, wanted)
     whole = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole

@@ -121,16 +121,6 @@ def test_a_corpus_called_validation_does_not_take_the_place_of_the_held_out_text
     }
 
 
-def test_results_of_a_step_that_is_trained_again_are_dropped(
-    trained: Path, documents: Path
-) -> None:
-    list(evaluate_run(open_run(trained), EvaluationOptions()))
-    shutil.rmtree(trained / "checkpoints" / "step-00000006")
-    record = run(documents, trained, *BYTES, "execution.checkpoint_every=3")
-    assert record.segments[-1]["resumed_from"] == 3
-    assert record.tasks == []
-
-
 def test_a_superposition_checkpoint_has_no_next_token_loss(trained: Path) -> None:
     with pytest.raises(UserError, match="superposition phase"):
         list(evaluate_run(open_run(trained, step=3), EvaluationOptions()))
@@ -169,7 +159,7 @@ def test_text_of_another_tokenizer_is_refused(documents: Path, tmp_path: Path) -
     """Its ids lie inside the run's vocabulary, where they mean other words."""
     run(documents, tmp_path / "run", "model.vocabulary_size=300", "schedule.steps=4")
     texts = [str(documents.with_name("texts.jsonl"))]
-    prepare(Request(texts, "bpe:270"), tmp_path / "other", progress=False)
+    prepare(Request(texts, "bpe:270"), tmp_path / "other")
     wanted = EvaluationOptions(held_out=[f"other={tmp_path / 'other'}"])
     with pytest.raises(UserError, match=r"other: .*tokenizer \(bpe of 270"):
         list(evaluate_run(open_run(tmp_path / "run"), wanted))
@@ -181,11 +171,3 @@ def test_an_option_of_tasks_without_tasks_is_refused(key: str) -> None:
     values = {"limit": 3, "shots": 0, "max_length": 9}
     with pytest.raises(UserError, match=f"--{key.replace('_', '-')} .*--tasks"):
         EvaluationOptions(**{key: values.get(key, Path("x"))})  # type: ignore[arg-type]
-
-
-def test_a_row_that_lacks_something_is_an_error_that_names_its_line(trained: Path) -> None:
-    list(evaluate_run(open_run(trained), EvaluationOptions()))
-    path = trained / "evals.jsonl"
-    path.write_text(path.read_text().replace('"samples":', '"sampled":'))
-    with pytest.raises(UserError, match=r"evals.jsonl:2: task.samples: "):
-        run_record.read(trained)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 from pathlib import Path
 
 import pytest
-import torch
-import torch.nn.functional as F
 
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.errors import UserError
 from tst_study.evaluation.options import EvaluationOptions
-from tst_study.evaluation.run import evaluate_run, trained_model
+from tst_study.evaluation.run import evaluate_run
 from tst_study.paper_figures.sources import Sources
 from tst_study.record import reader as run_record
-from tst_study.superposition.steps import NEXT_TOKEN
 
 pytest.importorskip("lm_eval", reason="downstream tasks need tst-study[evaluation]")
 pytest.importorskip("safetensors", reason="exports need tst-study[export]")
@@ -42,21 +38,6 @@ metric_list:
   - metric: acc_norm
     aggregation: mean
     higher_is_better: true
-metadata:
-  version: 1.0
-"""
-PERPLEXITY = """
-task: letters_perplexity
-dataset_path: json
-dataset_kwargs:
-  data_files:
-    test: letters.jsonl
-output_type: loglikelihood_rolling
-test_split: test
-doc_to_text: ""
-doc_to_target: "{{question}}"
-metric_list:
-  - metric: bits_per_byte
 metadata:
   version: 1.0
 """
@@ -94,7 +75,6 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "letters.yaml").write_text(MULTIPLE_CHOICE)
     again = MULTIPLE_CHOICE.replace("letters\n", "letters_again\ntag: tagged_letters\n", 1)
     (folder / "again.yaml").write_text(again)
-    (folder / "perplexity.yaml").write_text(PERPLEXITY)
     (folder / "group.yaml").write_text(GROUP)
     arc = folder / "allenai" / "ai2_arc" / "ARC-Easy"
     arc.mkdir(parents=True)
@@ -127,10 +107,10 @@ def wanted(tasks: str, local: Path, **more: object) -> EvaluationOptions:
 
 
 def test_every_kind_of_task_lands_in_the_record(trained: Path, local: Path) -> None:
-    tasks = "letters,letters_perplexity,all_letters,arc_easy,tagged_letters"
+    tasks = "letters,all_letters,arc_easy,tagged_letters"
     list(evaluate_run(open_run(trained), wanted(tasks, local)))
     by_name = {row["task"]: row for row in run_record.read(trained).tasks}
-    names = {"held_out", "letters", "letters_perplexity", "all_letters", "arc_easy"}
+    names = {"held_out", "letters", "all_letters", "arc_easy"}
     assert by_name.keys() == names | {"letters_again"}  # a tag is a name for several
     choice = by_name["letters"]
     for name in ("acc", "acc_norm"):
@@ -143,21 +123,6 @@ def test_every_kind_of_task_lands_in_the_record(trained: Path, local: Path) -> N
     assert by_name["all_letters"]["samples"] == 80
     assert by_name["all_letters"]["metrics"]["acc"] == choice["metrics"]["acc"]
     assert by_name["all_letters"]["details"]["parts"].keys() == {"letters", "letters_again"}
-    bits = by_name["letters_perplexity"]["metrics"]["bits_per_byte"]
-    assert bits == pytest.approx(bits_of_the_live_model(trained, local), rel=1e-4)
-
-
-def bits_of_the_live_model(folder: Path, local: Path) -> float:
-    """Each question after an end of document, by the model that Megatron runs."""
-    rows = (local / "letters.jsonl").read_text().splitlines()
-    texts = [json.loads(row)["question"].encode() for row in rows]
-    nats = 0.0
-    with trained_model(open_run(folder)) as (model, _), torch.no_grad():
-        for text in texts:
-            ids = torch.tensor([[256, *text]])  # the byte tokenizer's
-            logits = model(NEXT_TOKEN.fold(ids[:, :-1]))[0]
-            nats += F.cross_entropy(logits, ids[0, 1:], reduction="sum").item()
-    return nats / math.log(2) / sum(map(len, texts))
 
 
 def test_tables_of_tasks_fill_themselves(trained: Path, local: Path) -> None:

@@ -40,7 +40,8 @@ def identity(config: Config) -> str:
 
 @pytest.mark.parametrize(("record", "study"), [("gate", "gate"), ("campaign", "laptop")])
 def test_a_study_is_what_was_recorded_as_its_results_came(record: str, study: str) -> None:
-    """The gate and G1 to G6 of docs/research/plan-of-runs.md: every arm, length, rate and seed."""
+    """The pilot sweep and G1 to G6 of docs/research/plan-of-runs.md: every arm, length, rate and
+    seed."""
     table = load(RECORDS / record).query("role != 'trunk'")
     runs = [from_dict(of_record(json.loads(one))) for one in table["config"]]
     recorded = dict(zip(map(identity, runs), table["nats_per_token"], strict=True))

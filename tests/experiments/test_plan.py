@@ -11,20 +11,20 @@ import pytest
 
 from tests.examples import example
 from tests.record.test_record import DATA, evaluation, metrics, open_run
-from tests.tiny_runs import tiny
 from tst_study.analysis.statistics import smallest_detectable
 from tst_study.config.schema import Config
 from tst_study.cost.devices import device_named
+from tst_study.cost.prices import Prices
 from tst_study.data import run_data
-from tst_study.dry_run import seconds_per_step
 from tst_study.errors import UserError
 from tst_study.experiments import cli
 from tst_study.experiments.corpora import TopicalLanguage
 from tst_study.experiments.launcher import Options, launcher_of
-from tst_study.experiments.plan.layouts import Allocation, Prices
+from tst_study.experiments.plan.layouts import Allocation
+from tst_study.experiments.plan.plan_table import detectable, table
 from tst_study.experiments.plan.planned_run import PlannedRun, total_flops
 from tst_study.experiments.plan.planner import Planner
-from tst_study.experiments.plan_table import ENDLESS, detectable, table
+from tst_study.experiments.screen import ENDLESS
 from tst_study.experiments.slurm.profile import Resources
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.study import Study
@@ -61,8 +61,9 @@ def study_of(configs: list[Config], folder: Path) -> Study:
 
 
 def listed(text: list[str]) -> list[str]:
-    """The lines of the runs, which come after sums and headings."""
-    return text[text.index("", 3) + 2 :]
+    """The lines of the runs, between sums and headings and the lines of the arms."""
+    first = text.index("", 3) + 2
+    return text[first : text.index("", first)]
 
 
 def test_a_plan_lists_the_runs_that_are_asked_for_in_the_width_there_is(tmp_path: Path) -> None:
@@ -74,16 +75,27 @@ def test_a_plan_lists_the_runs_that_are_asked_for_in_the_width_there_is(tmp_path
     assert lines(planner, width=60, pattern="s4")[3] == "4 runs: 4 waiting"
 
 
-def test_hours_are_of_a_few_steps_that_were_timed(tmp_path: Path, words: Path) -> None:
-    configs = [tiny(words, "schedule.steps=1000", f"seed={seed}") for seed in range(4)]
-    planner = Planner(study_of(configs, tmp_path))
-    (said,) = [line for line in lines(planner, timed=True, at_once=2) if "of training, by" in line]
-    assert re.search(
-        r"of wall time, 2 at a time \(.* by 9 steps of each shape, timed on this", said
-    )
-    seconds = seconds_per_step(configs[0])
-    assert 1e-4 < seconds < 10
-    assert not any(tmp_path.iterdir())
+def test_an_arm_s_tokens_are_those_of_a_whole_run_and_its_hours_those_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A branch once seemed to read less text than its baseline: its own steps alone counted."""
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
+    configs = [
+        example(f"superposition={{bag_size={s}, step_ratio={r}}}", f"seed={seed}",
+                f"name=s{s}-r{r}-seed{seed}", f"role={'superposition' if r else 'baseline'}")
+        for s, r in ((1, 0.0), (4, 0.2), (4, 0.3))
+        for seed in range(2)
+    ]  # fmt: skip
+    shown = table(Planner(study_of(configs, tmp_path)), prices=Prices("H100", 0.4))
+    arms = {arm["arm"]: arm for arm in shown.arms}
+    assert list(arms) == ["s1-r0.0", "trunk-s4-20steps", "s4-r0.2", "s4-r0.3"]
+    assert {arm["runs"] for arm in arms.values()} == {2}
+    latent, raw = arms["s1-r0.0"]["latent_tokens"], arms["s4-r0.2"]["raw_tokens"]
+    assert arms["s1-r0.0"]["raw_tokens"] == latent == arms["s4-r0.2"]["latent_tokens"]
+    assert raw == pytest.approx(latent * (0.8 + 4 * 0.2))
+    hours = sum(run["gpu_hours"][0] for run in shown.rows)
+    assert sum(arm["gpu_hours"][0] for arm in shown.arms) == pytest.approx(hours)
+    assert shown.lines()[-1].split()[0] == "s4-r0.3"
 
 
 def finish(run: PlannedRun, loss: float) -> None:
@@ -124,7 +136,7 @@ def test_a_plan_needs_neither_corpora_nor_runs(
     assert prefix.startswith("trunk-s1-32400steps-seed0-")
     assert prefix.split()[1] == "32,400"
     assert branch.split()[1] == "18,000–20,000"
-    assert any("shared shared prefix runs save 40.0%" in line for line in text)
+    assert any("shared prefix runs save 40.0%" in line for line in text)
     assert any("GPU-hours of B200" in line and "at 3 each" in line for line in text)
     assert any("At 40% MFU" in line for line in text)
     head = text[: text.index("", 3)]
@@ -152,7 +164,7 @@ def test_without_a_measured_mfu_hours_are_a_range_with_its_source(
     known, flops = device_named(device), total_flops(planner.decided()[:1])
     assert known is not None
     hours = [f"{flops / (known.peak * mfu * 3600):,.0f}" for mfu in ends]
-    assert listed(text)[0].split()[4] == "–".join(hours)
+    assert listed(text)[0].split()[3] == "–".join(hours)
     assert any(line.startswith(source) for line in text)
 
 
@@ -190,8 +202,11 @@ def test_wall_time_and_launches_follow_from_ranks_and_the_time_of_a_launch(tmp_p
     mfu = flops / (989e12 * 36000)
     prices = Prices("H100", mfu)
     text = lines(planner, lambda run: Allocation(4, on_gpu=True, seconds=3600.0), prices)
-    assert text[-2].split()[4:9] == ["GPU-hours", "wall", "time", "launches", "state"]
-    assert listed(text)[0].split()[4:8] == ["10", "2.5", "h", "3"]
+    headings = ["GPU-hours", "raw", "tokens", "latent", "tokens", "wall", "time", "launches"]
+    assert text[text.index("", 3) + 1].split()[3:11] == headings
+    (run,) = listed(text)
+    assert run.split()[3] == "10"
+    assert run.split()[6:9] == ["2.5", "h", "3"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""shared prefix runs are found by identity, save what they say, and leave alone what has begun."""
+"""Shared prefix runs are found by identity, save what they say, and leave alone what has begun."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_branch_that_is_added_while_its_trunk_trains_does_not_wait_for_it(tmp_
     write_config(prefix.config, prefix.folder)
     after = planner(*(one(4, r) for r in (0.2, 0.3, 0.4, 0.6)), root=tmp_path)
     assert [bool(run.prefix) for run in after.decided()[1:]] == [True, False, True, True]
-    # It is past step 20, of which there is no checkpoint; of step 30 there is one by chance.
+    # It is past step 20 and left no checkpoint there; by chance it left one at step 30.
     checkpoint_place(prefix.folder, 30).mkdir(parents=True)
     RunWriter(prefix.folder, header_of(prefix.config, DATA)).status("running", 31)
     assert [bool(run.prefix) for run in after.decided()[1:]] == [False, True, True, True]

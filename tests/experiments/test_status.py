@@ -7,10 +7,10 @@ import io
 import json
 import os
 import re
-import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -23,12 +23,12 @@ from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, submission_lock
 from tst_study.experiments.local.progress import shown, time_left
 from tst_study.experiments.local.queue import Queue
-from tst_study.experiments.plan.planned_run import PlannedRun
+from tst_study.experiments.plan.planned_run import PlannedRun, totals
 from tst_study.experiments.run_process import Exit, train_rank
 from tst_study.experiments.state import status
-from tst_study.experiments.state.status_screen import lines, totals
+from tst_study.experiments.state.status_screen import lines
 from tst_study.record import reader as run_record
-from tst_study.text import big, duration, shortened
+from tst_study.text import big, duration, shortened, wrapped
 
 
 def test_a_run_that_says_it_runs_while_no_process_does_is_interrupted(tmp_path: Path) -> None:
@@ -87,19 +87,40 @@ def test_runs_that_failed_before_they_wrote_a_record_are_shown(tmp_path: Path) -
     )
     rows = status.rows_below(tmp_path)
     assert [row.state for row in rows] == ["done", "failed"]
-    assert totals(rows) == "1 done, 1 failed"
+    assert totals(row.state for row in rows) == "1 done, 1 failed"
 
 
-def test_seeds_stay_apart_in_a_narrow_terminal_and_a_pipe_gets_whole_names(tmp_path: Path) -> None:
+def status_row(run_id: str, **more: Any) -> status.StatusRow:
+    known = {"state": "running", "step": 12_300, "steps": 20_000, "phase": "superposition"}
+    known |= {"loss": 3.25, "tokens_per_second": 51_234.0, "seconds_left": 5400.0, "message": ""}
+    return status.StatusRow(run_id, **(known | {"job": "123_4", "held_out": 3.5} | more))
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_narrow_terminal_loses_columns_first_and_never_step_or_time_left(width: int) -> None:
+    told = "its shared prefix run trunk-s4-20000steps-seed0-0123abcd: failed"
+    short = status_row("laptop-64-1500-s4-r0.25-seed0-0123abcd", message=told)
+    head, row, *below = lines([short], width)
+    assert short.run_id in row
+    assert "12,300/20,000" in row
+    assert "90.0 min" in row
+    assert "tokens/s" not in head
+    assert max(map(len, (head, row, *below))) <= width
+    assert " ".join(" ".join(below).split()) == told
     names = [f"prose-20000-s4-r0.25-power_law-lr0.002-seed{seed}-0123abcd" for seed in range(2)]
-    for name in names:
-        open_run(tmp_path / name).status("done", 100)
-    rows = status.rows_below(tmp_path)
-    _, *narrow = lines(rows, 72)
-    assert [f"seed{seed}-0123abcd " in line for seed, line in enumerate(narrow)] == [True, True]
-    assert max(map(len, narrow)) <= 72
-    assert [line.split()[0] for line in lines(rows)[1:]] == names
+    _, *narrow = lines([status_row(name) for name in names], width)
+    for seed, line in enumerate(narrow):
+        assert {"s4", "r0.25", f"seed{seed}", "0123abcd"} <= set(line.split()[0].split("-"))
+        assert "12,300/20,000" in line
+        assert "90.0 min" in line
+        assert len(line) <= width
+    wide = lines([status_row(name) for name in names])[1:]
+    assert [line.split()[0] for line in wide] == names
+
+
+def test_names_and_sentences_are_cut_where_people_would() -> None:
     assert shortened("abcdefghij", 7) == "ab…ghij"
+    assert wrapped(["  of two-sided tests"], 12) == ["  of", "    two-sided", "    tests"]
 
 
 def test_held_out_loss_stands_beside_that_of_training(tmp_path: Path) -> None:
@@ -155,22 +176,6 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert one.message == "job 1_0: FAILED; the disk is full: make room, then retry"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders of two owners")
-def test_a_folder_of_another_owner_is_named_with_its_remedy() -> None:
-    with tempfile.TemporaryDirectory() as ours:  # pytest's own lies in folders of root's alone
-        folder = Path(ours)
-        folder.chmod(0o755)
-        open_run(folder).status("failed", 3, "cannot be written")
-        assert status.row(folder).message == "cannot be written"
-        os.seteuid(65534)
-        try:
-            message = status.row(folder).message
-        finally:
-            os.seteuid(0)
-    assert message.startswith("cannot be written; its folder is root's: ")
-    assert "--runs" in message
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.4, "0 s"), (59.4, "59 s"), (187, "3.1 min"), (7387, "2.1 h"), (-1, "0 s"), (None, "–")],
@@ -218,8 +223,9 @@ def test_without_a_terminal_progress_is_plain_lines(tmp_path: Path) -> None:
 def test_in_a_terminal_progress_is_a_table(tmp_path: Path) -> None:
     runs = [planned(tmp_path, f"run{n}", 1000) for n in range(3)]
     text = io.StringIO()
-    console = Console(file=text, width=100, force_terminal=True)
+    console = Console(file=text, width=100, height=4, force_terminal=True)
     with shown(console, "[study]") as look:
         look(Queue(decided=runs, whole=runs))
-    for part in ("[study]", "run0", "run2", "waiting", "0 of 3 runs over"):
+    for part in ("[study]", "0 of 3 runs over", "loading torch"):
         assert part in text.getvalue()
+    assert "run2" not in text.getvalue()  # it would push the first lines off the screen

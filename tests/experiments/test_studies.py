@@ -49,7 +49,7 @@ def size(config: Config) -> str:
 
 
 def cell(config: Config) -> tuple[str, int, str, float, int]:
-    """What a row of the published grid is told by."""
+    """Return what tells a row of the published grid from the others."""
     superposition, plan = config.superposition, plan_phases(config)
     return (
         size(config),
@@ -179,7 +179,7 @@ def test_each_optimizer_is_compared_at_the_rate_of_its_own_baseline() -> None:
 
 
 def test_little_text_has_as_many_tokens_as_its_epochs_are_counted_by() -> None:
-    """By all of the bundled prose: bytes of its records, and tokens as a committed run has them."""
+    """Checked against all of the bundled prose and the token count of a committed run."""
     root = Path(__file__).parents[2]
     files = root.glob("data/books/books.train-*.jsonl.xz")
     size = sum(len(lzma.decompress(file.read_bytes())) for file in files)

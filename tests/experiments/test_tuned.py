@@ -109,7 +109,7 @@ def test_a_ladder_of_which_every_rung_diverged_is_a_dead_end() -> None:
     ladder = (scale_of("smoke").setting.in_grid("pilot").with_rate(1e-3),)
     tuning = Tuning((ladder,), (BASELINE,), lambda chosen: ())
     assert len(tuning.runs(lambda one, arm, seed: one.config("t", arm, seed), results)) == 1
-    assert results.dead == ["pilot: every rate diverged; try lower learning rates"]
+    assert results.dead == ["pilot: every candidate diverged; try lower learning rates"]
 
 
 def test_runs_of_an_archive_are_not_trained_again(tmp_path: Path) -> None:

@@ -127,16 +127,15 @@ def test_a_large_model_is_split_over_files_and_is_the_same_model(
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
 def test_the_users_umask_says_who_may_read_an_export(
-    llama: tuple[Path, Path], tmp_path: Path, umask: int, mode: int
+    llama: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    before = os.umask(umask)
+    before = os.umask(0o022)
     try:
         export(open_run(llama[0]), tmp_path / "to", None)
     finally:
         os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "to").iterdir()} == {mode}
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "to").iterdir()} == {0o644}
 
 
 def test_bfloat16_stays_bfloat16(documents: Path, tmp_path: Path) -> None:
@@ -184,12 +183,6 @@ def test_a_whole_run_without_a_decay_is_finished_but_not_annealed(
     assert "Unfinished" not in card
 
 
-def test_the_switch_itself_is_still_superposition(documents: Path, tmp_path: Path) -> None:
-    run(documents, tmp_path / "run", *BYTES, "superposition.step_ratio=1.0")
-    with pytest.raises(UserError, match="step 6 of 6 superposed ones"):
-        export(open_run(tmp_path / "run"), tmp_path / "no", None)
-
-
 def test_the_card_says_what_made_the_model(llama: tuple[Path, Path], documents: Path) -> None:
     card = (llama[1] / "README.md").read_text()
     record = run_record.read(llama[0])
@@ -211,25 +204,18 @@ def test_the_card_says_what_made_the_model(llama: tuple[Path, Path], documents: 
 GIVEN = ["license=apache-2.0", "language=en", "language=de", "datasets=a/b", "base_model=o/m"]
 
 
-def test_the_hub_reads_the_fields_of_the_card(llama: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_hub_reads_the_card(llama: tuple[Path, Path], tmp_path: Path) -> None:
     from huggingface_hub import ModelCard
 
     made = export(open_run(llama[0]), tmp_path / "made", None, card=GIVEN)
     data = ModelCard.load(made / "README.md").data
+    final = run_record.read(llama[0]).evals[-1]
+    assert {one.metric_type: (one.dataset_name, one.metric_value) for one in data.eval_results} == {
+        name: (final["eval_set"], final[name]) for name in ("nats_per_token", "bits_per_byte")
+    }
     assert (data.license, data.language) == ("apache-2.0", ["en", "de"])
     assert (data.datasets, data.base_model) == (["a/b"], ["o/m"])
     assert (data.library_name, data.pipeline_tag) == ("transformers", "text-generation")
-
-
-def test_what_was_measured_is_in_the_model_index(llama: tuple[Path, Path]) -> None:
-    from huggingface_hub import ModelCard
-
-    final = run_record.read(llama[0]).evals[-1]
-    results = ModelCard.load(llama[1] / "README.md").data.eval_results
-    found = {one.metric_type: (one.dataset_name, one.metric_value) for one in results}
-    assert found == {
-        name: (final["eval_set"], final[name]) for name in ("nats_per_token", "bits_per_byte")
-    }
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -292,7 +278,7 @@ def test_a_dataset_that_was_streamed_is_on_the_card(
     rows.write_text("".join(json.dumps({"text": f"Story {n}. " * 40}) + "\n" for n in range(40)))
     monkeypatch.chdir(tmp_path)
     asked = Request(["hf://acme/stories:train"], "bytes", validation_share=0.1)
-    prepare(asked, "prepared", progress=False)
+    prepare(asked, "prepared")
     _, made = train_and_export(Path("prepared"), tmp_path / "trained")
     assert ModelCard.load(made / "README.md").data.datasets == ["acme/stories"]
 
@@ -305,57 +291,27 @@ def test_a_field_that_the_hub_refuses_is_refused(field: str) -> None:
         card_fields([field])
 
 
-EVIL = (
-    "<img src=x onerror=alert(1)> `x` | [y](javascript:z)\n```\n---\n# evil: {{ 7 * 191 }} \x1b[31m"
-)
-
-
-def poisoned(value: Any) -> Any:
-    """The same facts, with an evil text in the place of each text."""
-    if isinstance(value, dict):
-        return {key: poisoned(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [poisoned(inner) for inner in value]
-    return EVIL if isinstance(value, str) else value
+EVIL = "<img src=x onerror=alert(1)> `x` | [y](javascript:z)\n```\n---\n# {{ 7 * 191 }} \x1b[31m"
 
 
 def test_no_text_of_a_record_is_more_than_text_in_the_card(llama: tuple[Path, Path]) -> None:
     """A run folder may come from anyone, and any page may show its card."""
     opened, record = open_run(llama[0]), run_record.read(llama[0])
-    clean = model_card(opened, record, "float32", None)
-    record.segments = poisoned(record.segments)
+    clean = model_card(opened, record, "float32", None).partition("```toml")[0]
+    header = cast(Any, {**opened.header, "study": EVIL, "run_id": EVIL, "fingerprint": EVIL})
     record.evals = [cast(Any, {**row, "eval_set": EVIL}) for row in record.evals]
-    data = opened.config.data
-    corpora = tuple(corpus.model_copy(update={"path": EVIL}) for corpus in data.corpora)
-    config = opened.config.model_copy(
-        update={"name": EVIL, "data": data.model_copy(update={"corpora": corpora})}
-    )
-    header = cast(Any, poisoned(opened.header) | {"config": opened.header["config"]})
+    config = opened.config.model_copy(update={"name": EVIL})
     opened = replace(opened, header=header, config=config)
     card = model_card(opened, record, "float32", None)
-    whole = text_and_block(card)[0]
-    for pattern in ("`", "\n#", "\n---\n", "\n```", "|"):
-        expected = text_and_block(clean)[0].count(pattern)
-        assert whole.count(pattern) == expected, pattern
+    shown, _, block = card.partition("```toml")
+    for pattern in ("`", "\n#", "\n---\n", "|"):
+        assert shown.count(pattern) == clean.count(pattern), pattern
     for pattern in ("<img", "](", "\x1b", "1337"):
-        assert pattern not in whole
-    assert tomllib.loads(text_and_block(card)[1])["data"]["corpora"][0]["path"] == EVIL
-    task = {"step": opened.step, "task": EVIL, "data": EVIL, "metrics": {EVIL: 1.0}, "samples": 1}
-    record.tasks = [cast(Any, task)]
-    more = text_and_block(model_card(opened, record, "float32", None))[0]
-    assert more.count("|") == whole.count("|") + 3 * 6
-    assert more.count("<img") == 0
+        assert pattern not in shown
+    assert tomllib.loads(block.partition("\n```\n")[0])["name"] == EVIL
 
 
-def text_and_block(card: str) -> tuple[str, str]:
-    """Split a card into all but the configuration, and the configuration."""
-    lines = card.splitlines()
-    start = lines.index("```toml")
-    end = lines.index("```", start)
-    return "\n".join(lines[:start] + lines[end:]), "\n".join(lines[start + 1 : end])
-
-
-def test_what_is_there_is_not_overwritten_and_a_failure_leaves_nothing(
+def test_what_is_there_is_not_overwritten(
     llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "there").mkdir()
@@ -367,39 +323,12 @@ def test_what_is_there_is_not_overwritten_and_a_failure_leaves_nothing(
     monkeypatch.chdir(tmp_path / "there")
     with pytest.raises(UserError, match=r"\.: already exists; name a new folder"):
         export(open_run(llama[0]), ".", None)
-
-    def no_space(*arguments: Any) -> None:
-        raise OSError(28, os.strerror(28))
-
-    monkeypatch.setattr(os, "rename", no_space)
-    with pytest.raises(UserError, match="No space left on device"):
-        export(open_run(llama[0]), tmp_path / "full", None)
     assert files(tmp_path) == {"there"}
 
 
-def test_of_two_exports_at_once_one_is_refused_and_the_other_is_whole(
-    llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened, to, card = open_run(llama[0]), tmp_path / "made", export_module.model_card
-
-    def meanwhile(*arguments: Any) -> str:
-        monkeypatch.setattr(export_module, "model_card", card)
-        export(opened, to, None)
-        return card(*arguments)
-
-    monkeypatch.setattr(export_module, "model_card", meanwhile)
-    with pytest.raises(UserError, match=r"made: cannot be written \(Directory not empty\)"):
-        export(opened, to, None)
-    assert files(tmp_path) == {"made"}
-    found, expected = stock_model(to).state_dict(), stock_model(llama[1]).state_dict()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-def test_missing_runs_steps_and_tokenizers_are_named(
+def test_missing_steps_and_tokenizers_are_named(
     llama: tuple[Path, Path], words: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match="is not a run folder"):
-        open_run(tmp_path)
     with pytest.raises(UserError, match=r"step 5; .*2, 4, 6"):
         open_run(llama[0], step=5)
     from tst_study.data.preparation.text_tokenizers import train_byte_pair_tokenizer

@@ -108,9 +108,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another kind": ({"model_type": "gpt2"}, "model_type 'gpt2' is not known"),
     "scaled rotary positions": (
         {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
-        "rope_type is 'linear'; we have 'default' alone",
+        "rope_type is 'linear'; only 'default' is supported",
     ),
-    "biases": ({"attention_bias": True}, "attention_bias is True; we have False alone"),
+    "biases": ({"attention_bias": True}, "attention_bias is True; only False is supported"),
     "no width": ({"hidden_size": None}, "no config.json that transformers reads"),
     "another shape": ({"intermediate_size": 48}, r"mlp.gate_proj.weight is \(32, 16\), not"),
     "more layers": ({"num_hidden_layers": 3}, "has no tensor model.layers.2.input_layernorm"),

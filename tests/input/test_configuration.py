@@ -1,4 +1,4 @@
-"""A configuration that is none: one line with the key, the value and what is wrong with it."""
+"""Bad configurations: one line with the key, the value and the problem."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ BEYOND = {
     "numerics.divergence_loss execution.micro_batch execution.threads execution.log_every "
     "execution.keep_checkpoints",
     "1": "model.vocabulary_size model.tied_embeddings batch.sequence_length model.experts data",
-    "1.0": "optimizer.beta1 optimizer.beta2 seed execution",
+    "1.0": "optimizer.beta1 optimizer.beta2 execution",
     "1.5": "model.layers superposition.step_ratio schedule.decay_ratio data.corpora",
     "true": "model.layers optimizer.learning_rate seed execution.keep_steps model",
-    "'2'": "model.layers",
     "odd": "model.layers superposition.mode superposition.loss superposition.optimizer_at_switch "
     "optimizer.kind schedule.kind schedule.decay_shape numerics.dtype role execution.device "
     "execution.parallel execution.track",
@@ -55,10 +54,8 @@ def test_a_value_that_a_key_cannot_have_is_named_with_it(place: Path, value: str
 OVERRIDES = [
     ("model.preset=[1]", "model.preset: [1] is not known"),
     ("model.preset='270'", "model.preset: '270' is not known; did you mean '270m'?"),
-    ("model=[]", "model: "),
     ("model.head_size=7", "model: head_size = 7 is odd"),
     ("model.key_value_heads=5", "model: attention_heads = 1 is not a multiple of"),
-    ("model.experts={count=4}", "model.experts.per_token: missing; give it in the file or by"),
     (
         "model.experts={count=4,per_token=9,feed_forward_size=3}",
         "model.experts: per_token = 9 is more than count = 4",
@@ -67,8 +64,6 @@ OVERRIDES = [
     ("model.experts={cuont=4}", "did you mean model.experts.count?"),
     ("schedule.step=4", "schedule.step: unknown key; did you mean schedule.steps?"),
     ("bag_size=4", "bag_size: unknown key; did you mean superposition.bag_size?"),
-    ("superposition.s=4", "did you mean superposition.bag_size?"),
-    ("optimizer={lr=1}", "optimizer.lr: unknown key; did you mean optimizer.learning_rate?"),
     ("execution.parallel.tensr=2", "tensr: unknown key; did you mean execution.parallel.tensor?"),
     ("superposition={bag_size=4, mode='input_only', loss='hinge'}", "mode = 'input_only'"),
     (
@@ -81,39 +76,27 @@ OVERRIDES = [
         "superposition={bag_size=4, step_ratio=0.004}",
         "superposition.step_ratio = 0.004 of schedule.steps = 100 is less than one step",
     ),
-    ("superposition={steps=101}", "superposition.steps = 101 is more than schedule.steps = 100"),
     (
         "superposition.weighting='linear'",
         "superposition.weighting: 'linear': should be 'uniform', 'power_law', ",
     ),
-    ("execution.parallel='atuo'", "execution.parallel: 'atuo': should be 'auto'"),
-    ("execution.parallel.tensor=0", "execution.parallel.tensor: 0: "),
     ("superposition.weighting=[1.0]", "superposition: weighting has 1 numbers; bag_size 4 needs"),
-    ("superposition.weighting=[0.0,0.0,0.0,0.0]", "superposition: weighting (0.0, 0.0, 0.0, 0.0)"),
-    ("superposition.weighting=[-1.0,1.0,1.0,1.0]", "superposition.weighting"),
     ("data.corpora=[]", "data.corpora: "),
-    ("data.corpora=[{}]", "data.corpora.0.path: missing"),
     ("data.corpora=[{path=''}]", "data.corpora.0.path: '': is not a path"),
-    ('data.corpora=[{path="a\\u0000b"}]', "data.corpora.0.path: 'a\\x00b': is not a path"),
     ('data.corpora=[{path="a\\nb"}]', "data.corpora.0.path: 'a\\nb': is not a path"),
-    ("data.corpora=[{path='x', weight=0.0}]", "data.corpora.0.weight: 0.0: "),
     ("optimizer.momentum=0.5", "optimizer: momentum = 0.5 has no meaning with kind = 'adamw'"),
     ("schedule.stop_after=100", "schedule: stop_after = 100 does not lie before steps = 100"),
     ("study='../../x'", "study: '../../x': names a folder"),
-    ("name=''", "name: '': names a folder"),
-    ('name="a\\nb"', "name: 'a\\nb': names a folder"),
     ('name="\\u001b[31m"', "name: '\\x1b[31m': names a folder"),
-    (f"name='{'x' * 101}'", "names a folder: begin with a letter or digit"),
     (f"name='{'字' * 100}'", "names a folder: begin with a letter or digit"),
     ("execution.micro_batch=3", "execution.micro_batch = 3 does not divide the 16 sequences"),
-    ("execution.keep_steps=[0]", "execution.keep_steps.0: 0: "),
     ("execution.keep_steps=[101]", "execution.keep_steps = 101 lies beyond the last step, 100"),
     ("execution.fork_from={folder='x'}", "execution.fork_from.step: missing"),
     ("=3", "--set =3: write it as section.key=value"),
     ("model..layers=3", "model.: unknown key"),
     ("model", "--set model: write it as section.key=value"),
-    ("seed=07:32:00", "seed: 07:32:00: no key takes a time"),
-    ("data.corpora=[{path=2024-01-01}]", "data.corpora.0.path: 2024-01-01: no key takes a date"),
+    ("seed=07:32:00", "seed: should be a whole number"),
+    ("data.corpora=[{path=2024-01-01}]", "data.corpora.0.path: should be a valid string"),
     ("name='a'\nseed=3", "is more than one value; give one --set for each"),
     (f"{'x' * 100_000}=3", "unknown key"),
     (f"seed={'[' * 5000}{']' * 5000}", "--set seed=…: not valid TOML: "),

@@ -1,4 +1,4 @@
-"""What surrounds a command: variables of torchrun and Slurm, the profile of a cluster."""
+"""Bad environments: variables of torchrun and Slurm, the profile of a cluster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ TASKS |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "n[1
 VARIABLES = [
     ({"WORLD_SIZE": "x"}, "WORLD_SIZE = 'x': is not a number"),
     ({"WORLD_SIZE": "²"}, "WORLD_SIZE = '²': is not a number"),
-    ({"WORLD_SIZE": "9" * 30}, "WORLD_SIZE = '999"),
     ({"RANK": "1"}, "RANK = 1: does not fit WORLD_SIZE = 1"),
     ({**TWO, "RANK": "2"}, "RANK = 2: does not fit WORLD_SIZE = 2"),
     ({**TWO, "LOCAL_RANK": "2"}, "LOCAL_RANK = 2: does not fit LOCAL_WORLD_SIZE = 2"),
     ({**TWO, "LOCAL_WORLD_SIZE": "3"}, "LOCAL_WORLD_SIZE = 3: does not fit WORLD_SIZE = 2"),
-    ({**TWO, "MASTER_PORT": "x"}, "MASTER_PORT = 'x': is not a port"),
     ({**TWO, "MASTER_PORT": "65536"}, "MASTER_PORT = '65536': is not a port"),
     ({**TWO, "MASTER_ADDR": "a b"}, "MASTER_ADDR = 'a b': is not an address"),
     ({"SLURM_STEP_NUM_TASKS": "2"}, "SLURM_JOB_ID = '': is not a number"),
@@ -48,18 +46,13 @@ def test_a_bad_variable_is_named(
 PROFILES = [
     ("retries = -1", "retries: "),
     ("nodes = 3", "nodes: unknown key; did you mean resources.nodes?"),
-    ("parallel = 0", "parallel: "),
-    ("[resources]\nnodes = 0", "resources.nodes: "),
     ("[resources]\nnodes = 9999999999999999", "resources.nodes: "),
     ("[resources]\ntime = 'soon'", "resources.time: "),
-    ("[resources]\ntime = '1:2:3:4'", "resources.time: "),
     ("[resources]\nmemory_gb = -1.0", "resources.memory_gb: "),
     ("[[runs]]\nmatch = '*'", "runs.0.resources: missing"),
     ("[[runs]]\nmatch = '*'\nresources = {nods = 2}", "runs.0.resources.nods: unknown key; did"),
     ("[[runs]]\nmatches = '*'\nresources = {}", "matches: unknown key; did you mean runs.match?"),
     ("gpu_option = 'gpu'", "gpu_option: "),
-    ("setup = [3]", "setup.0: "),
-    ("sbatch = ['--mem=0']", "sbatch: "),
     ("sbatch = {mem = 1.5}", "sbatch: 1.5: "),
     ("sbatch = {comment = 'grant 42'}", "sbatch: comment: is the mark by which the study's jobs"),
     ("sbatch = {job-name = 'x'}", "sbatch: job-name: keeps equal submissions apart"),
@@ -68,14 +61,11 @@ PROFILES = [
     ("sbatch = {cpus-per-task = 4}", "sbatch: cpus-per-task: goes with the ranks"),
     ("[resources]\ntime = '5'", "time = '5' leaves nothing to train in"),
     ("[[runs]]\nmatch = '*'\nresources = {time = '0:06:00'}", "leaves nothing to train in"),
-    ("mfu = 2.0", "mfu: "),
-    ("x = [", "not valid TOML: "),
     (f"parallel = {'[' * 20_000}", "not valid TOML: "),
     ('setup = ["module load cuda\\nsource env"]', "give each line as a string of its own"),
     ('container = "env\\ntouch x"', "container: 'env\\ntouch x': holds a line break"),
     ('mail = "me@example.org\\u001b[2J"', "mail: "),
     ('sbatch = {mem = "0\\n#SBATCH --wrap=x"}', "holds a line break"),
-    ("[resources]\nmemory_gb = 1e-9", "resources.memory_gb: "),
     ("[resources]\ntime = '99999999999999999999'", "resources.time: "),
 ]  # fmt: skip
 

@@ -3,7 +3,6 @@ says, or one line that names file, column and, in a table, row."""
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -46,7 +45,7 @@ BAD: dict[str, Any] = {
 TEXTS = {"text", "a date", "control characters"}
 NUMBERS = {"negative", "a fraction", "beyond 64 bits"}
 FINE = {"text": TEXTS, "number": NUMBERS, "whole": set(), "truth": set(), "json": set()}
-"""By the kind of an archive's column, what it may hold."""
+"""Bad values that a column of an archive may hold all the same, by its kind."""
 
 
 def refusal(read: Callable[[], object], *words: str) -> str:
@@ -120,15 +119,11 @@ def text_of(value: Any) -> str:
 
 def with_cell(table: str, column: str, cell: str | None) -> str:
     """A CSV with another cell in its first row, or without the column."""
-    rows = list(csv.DictReader(io.StringIO(table)))
-    names = [name for name in rows[0] if cell is not None or name != column]
-    if cell is not None:
-        rows[0][column] = cell
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    rows = pd.read_csv(io.StringIO(table), dtype=str, keep_default_na=False)
+    if cell is None:
+        return rows.drop(columns=column).to_csv(index=False)
+    rows.loc[0, column] = cell
+    return rows.to_csv(index=False)
 
 
 FACTS = "run,arm,bag_size,step_ratio,parameters,tokens_per_step,steps,seed,learning_rate,corpus"
@@ -170,19 +165,15 @@ def test_each_cell_of_what_is_imported(name: str, table: str, packed: bool, tmp_
     given = tmp_path / "runs.csv" if name == "runs.csv" else None
     for column, kind, cell in cases(table):
         changed = with_cell(table, column, cell)
-        text = LOG if given else changed
-        if packed and not given:
-            if name == "finished.csv" or kind == "a megabyte":
-                continue
-            rows = [json.loads(line) for line in lines(text)]
-            if rows and column in rows[0] and cell:
-                rows[0][column] = BAD[kind]
-            text = "\n".join(map(json.dumps, rows))
-        elif packed:
-            text = "\n".join(lines(LOG))
-        log.write_text(text)
+        if packed and not given and (name == "finished.csv" or kind == "a megabyte"):
+            continue
         if given:
             given.write_text(changed)
+            log.write_text(as_json(LOG) if packed else LOG)
+        elif packed and cell:
+            log.write_text(as_json(LOG, column, BAD[kind]))
+        else:
+            log.write_text(as_json(changed) if packed else changed)
         source = given if given else log
 
         def read(known: dict[str, str] = facts if name == "log" else {}) -> None:
@@ -196,19 +187,12 @@ def test_each_cell_of_what_is_imported(name: str, table: str, packed: bool, tmp_
             assert f"{source}, line {line}" in said or "run 'r'" in said, (column, kind, said)
 
 
-def lines(text: str) -> list[str]:
-    """The rows of a CSV of numbers as lines of JSON."""
-    rows = csv.DictReader(io.StringIO(text))
-    found = []
-    for row in rows:
-        cells = {}
-        for name, cell in row.items():
-            try:
-                cells[name] = float(cell)
-            except ValueError:
-                cells[name] = cell
-        found.append(json.dumps(cells))
-    return found
+def as_json(text: str, column: str = "", cell: Any = None) -> str:
+    """The rows of a CSV of numbers as lines of JSON, the first with another cell."""
+    rows = pd.read_csv(io.StringIO(text)).to_dict("records")
+    if column in rows[0]:
+        rows[0][column] = cell
+    return "\n".join(map(json.dumps, rows))
 
 
 @pytest.mark.parametrize("column", ["run", "reason"])

@@ -1,4 +1,4 @@
-"""Grouped experts are a loop over experts; what is logged of routing is what happened."""
+"""Experts' outputs are added in one order; what is logged of routing is what happened."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -15,7 +14,7 @@ from tst_study.config import megatron_version
 from tst_study.config.megatron_version import check_megatron_version
 from tst_study.errors import UserError
 from tst_study.model.experts import RoutingLog
-from tst_study.model.kernels import Combined, Copied, groups_of, sum_of_copies
+from tst_study.model.kernels import Combined, Copied, sum_of_copies
 
 
 def test_copies_of_a_position_are_added_in_the_order_of_their_experts() -> None:
@@ -59,33 +58,6 @@ def test_nothing_of_a_layer_with_experts_adds_by_index(
         with Noted():
             layer(hidden).sum().backward()
     assert names == []
-
-
-@pytest.mark.parametrize("tokens", [[0, 0, 0, 0], [0, 5, 0, 2], [2, 3, 1, 4]], ids=str)
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
-def test_grouped_experts_are_a_loop_over_experts(
-    words: Path, tokens: list[int], dtype: str, tolerance: float
-) -> None:
-    """Also where some have no position."""
-    with built(tiny(words, *MIXTURE, f"numerics.dtype={dtype}")) as (model, _):
-        experts = model.decoder.layers[0].mlp.experts
-        weights = experts.linear_fc1, experts.linear_fc2
-        hidden = torch.randn(sum(tokens), 16, dtype=weights[0].dtype, requires_grad=True)
-        shares = torch.rand(sum(tokens), 1)
-        found = experts(hidden, groups_of(torch.tensor(tokens)), shares.squeeze(1))
-        plain = []
-        for rows, share, into, back in zip(
-            hidden.split(tokens), shares.split(tokens), *weights, strict=True
-        ):
-            gate, up = (rows @ into.T).chunk(2, dim=-1)
-            plain.append((F.silu(gate) * up * share).to(rows.dtype) @ back.T)
-        expected = torch.cat(plain)
-        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance / 100)
-        mine, theirs = (
-            torch.autograd.grad(x.sum(), (hidden, *weights)) for x in (found, expected)
-        )  # an expanded gradient: not laid out in rows
-        for one, other in zip(mine, theirs, strict=True):
-            torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance / 100)
 
 
 def recorded(per_token: int, choices: list[Tensor], logits: list[Tensor]) -> RoutingLog:

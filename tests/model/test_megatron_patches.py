@@ -30,7 +30,7 @@ NEEDED: dict[tuple[Any, str], tuple[int, tuple[str, ...], tuple[int, ...]]] = {
     (DISPATCHER, "cuda_dtoh_stream"): (2, EXPERTS, (0, 16)),
     (DISPATCHER, "_maybe_dtoh_and_synchronize"): (2, EXPERTS, (0, 16)),
 }
-"""By patch: ranks and settings of a run that needs it, and the first version that does."""
+"""For each patch: ranks and settings of a run that needs it, and the first version that does."""
 
 
 def no_device(*unused: Any, **also_unused: Any) -> Any:

@@ -17,7 +17,7 @@ from tst_study.data.run_data import open_stream
 from tst_study.model.model import Targets
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.record.reader import read
-from tst_study.superposition import BAG_LOSS_KINDS
+from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS
 from tst_study.superposition.steps import NEXT_TOKEN
 from tst_study.train import train
 

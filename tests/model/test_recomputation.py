@@ -1,4 +1,4 @@
-"""What the backward pass computes again is what it would have kept, and nothing of it stays."""
+"""The backward pass computes again exactly what it would have kept, and nothing of it stays."""
 
 from __future__ import annotations
 

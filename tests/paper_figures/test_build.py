@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,8 +18,10 @@ from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.errors import UserError
+from tst_study.paper_figures import build as module
 from tst_study.paper_figures.build import Built, build
-from tst_study.paper_figures.catalogue import catalogue, find
+from tst_study.paper_figures.catalogue import FOLDERS, PAGES, catalogue, find
+from tst_study.paper_figures.cli import NAMES
 from tst_study.paper_figures.item import Item
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.report import reproduction
@@ -199,6 +202,31 @@ def test_a_group_names_all_its_entries() -> None:
     assert find(["report"]) == ([], {"report"})
 
 
+def test_help_and_completion_know_every_name() -> None:
+    assert sorted(NAMES) == sorted([*catalogue(), *FOLDERS, *PAGES, "tables", "figures"])
+    completed = {"COMP_WORDS": "tst-study figures --only figure1", "COMP_CWORD": "3"}
+    found = subprocess.run(
+        [sys.executable, "-m", "tst_study"],
+        env={**os.environ, "_TST_STUDY_COMPLETE": "complete_bash", **completed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.split() == ["figure1", "figure10", "figure11"]
+
+
+def test_a_long_drawing_says_how_far_it_is_on_stderr(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(None, tmp_path, only=["table4"], progress=True)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    build(None, tmp_path, only=["table4", "table5"], progress=True)
+    said = capsys.readouterr()
+    assert said.err == "1 of 2 figures and tables\n2 of 2 figures and tables\n"
+    assert said.out == ""
+
+
 def test_an_unknown_name_is_an_error_that_names_the_nearest() -> None:
     with pytest.raises(UserError, match=r"'figure40' is not known; did you mean 'figure4"):
         find(["figure40"])
@@ -251,10 +279,7 @@ def test_the_committed_page_has_both_campaigns() -> None:
     text = COMMITTED.read_text("utf8")
     records = [RECORDS / name for name in ("campaign", "what-does-the-work")]
     prefixes = load(records)["role"] == "trunk"
-    assert (
-        f"\n{(~prefixes).sum()} runs and {prefixes.sum()} shared prefix runs that they share"
-        in text
-    )
+    assert f"\n{(~prefixes).sum()} runs and {prefixes.sum()} shared prefix runs (studies" in text
     (line,) = (line for line in text.splitlines() if line.startswith("| Table 1. "))
     assert len(line) < 400  # its comparisons stand below the table
     assert re.search(r"^- 232k parameters, books-bpe1024, 5,000 steps", text, re.MULTILINE)

@@ -88,12 +88,3 @@ def test_each_part_waits_for_its_own_weights_alone(words: Path, tmp_path: Path) 
     beside, before = (last_tensors(tmp_path / name) for name in runs)
     assert beside.keys() == before.keys()
     assert all(torch.equal(beside[name], before[name]) for name in beside)
-
-
-def test_a_process_that_is_alone_overlaps_nothing(words: Path, tmp_path: Path) -> None:
-    """A layout for many ranks, tried on one."""
-    for name, overlapped in (("plain", ()), ("overlapped", (*OVERLAPPED, WEIGHTS))):
-        shares = OVERLAPPED[:1] + OVERLAPPED[2:]
-        train(tiny(words, *(overlapped or shares)), tmp_path / name, progress=False)
-    plain, overlapped = (last_tensors(tmp_path / name) for name in ("plain", "overlapped"))
-    assert all(torch.equal(plain[key], overlapped[key]) for key in plain)

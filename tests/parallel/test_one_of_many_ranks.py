@@ -24,7 +24,8 @@ from tst_study.model.model import empty_model
 from tst_study.parallel import process_groups as process_groups_module
 from tst_study.parallel.forward_backward import micro_batches
 from tst_study.parallel.process_groups import process_groups
-from tst_study.superposition import BAG_LOSS_KINDS, linear_loss
+from tst_study.superposition import linear_loss
+from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS
 from tst_study.superposition.steps import NEXT_TOKEN
 
 META = torch.device("meta")

@@ -1,4 +1,4 @@
-"""How often a step makes the host wait, and what it sends, counted: no clock, no GPU.
+"""A step's waits of the host and its messages are counted, without a clock or a GPU.
 
 Ranks are real processes over gloo. An operation counts as a wait where it would make the host wait
 for all that a GPU has queued: a number that is read, a size that depends on numbers, a tensor that
@@ -57,19 +57,19 @@ KINDS = {
 
 @dataclass
 class Counts:
-    """Of a rank."""
+    """Waits and messages of a rank."""
 
     waits: Counter[str] = field(default_factory=Counter)
-    """By the function that waits."""
+    """Number of waits by the function that waits."""
     messages: Counter[str] = field(default_factory=Counter)
-    """By kind; none where a rank is alone in its group."""
+    """Number of messages by kind; none where a rank is alone in its group."""
     sent: float = 0.0
     """Bytes to other ranks, by the shortest rings."""
 
 
 @contextmanager
 def counting() -> Iterator[Counts]:
-    """Of what this thread does while it lasts."""
+    """Count what this thread does while the block runs."""
     counts = Counts()
     exchange = MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize
 

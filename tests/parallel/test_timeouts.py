@@ -1,4 +1,4 @@
-"""How long ranks wait for one that hangs, what is told of it, and whose error a reader's is."""
+"""Ranks wait for one that hangs as long as configured, and errors name the rank and collective."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import torch.distributed as dist
 from tests.distributed import run_ranks
 from tests.tiny_runs import tiny
 from tst_study.errors import OtherRankError, UserError
-from tst_study.parallel.collective_errors import collectives_named
-from tst_study.parallel.process_groups import process_groups
+from tst_study.parallel.process_groups import collectives_named, process_groups
 
 TIMEOUTS = ("execution.start_timeout_seconds=1234", "execution.timeout_seconds=2")
 
 
 def timeouts() -> tuple[timedelta, set[timedelta]]:
-    """Of the group of all ranks, and of all others."""
+    """Timeouts of the group of all ranks, and of all others."""
     of = {
         group: group._get_backend(torch.device("cpu")).options._timeout
         for group in dist.distributed_c10d._world.pg_map

@@ -45,17 +45,9 @@ UNHASHED = [
 HASHED = [
     "seed=1",
     "data_seed=1",
-    "model.layers=3",
-    "superposition.bag_size=5",
     "superposition.step_ratio=0.3",
-    "superposition.mode=output_only",
-    "superposition.weighting=power_law",
-    "superposition.optimizer_at_switch=reset",
     "superposition.shuffle_targets=true",
-    "batch.sequence_length=128",
-    "optimizer.learning_rate=1e-3",
     "schedule.steps=101",
-    "schedule.decay_ratio=0.2",
     "numerics.dtype=bfloat16",
 ]
 

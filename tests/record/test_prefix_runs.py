@@ -4,7 +4,6 @@ for."""
 from __future__ import annotations
 
 import json
-import shutil
 from functools import partial
 from pathlib import Path
 
@@ -166,19 +165,6 @@ def test_a_trunk_keeps_the_checkpoints_that_others_fork_from(prefix: Path) -> No
     assert record.status is not None
     assert (record.status["step"], record.status["steps"]) == (10, 10)
     assert record.header["flops"]["total"] == record.metrics[-1]["flops"]
-
-
-def test_nothing_forks_from_a_damaged_checkpoint(words: Path, prefix: Path, tmp_path: Path) -> None:
-    damaged = shutil.copytree(prefix, tmp_path / "damaged")
-    place = damaged / "checkpoints" / "step-00000010"
-    with open(place / "__0_0.distcp", "r+b") as file:
-        file.seek(place.joinpath("__0_0.distcp").stat().st_size // 2)
-        file.write(b"!")
-    with pytest.raises(UserError) as refused:
-        run(words, tmp_path / "run", *LOGGED, forked(damaged, 10))
-    said = str(refused.value)
-    assert said.startswith(f"{place}: cannot be read (__0_0.distcp is ")
-    assert "delete it" in said
 
 
 @pytest.mark.parametrize(

@@ -130,14 +130,6 @@ def test_broken_line_in_the_middle_names_file_and_line(tmp_path: Path) -> None:
             run_record.read(tmp_path)
 
 
-def test_folder_of_another_config_is_refused_and_kept(tmp_path: Path) -> None:
-    open_run(tmp_path).close()
-    before = (tmp_path / "run.json").read_bytes()
-    with pytest.raises(UserError, match=r"holds run [0-9a-f]{8}, not [0-9a-f]{8} of this config"):
-        open_run(tmp_path, "seed=1")
-    assert (tmp_path / "run.json").read_bytes() == before
-
-
 def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:
     writer = open_run(tmp_path)
     writer.status("running", 5, loss=3.0, last_checkpoint=4)

@@ -60,7 +60,8 @@ def programs() -> Path:
 
 
 def _download(to: Path) -> None:
-    """With the machine's package lists, else with fresh ones in a folder of our own."""
+    """Download the packages by the machine's package lists, else by fresh ones in a folder of our
+    own."""
     lists = to / "lists"
     own = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={to / 'cache'}"]
     failed = None

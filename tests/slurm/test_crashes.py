@@ -1,4 +1,4 @@
-"""What comes back by itself: stopped and crashed runs, runs that are held, jobs on bad nodes."""
+"""Stopped and crashed runs, runs that are held and jobs on bad nodes come back by themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from tests.tiny_runs import tiny
 from tst_study import file_lock
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.slurm.profile import Profile, Resources
-from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.experiments.state.status import StatusRow
 from tst_study.experiments.study import Study
 
@@ -39,7 +38,7 @@ def the_row(study: Study, root: Path) -> StatusRow:
 
 @fake
 def test_what_gets_on_is_launched_again_and_what_gets_nowhere_is_given_up(tmp_path: Path) -> None:
-    """With two retries: five times into the queue and back with a checkpoint each, two crashes."""
+    """Two retries are allowed; one run is requeued five times, with a new checkpoint each time."""
     study = seeded("hops_5", "crash_2", "stuck")
     submit(study, tmp_path, profile(retries=2))
     said: set[str] = set()
@@ -113,18 +112,6 @@ def test_a_run_that_is_held_is_waited_for(tmp_path: Path, held: float, queued_ag
     wait_for_end(tmp_path)
     assert (state(tmp_path, "a"), launches(tmp_path)) == ("done", {"a": 1})
     assert (run.folder / "job" / "launches").exists() == queued_again
-
-
-@fake
-def test_studies_of_one_name_in_two_checkouts_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    roots = [tmp_path / checkout / "study" for checkout in ("one", "two")]
-    for root in roots:
-        submit(seeded("seconds_30"), root)
-    wait_until(lambda: all(launches(root) == {"seconds_30": 1} for root in roots))
-    assert state(roots[0], "seconds_30") == "running"
-    for root in roots:
-        cancel_runs(root, "")
-        wait_for_end(root)
 
 
 def test_a_job_with_gpus_does_not_train_without_one(words: Path, tmp_path: Path) -> None:

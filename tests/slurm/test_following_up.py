@@ -1,4 +1,4 @@
-"""What comes after the runs: collecting, submitting the rest; what Slurm refuses, and cleaning."""
+"""Jobs that follow the runs: they collect the study or submit the rest; and refusals of Slurm."""
 
 from __future__ import annotations
 
@@ -22,16 +22,13 @@ from tests.slurm.test_launching import (
     study_of,
     submit,
     wait_for_end,
-    wait_until,
 )
-from tests.slurm.test_submitters import FORK, slow_sbatch
 from tst_study.experiments.launcher import Options
 from tst_study.experiments.slurm import submission
 from tst_study.experiments.slurm.commands import SlurmError
 from tst_study.experiments.slurm.profile import Resources, SmallJob
 from tst_study.experiments.slurm.slurm_launcher import Slurm
 from tst_study.experiments.slurm.submit import submit_to_slurm
-from tst_study.experiments.state.clean import delete, not_needed
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.experiments.state.status import stopped
 from tst_study.experiments.studies import catalogue
@@ -50,7 +47,7 @@ def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(
     study = seeded("a", "elsewhere")
     wrong = {"match": "elsewhere", "resources": {"partition": "nowhere"}}
     done = submit_to_slurm(at(study, tmp_path), profile(runs=(wrong,)), Options())
-    assert ([run.config.name for run in done.new], len(done.left)) == (["a"], 1)
+    assert ([run.config.name for run in done.new], len(done.not_queued)) == (["a"], 1)
     text = "\n".join(done.lines())
     assert "1 submitted in 1 arrays" in text
     assert "1 not submitted: submit again when Slurm takes more" in text
@@ -170,21 +167,3 @@ def test_cancelled_and_blocked_runs_say_why_and_are_what_retry_takes(tmp_path: P
     wait_for_end(tmp_path)
     assert launches(tmp_path)["a"] == 1
     assert state(tmp_path, "branch0.2") == "done"
-
-
-def test_clean_waits_for_a_submitter_at_work(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The new job's folder is there, its job is not yet: it is not taken for one that ended."""
-    monkeypatch.setattr("tst_study.experiments.slurm.slurm_launcher.SECOND_LOOK", 0.0)
-    slow_sbatch(cluster, tmp_path, monkeypatch)
-    root = tmp_path / "runs"
-    submitter = FORK.Process(target=submit, args=(seeded("seconds_2"), root))
-    submitter.start()
-    wait_until((tmp_path / "asked").exists)
-    found = not_needed(root)
-    assert any(one.path.parent.name == "slurm" for one in found)
-    assert delete(root, found) == []
-    submitter.join()
-    wait_for_end(root)
-    assert launches(root) == {"seconds_2": 1}

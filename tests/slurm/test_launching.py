@@ -1,4 +1,4 @@
-"""Studies on a real Slurm: each run once, whatever happens to jobs, nodes and submitters."""
+"""Studies on a real Slurm: each run is trained once, by the code that was submitted."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.slurm.conftest import profile
 from tst_study.experiments.launcher import Options
 from tst_study.experiments.slurm import submission
 from tst_study.experiments.slurm.commands import call
-from tst_study.experiments.slurm.jobs import in_the_queue
-from tst_study.experiments.slurm.profile import Profile, Resources
+from tst_study.experiments.slurm.profile import Profile
 from tst_study.experiments.slurm.slurm_launcher import Slurm
+from tst_study.experiments.slurm.submission import in_the_queue
 from tst_study.experiments.slurm.submit import Submitted, submit_to_slurm
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.experiments.state.status import StatusRow, rows_of
@@ -87,32 +87,6 @@ def test_what_failed_is_shown_with_its_traceback_and_alone_tried_again(tmp_path:
     wait_for_end(tmp_path)
     assert launches(tmp_path) == {"fail": 2, "bug": 2, "killed": 2, "good": 1}
     assert all(row.state == "done" for row in rows(study, tmp_path))
-
-
-def test_a_profile_reaches_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prefix that stands for a container really stands before python."""
-    seen = tmp_path / "inside"
-    how = profile(
-        container=f"sh -c 'touch {seen}; exec \"$@\"' sh",
-        resources=Resources(time="10", memory_gb=0.5, gpus_per_node=2, cpus_per_task=2),
-        runs=({"match": "other", "resources": {"cpus_per_task": 3}},),
-        sbatch={"nice": 5, "mem": "0"},
-        srun=("--quiet",),
-    )
-    monkeypatch.setenv("SBATCH_ACCOUNT", "team")
-    submit(seeded("a", "other"), tmp_path, how)
-    scripts = [
-        (one.folder(tmp_path) / "script.sh").read_text() for one in submission.all_of(tmp_path)
-    ]
-    lines = ("--mem=0", "--gpus-per-node=2", "--nice=5", "--requeue", "--time=10", "--account=team")
-    for line in lines:
-        assert all(f"#SBATCH {line}\n" in script for script in scripts)
-    assert all("--wait=60 --quiet" in script and "wckey" not in script for script in scripts)
-    for script, cpus in zip(scripts, (2, 3), strict=True):
-        assert f"#SBATCH --cpus-per-task={cpus}\n" in script
-    wait_for_end(tmp_path)
-    assert launches(tmp_path) == {"a": 1, "other": 1}
-    assert seen.exists()
 
 
 def test_a_thousand_runs_are_one_call_of_sbatch(

@@ -19,7 +19,7 @@ from tst_study.record import reader as run_record
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
 PROFILES = sorted((Path(launcher.__file__).parent / "profiles").glob("*.toml"))
 FITS = {"nodes": 1, "tasks_per_node": 1, "gpus_per_node": 2, "cpus_per_task": 2}
-"""What a node of this cluster has; its GPUs are pretended, its memory is not."""
+"""Resources of a node of this cluster; its GPUs are pretended, its memory is not."""
 
 THIS = shlex.quote(sys.executable)
 PYTHON = f'#!/bin/sh\necho "python in $PWD" >>"$HOME/seen"\nexec {THIS} "$@"\n'

@@ -144,5 +144,5 @@ def test_the_array_of_the_documents_prepares_what_one_process_prepares(
     logs = [path.read_text() for path in tmp_path.glob("slurm-*.out")]
     assert (done.returncode, len(logs)) == (0, 4), (done.stderr, logs)
     request = Request([str(tmp_path / "text.jsonl")], "bpe:300")
-    prepare(request, tmp_path / "alone", progress=False)
+    prepare(request, tmp_path / "alone")
     assert merge(tmp_path / "prepared" / "mine") == read_manifest(tmp_path / "alone")

@@ -152,28 +152,6 @@ def test_a_start_up_longer_than_the_time_is_no_crash_of_a_node(
     assert f"a start-up of {noted.words}: more time in [resources]" in remark(tmp_path)
 
 
-def test_a_file_system_that_is_away_costs_a_launch_and_the_reason_is_kept(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    root, away = tmp_path / "runs", tmp_path / "away"
-    submit(seeded("seconds_10"), root)
-    wait_until(lambda: is_training(root, "seconds_10"))
-    root.rename(away)
-    time.sleep(20.0)
-    away.rename(root)
-    (folder,) = root.glob("seconds_10-*")
-    wait_until(lambda: bool(launches_of(folder)))
-    assert (
-        "cannot be written (No such file or directory)" in run_state(root, "seconds_10")["message"]
-    )
-    assert "crashed 1 times" in remark(folder)
-    wait_for_end(root)
-    first, second = resumed_from(root, "seconds_10")
-    assert (first, state(root, "seconds_10")) == (None, "done")
-    assert second
-    assert second >= 5
-
-
 @pytest.mark.parametrize("name", ["seconds_8", "deaf_2", "slow_40"])
 def test_preemption_checkpoints_and_requeues_whether_ranks_obey_or_not(
     cluster: Cluster, timed: Path, tmp_path: Path, name: str

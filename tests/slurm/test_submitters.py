@@ -1,4 +1,4 @@
-"""Submitters that die, and that come in pairs: each run is started once and none is lost."""
+"""Submit commands that are killed: each run is started once and none is lost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from tests.slurm.cluster import Cluster
-from tests.slurm.conftest import profile
-from tests.slurm.test_launching import launches, rows, seeded, submit, wait_for_end, wait_until
+from tests.slurm.test_launching import launches, seeded, submit, wait_for_end, wait_until
 from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 from tst_study.experiments.slurm import commands, submission
@@ -28,7 +27,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def killed_when(prepare: Callable[[], None], root: Path) -> None:
-    """A submitter in a process that `prepare` has arranged to be killed in."""
+    """Submit in a process of its own, in which `prepare` has arranged for a kill."""
 
     def work() -> None:
         prepare()
@@ -88,7 +87,7 @@ def test_killed_behind_sbatch_its_jobs_are_adopted(cluster: Cluster, tmp_path: P
 def test_killed_while_sbatch_runs_the_next_one_waits_for_its_answer(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer comes a second after the submitter's death."""
+    """The answer comes a second after the first command was killed."""
     slow_sbatch(cluster, tmp_path, monkeypatch)
     root = tmp_path / "runs"
     submitter = FORK.Process(target=submit, args=(seeded(*NAMES), root))
@@ -100,17 +99,6 @@ def test_killed_while_sbatch_runs_the_next_one_waits_for_its_answer(
     assert (len(done.new), len(done.adopted) + len(done.over)) == (0, 3)
     wait_for_end(root)
     assert launches(root) == dict.fromkeys(NAMES, 1)
-
-
-def test_two_submitters_at_once_start_each_run_once(cluster: Cluster, tmp_path: Path) -> None:
-    submitters = [FORK.Process(target=submit, args=(seeded(*NAMES), tmp_path)) for _ in range(2)]
-    for one in submitters:
-        one.start()
-    for one in submitters:
-        one.join(60)
-    wait_for_end(tmp_path)
-    assert launches(tmp_path) == dict.fromkeys(NAMES, 1)
-    assert len(submission.all_of(tmp_path)) == 1
 
 
 def test_without_locks_singleton_and_the_run_lock_keep_two_submitters_apart(
@@ -137,12 +125,6 @@ def test_ids_that_begin_anew_harm_nothing(cluster: Cluster, tmp_path: Path) -> N
     assert len(submit(study, ours).new) == 1
     wait_for_end(ours)
     assert launches(ours) == {"seconds_1": 1}
-
-
-def test_what_slurm_refuses_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"sbatch: .*invalid partition specified: nowhere"):
-        submit(seeded("a"), tmp_path, profile(resources={"partition": "nowhere"}))
-    assert [row.state for row in rows(seeded("a"), tmp_path)] == ["waiting"]
 
 
 def test_without_a_controller_nothing_is_submitted_and_jobs_outlive_it(

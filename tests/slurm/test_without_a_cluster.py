@@ -1,4 +1,4 @@
-"""What of it needs no Slurm, or no more of it than a program that says a line."""
+"""The Slurm launcher where there is no Slurm, or programs in its place that print a line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.examples import example
 from tests.experiments.fake_training import at, config, study_of
 from tests.input.answers import answer
 from tests.slurm.test_launching import wait_until
-from tst_study import file_lock
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Options, submission_lock
 from tst_study.experiments.plan.planner import Planner
@@ -30,7 +29,6 @@ from tst_study.experiments.slurm.launch import remark
 from tst_study.experiments.slurm.profile import Profile, Resources, load_profile
 from tst_study.experiments.slurm.slurm_launcher import Slurm
 from tst_study.experiments.slurm.submission import Submission
-from tst_study.experiments.state.clean import delete, not_needed
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.record import reader as run_record
 from tst_study.record.writer import mark
@@ -86,20 +84,6 @@ def submitted(root: Path, programs: Path) -> Submission:
     return one
 
 
-def test_clean_looks_twice_for_a_job_that_goes_back_into_the_queue(
-    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Missing for a moment: while the list is made, and at the first look of the deletion."""
-    monkeypatch.setattr("tst_study.experiments.slurm.slurm_launcher.SECOND_LOOK", 0.0)
-    one, looks = submitted(tmp_path / "runs", programs), tmp_path / "looks"
-    line = f"12|0|PENDING|BeginTime|tst-study:{one.id}"
-    says(programs / "squeue", f'echo x >>{looks}; [ $(wc -l <{looks}) -lt 4 ] || echo "{line}"')
-    found = not_needed(tmp_path / "runs")
-    assert {one.path.parent.name for one in found} == {"slurm", "code"}
-    assert delete(tmp_path / "runs", found) == []
-    assert Path(one.code).is_dir()
-
-
 def test_a_copy_of_the_code_that_cannot_be_made_is_named_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +94,7 @@ def test_a_copy_of_the_code_that_cannot_be_made_is_named_and_leaves_nothing(
         keep_code(tmp_path)
     assert list(place.parent.iterdir()) == [place]
     place.unlink()
-    # A faster submitter is no failure.
+    # Another command that was faster is no failure.
     monkeypatch.setattr(code_copy, "code_version", lambda: {"path": str(made.rename(place))})
     assert keep_code(tmp_path) == place
     assert list(place.parent.iterdir()) == [place]
@@ -241,6 +225,12 @@ def one_submission(root: Path) -> Submission:
     return submission.new(root, "", ["a"], Path("code"))
 
 
+def test_studies_of_one_name_in_two_checkouts_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """Equal submissions have equal names, and `singleton` keeps jobs of one name apart."""
+    here, again, elsewhere = (one_submission(tmp_path / name) for name in ("a/s", "a/s", "b/s"))
+    assert here.name == again.name != elsewhere.name
+
+
 IN_IMAGE = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())} python -P"""
 
 
@@ -249,6 +239,7 @@ IN_IMAGE = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())} pyth
     ("how", "there", "absent"),
     [
         ({"sbatch": {"exclusive": False, "hold": True}}, "#SBATCH --hold\n", "exclusive"),
+        ({"sbatch": {"nice": 5}, "srun": ("--quiet",)}, "#SBATCH --nice=5\n", "wckey"),
         ({"setup": ("# modules of the old cluster", "", "true")}, "modules of the old", "--gpu"),
         ({"python": "python"}, "python -P", IN_IMAGE),
         ({"container": "apptainer exec x.sif", "python": "python"}, IN_IMAGE, "--gpu"),
@@ -270,17 +261,7 @@ def test_what_a_profile_says_stands_in_the_script_which_is_bash(
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
 
 
-def test_a_submission_of_which_a_run_is_held_has_not_ended(tmp_path: Path, programs: Path) -> None:
-    """The controller has lost its state, and with it the job."""
-    root = tmp_path / "runs"
-    one = submitted(root, programs)
-    says(programs / "squeue", "")
-    with file_lock.hold(root / one.runs[0]):
-        assert not_needed(root) == []
-    assert {found.path.parent.name for found in not_needed(root)} == {"slurm", "code"}
-
-
-def test_without_slurm_a_moved_study_is_cleaned_and_cancelled_here(
+def test_without_slurm_a_moved_study_is_cancelled_here(
     tmp_path: Path, programs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "runs"
@@ -289,8 +270,6 @@ def test_without_slurm_a_moved_study_is_cleaned_and_cancelled_here(
     assert "without jobs that are queued: squeue" in capsys.readouterr().err
     with pytest.raises(SlurmError):
         cancel_runs(root, "no-such-run")
-    assert not_needed(root) == []
-    assert "without what jobs left: squeue" in capsys.readouterr().err
 
 
 def site(programs: Path) -> None:
@@ -333,6 +312,24 @@ def test_a_dry_run_shows_arrays_and_the_first_script_and_leaves_nothing(
     says(programs / "sbatch", '[ "$1" != --test-only ] || { echo no such account >&2; exit 1; }')
     said = answer(words, tmp_path)
     assert (said.status, said.err) == (2, "error: sbatch: no such account\n")
+
+
+def test_a_dry_run_needs_no_slurm(tmp_path: Path) -> None:
+    words = ["submit", "laptop", "--scale", "smoke", "--launcher", "slurm", "--dry-run"]
+    said = answer(words, tmp_path, {"PATH": "/nowhere"})
+    assert (said.status, said.err) == (0, "")
+    assert "no cluster was asked" in said.out
+    assert "#SBATCH --array=0-" in said.out
+
+
+@pytest.mark.parametrize("verb", ["plan", "submit"])
+def test_naming_a_profile_means_slurm(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "slurm.toml").write_text("[resources]\ntasks_per_node = 3\n")
+    words = [verb, "laptop", "--scale", "smoke", *["--dry-run"] * (verb == "submit")]
+    here = answer(words, tmp_path, {"PATH": "/nowhere"})
+    there = answer([*words, "--profile", "slurm.toml"], tmp_path, {"PATH": "/nowhere"})
+    assert "on 3 ranks" not in here.out + here.err
+    assert "on 3 ranks" in there.out + there.err
 
 
 @pytest.mark.parametrize(

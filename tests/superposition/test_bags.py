@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from tests.superposition.naive import IGNORE, targets_of_labels, targets_of_raw_tokens
-from tst_study.superposition import bag_inputs, bag_targets, shuffle_bags
+from tst_study.superposition import bag_inputs, bag_targets
+from tst_study.superposition.bags import shuffle_bags
 
 
 def next_token_labels(raw: torch.Tensor) -> torch.Tensor:

@@ -50,11 +50,6 @@ def test_token_ids_need_a_bag_axis():
         bag_embedding(torch.zeros(4, 2), torch.zeros(3, 5, dtype=torch.long))
 
 
-def test_a_shard_needs_the_sum_over_the_others():
-    with pytest.raises(ValueError, match="vocabulary_start = 2 needs `reduce`"):
-        bag_embedding(torch.zeros(2, 2), torch.zeros(1, 1, 1, dtype=torch.long), vocabulary_start=2)
-
-
 def shard_of(weight: torch.Tensor) -> tuple[torch.Tensor, int]:
     rows = weight.shape[0] // dist.get_world_size()
     start = rows * dist.get_rank()

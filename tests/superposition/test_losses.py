@@ -12,17 +12,11 @@ from tests.superposition.naive import (
     multi_hot_loop,
     targets_of_labels,
 )
-from tst_study.superposition import (
-    BAG_LOSS_KINDS,
-    BagLoss,
-    Superposition,
-    bag_loss,
-    count_valid_targets,
-    offset_weights,
-)
-from tst_study.superposition.loss_kinds import LOSSES, MultiHot, loss_of
+from tst_study.superposition import BagLoss, Superposition, bag_loss
+from tst_study.superposition.bags import count_valid_targets
+from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS, LOSSES, MultiHot, loss_of
 from tst_study.superposition.losses import Bags
-from tst_study.superposition.weighting import NAMED_WEIGHTINGS
+from tst_study.superposition.weighting import NAMED_WEIGHTINGS, offset_weights
 
 
 def problem(
@@ -182,43 +176,7 @@ def test_micro_batches_add_up_to_the_whole_batch(kind, bag_size, stride):
     assert_same_value_and_grad(sum(parts), whole, logits, 1e-12)
 
 
-# --- memory -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
-def test_the_callers_logits_stay_as_they_are(kind):
-    logits, labels = problem(4)
-    before = logits.detach().clone()
-    loss = bag_loss(logits, labels, 4, kind=kind)
-    first = torch.autograd.grad(loss, logits, retain_graph=True)[0]
-    assert torch.equal(torch.autograd.grad(loss, logits)[0], first)
-    assert torch.equal(logits, before)
-
-
-@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_inplace_writes_the_same_gradient_over_the_logits(kind, dtype):
-    logits, labels = problem(4, dtype=dtype)
-    expected = torch.autograd.grad(bag_loss(logits, labels, 4, kind=kind), logits)[0]
-    scratch = logits * 1  # the output of some layer, which nobody else reads
-    loss = bag_loss(scratch, labels, 4, kind=kind, inplace=True)
-    (grad,) = torch.autograd.grad(loss, scratch, retain_graph=True)
-    assert grad.data_ptr() == scratch.data_ptr()
-    assert torch.equal(grad, expected)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()
-
-
-@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
-def test_megatrons_sequence_first_logits_are_read_in_place(kind):
-    logits, labels = problem(4, dtype=torch.float32)
-    sequence_first = logits.detach().transpose(0, 1).contiguous().requires_grad_()
-    loss = bag_loss(sequence_first.transpose(0, 1), labels, 4, kind=kind, inplace=True)
-    (grad,) = torch.autograd.grad(loss, sequence_first)
-    assert grad.data_ptr() == sequence_first.data_ptr()
-    expected, expected_grad = value_and_grad(bag_loss(logits, labels, 4, kind=kind), logits)
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(grad.transpose(0, 1), expected_grad)
+# --- losses with parameters ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bag_size", [1, 4])
@@ -229,7 +187,7 @@ def test_smoothing_is_that_of_cross_entropy_for_each_target(bag_size):
         F.cross_entropy(logits.flatten(0, 1), targets[..., i].flatten(), label_smoothing=0.3)
         for i in range(bag_size)
     ]
-    actual = bag_loss(logits, labels, bag_size, kind=MultiHot(label_smoothing=0.3), inplace=True)
+    actual = bag_loss(logits, labels, bag_size, kind=MultiHot(label_smoothing=0.3))
     assert_same_value_and_grad(actual, torch.stack(losses).mean(), logits, 1e-12)
 
 

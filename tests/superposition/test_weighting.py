@@ -2,9 +2,8 @@ import math
 
 import pytest
 
-from tst_study.superposition import BAG_LOSS_KINDS, check_loss_kind
+from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS, check_loss_kind
 from tst_study.superposition.weighting import (
-    mutual_information_weights,
     offset_weights,
     weighting_at,
 )
@@ -16,11 +15,6 @@ def test_named_weightings_follow_their_formulas():
     assert offset_weights("exponential", 2) == (math.exp(-1), math.exp(-2))
     assert offset_weights("first_token", 3) == (1.0, 0.0, 0.0)
     assert offset_weights("mutual_information", 2) == (3.625 + 1.355, 3.625 + 1.355 * 2**-1.246)
-
-
-def test_another_corpus_has_its_own_mutual_information_curve():
-    weights = mutual_information_weights(3, constant=0.0, amplitude=2.0, exponent=-1.0)
-    assert weights == (2.0, 1.0, 2.0 * 3**-1.0)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_ranks_do_not_outlive_one_that_dies_or_hangs(
 
 
 def test_one_ctrl_c_stops_all_ranks_with_a_checkpoint(running: Running) -> None:
-    """Which the terminal sends to its whole group."""
+    """A terminal sends Ctrl-C to its whole process group."""
     folder, launcher = running
     os.killpg(launcher.pid, signal.SIGINT)
     output, errors = launcher.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""What `pytest -m gpu` trains on a GPU."""
+"""A run that `pytest -m gpu` trains on a GPU."""
 
 from __future__ import annotations
 

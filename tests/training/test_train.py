@@ -125,11 +125,6 @@ def test_a_loss_beyond_the_bound_or_no_number_ends_a_run_as_diverged(
     assert record.segments[-1]["end"] is not None
 
 
-def test_a_layout_that_does_not_fit_is_one_line(words: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^execution\.parallel\.tensor = 2.*$"):
-        run(words, tmp_path / "run", "execution.parallel.tensor=2")
-
-
 def test_what_fails_before_the_first_step_is_told_by_the_status(
     words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

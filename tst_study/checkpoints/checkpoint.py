@@ -38,6 +38,7 @@ from tst_study.checkpoints.writer import (
 from tst_study.errors import UserError
 from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.optimizer import ModelOptimizer
+from tst_study.parallel.process_groups import barrier
 
 PARTIAL = "partial-"
 
@@ -87,7 +88,7 @@ class Checkpoints:
                 for left_by_a_killed_launch in self.folder.glob(f"{PARTIAL}*"):
                     shutil.rmtree(left_by_a_killed_launch, ignore_errors=True)
                 beside.mkdir(parents=True)
-            dist.barrier()
+            barrier()
             model_state = _weights(model)
             state = optimizer.sharded_state_dict(model_state)
             shards = shards_of({"model": model_state, "optimizer": state["tensors"]})
@@ -99,7 +100,7 @@ class Checkpoints:
 
     @property
     def writing(self) -> bool:
-        """Whether a thread still writes this rank's files of the save that has begun."""
+        """True while a thread writes this rank's files of the save that has begun."""
         return self._begun is not None and not self._begun[1].done
 
     def finish(self) -> int | None:
@@ -124,7 +125,7 @@ class Checkpoints:
                 _sync(self.folder)
                 for old in self._not_kept(step):
                     shutil.rmtree(checkpoint_place(self.run, old))
-        dist.barrier()
+        barrier()
         return step
 
     def close(self) -> None:
@@ -189,15 +190,15 @@ class Checkpoints:
         self._fill(checkpoint_place(self.run, step), {"model": _weights(model)})
 
     def _problem(self, step: int) -> str | None:
-        """Say what is wrong with a checkpoint, or None; all ranks get the same answer."""
+        """Return what is wrong with a checkpoint, or None; all ranks get the same answer."""
         place = checkpoint_place(self.run, step)
-        found = damage(place, dist.get_rank(), dist.get_world_size())
-        if found is None:
+        problem = damage(place, dist.get_rank(), dist.get_world_size())
+        if problem is None:
             try:
                 read_description(place)
             except UserError as error:
-                found = str(error).removeprefix(f"{place}/")
-        return next(filter(None, _from_all_ranks(found)), None)
+                problem = str(error).removeprefix(f"{place}/")
+        return next(filter(None, _from_all_ranks(problem)), None)
 
     def _restore(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer
@@ -255,7 +256,7 @@ def _sync(*paths: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Say in one line what went wrong first."""
+    """Return in one line the cause of an error: the first exception of its chain."""
     # torch's zip writer, when it is refused a write, complains of its own state.
     while before := error.__cause__ or error.__context__:
         error = before

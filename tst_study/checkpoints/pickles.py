@@ -84,29 +84,31 @@ def read_description(place: str | Path) -> Metadata:
     path = Path(place) / ".metadata"
     try:
         with open(path, "rb") as file:
-            found = _DescriptionUnpickler(file).load()
+            description = _DescriptionUnpickler(file).load()
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except FileNotFoundError:
         raise UserError(f"{path}: missing; {place} is not a whole checkpoint") from None
     except Exception as error:  # a damaged pickle fails in more ways than a list could name
         raise UserError(f"{path}: cannot be read ({error!r}); the file is damaged") from None
-    if not isinstance(found, Metadata):
-        raise UserError(f"{path}: holds a {type(found).__name__}, not a checkpoint's description")
-    for name, value in found.state_dict_metadata.items():
+    if not isinstance(description, Metadata):
+        raise UserError(
+            f"{path}: holds a {type(description).__name__}, not a checkpoint's description"
+        )
+    for name, value in description.state_dict_metadata.items():
         if not isinstance(value, TensorStorageMetadata):
             raise UserError(f"{path}: {name} is not a tensor; no checkpoint of ours has others")
-    for index, stored in found.storage_data.items():
+    for index, stored in description.storage_data.items():
         if Path(stored.relative_path).name != str(stored.relative_path):
             raise UserError(
                 f"{path}: {index.fqn} lies at {str(stored.relative_path)!r}, which is not a file "
                 "of this folder; it is refused, and nothing in this folder is to be trusted"
             )
-    return found
+    return description
 
 
 def reason_of(error: BaseException) -> str:
-    """Say in one line why torch could not read something.
+    """Return in one line why torch could not read something.
 
     torch advises to read a refused pickle without its checks; that advice is left out.
     """

@@ -22,7 +22,7 @@ DIGESTS = "digests.json"
 
 class _Digests(TypedDict):
     sha256: dict[Annotated[str, Field(pattern=r"^[^/]+$")], str]
-    """By the names of files."""
+    """Digests by file name."""
 
 
 _DIGESTS = TypeAdapter(_Digests)
@@ -62,7 +62,7 @@ def write_digests(place: Path, digests: Mapping[str, str]) -> None:
 
 
 def damage(place: Path, part: int = 0, parts: int = 1) -> str | None:
-    """Say what is wrong with a checkpoint's files; None if they are unchanged.
+    """Return what is wrong with a checkpoint's files; None if they are unchanged.
 
     Also None for a checkpoint without digests. `part` of `parts`: check this share of the files,
     while other ranks check the rest.
@@ -70,7 +70,7 @@ def damage(place: Path, part: int = 0, parts: int = 1) -> str | None:
     try:
         written = _DIGESTS.validate_json((place / DIGESTS).read_bytes())["sha256"]
         names = sorted(written)[part::parts]
-        found = digests_of(place, names)
+        digests = digests_of(place, names)
     except FileNotFoundError as error:
         missing = Path(error.filename).name
         return None if missing == DIGESTS else f"{missing} is missing"
@@ -78,5 +78,5 @@ def damage(place: Path, part: int = 0, parts: int = 1) -> str | None:
         return f"{Path(error.filename).name}: {error.strerror}"
     except ValueError:
         return f"{DIGESTS} is not what was written"
-    changed = [name for name in names if found[name] != written[name]]
+    changed = [name for name in names if digests[name] != written[name]]
     return f"{changed[0]} is not what was written" if changed else None

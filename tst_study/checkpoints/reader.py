@@ -76,11 +76,11 @@ class CheckpointReader:
         for name, wanted in chunks.items():
             # For all parts of a tensor at once: that is a sweep, and not a search for each.
             items = create_read_items_for_chunk_list(name, self._of(name), wanted)
-            found = sum(math.prod(item.lengths) for item in items)
+            stored = sum(math.prod(item.lengths) for item in items)
             numbers = sum(chunk.sizes.numel() for chunk in wanted)
-            if found != numbers:
+            if stored != numbers:
                 raise UserError(
-                    f"{self.place}: {name} holds {found} of the {numbers} numbers at "
+                    f"{self.place}: {name} holds {stored} of the {numbers} numbers at "
                     f"{tuple(wanted[0].offsets)}; it is of another model, or not whole"
                 )
             for item in items:

@@ -68,8 +68,8 @@ def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
     if not steps:
         raise UserError(f"{folder}: has no checkpoint; train the run first")
     if step is not None and step not in steps:
-        there = ", ".join(map(str, steps))
-        raise UserError(f"{folder}: has no checkpoint after step {step}; there are {there}")
+        existing = ", ".join(map(str, steps))
+        raise UserError(f"{folder}: has no checkpoint after step {step}; there are {existing}")
     chosen = steps[-1] if step is None else step
     place = checkpoint_place(folder, chosen)
     problem = damage(place)
@@ -94,13 +94,13 @@ def fork_point(config: Config, data: dict[str, Any]) -> ForkPoint | None:
         return None
     folder = Path(fork.folder)
     prefix = read_header(folder)
-    there = from_dict(of_record(prefix["config"]), prefix["run_id"])
-    if prefix_form(config, data) != prefix_form(there, prefix["data"]):
+    prefix_config = from_dict(of_record(prefix["config"]), prefix["run_id"])
+    if prefix_form(config, data) != prefix_form(prefix_config, prefix["data"]):
         raise UserError(
             f"execution.fork_from: {prefix['run_id']} is not a prefix of this run: they differ "
             "before the switch and the decay; leave the key out"
         )
-    last = min(shared_until(config), shared_until(there))
+    last = min(shared_until(config), shared_until(prefix_config))
     if fork.step > last:
         raise UserError(
             f"execution.fork_from.step = {fork.step}: the two runs part after step {last}; fork "

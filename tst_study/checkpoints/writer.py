@@ -51,7 +51,7 @@ class Shard(NamedTuple):
     size: torch.Size
     """The shape of the whole."""
     is_own: bool
-    """Whether this rank writes it, of all that hold the same."""
+    """True on the one rank that writes it, of all that hold the same numbers."""
 
 
 Shards = dict[MetadataIndex, Shard]
@@ -95,7 +95,7 @@ _File = dict[MetadataIndex, _Written]
 
 
 def _write(shards: Shards, path: Path) -> _File:
-    """Write tensors to a file one after another, and forget them."""
+    """Write tensors to a file one after another, and empty `shards`, which frees their memory."""
     written: _File = {}
     with open(path, "wb") as file:
         for index in list(shards):
@@ -120,10 +120,10 @@ def _described(files: list[_File]) -> Metadata:
     """Describe the tensors that all files together hold."""
     tensors: dict[str, Any] = {}
     whole = Metadata(tensors, storage_data={})
-    for index, one in (entry for file in files for entry in file.items()):
-        new = TensorStorageMetadata(one.properties, one.size, [])
-        tensors.setdefault(index.fqn, new).chunks.append(one.chunk)
-        whole.storage_data[index] = one.place
+    for index, shard in (entry for file in files for entry in file.items()):
+        new = TensorStorageMetadata(shard.properties, shard.size, [])
+        tensors.setdefault(index.fqn, new).chunks.append(shard.chunk)
+        whole.storage_data[index] = shard.place
     return whole
 
 
@@ -147,7 +147,7 @@ class FilesBeingWritten:
 
     @property
     def done(self) -> bool:
-        """Whether no thread writes any more."""
+        """True once no thread writes any more."""
         return self._thread is None or self._thread.done()
 
     def wait(self) -> None:

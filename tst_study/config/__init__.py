@@ -1,3 +1,3 @@
-"""What a run is, before it is trained: the `schema` of a config and its keys, presets, the plan of
-the phases, what a setting of superposition is and is called, and the `identity` that decides
-whether two runs are the same. Torch-free."""
+"""A run before it is trained. `schema` has the typed config, `keys` its dotted keys, `presets`
+named models, `phase_plan` counters and learning rates, `superposition_setting` settings and their
+names, `identity` decides whether two runs are the same. Torch-free."""

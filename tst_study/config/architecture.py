@@ -1,4 +1,4 @@
-"""The architectures of transformers that our models are, and config.json in both directions.
+"""The classes of `transformers` that compute what our models do, and their config.json.
 
 Superposition leaves nothing in a model: a trained one is a Llama, Qwen3, Mixtral or Qwen3-MoE, and
 no code of ours is needed to load it. A run may begin with the weights of such a model, too.
@@ -49,7 +49,7 @@ SHAPE = {
     "tied_embeddings": "tie_word_embeddings",
 }
 """Our keys of `[model]` and those of config.json, the same in every architecture."""
-OURS_ALONE = {
+ONLY_VALUES = {
     "hidden_act": "silu",
     "attention_bias": False,
     "mlp_bias": False,
@@ -60,7 +60,7 @@ OURS_ALONE = {
     "mlp_only_layers": [],
     "norm_topk_prob": True,
 }
-"""The only values with which our layers compute what theirs do."""
+"""The values of config.json with which their layers compute what ours do."""
 
 
 def architecture_of(model: Model) -> Architecture:
@@ -119,7 +119,7 @@ def to_huggingface(
 def from_huggingface(folder: Path) -> dict[str, Any]:
     """Read the keys of `[model]` from a model's config.json.
 
-    Raises `UserError` where there is none, or our layers compute something else than its own.
+    Raises `UserError` where there is none, or our layers cannot compute what that model does.
     """
     from transformers import AutoConfig
 
@@ -132,20 +132,20 @@ def from_huggingface(folder: Path) -> dict[str, Any]:
         ) from None
     kind = kinds[one_of(theirs.model_type, kinds, f"fork_from: {folder}: model_type")]
     rope = theirs.rope_parameters
-    for key, ours in OURS_ALONE.items():
+    for key, ours in ONLY_VALUES.items():
         value = rope["rope_type"] if key == "rope_type" else getattr(theirs, key, ours)
         if value != ours:
-            raise UserError(f"fork_from: {folder}: {key} is {value!r}; we have {ours!r} alone")
-    found = {ours: getattr(theirs, key, None) for ours, key in SHAPE.items()}
-    found |= {"rope_theta": rope["rope_theta"], "qk_norm": kind.qk_norm}
-    found["head_size"] = found["head_size"] or theirs.hidden_size // theirs.num_attention_heads
+            raise UserError(f"fork_from: {folder}: {key} is {value!r}; only {ours!r} is supported")
+    shape = {ours: getattr(theirs, key, None) for ours, key in SHAPE.items()}
+    shape |= {"rope_theta": rope["rope_theta"], "qk_norm": kind.qk_norm}
+    shape["head_size"] = shape["head_size"] or theirs.hidden_size // theirs.num_attention_heads
     if kind.expert_count:
-        found["experts"] = {
+        shape["experts"] = {
             "count": getattr(theirs, kind.expert_count),
             "per_token": theirs.num_experts_per_tok,
             "feed_forward_size": getattr(theirs, kind.expert_width),
         }
-    return found
+    return shape
 
 
 def check_same_model(folder: Path, model: Mapping[str, Any]) -> None:

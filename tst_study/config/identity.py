@@ -1,15 +1,14 @@
-"""What makes two runs the same run, and up to which step: the one place that says so.
+"""The identity of a run: which runs are the same, as a whole or up to a step.
 
 Everything counts but `execution`, labels and places of files. A key that came after the first
 recorded runs is marked `AddedLater` in the config and counts only where it differs from what all
-runs did before it existed, so that a new key with a default leaves every id, every shared prefix
-run and every group of comparable runs as it was. Whoever compares less than whole runs says what to
-leave out.
+runs did before it existed. So a new key with a default changes no id, no shared prefix run and no
+group of comparable runs. Callers that compare less than whole runs name the keys to leave out.
 
-A shared prefix run is what runs have in common up to a step. With warm-up, stable rate and decay, a
-run's state after step t depends on its total length only once the decay has begun, and on r only
-once the superposed phase is over. So all r at one s share a superposed phase, and all lengths of a
-baseline a stable phase; a grid trains each once and forks from it."""
+A shared prefix run trains what several runs have in common up to a step. With warm-up, stable rate
+and decay, a run's state after step t depends on its total length only once the decay has begun, and
+on r only once the superposed phase is over. So all r at one s share a superposed phase, and all
+lengths of a baseline a stable phase; a grid trains each once and forks from it."""
 
 import hashlib
 import json
@@ -22,54 +21,56 @@ from tst_study.config.keys import sections_of
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import AddedLater, Config, to_dict
 from tst_study.config.superposition_setting import ABLATIONS
-from tst_study.superposition import weight_rows
 from tst_study.superposition.steps import superposed_steps
+from tst_study.superposition.weighting import weight_rows
 
 LABELS_AND_EXECUTION = ("study", "name", "role", "execution", "fork_from")
-"""What is left out: labels, how a result is computed, and a place of weights, whose fingerprint is
-among those of the data."""
+"""Keys that do not count: labels, how a result is computed, and the place of initial weights, whose
+fingerprint is among those of the data."""
 SEEDS = ("seed", "data_seed")
 SCHEMA_VERSION = 1
 AFTER_THE_TRUNK = (
     "schema_version",
-    *(one.key for one in ABLATIONS if one.at_switch),
+    *(ablation.key for ablation in ABLATIONS if ablation.at_switch),
     *(f"schedule.{key}" for key in ("steps", "kind", "decay_ratio", "decay_shape", "final_ratio")),
     "schedule.stop_after",
 )
-"""What has no effect before the switch and the decay."""
+"""Keys without effect before the switch and the decay."""
 
 
 def canonical_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[str, Any]:
-    """Everything that changes the result, as plain JSON values."""
+    """Return everything that changes the result, as plain JSON values."""
     stop_after = config.schedule.stop_after
     if stop_after is not None and stop_after <= shared_until(config):
-        # Whatever longer run it was planned for: what it trains is this much of them all.
+        # All longer runs that it was planned for begin with these steps.
         shared = prefix_form(config, data_fingerprints)
         return {"schema_version": SCHEMA_VERSION, "trunk_steps": stop_after, **shared}
     return identity_form(to_dict(config), data_fingerprints)
 
 
 def digest(form: Any) -> str:
-    """sha256 (hex) of a form's one text: sorted keys, no spaces. Raises `TypeError` or `ValueError`
-    for a form that has none."""
+    """Return the sha256 (hex) of a form as JSON with sorted keys and no spaces.
+
+    Raises `TypeError` or `ValueError` for a form that is not JSON.
+    """
     text = json.dumps(form, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def fingerprint(config: Config, data_fingerprints: dict[str, Any]) -> str:
-    """Digest of the canonical form."""
+    """Return the digest of the canonical form."""
     return digest(canonical_form(config, data_fingerprints))
 
 
 def run_id(config: Config, fingerprint: str) -> str:
-    """Name of the run folder: `<name>-<8 hex digits>`."""
+    """Return the name of the run folder: `<name>-<8 hex digits>`."""
     return f"{config.name}-{fingerprint[:8]}"
 
 
 def shared_until(config: Config) -> int:
-    """The last step after which the state is still that of every run of the same `prefix_form`.
+    """Return the last step after which all runs of the same `prefix_form` have the same state.
 
-    The end of the superposed phase (what is done at the switch comes after it) or the beginning
+    It is the end of the superposed phase, before anything is done at the switch, or the beginning
     of the decay, whichever is earlier; 0 where the schedule has no stable part.
     """
     schedule, superposed = config.schedule, plan_phases(config).superposed_steps
@@ -80,7 +81,7 @@ def shared_until(config: Config) -> int:
 
 
 def prefix_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[str, Any]:
-    """All that the state after any step up to `shared_until` depends on, as plain JSON values."""
+    """Return all that the state depends on after steps up to `shared_until`, as JSON values."""
     # Weights that change over the superposed steps depend on how many there are.
     steps = () if len(weight_rows(config.superposition.weighting)) > 1 else ("superposition.steps",)
     return identity_form(to_dict(config), data_fingerprints, (*AFTER_THE_TRUNK, *steps))
@@ -89,7 +90,7 @@ def prefix_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[str, 
 def identity_form(
     config: Mapping[str, Any], data: Mapping[str, Any], without: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """All that the result depends on, as plain JSON values.
+    """Return all that the result depends on, as plain JSON values.
 
     Args:
         config: resolved, as `schema.to_dict` gives it and `run.json` holds it.
@@ -112,8 +113,10 @@ def identity_form(
 
 
 def _superposition(values: dict[str, Any], schedule: dict[str, Any]) -> dict[str, Any]:
-    """The phase enters by its number of steps, so that `step_ratio` and `steps` name the same run
-    alike; a run without it is a baseline, whatever its unused settings say."""
+    """Return the section with the number of superposed steps in place of `step_ratio` or `steps`.
+
+    A run without such steps is a baseline, whatever its unused settings say.
+    """
     kept = {key: value for key, value in values.items() if key != "step_ratio"}
     kept["steps"] = superposed_steps(
         schedule["steps"], values["bag_size"], values["step_ratio"], values["steps"]
@@ -137,7 +140,7 @@ def _without_later_defaults(values: Mapping[str, Any], kind: type[BaseModel]) ->
 def _remove(form: dict[str, Any], key: str) -> None:
     *sections, last = key.split(".")
     for section in sections:
-        # A copy: the caller's nested dictionaries stay as they are.
+        # The copy leaves the caller's nested dictionaries as they are.
         form[section] = dict(form.get(section) or {})
         form = form[section]
     form.pop(last, None)

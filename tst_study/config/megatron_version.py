@@ -1,4 +1,4 @@
-"""Which Megatron-Core is installed, and what differs between the versions that work.
+"""The installed version of Megatron-Core, and the differences between versions that work.
 
 | | 0.16 | 0.17, 0.18 | 0.19 |
 | --- | --- | --- | --- |
@@ -19,7 +19,7 @@ OLDEST, FIRST_UNTRIED = (0, 16, 1), (0, 20)
 
 @cache
 def megatron_version() -> tuple[int, ...]:
-    """The installed version; release candidates count as their release."""
+    """Return the installed version; release candidates count as their release."""
     return tuple(int(part) for part in re.findall(r"\d+", version("megatron-core"))[:3])
 
 

@@ -1,4 +1,4 @@
-"""The optimizers by name, and what others must know of them. Imports without torch.
+"""The optimizers by name, with the facts that other modules need. Imports without torch.
 
 The rules themselves are in `parallel/update_rules.py`.
 """
@@ -14,7 +14,7 @@ class OptimizerKind:
     states_per_projection_weight: int
     """float32 numbers kept of each weight of the attention and feed-forward projections."""
     states_per_other_weight: int
-    """And of each weight of embeddings, head, norms and routers."""
+    """float32 numbers kept of each weight of embeddings, head, norms and routers."""
     needs_whole_matrices: bool = False
     """An entry's update depends on the whole matrix, so no matrix may be split over ranks."""
 

@@ -1,8 +1,8 @@
-"""Which steps are superposed, every counter and the learning rate: pure functions of the step.
+"""Phases, counters and the learning rate of a run, as pure functions of the step.
 
 A step costs the same FLOPs in both phases: it always runs `sequences · sequence_length` latent
-positions. What differs is how much text those positions read (paper, section 3). The learning rate
-follows one schedule over both phases: the switch does not touch it.
+positions. The phases differ in how much text those positions read (paper, section 3). The learning
+rate follows one schedule over both phases, which the switch does not touch.
 """
 
 import math
@@ -37,7 +37,8 @@ class PhasePlan(Phases):
         return self.tokens_read(step, self.sequences * self.sequence_length)
 
     def objective(self, step: int) -> Objective:
-        """What the step after `step` steps predicts: bags, the next token, or smoothed labels."""
+        """Return the objective of the step after `step` steps: bags, next tokens or smoothed
+        labels."""
         smoothing = self.label_smoothing
         objective = super().objective(step)
         if objective is NEXT_TOKEN and smoothing is not None and smoothing.covers(step):
@@ -46,7 +47,7 @@ class PhasePlan(Phases):
         return objective
 
     def counters(self, done: int) -> dict[str, Any]:
-        """What a row of a run's logs says after `done` steps, whatever it measures."""
+        """Return the counters that every row of a run's logs has after `done` steps."""
         return {
             "step": done,
             "phase": self.phase(done - 1),
@@ -65,7 +66,7 @@ class PhasePlan(Phases):
 
 
 def plan_phases(config: Config) -> PhasePlan:
-    """The plan of a resolved config: always from the final number of steps, never an earlier one.
+    """Return the plan of a resolved config, for its final number of steps.
 
     A bag size of one, or no superposed step, is the baseline: the same plan, hence the same run.
     """
@@ -93,12 +94,12 @@ def plan_phases(config: Config) -> PhasePlan:
 
 
 def learning_rate(config: Config, step: int) -> float:
-    """The learning rate of step `step`, counted from 0."""
+    """Return the learning rate of step `step`, counted from 0."""
     return config.optimizer.learning_rate * learning_rate_factor(config.schedule, step)
 
 
 def learning_rate_factor(schedule: Schedule, step: int) -> float:
-    """Learning rate of step `step` (from 0) over the peak learning rate.
+    """Return the learning rate of step `step` (from 0) over the peak learning rate.
 
     Warm-up rises linearly and reaches 1 at its last step; the decay ends at `final_ratio` after
     the last step, so that the last step still moves the weights.
@@ -120,5 +121,6 @@ def learning_rate_factor(schedule: Schedule, step: int) -> float:
 
 
 def is_annealed(schedule: Schedule, step: int) -> bool:
-    """Whether the decay is over after `step` steps: only then are losses compared (invariant 5)."""
+    """Return whether the decay is over after `step` steps; only then are losses compared
+    (invariant 5)."""
     return schedule.decay_steps > 0 and step >= schedule.steps

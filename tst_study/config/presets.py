@@ -65,14 +65,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         8,
         512,
     ),
-    # All of its structure with small widths, for processors.
+    # The same structure with small widths, for CPUs.
     "moe-10b-a1b-twin": _moe(
         _dense(4, 96, 24, 4, 16, 1024, rope_theta=50_000.0, norm_epsilon=1e-6) | {"head_size": 8},
         128,
         8,
         16,
     ),
-    # The same family at about 1B in total: a machine with one GPU holds it with its optimizer.
+    # The same family at about 1B in total, which one GPU holds with its optimizer.
     "moe-1b": _moe(
         _dense(16, 1024, 16, 4, 512, 50_304, rope_theta=50_000.0, norm_epsilon=1e-6), 32, 8, 512
     ),

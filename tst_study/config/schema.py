@@ -1,14 +1,15 @@
-"""What a run is: typed, strict, frozen configuration, read from TOML files and overrides.
+"""The configuration of a run: typed, strict and frozen, read from TOML files and overrides.
 
-A `Config` has two halves. `execution` says how a result is computed and is only recorded; all the
-rest changes the result and makes up the run's identity (`identity.py`).
+A `Config` has two halves. `execution` says how a result is computed and is only recorded; the other
+sections change the result and make up the run's identity (`identity.py`).
 """
 
 import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, assert_never
@@ -17,18 +18,20 @@ import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tst_study.config.architecture import HUGGING_FACE, from_huggingface
-from tst_study.config.keys import problem_of, sections_of
+from tst_study.config.keys import problem_of, sections_of, takes_count
 from tst_study.config.optimizer_kinds import OptimizerName
 from tst_study.config.presets import expand_preset
 from tst_study.errors import UserError
-from tst_study.superposition import (
+from tst_study.superposition.loss_kinds import (
+    LOSSES,
     BagLossKind,
-    NamedWeighting,
+    Mode,
+    Pooling,
     check_loss_kind,
-    offset_weights,
-    weight_rows,
+    loss_of,
 )
-from tst_study.superposition.loss_kinds import LOSSES, Mode, Pooling, loss_of
+from tst_study.superposition.weighting import NamedWeighting, offset_weights, weight_rows
+from tst_study.text import whole_amount
 
 Positive = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
@@ -59,7 +62,8 @@ def _fit_for_a_path(path: str) -> str:
 
 
 def _plainest(setting: Any) -> Any:
-    """A loss without parameters of its own by its name alone, so that it has one identity."""
+    """Return the name alone of a loss whose parameters are the defaults, so that it has one
+    identity."""
     loss = loss_of(setting)
     if loss == LOSSES[loss.name]():
         return loss.name
@@ -73,9 +77,9 @@ HuggingFacePlace = Annotated[PathText, Field(pattern=f"^{HUGGING_FACE}.")]
 
 @dataclass(frozen=True)
 class AddedLater:
-    """Mark of a key that recorded runs do not have: `default` is what they did all the same.
+    """Mark of a key that older recorded runs do not have; they behaved as `default` says.
 
-    Whatever the key's default becomes, this value never changes: it keeps their identity.
+    This value never changes, whatever the key's default becomes, so that they keep their identity.
     """
 
     default: Any
@@ -196,20 +200,19 @@ class SuperposedPhase(Strict):
     def _check(self) -> Self:
         if self.steps is not None and self.step_ratio:
             raise ValueError("steps and step_ratio are both set: keep one")
-        if self.mode == "input_only" and self.weighting not in ("uniform", "first_token"):
-            raise ValueError("weighting has no meaning with mode = 'input_only' (one target)")
-        if self.mode == "input_only" and self.loss != "mce":
-            raise ValueError("loss has no meaning with mode = 'input_only' (one target)")
-        if self.mode == "output_only" and self.align_bags_to_documents:
-            raise ValueError(
-                "align_bags_to_documents has no meaning with mode = 'output_only' (tokens in)"
-            )
-        if self.mode == "output_only" and self.shuffle_targets:
-            raise ValueError(
-                "shuffle_targets has no meaning with mode = 'output_only' (its bags overlap)"
-            )
-        if self.mode == "output_only" and self.pooling != "mean":
-            raise ValueError("pooling has no meaning with mode = 'output_only' (tokens in)")
+        # `input_only` has one target, and `output_only` reads tokens, whose bags overlap.
+        meaningful: dict[Mode, dict[str, tuple[Any, ...]]] = {
+            "full": {},
+            "input_only": {"weighting": ("uniform", "first_token"), "loss": ("mce",)},
+            "output_only": {
+                "align_bags_to_documents": (False,),
+                "shuffle_targets": (False,),
+                "pooling": ("mean",),
+            },
+        }
+        for key, values in meaningful[self.mode].items():
+            if getattr(self, key) not in values:
+                raise ValueError(f"{key} has no meaning with mode = {self.mode!r}")
         check_loss_kind(self.loss, self.weighting)
         if not isinstance(self.weighting, str):
             for row in weight_rows(self.weighting) or [()]:
@@ -229,7 +232,7 @@ class LabelSmoothing(Strict):
     """The last smoothed step."""
 
     def covers(self, step: int) -> bool:
-        """Whether the step after `step` steps is smoothed."""
+        """Return whether the step after `step` steps is smoothed."""
         return self.first_step <= step + 1 <= self.last_step
 
     @model_validator(mode="after")
@@ -247,14 +250,14 @@ class Corpus(Strict):
     path: PathText
     """The folder, or the prefix without `.bin`."""
     weight: PositiveFloat = 1.0
-    """Share of the sequences, relative to the other corpora's."""
+    """Share of the sequences, relative to that of the other corpora."""
 
 
 class Data(Strict):
     """The text that is read, and what is held out of it."""
 
     corpora: Annotated[tuple[Corpus, ...], Field(min_length=1)]
-    """What is read: one corpus, or a blend of several."""
+    """The text to train on: one corpus, or a blend of several."""
     validation: PathText | None = None
     """Held-out folder or prefix; by default the `validation` split beside the first corpus."""
     validation_tokens: Positive | None = None
@@ -334,12 +337,12 @@ class Schedule(Strict):
 
     @property
     def last_step(self) -> int:
-        """The last one that is trained."""
+        """The last step that is trained."""
         return self.stop_after or self.steps
 
     @property
     def decay_steps(self) -> int:
-        """Of the final decay: all after warm-up for `cosine`, none for `constant`."""
+        """Steps of the final decay: all after warm-up for `cosine`, none for `constant`."""
         match self.kind:
             case "wsd":
                 return round(self.decay_ratio * self.steps)
@@ -432,10 +435,10 @@ class Execution(Strict):
     """`"auto"` picks a layout for the ranks that are there and their memory, and says why; so does
     `tst-study train` on GPUs where no file or `--set` names one."""
     recompute: Recompute = "none"
-    """What the backward pass computes again instead of keeping it."""
+    """Parts that the backward pass computes again instead of keeping them."""
     attention: Literal["auto", "flash", "efficient", "cudnn", "math"] = "auto"
-    """What computes attention; by default what torch chooses at the start. `segments.jsonl` says
-    what it was."""
+    """Kernel of attention; by default torch chooses one at the start, and `segments.jsonl` names
+    it."""
     device: DeviceName = "auto"
     """`auto` takes a GPU where there is one."""
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -457,26 +460,26 @@ class Execution(Strict):
     """Train on while a checkpoint is written, from a copy in the host's memory: by default on GPUs.
     The next save, and the end of the run, wait for it."""
     keep_checkpoints: Positive = 2
-    """How many of the last ones stay on disk."""
+    """Number of the last checkpoints that stay on disk."""
     keep_steps: tuple[Positive, ...] = ()
     """Steps after which a checkpoint is written and never removed: where others fork off."""
     fork_from: ForkPoint | None = None
-    """Where a run without a checkpoint of its own begins, instead of at its first step."""
+    """The checkpoint at which a run without one of its own begins, instead of at its first step."""
     track: tuple[TrackerName, ...] = ()
-    """Who else is shown every logged row; each is an extra of the package. Copies only: the run
-    folder stays the truth, and a tracker that fails does not stop a run."""
+    """Trackers that get a copy of every logged row; each is an extra of the package. The run folder
+    stays the truth, and a tracker that fails does not stop a run."""
     start_timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 1800
     """How long ranks wait for each other up to the end of the first step, which reads a checkpoint
     and compiles, before they give up."""
     timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 600
-    """The same from then on."""
+    """The same after the first step."""
 
     def compiles(self, *, on_gpu: bool) -> bool:
-        """Whether layers are compiled on such a device."""
+        """Return whether layers are compiled on such a device."""
         return on_gpu if self.compile == "auto" else self.compile
 
     def trains_while_saving(self, *, on_gpu: bool) -> bool:
-        """Whether steps go on while a checkpoint is written."""
+        """Return whether steps go on while a checkpoint is written."""
         asked = self.asynchronous_checkpoints
         return on_gpu if asked == "auto" else asked
 
@@ -487,9 +490,9 @@ class Config(Strict):
     study: FolderName = "single"
     """The folder in `runs/` that holds the run's own."""
     name: FolderName = "run"
-    """How the run's own folder begins."""
+    """Beginning of the name of the run's own folder."""
     role: Literal["baseline", "superposition", "ablation", "pilot", "trunk"] = "superposition"
-    """What the run is for, in tables and figures."""
+    """The run's purpose, for tables and figures."""
     seed: Seed = 0
     """Seed of the initial weights; arms of a pair share them."""
     data_seed: Annotated[Seed | None, AddedLater(None)] = None
@@ -500,7 +503,7 @@ class Config(Strict):
     model: Model
     superposition: SuperposedPhase = SuperposedPhase()
     label_smoothing: Annotated[LabelSmoothing | None, AddedLater(None)] = None
-    """By default none."""
+    """Soft targets in some next-token steps; by default none."""
     data: Data
     batch: Batch
     optimizer: Optimizer
@@ -515,11 +518,11 @@ class Config(Strict):
 
     @property
     def order_seed(self) -> int:
-        """Of the order in which text is read."""
+        """Seed of the order in which text is read."""
         return self.seed if self.data_seed is None else self.data_seed
 
     def executed(self, **changes: object) -> Self:
-        """With other keys of `execution`: the same run, computed in another way."""
+        """Return the same run with other keys of `execution`."""
         execution = self.execution.model_copy(update=changes)
         return self.model_copy(update={"execution": execution})
 
@@ -572,37 +575,31 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
         values["model"] = expand_preset(values["model"], source)
     try:
         # Through JSON mode, so that TOML's arrays become tuples while types stay strict.
-        return Config.model_validate_json(json.dumps(values))
+        return Config.model_validate_json(json.dumps(values, default=_as_table))
     except ValidationError as error:
         raise UserError(f"{source}: {problem_of(Config, error)}") from None
-    except TypeError:
-        odd = ((k, v) for k, v in _leaves(values) if not isinstance(v, str | int | float | None))
-        key, value = next(odd, ("a key", "its name"))
-        raise UserError(
-            f"{source}: {key}: {value}: no key takes a {type(value).__name__}"
-        ) from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{source}: a value has no JSON form: {error}") from None
 
 
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of nested tables and lists."""
-    if isinstance(value, Mapping | list | tuple):
-        for name, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _leaves(inner, f"{key}.{name}".lstrip("."))
-    else:
-        yield key, value
+def _as_table(value: Any) -> dict[str, str]:
+    """Stand in for what JSON lacks, such as TOML's dates, by a table, which no such key takes."""
+    return {type(value).__name__: str(value)}
 
 
 def of_record(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a recorded config as its run had them: keys that came later as their
-    `AddedLater` marks say, whatever the defaults are by now. Keys that are no more are left out of
-    `execution`, and elsewhere where the run did not set them."""
+    """Return the values of a recorded config as its run had them.
+
+    Keys that came later get the value of their `AddedLater` mark, whatever their defaults are now.
+    Keys that were removed since are left out of `execution`, and elsewhere if the run did not set
+    them.
+    """
     return _recorded(config, Config, watched=False)
 
 
 def _recorded(values: Mapping[str, Any], kind: type[BaseModel], *, watched: bool) -> dict[str, Any]:
-    """A section of it; `watched`: whether it is of `execution`, which changes no result."""
+    """Do so for a section. `watched`: whether it belongs to `execution`, which changes no
+    result."""
     fields = kind.model_fields
     kept = {k: v for k, v in values.items() if k in fields or not (watched or v is None)}
     for key, field in fields.items():
@@ -616,7 +613,7 @@ def _recorded(values: Mapping[str, Any], kind: type[BaseModel], *, watched: bool
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The values of a TOML file. Raises `UserError`."""
+    """Return the values of a TOML file. Raises `UserError`."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf8"))
     except OSError as error:
@@ -638,7 +635,8 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
     """Read a TOML file or a run's `run.json`, and apply overrides such as `seed=3`, in order.
 
     An override's value is TOML (`true`, `3`, `2e-3`, `"text"`, `[1, 2]`); what is not valid TOML
-    is taken as a string. Raises `UserError`.
+    is taken as a string. A key of whole numbers also takes `5k`, `270M` or `1e6`. Raises
+    `UserError`.
     """
     values = {}
     if path is not None:
@@ -661,21 +659,26 @@ def apply_override(values: dict[str, Any], override: str) -> None:
         raise UserError(f"--set {key}=…: not valid TOML: {error}") from None
     if len(given) > 1:
         raise UserError(f"--set {key}=…: {text!r} is more than one value; give one --set for each")
+    value = given["value"]
+    amount_like = value == text or (isinstance(value, float) and "e" in text.lower())
+    if amount_like and takes_count(Config, key.strip()):
+        with suppress(UserError):  # the config's own check says what is wrong with it
+            value = whole_amount(text, key)
     *sections, last = key.strip().split(".")
     for section in sections:
         inner = values.get(section)
         # A copy, so that the caller's nested dictionaries are never shared between configs.
         values[section] = dict(inner) if isinstance(inner, Mapping) else {}
         values = values[section]
-    values[last] = given["value"]
+    values[last] = value
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Plain JSON values of every key, defaults included: what a run record stores."""
+    """Return every key as plain JSON values, defaults included, as a run's record stores them."""
     return config.model_dump(mode="json")
 
 
 def to_toml(config: Config) -> str:
-    """TOML that `load` reads back to the same config: every key, defaults included, but for those
-    that are not set (None, which TOML lacks)."""
+    """Write TOML that `load` reads back to the same config: every key, defaults included, but for
+    keys that are None, which TOML lacks."""
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))

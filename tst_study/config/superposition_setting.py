@@ -1,8 +1,8 @@
-"""A setting of superposition: what tells one superposed run from another, and what it is called.
+"""A setting of superposition, which tells one superposed run from another, and its names.
 
-The paper's method has two numbers, s and r; `ABLATIONS` lists every way in which a run may leave
-it. A new ablation is one more entry here (beside its key in the config and its place in the loop):
-columns of the run table, labels, names, order and what is shared before the switch follow from it.
+The paper's method has two numbers, s and r; `ABLATIONS` lists every way in which a run may differ
+from it. A new ablation is one more entry here, beside its key in the config and its place in the
+loop: columns of the run table, labels, names, order and shared prefixes follow from it.
 """
 
 from __future__ import annotations
@@ -19,36 +19,35 @@ Role = Literal["baseline", "superposition", "ablation"]
 
 @dataclass(frozen=True)
 class Ablation:
-    """One way to leave the paper's method."""
+    """One way in which a run may differ from the paper's method."""
 
     column: str
-    """In the run table."""
+    """The name of the column in the run table."""
     key: str
-    """In the config, dotted; empty for what no config of ours has."""
+    """The dotted key in the config; empty for what no config of ours has."""
     plain: Any
-    """The paper's own, and the baseline's."""
+    """The value of the paper's method and of the baseline."""
     labels: Mapping[Any, str]
-    """What its named values are called in a sentence; others by the column's name."""
+    """Names of the values in a sentence; other values are named by the column."""
     unsharded: tuple[Any, ...] = ()
     """Values that cannot be computed where the vocabulary is split over tensor ranks."""
     at_switch: bool = False
-    """Without effect before the switch, so that runs which differ here share a shared prefix
-    run."""
+    """Whether it has no effect before the switch, so that runs which differ here share a prefix."""
 
     @property
     def of_bags(self) -> bool:
-        """Without effect where no step is superposed."""
+        """Whether it has no effect on a run without superposed steps."""
         return self.key.startswith("superposition.")
 
     def value(self, config: Mapping[str, Any]) -> Any:
-        """The value in a resolved config; a recorded one need not have keys that came later."""
+        """Return the value in a resolved config; recorded ones may lack keys that came later."""
         if not self.key:
             return self.plain
         section, _, key = self.key.rpartition(".")
         return (config[section] if section else config).get(key, self.plain)
 
     def is_sharded(self, value: Any) -> bool:
-        """Whether tensor parallelism can compute it."""
+        """Return whether tensor parallelism can compute a value."""
         return (value.get("kind") if isinstance(value, Mapping) else value) not in self.unsharded
 
     def label(self, value: Any) -> str:
@@ -59,7 +58,7 @@ class Ablation:
         return f"{self.column.replace('_', ' ')} {_cell(value)}"
 
     def name(self, value: Any) -> str:
-        """For a run's folder: no spaces, and never long."""
+        """Return a value's name in the name of a run's folder: short and without spaces."""
         if isinstance(value, bool) or not self.of_bags:
             return self.column
         if not isinstance(value, str):
@@ -129,8 +128,13 @@ ABLATIONS = (
     Ablation("label_smoothing", "label_smoothing", None, {}),
     Ablation("named_arm", "", None, {}),  # of other trainers' runs: another optimizer, say
 )
-COLUMNS = ("bag_size", "superposed_steps", "step_ratio", *(one.column for one in ABLATIONS))
-"""Of the run table: equal in all of these, two runs have the same setting."""
+COLUMNS = (
+    "bag_size",
+    "superposed_steps",
+    "step_ratio",
+    *(ablation.column for ablation in ABLATIONS),
+)
+"""Columns of the run table; two runs that agree in all of them have the same setting."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +145,11 @@ class SuperpositionSetting:
     step_ratio: float
     """r, as the whole number of steps makes it."""
     ablations: tuple[tuple[Ablation, Any], ...] = ()
-    """Where it leaves the paper's method, and how."""
+    """The ablations in which it differs from the paper's method, with their values."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> SuperpositionSetting:
-        """Of a resolved config, as `schema.to_dict` gives it and `run.json` holds it."""
+        """Return the setting of a resolved config, as `schema.to_dict` returns it."""
         values, steps = config["superposition"], config["schedule"]["steps"]
         superposed = superposed_steps(
             steps, values["bag_size"], values["step_ratio"], values["steps"]
@@ -155,25 +159,26 @@ class SuperpositionSetting:
                 "bag_size": values["bag_size"],
                 "superposed_steps": superposed,
                 "step_ratio": superposed / steps,
-                **{one.column: one.value(config) for one in ABLATIONS},
+                **{ablation.column: ablation.value(config) for ablation in ABLATIONS},
             }
         )
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> SuperpositionSetting:
-        """Of a row of any table that has `COLUMNS`; what it lacks is as in the paper."""
+        """Return the setting of a row of any table with `COLUMNS`; missing values are the
+        paper's."""
         bag_size, superposed = int(row["bag_size"]), int(row["superposed_steps"])
         bags = bag_size > 1 and superposed > 0
-        values = [(one, row.get(one.column)) for one in ABLATIONS if bags or not one.of_bags]
-        found = tuple(
-            (one, value)
-            for one, value in values
+        values = [(kind, row.get(kind.column)) for kind in ABLATIONS if bags or not kind.of_bags]
+        ablations = tuple(
+            (kind, value)
+            for kind, value in values
             # A table that was read from a file has NaN where it has nothing.
-            if value != one.plain and value is not None and value == value
+            if value != kind.plain and value is not None and value == value
         )
         if not bags:
-            return cls(1, 0, 0.0, found) if found else BASELINE
-        return cls(bag_size, superposed, float(row["step_ratio"]), found)
+            return cls(1, 0, 0.0, ablations) if ablations else BASELINE
+        return cls(bag_size, superposed, float(row["step_ratio"]), ablations)
 
     @property
     def is_baseline(self) -> bool:
@@ -181,13 +186,13 @@ class SuperpositionSetting:
 
     @property
     def is_plain(self) -> bool:
-        """Superposed as the paper does it."""
+        """Whether it is the paper's method with some s and r."""
         return self.is_plain_but()
 
     def is_plain_but(self, *columns: str) -> bool:
-        """As the paper does it, whatever these columns say."""
-        left = [one for one, _ in self.ablations if one.column not in columns]
-        return self.bag_size > 1 and not left
+        """Return whether it is the paper's method but for these columns."""
+        others = [ablation for ablation, _ in self.ablations if ablation.column not in columns]
+        return self.bag_size > 1 and not others
 
     @property
     def role(self) -> Role:
@@ -197,39 +202,39 @@ class SuperpositionSetting:
 
     @property
     def label(self) -> str:
-        """For people: `baseline`, or `s = 4, r = 0.2` and whatever departs from the method."""
+        """The setting in words: `baseline`, or `s = 4, r = 0.2` and the ablations."""
         if self.is_baseline:
             return "baseline"
-        words = [one.label(value) for one, value in self.ablations]
+        words = [ablation.label(value) for ablation, value in self.ablations]
         numbers = f"s = {self.bag_size}, r = {self.step_ratio:.3g}"
         return ", ".join([numbers, *words] if self.bag_size > 1 else words)
 
     @property
     def name(self) -> str:
-        """For a run's folder: `baseline`, or `s4-r0.2` and whatever departs from the method."""
+        """The setting in a folder's name: `baseline`, or `s4-r0.2` and the ablations."""
         if self.is_baseline:
             return "baseline"
-        words = [one.name(value) for one, value in self.ablations]
+        words = [ablation.name(value) for ablation, value in self.ablations]
         numbers = [f"s{self.bag_size}", f"r{self.step_ratio:.3g}"] if self.bag_size > 1 else []
         return "-".join([*numbers, *words])
 
     @property
     def prefix_name(self) -> str:
-        """What runs that share their superposed phase are called by: neither r nor the switch."""
-        words = [one.name(value) for one, value in self.ablations if not one.at_switch]
+        """The name that runs with the same superposed phase share: without r and the switch."""
+        words = [kind.name(value) for kind, value in self.ablations if not kind.at_switch]
         return "-".join([f"s{self.bag_size}", *words])
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """For sorting: the baseline, the plain method by r and s, then what departs from it."""
+        """A key for sorting: the baseline, the plain method by r and s, then the ablations."""
         return (bool(self.ablations), self.step_ratio, self.bag_size, self.label)
 
     def columns(self) -> dict[str, Any]:
-        """`COLUMNS` of the run table; without bags there is no value for what concerns them."""
-        plain = {one.column: one.plain for one in ABLATIONS}
+        """Return `COLUMNS` of the run table; a run without bags has no values about them."""
+        plain = {ablation.column: ablation.plain for ablation in ABLATIONS}
         if self.bag_size == 1:
             plain = {k: False if v is False else None for k, v in plain.items()}
-        values = plain | {one.column: _cell(value) for one, value in self.ablations}
+        values = plain | {ablation.column: _cell(value) for ablation, value in self.ablations}
         return {
             "bag_size": self.bag_size,
             "superposed_steps": self.superposed_steps,
@@ -242,9 +247,9 @@ BASELINE = SuperpositionSetting(1, 0, 0.0)
 
 
 def _cell(value: Any) -> Any:
-    if isinstance(value, Mapping) and "kind" in value:  # of a loss with parameters
+    if isinstance(value, Mapping) and "kind" in value:  # a loss with parameters
         return " ".join(str(inner) for item in value.items() for inner in item if inner != "kind")
-    if isinstance(value, Mapping):  # of label smoothing
+    if isinstance(value, Mapping):  # label smoothing
         return f"{value['epsilon']:g} in steps {value['first_step']} to {value['last_step']}"
     if not isinstance(value, list | tuple):
         return value

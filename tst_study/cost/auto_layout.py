@@ -174,7 +174,7 @@ def _candidates(config: Config, place: _Place) -> Iterator[list[_Candidate]]:
     stages = divisors(config.model.layers, at_most=ranks)
     tensor_sizes = [size for size in _powers_of_two(per_node) if per_node % size == 0]
     expert_sizes = divisors(experts.count, at_most=ranks) if experts else [1]
-    recomputes = [one for one in get_args(Recompute) if wanted in ("none", one)]
+    recomputes = [kind for kind in get_args(Recompute) if wanted in ("none", kind)]
 
     def preference(sizes: tuple[int, int, int, Recompute]) -> tuple[int, ...]:
         pipeline, tensor, expert, recompute = sizes

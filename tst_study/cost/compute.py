@@ -42,8 +42,11 @@ def count_parameters(model: Model) -> Parameters:
         )
         router = 0
     else:
-        one = model.layers * 3 * model.hidden_size * experts.feed_forward_size
-        feed_forward, active_feed_forward = one * experts.count, one * experts.per_token
+        per_expert = model.layers * 3 * model.hidden_size * experts.feed_forward_size
+        feed_forward, active_feed_forward = (
+            per_expert * experts.count,
+            per_expert * experts.per_token,
+        )
         router = model.layers * model.hidden_size * experts.count
     rest = embedding + head + attention + router + norms
     return Parameters(

@@ -96,9 +96,9 @@ def device_named(name: str) -> Device | None:
 
 def device_or_usual(name: str | None) -> Device:
     """The same, but an H100 for a device that is not listed or not named."""
-    found = device_named(name or "") or device_named("H100")
-    assert found is not None
-    return found
+    device = device_named(name or "") or device_named("H100")
+    assert device is not None
+    return device
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:

@@ -209,7 +209,7 @@ def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu
         chunk = min(positions * vocabulary, GPU_CHUNK_ELEMENTS)
     # Under bfloat16, chunk and matrix gradient are there in float32 and in the model's type.
     logits = (4 if width == 4 else 8) * chunk + (
-        0 if in_one_pass else width * positions * vocabulary
+        0 if in_one_pass else 2 * width * positions * vocabulary
     )
     matrix = (4 if width == 4 else 6) * vocabulary * hidden
     return logits + matrix + 4 * width * positions * hidden

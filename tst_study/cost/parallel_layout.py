@@ -47,7 +47,8 @@ def check(config: Config, ranks: int) -> None:
 
 
 def works(config: Config, parallel: Parallel, ranks: int) -> bool:
-    """Whether a layout can work on `ranks` processes for the config's model, the batch aside."""
+    """Return True where a layout can work on `ranks` processes for the config's model, the batch
+    aside."""
     return next(_problems(config, parallel, ranks), None) is None
 
 

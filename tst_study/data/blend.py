@@ -1,4 +1,4 @@
-"""The corpus of each sequence of a run: a fixed cycle, so a pure function of its number."""
+"""The corpus of each sequence of a run, dealt in a fixed cycle: a pure function of its number."""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Blend:
         return self._cycle[np.arange(first, stop) % self.cycle_length]
 
     def dealt(self, sequences: int, corpus: int) -> int:
-        """Count the sequences among the first `sequences` that come from `corpus`."""
+        """Count how many of the first `sequences` sequences come from `corpus`."""
         cycles, rest = divmod(sequences, self.cycle_length)
         return cycles * self.shares[corpus] + int(self._dealt_before[rest, corpus])
 

@@ -1,4 +1,4 @@
-"""The tokens of one corpus that its g-th sequence reads: a pure function of g.
+"""The order in which one corpus is read: the tokens of its g-th sequence, a pure function of g.
 
 Reading order. Sequence g begins after all tokens of the sequences before it, so an epoch of T
 tokens ends after exactly T tokens, usually inside a sequence. In epoch e the corpus is cut so:
@@ -11,8 +11,8 @@ Every token is read once per epoch, and every sequence but the one at the joint 
 piece. c moves from epoch to epoch, so later epochs are cut elsewhere as well.
 
 The switch. The superposition phase reads pieces of n₁ tokens, the recovery phase pieces of n₂,
-which divides n₁. In the epoch of the switch, recovery reads what superposition left: the unread
-pieces of n₁ and the rest, cut to n₂ and shuffled anew.
+which divides n₁. In the epoch of the switch, recovery reads the tokens that superposition has not
+read: the remaining pieces of n₁ tokens and the rest, cut into pieces of n₂ and shuffled anew.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class CorpusOrder:
         superposed_sequences: how many sequences the superposition phase takes from it.
         superposed_length, recovery_length: n₁ and n₂, tokens per sequence in the two phases.
             Where they are equal there is one phase, so that bags of one token are the baseline.
-        seed, corpus: what the shuffling depends on, beside epoch and phase.
+        seed, corpus: the shuffling depends on these, the epoch and the phase.
 
     The order depends neither on the number of steps nor, within the superposition phase, on the
     step of the switch: runs that differ only there read the same data.
@@ -121,7 +121,7 @@ class CorpusOrder:
         begin = epoch * total  # tokens read before this epoch
         switch = self.tokens_before(self.superposed_sequences)
         if phase == RECOVERY and switch > begin:
-            return self._cut_what_is_left(self._cut(epoch, SUPERPOSITION), key)
+            return self._cut_unread(self._cut(epoch, SUPERPOSITION), key)
         # Both phases' sequences begin at multiples of their length (n₂ divides n₁).
         offset = -begin % length
         whole, rest = divmod(total - offset, length)
@@ -132,20 +132,20 @@ class CorpusOrder:
             first, length, whole, rest, key, lambda piece: offset + piece * length
         )
 
-    def _cut_what_is_left(self, left_by: EpochSequences, key: NDArray[np.uint64]) -> EpochSequences:
-        """Cut what superposition left unread of an epoch into the sequences of recovery."""
+    def _cut_unread(self, superposition: EpochSequences, key: NDArray[np.uint64]) -> EpochSequences:
+        """Cut the tokens of an epoch that superposition has not read into sequences of recovery."""
         first, length = self.superposed_sequences, self.recovery_length
-        parts = left_by.length // length
-        already_read = first - left_by.first_sequence
-        unread = (left_by.shuffled - already_read) * parts
+        parts = superposition.length // length
+        already_read = first - superposition.first_sequence
+        unread = (superposition.shuffled - already_read) * parts
 
         def starts(piece: NDArray[np.int64]) -> NDArray[np.int64]:
             parent = already_read + piece // parts
-            # What lay beyond the last whole piece of n₁ tokens is still in file order.
-            begin = left_by.starts_in_file_order(parent)
-            whole = parent < left_by.shuffled
-            begin[whole] = left_by.starts(parent[whole])
+            # Tokens beyond the last whole piece of n₁ tokens are still in file order.
+            begin = superposition.starts_in_file_order(parent)
+            whole = parent < superposition.shuffled
+            begin[whole] = superposition.starts(parent[whole])
             return begin + piece % parts * length
 
-        more, rest = divmod(left_by.rest, length)
+        more, rest = divmod(superposition.rest, length)
         return EpochSequences(first, length, unread + more, rest, key, starts)

@@ -1,4 +1,4 @@
-"""The tokens that every method is judged on: the same ones, in the same order, each once."""
+"""The held-out tokens that every method is judged on, each predicted once."""
 
 import hashlib
 import math
@@ -34,7 +34,7 @@ class HeldOut:
     """(N,) the document of each sequence, from 0 on without gaps; where there are more than
     `MOST_DOCUMENTS`, neighbours count as one. None where sequences straddle documents."""
     fingerprint: str
-    """Hash of the tokens and of how they are cut. Two results compare only if it is the same."""
+    """Hash of the tokens and of how they are cut; only results with the same one compare."""
     bytes_per_token: float | None
     """UTF-8 bytes per token of the whole file, from its manifest; None where it has no text."""
 

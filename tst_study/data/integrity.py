@@ -1,4 +1,4 @@
-"""Comparison of token files with their manifest: a sample at every start, every byte on demand."""
+"""Comparison of token files with their manifest, by a sample at every start or byte by byte."""
 
 import hashlib
 import os
@@ -28,11 +28,11 @@ FINGERPRINT_PARTS, FINGERPRINT_PART_BYTES = 256, 16_384
 
 
 def fingerprint(prefix: str | Path) -> str:
-    """Tell a token file from another by a `sampled_sha256` of its `.idx` and `.bin`.
+    """Return the `sampled_sha256` of a token file's `.idx` and `.bin`.
 
-    Another text, order, tokenizer or split shifts what follows and so changes it; a few altered
-    bytes between the parts would not. The digests in the manifest, which `check_sample` and
-    `verify` look at, find those.
+    Another text, order, tokenizer or split shifts all tokens behind it, which changes the result. A
+    few altered bytes between the sampled parts do not; `check_sample` and `verify` find those by
+    the digests in the manifest.
 
     Raises `UserError` where a file of the pair cannot be read.
     """
@@ -132,13 +132,13 @@ def verify(folder: str | Path) -> Manifest:
     if not manifest.splits:
         raise UserError(f"{folder / MANIFEST}: describes no token files; restore it")
     for split, record in manifest.splits.items():
-        found = record_of(folder / split, manifest.tokenizer.vocabulary_size, before=record)
+        there = record_of(folder / split, manifest.tokenizer.vocabulary_size, before=record)
         for name in ("sha256", "blocks", "fingerprint", "tokens", "documents", "dtype"):
-            if getattr(found, name) != getattr(record, name):
+            if getattr(there, name) != getattr(record, name):
                 raise _changed(folder / split, f"its {name} ")
     path = folder / TOKENIZER
-    fingerprinted = manifest.tokenizer.fingerprint
-    if fingerprinted and not (path.exists() and file_sha256(path) == fingerprinted):
+    expected = manifest.tokenizer.fingerprint
+    if expected and not (path.exists() and file_sha256(path) == expected):
         raise _changed(path)
     return manifest
 

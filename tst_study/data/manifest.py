@@ -1,4 +1,4 @@
-"""The manifest of a prepared folder."""
+"""The manifest of a prepared folder, and how token files are found by it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,13 +7,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tst_study.atomic_files import write_json, written_atomically
+from tst_study.config.schema import Strict
 from tst_study.data.token_file import TokenFile, idx_path
 from tst_study.errors import UserError, first_line, first_problem
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 UNFINISHED = ".unfinished"
-"""A folder in a folder that is being prepared."""
+"""The subfolder of unfinished work in a folder that is being prepared."""
 SPLITS = ("train", "validation")
 
 Count = Annotated[int, Field(ge=0)]
@@ -21,10 +22,6 @@ Count = Annotated[int, Field(ge=0)]
 
 class NoTokenFilesError(UserError):
     """A corpus has not been prepared, or lies elsewhere."""
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class SourceRecord(Strict):
@@ -41,7 +38,7 @@ class TokenizerRecord(Strict):
     kind: str
     """"bytes", "bpe", "huggingface", "generated" where words are numbers, or "unnamed"."""
     fingerprint: str | None = None
-    """sha256 of `tokenizer.json`."""
+    """The sha256 of `tokenizer.json`."""
     vocabulary_size: int
     end_of_document: int | None = None
     """None where no token ends documents."""

@@ -17,14 +17,14 @@ _SHIFT = np.uint64(31)
 
 
 def permutation_key(*parts: int) -> NDArray[np.uint64]:
-    """Round keys drawn from integers (seed, epoch, …), shape (ROUNDS,)."""
+    """Draw round keys from integers (seed, epoch, …), shape (ROUNDS,)."""
     text = ",".join(str(int(part)) for part in parts).encode()
     digest = hashlib.blake2b(text, digest_size=8 * ROUNDS).digest()
     return np.frombuffer(digest, dtype="<u8").astype(np.uint64)
 
 
 def permuted(indices: NDArray[np.int64], size: int, key: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The entries `indices` of a pseudo-random permutation of 0 … size − 1.
+    """Return the entries `indices` of a pseudo-random permutation of 0 … size − 1.
 
     Args:
         indices: int64, any shape (n,), each in 0 … size − 1.
@@ -49,7 +49,7 @@ def permuted(indices: NDArray[np.int64], size: int, key: NDArray[np.uint64]) -> 
 def _encrypted(
     indices: NDArray[np.int64], rows: int, columns: int, key: NDArray[np.uint64]
 ) -> NDArray[np.int64]:
-    """One pass of the network over the grid of `rows` × `columns` points."""
+    """Apply the network once to points of the grid of `rows` × `columns`."""
     left, right = np.divmod(indices.astype(np.uint64), np.uint64(columns))
     for number, round_key in enumerate(key):
         if number % 2 == 0:
@@ -60,7 +60,7 @@ def _encrypted(
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hash of each value, below 2^33 so that adding to a coordinate never wraps around."""
+    """Hash each value, to below 2^33, so that adding it to a coordinate never wraps around."""
     values = values * _MULTIPLY_1
     values ^= values >> _SHIFT
     values *= _MULTIPLY_2

@@ -1,4 +1,4 @@
-"""The data of a run: its stream, its held-out tokens, and what identifies them."""
+"""The data of a run: its stream, its held-out tokens, and their fingerprints."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def open_stream(config: Config) -> TokenStream:
     corpora = []
     for corpus in config.data.corpora:
         split = _open(config, token_prefix(corpus.path))
-        # Runs look at different parts, so that together they look at all.
+        # Runs check different parts, so that together they check all.
         check_sample(split, f"{config.study}/{config.name}/{config.seed}")
         end = split.manifest.tokenizer.end_of_document
         corpora.append(Corpus(split.file, corpus.weight, end))
@@ -75,8 +75,8 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
         }
         for corpus, split in zip(data.corpora, splits, strict=True)
     ]
-    found = {"corpora": corpora, "validation": of_held_out, "tokenizer": tokenizer}
-    return found | _initial_weights(config), held
+    identified = {"corpora": corpora, "validation": of_held_out, "tokenizer": tokenizer}
+    return identified | _initial_weights(config), held
 
 
 def _initial_weights(config: Config) -> dict[str, str]:
@@ -93,20 +93,18 @@ def _initial_weights(config: Config) -> dict[str, str]:
 
 def _tokenizer_of(splits: list[Split]) -> str | None:
     """Return the tokenizer fingerprint that all splits share; None where no manifest knows one."""
-    ones: dict[str, Split] = {}
-    for split in splits:
-        if split.manifest.tokenizer.fingerprint:
-            ones.setdefault(split.manifest.tokenizer.fingerprint, split)
-    if len(ones) < 2:
-        return next(iter(ones), None)
-    names = [split.manifest.tokenizer_name for split in ones.values()]
-    if len(set(names)) < len(names):
-        names = [f"{name} ({mark[:8]})" for name, mark in zip(names, ones, strict=True)]
-    folders = [split.file.prefix.parent for split in ones.values()]
-    said = [f"{folder}: {name}" for folder, name in zip(folders, names, strict=True)]
+    known = {split.manifest.tokenizer.fingerprint: split for split in splits}
+    known.pop(None, None)
+    if len(known) < 2:
+        return next(iter(known), None)
+    folders = {
+        split.file.prefix.parent: f"{split.manifest.tokenizer_name}, sha256 {str(digest)[:8]}"
+        for digest, split in known.items()
+    }
+    listed = "; ".join(f"{folder}: {name}" for folder, name in folders.items())
     raise UserError(
-        f"data: corpora and validation were prepared with different tokenizers ({', '.join(said)});"
-        f" prepare them with one, such as --tokenizer {folders[0] / TOKENIZER}"
+        f"data: corpora and validation were prepared with different tokenizers ({listed}); "
+        f"prepare them with one, such as --tokenizer {next(iter(folders)) / TOKENIZER}"
     )
 
 

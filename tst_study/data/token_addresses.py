@@ -1,7 +1,7 @@
 """The addresses that a token stream deals out: a corpus's tokens, or its tokens and pads.
 
-Both classes answer the same two questions: `count`, how many addresses there are, and `fill`, which
-writes ids and next-token labels of the addresses from `start` on into arrays of equal length.
+In both classes `count` is the number of addresses, and `fill` writes ids and next-token labels of
+the addresses from `start` on into arrays of equal length.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ DOCUMENTS_PER_MARK = 1024
 
 
 class PackedDocuments:
-    """Documents end to end: address = token. The last token of the file has no next one."""
+    """Documents end to end, so that an address is a token. The last token has no next one."""
 
     def __init__(self, file: TokenFile) -> None:
         self.count = file.token_count
@@ -67,7 +67,7 @@ class AlignedDocuments:
         return -(-lengths // self._bag_size) * self._bag_size
 
     def _read(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Ids of addresses `start` … `stop - 1`, and which of them are tokens rather than pads."""
+        """Return the ids of addresses `start` … `stop - 1`, and a mask that is False for pads."""
         first_mark = int(np.searchsorted(self._marks, start, side="right")) - 1
         last_mark = int(np.searchsorted(self._marks, stop, side="left"))
         first = first_mark * DOCUMENTS_PER_MARK

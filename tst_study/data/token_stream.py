@@ -1,4 +1,4 @@
-"""The sequences that a step reads: a pure function of the step, and of nothing else.
+"""The sequences that a step reads, a pure function of the step and of nothing else.
 
 World size, micro-batch, rank, resumption and the switch of phase do not appear here: sequences
 3 … 5 of step 700 are the same tokens for every caller. See `corpus_order` for the order of reading
@@ -42,8 +42,8 @@ class TokenStream:
             sequence.
         superposed_length: n, a multiple of L: s·L with bags as input, L with outputs only.
         seed: shuffles the pieces. A baseline and a superposed run of one seed read in different
-            orders, because their pieces differ; runs that share a shared prefix run read in the
-            same one.
+            orders, because their pieces differ; runs that share a prefix run read in the same
+            one.
         bag_size: s; matters with `align_bags_to_documents` only.
         align_bags_to_documents: pad every document to whole bags (in both phases, so that the
             switch keeps the position), instead of letting bags straddle documents as the paper
@@ -95,13 +95,13 @@ class TokenStream:
         ]
 
     def tokens_per_sequence(self, step: int) -> int:
-        """n: raw tokens per sequence at this step."""
+        """Return n, the raw tokens per sequence at this step."""
         return self.superposed_length if step < self.superposed_steps else self.sequence_length
 
     def batch(
         self, step: int, start: int = 0, stop: int | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Sequences `start` … `stop - 1` of a step; by default all B of them.
+        """Read sequences `start` … `stop - 1` of a step; by default all B of them.
 
         Returns:
             Ids and next-token labels, each int64 (stop - start, n). The label of a sequence's last
@@ -137,7 +137,7 @@ class TokenStream:
         return ids, labels
 
     def epochs(self, step: int) -> float:
-        """The most that any one corpus has been read before this step: what repetition costs."""
+        """Return how often the corpus that is read most has been read before this step."""
         dealt = step * self.sequences_per_step
         return max(
             order.tokens_before(self._blend.dealt(dealt, number)) / order.token_count

@@ -1,2 +1,2 @@
-"""Losses and task results of a trained model: `evaluate` measures a model that is in memory; `run`
-loads a run's checkpoint first; `domains` and `tasks` ask for more than one loss."""
+"""What is measured on a trained model. `run` loads a checkpoint and keeps the results, `domains`
+measures held-out losses, `tasks` runs downstream tasks, `options` are the command's."""

@@ -1,19 +1,20 @@
 """Held-out next-token loss by domain, with standard errors over documents.
 
-Tokens of one document are not independent, and documents are what a domain is a sample of. The mean
-is the same as training's own evaluation of the same tokens.
+Tokens of one document are not independent, and a domain is sampled document by document. The mean
+equals that of training's own evaluation of the same tokens.
 """
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tst_study.checkpoints.trained_run import TrainedRun
-from tst_study.data.held_out import held_out
+from tst_study.data.held_out import HeldOut, held_out
 from tst_study.data.manifest import Manifest, held_out_prefix, open_split, token_prefix
 from tst_study.errors import UserError
 from tst_study.held_out_loss import error_of_mean, evaluate
@@ -22,10 +23,10 @@ from tst_study.parallel.process_groups import Ranks
 
 
 def domains_of_run(run: TrainedRun) -> dict[str, Path]:
-    """Held-out token files by name: the run's own, and that of each of its corpora; says which of
-    them are left out, as they are not on this machine.
+    """Return held-out token files by name: the run's own, and that of each of its corpora.
 
-    Raises `UserError` where none of them is on this machine.
+    Files that are not on this machine are left out, which is printed. Raises `UserError` where none
+    is on this machine.
     """
     data = run.config.data
     named = [("validation", data.validation)] if data.validation else []
@@ -33,19 +34,19 @@ def domains_of_run(run: TrainedRun) -> dict[str, Path]:
     for corpus in data.corpora:
         name = Path(corpus.path).name
         named.append((name if names.count(name) == 1 else corpus.path, corpus.path))
-    found: dict[str, Path] = {}
+    prefixes: dict[str, Path] = {}
     missing: list[UserError] = []
     for name, path in named:
         own = path == data.validation
         try:
-            found[name] = token_prefix(path, "validation") if own else held_out_prefix(path)
+            prefixes[name] = token_prefix(path, "validation") if own else held_out_prefix(path)
         except UserError as error:
             missing.append(error)
-    if not found:
+    if not prefixes:
         raise missing[0]
-    for one in missing:
-        print(f"left out: {one}", file=sys.stderr)
-    return found
+    for reason in missing:
+        print(f"left out: {reason}", file=sys.stderr)
+    return prefixes
 
 
 def evaluate_domains(
@@ -54,13 +55,15 @@ def evaluate_domains(
     ranks: Ranks,
     domains: Mapping[str, str | Path],
     tokens: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[dict[str, Any]]:
-    """Task, data, metrics, samples, details and seconds of a `TaskResult`, domain by domain.
+    """Yield task, data, metrics, samples, details and seconds of a `TaskResult` for each domain.
 
     Args:
         model: with the run's weights.
         domains: token-file prefixes (or prepared folders) by name.
         tokens: about as many of each, taken evenly; all of them by default.
+        say: is told how far the evaluation is.
 
     Raises:
         UserError: a text is missing, or of another tokenizer than the run's.
@@ -71,7 +74,7 @@ def evaluate_domains(
         _check_tokenizer(run, name, split.manifest)
         held = held_out(split, run.sequence_length, tokens, name)
         held.check_vocabulary(run.model.vocabulary_size)
-        loss = evaluate(model, held, ranks, 1)
+        loss = evaluate(model, held, ranks, 1, partial(_say_how_far, say, held))
         assert loss.document_losses is not None
         counts = torch.tensor(loss.document_tokens, dtype=torch.float64)
         losses = torch.tensor(loss.document_losses, dtype=torch.float64)
@@ -93,8 +96,13 @@ def evaluate_domains(
         }
 
 
+def _say_how_far(say: Callable[[str], None], held: HeldOut, tokens: int) -> None:
+    say(f"evaluating {held.name}: {tokens:,} of {held.predicted_tokens:,} held-out tokens")
+
+
 def _check_tokenizer(run: TrainedRun, name: str, manifest: Manifest) -> None:
-    """Where both are known: ids of another tokenizer may all lie in the run's vocabulary."""
+    """Raise `UserError` if both tokenizers are known and differ: even ids that all lie in the run's
+    vocabulary would be other words."""
     ours = run.header["data"]["tokenizer"]
     theirs = manifest.tokenizer.fingerprint
     if ours and theirs and theirs != ours:

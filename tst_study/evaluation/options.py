@@ -1,4 +1,4 @@
-"""The options of `tst-study evaluate`: each option once, for the command and the code."""
+"""The options of `tst-study evaluate`, for the command line and for `evaluate_run`."""
 
 import inspect
 from collections.abc import Callable
@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
+from tst_study.command_line import count_option
 from tst_study.errors import UserError
 
 TokenizerFile = Annotated[
     Path | None,
-    typer.Option(help="The run's tokenizer.json, where its corpus is not on this machine."),
+    typer.Option(help="The run's tokenizer.json, if its corpus is not on this machine."),
 ]
 
 
@@ -20,39 +21,43 @@ TokenizerFile = Annotated[
 class EvaluationOptions:
     held_out: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=FOLDER", help="Held-out text; by default the run's own."),
+        typer.Option(
+            metavar="NAME=FOLDER",
+            help="A held-out text; by default the run's own.",
+        ),
     ] = None
     tokens: Annotated[
-        int | None, typer.Option(min=2, help="Held-out tokens of each; by default the run's.")
+        int | None,
+        count_option("Held-out tokens of each text; by default as many as in training.", least=2),
     ] = None
     tasks: Annotated[
         str | None,
-        typer.Option(help="Also these tasks of lm-eval, by commas; `paper` are the paper's."),
+        typer.Option(help="Tasks of lm-eval with commas between them, or `paper` for its own."),
     ] = None
     task_data: Annotated[
-        Path | None, typer.Option(help="Folder of the tasks' data sets, where there is no network.")
+        Path | None, typer.Option(help="The tasks' data sets, for a machine without a network.")
     ] = None
     task_definitions: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of tasks of your own, in lm-eval's YAML. They can run code on this "
-            "machine: use none that you do not trust."
+            help="A folder of further tasks in lm-eval's YAML. They can run code on this machine: "
+            "use none that you do not trust."
         ),
     ] = None
     shots: Annotated[
-        int | None, typer.Option(min=0, help="Solved examples before a question; by default none.")
+        int | None, count_option("Solved examples before a question; by default none.", least=0)
     ] = None
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first questions of each task.")
+        int | None, count_option("Questions of each task, from its first; by default all.")
     ] = None
     max_length: Annotated[
-        int | None, typer.Option(min=2, help="Longest context; by default that of training.")
+        int | None, count_option("Longest context; by default that of training.", least=2)
     ] = None
     tokenizer: TokenizerFile = None
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
+    device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto"
 
     def __post_init__(self) -> None:
-        """Raises `UserError` for an option of tasks without tasks."""
+        """Raise `UserError` for an option of tasks without tasks."""
         for key in ("task_data", "task_definitions", "shots", "limit", "max_length", "tokenizer"):
             value = getattr(self, key)
             if self.tasks is None and value is not None:
@@ -61,12 +66,12 @@ class EvaluationOptions:
 
 
 def takes_options(options: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command, in the place of its `**options`, those that a dataclass's fields describe."""
+    """Replace a command's `**options` by the options that a dataclass's fields describe."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        its_own, described = (inspect.signature(x, eval_str=True) for x in (command, options))
-        parameters = [*list(its_own.parameters.values())[:-1], *described.parameters.values()]
-        command.__signature__ = its_own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        own, described = (inspect.signature(x, eval_str=True) for x in (command, options))
+        parameters = [*list(own.parameters.values())[:-1], *described.parameters.values()]
+        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         return command
 
     return decorate

@@ -1,6 +1,6 @@
 """`tst-study evaluate`: measure a checkpoint and add the results to the run's record."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,10 +23,12 @@ from tst_study.record.reader import measures
 from tst_study.record.writer import append_task_results
 
 
-def evaluate_run(run: TrainedRun, options: EvaluationOptions) -> Iterator[str]:
-    """Yields one line per result, each of which is in `evals.jsonl` by then.
+def evaluate_run(
+    run: TrainedRun, options: EvaluationOptions, say: Callable[[str], None] = lambda text: None
+) -> Iterator[str]:
+    """Yield a line for each result, once it is in `evals.jsonl`.
 
-    The caller must hold the run lock. Raises `UserError`.
+    `say` is told what is going on. The caller must hold the run's lock. Raises `UserError`.
     """
     if run.phase == "superposition":
         raise UserError(
@@ -37,12 +39,13 @@ def evaluate_run(run: TrainedRun, options: EvaluationOptions) -> Iterator[str]:
     tokens = options.tokens or run.config.data.held_out_tokens
     tokenizer = None if options.tasks is None else _ready_for_tasks(run, options)
     with trained_model(run, options.device) as (model, ranks):
-        yield from _keep(run, evaluate_domains(run, model, ranks, domains, tokens))
+        yield from _keep(run, evaluate_domains(run, model, ranks, domains, tokens, say))
         device = str(ranks.device)
         del model  # before its export is loaded
     if tokenizer is not None:
         from tst_study.evaluation.tasks import evaluate_tasks
 
+        say("exporting the checkpoint and starting lm-eval")
         with TemporaryDirectory() as folder:
             exported = export(run, folder, tokenizer)
             yield from _keep(run, evaluate_tasks(exported, options, device))
@@ -50,7 +53,7 @@ def evaluate_run(run: TrainedRun, options: EvaluationOptions) -> Iterator[str]:
 
 @contextmanager
 def trained_model(run: TrainedRun, device: str = "auto") -> Iterator[tuple[SuperposedGPT, Ranks]]:
-    """The model with the weights of the run's checkpoint, on one process, whatever trained it.
+    """Yield the model with the weights of the run's checkpoint, on one process.
 
     `device`: `auto`, `cpu` or `cuda`. Raises `UserError` where the checkpoint cannot be read.
     """
@@ -64,7 +67,7 @@ def trained_model(run: TrainedRun, device: str = "auto") -> Iterator[tuple[Super
 
 
 def _ready_for_tasks(run: TrainedRun, options: EvaluationOptions) -> RunTokenizer:
-    """Raises `UserError` before anything is measured."""
+    """Return the run's tokenizer. Raises `UserError` before anything is measured."""
     for package in ("lm_eval", "safetensors"):
         if find_spec(package) is None:
             raise UserError(f"--tasks needs {package}: pip install 'tst-study[evaluation]'")
@@ -77,9 +80,9 @@ def _ready_for_tasks(run: TrainedRun, options: EvaluationOptions) -> RunTokenize
     return tokenizer
 
 
-def _keep(run: TrainedRun, found: Iterable[dict[str, Any]]) -> Iterator[str]:
+def _keep(run: TrainedRun, results: Iterable[dict[str, Any]]) -> Iterator[str]:
     code = code_version()
-    for result in found:
+    for result in results:
         details = {**result["details"], "code": code}
         append_task_results(run.folder, [{**run.counters(), **result, "details": details}])
         yield _line(result)

@@ -30,17 +30,18 @@ PAPER_TASKS = (
     "piqa",
     "winogrande",
 )
-"""Table 3 and Tables 8–28, all 0-shot."""
+"""The tasks of the paper's Table 3 and Tables 8–28, all 0-shot."""
 
 BOOTSTRAPS = 1000
-"""For the standard errors of the few metrics that are not means; with 0 no metric gets any."""
+"""Bootstrap samples for the standard errors of the few metrics that are not means; with 0 no metric
+gets any."""
 PACKAGES = ("lm_eval", "datasets", "transformers", "tokenizers", "torch")
 
 
 def evaluate_tasks(
     exported: Path, options: EvaluationOptions, device: str
 ) -> Iterator[dict[str, Any]]:
-    """Task, data, metrics, samples, details and seconds of a `TaskResult`, task by task.
+    """Yield task, data, metrics, samples, details and seconds of a `TaskResult` for each task.
 
     Args:
         exported: a folder that `tst-study export` wrote; no code of it is run.
@@ -74,7 +75,7 @@ def evaluate_tasks(
         began = time.perf_counter()
         try:
             with _data_from(options.task_data):
-                found = simple_evaluate(
+                results = simple_evaluate(
                     model,
                     tasks=[name],
                     num_fewshot=options.shots or 0,
@@ -95,20 +96,21 @@ def evaluate_tasks(
             ) from error
         seconds = time.perf_counter() - began
         # A tag is not a task itself, but a name for several.
-        rows = [name] if name in found["results"] else sorted(found["results"])
+        rows = [name] if name in results["results"] else sorted(results["results"])
         for row in rows:
-            yield {**_row(row, found, options), "seconds": seconds / len(rows)}
+            yield {**_row(row, results, options), "seconds": seconds / len(rows)}
 
 
 @functools.cache
 def _manager(definitions: str | None) -> TaskManager:
-    """It reads thousands of files."""
+    """Return lm-eval's list of tasks; making it reads thousands of files."""
     return TaskManager(include_path=definitions)
 
 
 @contextlib.contextmanager
 def _data_from(folder: Path | None) -> Iterator[None]:
-    """`datasets` takes a folder of a data set's name for the data set: so it is looked up there."""
+    """Let `datasets` find data sets below `folder`, since it looks for a folder of a data set's
+    name in the working directory first."""
     if folder is None:
         yield
         return
@@ -126,40 +128,41 @@ def _data_from(folder: Path | None) -> Iterator[None]:
         huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
-def _row(name: str, found: dict[str, Any], options: EvaluationOptions) -> dict[str, Any]:
-    leaves = _leaves(name, found)
-    config = found["configs"][leaves[0]]
+def _row(name: str, results: dict[str, Any], options: EvaluationOptions) -> dict[str, Any]:
+    leaves = _leaves(name, results)
+    config = results["configs"][leaves[0]]
     source = ":".join(filter(None, (config.get("dataset_path"), config.get("dataset_name"))))
     if len(leaves) > 1:
         source = f"{config.get('dataset_path')} ({len(leaves)} parts)"
     digest = hashlib.sha256()
     for leaf in leaves:
-        for sample in found["samples"][leaf]:
+        for sample in results["samples"][leaf]:
             digest.update(sample["doc_hash"].encode())
-    task_version = found["versions"].get(name)
+    task_version = results["versions"].get(name)
     return {
         "task": name,
         "data": f"{source} v{task_version} {options.shots or 0}-shot-{digest.hexdigest()[:16]}",
-        "metrics": _metrics(found["results"][name]),
-        "samples": sum(found["n-samples"][leaf]["effective"] for leaf in leaves),
+        "metrics": _metrics(results["results"][name]),
+        "samples": sum(results["n-samples"][leaf]["effective"] for leaf in leaves),
         "details": {
             "shots": options.shots or 0,
             "limit": options.limit,
             "task_version": str(task_version),
             "versions": {package: package_version(package) for package in PACKAGES},
-            "parts": {leaf: _metrics(found["results"][leaf]) for leaf in leaves if leaf != name},
+            "parts": {leaf: _metrics(results["results"][leaf]) for leaf in leaves if leaf != name},
         },
     }
 
 
-def _leaves(name: str, found: dict[str, Any]) -> list[str]:
-    """The tasks behind a name, which may be a group of groups."""
-    below = found.get("group_subtasks", {}).get(name, [])
-    return [leaf for part in below for leaf in _leaves(part, found)] if below else [name]
+def _leaves(name: str, results: dict[str, Any]) -> list[str]:
+    """Return the tasks of a group, which may be a group of groups."""
+    below = results.get("group_subtasks", {}).get(name, [])
+    return [leaf for part in below for leaf in _leaves(part, results)] if below else [name]
 
 
 def _metrics(values: dict[str, Any]) -> dict[str, float | None]:
-    """`acc,none` and `acc_stderr,none` by their plain names; another filter's name is kept."""
+    """Return metrics such as `acc,none` by their plain names; the name of another filter is
+    kept."""
     metrics: dict[str, float | None] = {}
     for key, value in values.items():
         name, comma, filtered = key.partition(",")

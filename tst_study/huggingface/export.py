@@ -134,11 +134,11 @@ def _made_beside(to: Path) -> Iterator[Path]:
 def write_megatron(
     reader: CheckpointReader, run: TrainedRun, names: Iterable[str], to: Path
 ) -> None:
-    """A `torch_dist` checkpoint for `megatron.core.dist_checkpointing.load`, all in memory at once.
+    """Write a `torch_dist` checkpoint for `megatron.core.dist_checkpointing.load`, all in memory.
 
     Megatron's own layer specifications keep the norms before attention and a dense MLP inside the
-    projections that follow them; ours are modules of their own. The norm
-    before experts is a module in both.
+    projections that follow them; ours are modules of their own. The norm before experts is a module
+    in both.
     """
     renamed = {"input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight"}
     if run.model.experts is None:
@@ -160,7 +160,8 @@ def write_megatron(
 def write_weights(
     reader: CheckpointReader, model: Model, wanted: Sequence[Entry], dtype: torch.dtype, to: Path
 ) -> None:
-    """`model.safetensors`, or files of at most `FILE_BYTES` with the index that lists them."""
+    """Write `model.safetensors`, or files of at most `FILE_BYTES` with the index that lists
+    them."""
     from huggingface_hub import split_state_dict_into_shards_factory
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -180,9 +181,9 @@ def write_weights(
         }
         try:
             save_file(tensors, to / file, metadata={"format": "pt"})
-        except SafetensorError as error:  # it says "… (os error 28)" for a full disk
-            said = re.search(r"os error (\d+)", str(error))
-            code = int(said[1]) if said else errno.EIO
+        except SafetensorError as error:  # "… (os error 28)" for a full disk
+            number = re.search(r"os error (\d+)", str(error))
+            code = int(number[1]) if number else errno.EIO
             raise OSError(code, os.strerror(code)) from error
         # The library's files are for their owner alone; the user's umask decided on the folder.
         (to / file).chmod(to.stat().st_mode & 0o666)
@@ -216,12 +217,12 @@ def _check_shapes(reader: CheckpointReader, model: Model, wanted: Iterable[Entry
         rows = {"value": heads * model.head_size, "up": 2 * entry.shape[0]}
         leading = tuple(place + 1 for place in entry.index)
         expected = (*leading, rows.get(entry.part, entry.shape[0]), *entry.shape[1:])
-        found = reader.shape(source)
+        shape = reader.shape(source)
         if source in VOCABULARIES:  # may be padded to a multiple of the tensor ranks
-            found = (min(found[0], expected[0]), *found[1:])
-        if found != expected:
+            shape = (min(shape[0], expected[0]), *shape[1:])
+        if shape != expected:
             raise UserError(
-                f"{reader.place}: {source} is {found}, but the model in run.json has {expected}"
+                f"{reader.place}: {source} is {shape}, but the model in run.json has {expected}"
             )
 
 

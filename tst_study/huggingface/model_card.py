@@ -1,8 +1,7 @@
-"""README.md of an export, from the run record: what the model is, what made it, how it does.
+"""The README.md of an export, filled from the run's record.
 
-`model_card.md.jinja` has its text. What comes from a record was written by others: each value is
-made harmless where the template puts it in.
-"""
+`model_card.md.jinja` has its text. A record may have been written by anyone, so each of its values
+is made harmless where the template puts it in."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -86,8 +85,8 @@ def model_card(
         tasks=list(_tasks(run, record)),
         corpora=list(_corpora(run, manifests)),
         epochs=f"{counters['raw_tokens'] / run.header['unique_raw_tokens']:.3g}",
-        # Without what says how, not what, is computed: it is the last section. TOML's own quoting
-        # keeps every text on its line, behind its key, so that none can end the block.
+        # Without `execution`, the last section, which changes no result. TOML's quoting keeps every
+        # text on its line, behind its key, so that none can end the block.
         toml=Markup(to_toml(run.config).partition("\n[execution")[0].strip()),
     )
 
@@ -112,7 +111,7 @@ def _front_matter(
 
     sources = [source.name for manifest in manifests if manifest for source in manifest.sources]
     known = [re.match(rf"hf://(?:datasets/)?({FIELDS['datasets']})", name) for name in sources]
-    datasets = [*fields.get("datasets", []), *(found[1] for found in known if found)]
+    datasets = [*fields.get("datasets", []), *(match[1] for match in known if match)]
     method = "token-superposition-training" if run.plan["superposed_steps"] else "baseline"
     data = ModelCardData(
         library_name="transformers",
@@ -133,12 +132,12 @@ def _results(run: TrainedRun, record: RunRecord) -> Iterator[Any]:
     from huggingface_hub import EvalResult
 
     losses = ("nats_per_token", "bits_per_byte")
-    found = [
+    measured = [
         (row["eval_set"], name, row[name]) for row in _at(run, record.evals) for name in losses
     ]
     for row in _at(run, record.tasks):
-        found += [(row["task"], name, value) for name, value, _ in measures(row["metrics"])]
-    for data, name, value in found:
+        measured += [(row["task"], name, value) for name, value, _ in measures(row["metrics"])]
+    for data, name, value in measured:
         if value is not None:
             where = _plain(data)
             yield EvalResult("text-generation", where, where, _plain(name), value)

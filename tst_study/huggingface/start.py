@@ -1,4 +1,4 @@
-"""Weights of a Hugging Face model as those that a run begins with: the inverse of the export."""
+"""The weights of a Hugging Face model as the beginning of a run: the inverse of the export."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def load_weights(model: torch.nn.Module, shape: Model, folder: Path) -> None:
 
     @lru_cache(1)  # the slices of gate and upward projection follow each other
     def whole(source: str, index: tuple[int, ...]) -> Tensor:
-        return _joined({one.part: read(one) for one in parts[source, index]}, shape)
+        return _joined({entry.part: read(entry) for entry in parts[source, index]}, shape)
 
     with torch.no_grad():
         for shard in shards(model):
@@ -51,7 +51,7 @@ def _joined(tensors: dict[str, Tensor], shape: Model) -> Tensor:
 
 
 def _tensors(folder: Path) -> Callable[[Entry], Tensor]:
-    """Return what reads one tensor of a folder."""
+    """Return a function that reads one tensor of a folder."""
     from safetensors import SafetensorError, safe_open
 
     try:

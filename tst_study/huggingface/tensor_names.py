@@ -20,14 +20,14 @@ class Entry:
     """One tensor of an export."""
 
     name: str
-    """Hugging Face's."""
+    """The name in Hugging Face's model."""
     shape: tuple[int, ...]
     source: str
-    """Megatron's global name."""
+    """The global name in Megatron's model."""
     index: tuple[int, ...] = ()
-    """Along the source's leading axes: layer, expert."""
+    """Indices along the source's leading axes: layer, expert."""
     part: Part = "whole"
-    """The part that is taken of what the index leaves of the source."""
+    """The part that is taken of the source at this index."""
 
 
 QKV = "self_attention.linear_qkv.weight"

@@ -1,4 +1,4 @@
-"""The tokenizer of an export: that of the run's corpus, in the files that transformers reads."""
+"""The tokenizer of an export, which is that of the run's corpus, in files for transformers."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class RunTokenizer:
     json: bytes
     """tokenizer.json as the run used it: it puts nothing around a text and cuts nothing off it."""
     changed: bool
-    """Whether the original put tokens there, which the run's text never had."""
+    """Whether the original put tokens around a text, which the run's text never had."""
 
     @property
     def end_of_document(self) -> int:
@@ -64,7 +64,7 @@ def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> RunTok
 
 
 def plain(tokenizer: Tokenizer) -> RunTokenizer:
-    """Strip a tokenizer to what it did to the run's documents: splitting.
+    """Strip a tokenizer to what it did to the run's documents, which is splitting them.
 
     Tokens around a text, a greatest length and padding are left out.
     """

@@ -1,4 +1,5 @@
-"""The router, with auxiliary losses that no layout changes; and its health."""
+"""Routing of positions to experts and back, with auxiliary losses that no layout changes; and the
+router's health."""
 
 from __future__ import annotations
 
@@ -9,10 +10,18 @@ import torch
 import torch.distributed as dist
 from megatron.core.tensor_parallel.mappings import reduce_from_tensor_model_parallel_region
 from megatron.core.transformer.moe.moe_utils import router_gating_linear
+from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from tst_study.model.kernels import Copied, Groups, Permuted, groups_of
+from tst_study.model.kernels import (
+    Combined,
+    Copied,
+    Groups,
+    Permuted,
+    groups_of,
+    sum_of_copies,
+)
 
 
 @dataclass
@@ -109,15 +118,15 @@ class Routes(NamedTuple):
     copies: Tensor
     """(n, k) the copies of each position, in the order in which the experts' outputs are added."""
     weights: Tensor
-    """(n·k,) by which the outputs of the experts are weighted, of each copy."""
+    """(n·k,) the weight of each copy's output."""
     counts: Tensor
     """(experts,) int32, copies for each expert."""
     groups: Groups
-    """The same, as grouped products take it."""
+    """The same counts in the form that grouped products take."""
     logits: Tensor
     """(n, experts) detached, for the log."""
     balance: Tensor | None
-    """The balance loss of this rank's positions, where one is asked for; for the log."""
+    """The balance loss of this rank's positions, for the log; None where there is none."""
 
 
 class Router(torch.nn.Module):
@@ -250,3 +259,48 @@ class _WithLoss(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         return gradient, gradient.new_ones(())
+
+
+class Dispatcher(MoEAlltoAllTokenDispatcher):
+    """Megatron's, but the host waits for the device only where positions go to other ranks, once.
+
+    Megatron's waits for the sizes of two selections, which are known (every position goes to the
+    same number of experts), and hands the positions of each expert over on the host, from where
+    grouped products bring them back. The sizes of messages have to be on the host.
+    """
+
+    summed = staticmethod(sum_of_copies)
+    """Sums the experts' outputs for each position; may be replaced by its compiled form."""
+
+    @property
+    def _has_all_experts(self) -> bool:
+        """Nothing is sent, and positions sorted by expert are in the order of the experts here."""
+        return self.ep_size == self.tp_size == 1
+
+    def dispatch(self, routes: Routes) -> tuple[Tensor, Groups, Tensor]:
+        """Return copies of all ranks' positions for the experts here, sorted by expert; their
+        groups by expert; and their weights."""
+        if self._has_all_experts:
+            return routes.rows, routes.groups, routes.weights
+        self.hidden_shape_before_permute = routes.copies.shape
+        self.probs = routes.weights.detach()  # for its type
+        self.tokens_per_expert = self.preprocess(routes.counts.unsqueeze(0))  # it sums over rows
+        self._maybe_dtoh_and_synchronize("before_permutation_1")
+        sent = self.token_dispatch(routes.rows, routes.weights)
+        rows, tokens_per_expert, weights = self.dispatch_postprocess(*sent)
+        return rows, groups_of(tokens_per_expert.to(rows.device, non_blocking=True)), weights
+
+    def combine(self, rows: Tensor, routes: Routes) -> Tensor:
+        """Return the sum (n, d) of each position's copies from the experts' outputs."""
+        if not self._has_all_experts:
+            rows = self.token_combine(self.combine_preprocess(rows))
+        combined: Tensor = Combined.apply(rows, routes.positions, routes.copies, self.summed)
+        return combined
+
+    def _maybe_dtoh_and_synchronize(
+        self, point: str, tokens_per_expert: Tensor | None = None
+    ) -> Tensor | None:
+        """Megatron's hook: sizes of messages to the host, but not the positions of each expert."""
+        if not self._has_all_experts:
+            super()._maybe_dtoh_and_synchronize(point)
+        return tokens_per_expert

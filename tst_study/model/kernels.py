@@ -143,9 +143,9 @@ class Groups(NamedTuple):
     """Consecutive groups of rows."""
 
     ends: Tensor
-    """(groups,) int32, the row after the last one of each."""
+    """(groups,) int32, the row after the last one of each group."""
     empty: Tensor
-    """(groups,) whether each has no row."""
+    """(groups,) True for a group without rows."""
 
 
 def groups_of(counts: Tensor) -> Groups:
@@ -212,7 +212,8 @@ class Copied(torch.autograd.Function):
 
 
 class Combined(torch.autograd.Function):
-    """The other way: the sum of each row's copies. `summed`: `sum_of_copies`, maybe compiled."""
+    """Copies of rows back to rows: the sum of each row's copies. `summed`: `sum_of_copies`, or its
+    compiled form."""
 
     @staticmethod
     def forward(

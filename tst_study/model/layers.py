@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -31,12 +31,11 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 from tst_study.config.schema import Config
 from tst_study.errors import UserError
-from tst_study.model.around_calls import AwaitsWeights, Recomputable
-from tst_study.model.dispatcher import Dispatcher
-from tst_study.model.experts import Router, route
+from tst_study.model.experts import Dispatcher, Router, route
 from tst_study.model.grouped_experts import GroupedExperts
 from tst_study.model.kernels import rms_norm, rotate, sum_of_copies, swiglu, weighted_swiglu
 
@@ -108,6 +107,41 @@ def attention_error(backend: str, query: Tensor, key: Tensor) -> float:
         results.append([x.detach()[..., 1:].float() for x in (mixed, *gradients)])
     errors = [float((a - b).norm() / b.norm()) for a, b in zip(*results, strict=True)]
     return math.inf if any(map(math.isnan, errors)) else max(errors)
+
+
+class AwaitsWeights:
+    """A mixin for modules that wait for their weights before each call, outside the compiled graph.
+
+    With a distributed optimizer a rank updates its share of every bucket of weights and is sent the
+    rest, while the forward pass is already on its way. Megatron waits for a bucket in hooks of
+    modules. Inside a compiled layer these would break its graph, and the embedding and the head are
+    used here without a call of their modules. So the model waits for its embedding, each layer for
+    its own weights, and the last layer for all others, because the norm and the head come after it.
+    """
+
+    await_weights: Callable[[], None] | None = None
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        if self.await_weights is not None:
+            self.await_weights()
+        return super().__call__(*inputs, **named)  # type: ignore[misc]
+
+
+class Recomputable:
+    """A mixin for modules that keep only the inputs of a call where `recomputed` is set; the
+    backward pass computes the call again.
+
+    Megatron's own version restores random generators that exist only on GPUs; nothing here draws
+    random numbers.
+    """
+
+    recomputed = False
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        call = super().__call__  # type: ignore[misc]
+        if not self.recomputed:
+            return call(*inputs, **named)
+        return checkpoint(call, *inputs, use_reentrant=False, preserve_rng_state=False, **named)
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -218,11 +252,11 @@ class MoE(Recomputable, MegatronModule):
         self, config: TransformerConfig, layer_number: int, groups: ProcessGroupCollection
     ) -> None:
         super().__init__(config)
-        here = config.num_moe_experts // groups.ep.size()
-        numbers = range(groups.ep.rank() * here, (groups.ep.rank() + 1) * here)
+        local_experts = config.num_moe_experts // groups.ep.size()
+        numbers = range(groups.ep.rank() * local_experts, (groups.ep.rank() + 1) * local_experts)
         self.router = Router(config, layer_number, groups.tp)
-        self.dispatcher = Dispatcher(here, list(numbers), config, groups)
-        self.experts = GroupedExperts(here, config, groups)
+        self.dispatcher = Dispatcher(local_experts, list(numbers), config, groups)
+        self.experts = GroupedExperts(local_experts, config, groups)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""

@@ -11,9 +11,7 @@ from megatron.core import parallel_state
 from megatron.core.enums import ModelType
 from megatron.core.models.common.embeddings.language_model_embedding import LanguageModelEmbedding
 from megatron.core.models.common.language_module.language_module import LanguageModule
-from megatron.core.tensor_parallel.layers import (
-    ColumnParallelLinear,
-)
+from megatron.core.tensor_parallel.layers import ColumnParallelLinear
 from megatron.core.tensor_parallel.mappings import (
     reduce_from_tensor_model_parallel_region,
     reduce_scatter_to_sequence_parallel_region,
@@ -23,17 +21,12 @@ from torch import Tensor
 
 from tst_study.config.schema import Config, Model
 from tst_study.cost.parallel_layout import layout_of, stage_layers
-from tst_study.model.around_calls import AwaitsWeights
 from tst_study.model.initialization import initialize
 from tst_study.model.kernels import RotaryTable
-from tst_study.model.layers import Decoder
+from tst_study.model.layers import AwaitsWeights, Decoder
 from tst_study.model.megatron_patches import cuda_means_cpu, mark_split_weights
-from tst_study.superposition import (
-    bag_embedding,
-    bag_log_probabilities,
-    bag_loss,
-    linear_bag_loss,
-)
+from tst_study.superposition import bag_embedding, bag_loss, linear_bag_loss
+from tst_study.superposition.log_probabilities import bag_log_probabilities
 from tst_study.superposition.loss_kinds import Pooling
 from tst_study.superposition.steps import NEXT_TOKEN, Objective
 from tst_study.superposition.vocabulary_shard import VocabularyShard
@@ -58,7 +51,7 @@ class SuperposedGPT(AwaitsWeights, LanguageModule):
     """
 
     compiled_loss = False
-    """Whether torch.compile makes a kernel of what head and loss do beside their products."""
+    """Let torch.compile make one kernel of what head and loss do beside their matrix products."""
 
     def __init__(self, config: TransformerConfig, model: Model, length: int) -> None:
         """This pipeline stage's part. `length`: latent positions of a sequence."""
@@ -153,7 +146,6 @@ class SuperposedGPT(AwaitsWeights, LanguageModule):
             valid_counts=targets.valid_counts,
             vocabulary_start=self.tp_group.rank() * logits.shape[-1],
             group=self.tp_group,
-            inplace=True,
         )
 
     def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:

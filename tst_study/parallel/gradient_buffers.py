@@ -40,8 +40,7 @@ class GradientBuffers(DistributedDataParallel):
     """Gradients in float32 buffers, summed over micro-batches and ranks.
 
     The stock class fills its buffers with zeros and adds every gradient to them. Here the first
-    gradient of a step is written in their place; and in a process that is alone, from whose
-    buffers nothing is sent, it stays where the backward pass has left it.
+    gradient of a step is written in their place.
     """
 
     def __init__(self, model: SuperposedGPT, parallel: Parallel) -> None:
@@ -57,14 +56,6 @@ class GradientBuffers(DistributedDataParallel):
             overlap_grad_reduce=several and parallel.overlap_gradients,
         )
         super().__init__(model.config, settings, model)
-        self._without_buffers = not (several or settings.use_distributed_optimizer) and all(
-            parameter.dtype == torch.float32 for parameter in self.params_with_grad
-        )
-        if self._without_buffers:
-            for buffer in self.buffers + self.expert_parallel_buffers:
-                buffer.grad_data.untyped_storage().resize_(0)
-            for parameter in self.params_with_grad:
-                parameter.main_grad = None  # until there is one
         if several and parallel.overlap_weights:
             # Only now: from the start, it would have registered Megatron's hooks.
             settings.overlap_param_gather = True
@@ -93,14 +84,11 @@ class GradientBuffers(DistributedDataParallel):
     def await_weights(self, parameters: Iterable[torch.Tensor] | None = None) -> None:
         """Wait until these parameters, by default all, have their new weights."""
         wanted = self.param_to_bucket_group if parameters is None else parameters
-        for group in {self.param_to_bucket_group[one]: None for one in wanted}:
+        for group in {self.param_to_bucket_group[parameter]: None for parameter in wanted}:
             if group.param_gather_handle is not None:
                 group.finish_param_sync(skip_next_bucket_dispatch=True)
 
     def zero_grad_buffer(self) -> None:
-        if self._without_buffers:
-            for parameter in self._written:
-                parameter.main_grad = None
         self._written.clear()
         for group in self.bucket_groups + self.expert_parallel_bucket_groups:
             group.reset()
@@ -108,12 +96,7 @@ class GradientBuffers(DistributedDataParallel):
     def fill_unwritten(self) -> None:
         """Fill in zeros where a step brought no gradient, before ranks sum their gradients."""
         for parameter in self.params_with_grad:
-            if parameter in self._written:
-                continue
-            if self._without_buffers:
-                parameter.main_grad = torch.zeros_like(parameter)
-                self._written.add(parameter)
-            else:
+            if parameter not in self._written:
                 parameter.main_grad.zero_()
 
     def _make_backward_post_hook(self, param: Any) -> Callable[..., None]:
@@ -122,8 +105,6 @@ class GradientBuffers(DistributedDataParallel):
         def hook(*unused: Any) -> None:
             if param in self._written:
                 param.main_grad.add_(param.grad)
-            elif self._without_buffers:
-                param.main_grad = param.grad
             else:
                 param.main_grad.copy_(param.grad)
             self._written.add(param)

@@ -22,9 +22,8 @@ from torch import Tensor
 
 from tst_study.config.schema import Optimizer
 from tst_study.parallel.gradient_buffers import GradientBuffers
-from tst_study.parallel.muon import projections_of
 from tst_study.parallel.optimizer_shards import parts_of, shards_of_buffers
-from tst_study.parallel.update_rules import RULES, STATES, STEP, MainWeight
+from tst_study.parallel.update_rules import RULES, STATES, STEP, MainWeight, projections_of
 
 
 class ModelOptimizer:

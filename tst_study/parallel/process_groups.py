@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -21,13 +23,13 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 from tst_study.config.schema import Config, Execution
 from tst_study.cost.auto_layout import Choice, resolve
 from tst_study.cost.parallel_layout import check, layout_of
-from tst_study.errors import UserError
+from tst_study.errors import OtherRankError, UserError, first_line
 from tst_study.model.megatron_patches import (
     forget_groups,
     one_group_for_the_same_ranks,
     working_on,
 )
-from tst_study.process.rank_environment import LOOPBACK, rank_variable
+from tst_study.process.rank_environment import LOOPBACK, flight_record, rank_variable
 
 T = TypeVar("T")
 AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
@@ -44,7 +46,7 @@ class Ranks:
     data_size: int
     device: torch.device
     has_loss: bool = True
-    """Whether this rank is on the last pipeline stage, which alone sees the loss."""
+    """True on the last pipeline stage, which alone has the loss."""
 
     @property
     def is_first(self) -> bool:
@@ -89,25 +91,28 @@ class Ranks:
         value: T = sent[0]
         return value
 
-    def barrier(self) -> None:
-        dist.barrier()
-
     def wait_at_most(self, seconds: float) -> None:
         """Set how long ranks wait for each other, in every group, from now on; all ranks call it.
 
         By names that torch keeps to itself: it has no public ones for groups that are there.
         """
-        self.barrier()  # none may still be waiting for a slow one
+        barrier()  # none may still be waiting for a slow one
         for group in dist.distributed_c10d._world.pg_map:
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
+def barrier() -> None:
+    """Wait until all ranks are here. NCCL warns that it has to guess the device, unless told."""
+    on_gpus = dist.get_backend() == "nccl"
+    dist.barrier(device_ids=[torch.cuda.current_device()] if on_gpus else None)
+
+
 @dataclass(frozen=True)
 class Launch:
-    """How this launch computes the steps: settled once, before the trainer is built."""
+    """The settings by which this launch computes its steps, made before the trainer is built."""
 
     config: Config
-    """With its layout."""
+    """The run's config with its layout filled in."""
     ranks: Ranks
     attention: str
     why_layout: str
@@ -131,7 +136,7 @@ class Launch:
         return self.config.execution.compiles(on_gpu=self.on_gpu)
 
     def record(self) -> dict[str, str]:
-        """What the launch has decided by itself."""
+        """Return what the launch has decided by itself, for the run's record."""
         return {"layout_chosen": self.why_layout, "attention": self.attention}
 
 
@@ -146,8 +151,8 @@ def process_groups(config: Config) -> Iterator[Ranks]:
     Raises `UserError` for a layout that cannot work, or a device that is not there.
     """
     device = choose_device(config.execution)
-    mine = not dist.is_initialized()
-    if mine:
+    joined = not dist.is_initialized()
+    if joined:
         _join(device, timedelta(seconds=config.execution.start_timeout_seconds))
     try:
         with working_on(device):
@@ -173,11 +178,11 @@ def process_groups(config: Config) -> Iterator[Ranks]:
     except BaseException:
         # NCCL would wait here for ranks that wait for this one in a collective; this process' end
         # frees what it holds, and comes with its error.
-        mine = mine and device.type != "cuda"
+        joined = joined and device.type != "cuda"
         raise
     finally:
         forget_groups()
-        if mine:
+        if joined:
             dist.destroy_process_group()
             gc.collect()  # models are reference cycles that hold groups and so their threads
 
@@ -188,12 +193,12 @@ def with_layout(config: Config) -> Choice:
     device = choose_device(config.execution)
     if device.type == "cuda":
         gpu = torch.cuda.get_device_properties(device)
-        here = rank_variable("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else None
+        per_node = rank_variable("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else None
         memory, name = gpu.total_memory, gpu.name
-        return resolve(config, ranks, memory, on_gpu=True, device=name, per_node=here)
-    here = rank_variable("LOCAL_WORLD_SIZE", ranks)
-    memory = psutil.virtual_memory().total // here
-    return resolve(config, ranks, memory, on_gpu=False, per_node=here)
+        return resolve(config, ranks, memory, on_gpu=True, device=name, per_node=per_node)
+    per_node = rank_variable("LOCAL_WORLD_SIZE", ranks)
+    memory = psutil.virtual_memory().total // per_node
+    return resolve(config, ranks, memory, on_gpu=False, per_node=per_node)
 
 
 def choose_device(execution: Execution) -> torch.device:
@@ -201,8 +206,8 @@ def choose_device(execution: Execution) -> torch.device:
 
     Raises `UserError` where a GPU is asked for and none is there, or ranks would have to share one.
     """
-    there = torch.cuda.device_count() if execution.device != "cpu" else 0
-    if not there:
+    gpus = torch.cuda.device_count() if execution.device != "cpu" else 0
+    if not gpus:
         if execution.device == "cuda":
             raise UserError(
                 "execution.device = 'cuda': no GPU here, or torch does not see it: look at the "
@@ -213,12 +218,12 @@ def choose_device(execution: Execution) -> torch.device:
     rank = rank_variable("LOCAL_RANK")
     ranks = rank_variable("LOCAL_WORLD_SIZE")
     # Slurm may show each of its tasks the one GPU that is the task's own, and call all of them 0.
-    if there < ranks and not (there == 1 and "SLURM_PROCID" in os.environ):
+    if gpus < ranks and not (gpus == 1 and "SLURM_PROCID" in os.environ):
         raise UserError(
-            f"{ranks} ranks on this node, but GPUs: {there}; start as many ranks as there are "
+            f"{ranks} ranks on this node, but GPUs: {gpus}; start as many ranks as there are "
             "GPUs, or set execution.device to 'cpu'"
         )
-    device = torch.device("cuda", rank % there)
+    device = torch.device("cuda", rank % gpus)
     torch.cuda.set_device(device)
     return device
 
@@ -239,8 +244,11 @@ def _join(device: torch.device, timeout: timedelta) -> None:
 
 
 def _meet_on_loopback(timeout: timedelta) -> dict[str, Any]:
-    """Where all ranks are on this machine, let them listen on its loopback alone: torch's store
-    would listen on every interface, and anyone who reaches it can have ranks load a pickle."""
+    """Let ranks that are all on this machine listen on its loopback alone.
+
+    torch's own store would listen on every interface, and anyone who reaches it can make ranks load
+    a pickle.
+    """
     loopback = "lo" if sys.platform == "linux" else "lo0"
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
@@ -249,3 +257,36 @@ def _meet_on_loopback(timeout: timedelta) -> dict[str, Any]:
     listening = socket.create_server((LOOPBACK, port)).detach() if rank == 0 else None
     store = TCPStore(LOOPBACK, port, ranks, rank == 0, timeout, master_listen_fd=listening)
     return {"store": store, "rank": rank, "world_size": ranks}
+
+
+@contextmanager
+def collectives_named(rank: int) -> Iterator[None]:
+    """Turn an exception out of torch.distributed into `OtherRankError`; others pass."""
+    try:
+        yield
+    except (RuntimeError, UserError) as error:
+        name = _collective(error)
+        if name is None:
+            raise
+        # Without the source line that it came from, and without advice.
+        reason = re.sub(r"^\[[^]]*\] ", "", first_line(error)).split(". ")[0]
+        raise OtherRankError(
+            f"rank {rank}: {name} did not come to its end, so another rank has failed or hangs; "
+            f"what that one said comes first ({reason}){flight_record(rank)}"
+        ) from error
+
+
+def _collective(error: BaseException | None) -> str | None:
+    """The torch.distributed function that an exception or its cause came from; if that was waiting
+    for a request, the function that waited."""
+    while error is not None:
+        frames = traceback.extract_tb(error.__traceback__)[::-1]
+        for frame in frames:
+            if frame.filename.endswith("distributed_c10d.py"):
+                return frame.name
+        # Ours and the system's name files, and a folder may be called so.
+        own = isinstance(error, UserError | OSError)
+        if not own and any(library in str(error) for library in ("gloo", "NCCL")):
+            return next((f.name for f in frames if not f.name.startswith("_")), None)
+        error = error.__cause__
+    return None

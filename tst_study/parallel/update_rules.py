@@ -6,15 +6,18 @@ precision or checkpoints: those are `optimizer.py`'s and the same for all rules.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from tst_study.config.optimizer_kinds import OptimizerName
 from tst_study.config.schema import Optimizer
-from tst_study.parallel.muon import Muon, Projections
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,115 @@ def muon(weights: Sequence[MainWeight], config: Optimizer) -> list[torch.optim.O
         matrices, config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
     )
     return [hidden, *adamw(others, config)]
+
+
+QUINTIC = 3.4445, -4.7750, 2.0315
+"""Coefficients of the iteration: steepest at zero, at the price of singular values that end
+between about 0.7 and 1.2 and not at 1."""
+ITERATIONS = 5
+SCALE = 0.2
+"""Root mean square of an AdamW update, as measured by Liu et al."""
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon: momentum whose matrices are made orthogonal before they are applied.
+
+    Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024), with the update
+    scaled to the root mean square of AdamW's (Liu et al., "Muon is scalable for LLM training",
+    2025), so that AdamW's learning rate and weight decay serve. The same as
+    `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")`, with Nesterov's momentum, but for weights as
+    Megatron keeps them: each projection of a joined tensor is a matrix by itself, and experts are
+    orthogonalized side by side.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[tuple[Tensor, Projections]],
+        learning_rate: float,
+        *,
+        momentum: float,
+        weight_decay: float,
+    ) -> None:
+        groups = [{"params": [weight], "projections": inner} for weight, inner in weights]
+        defaults = {"lr": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__(groups, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            (weight,) = group["params"]
+            state: dict[str, Any] = self.state[weight]
+            if not state:
+                state["momentum"] = torch.zeros_like(weight)
+            momentum = state["momentum"].lerp_(weight.grad, 1.0 - group["momentum"])
+            update = weight.grad.lerp(momentum, group["momentum"])
+            for part in group["projections"].split(update):
+                matrices = group["projections"].matrices(part)
+                scale = SCALE * math.sqrt(max(matrices.shape[-2:]))
+                part.copy_(orthogonalized(matrices).mul_(scale).view(part.shape))
+            weight.mul_(1.0 - group["lr"] * group["weight_decay"])
+            weight.add_(update, alpha=-group["lr"])
+
+
+def orthogonalized(matrices: Tensor) -> Tensor:
+    """(n, rows, columns) -> about U·Vᵀ of each matrix U·S·Vᵀ, by Newton-Schulz iterations."""
+    a, b, c = QUINTIC
+    x = matrices.to(working_dtype(matrices.device))
+    is_tall = x.shape[-2] > x.shape[-1]
+    if is_tall:
+        x = x.mT
+    x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)
+    for _ in range(ITERATIONS):
+        gram = x @ x.mT
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)
+    return (x.mT if is_tall else x).to(matrices.dtype)
+
+
+def working_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 is precise enough, but without instructions for it a processor takes thirty times
+    as long as in float32."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+@dataclass(frozen=True)
+class Projections:
+    """Several projections that Megatron joins in one tensor: queries, keys and values, group by
+    group of heads; gate and upward projection; the experts of a rank.
+
+    The tensor is (`blocks`, sum of `rows`, columns): every block has rows of every projection.
+    """
+
+    blocks: int
+    rows: tuple[int, ...]
+    joined: bool
+    """True where a projection's rows of all blocks form one matrix (groups of heads), False where
+    each block's rows do (experts)."""
+
+    def split(self, tensor: Tensor) -> list[Tensor]:
+        """A tensor in any shape -> a view (blocks, rows, columns) per projection."""
+        blocks = tensor.view(self.blocks, sum(self.rows), -1)
+        return list(blocks.split(self.rows, dim=1))
+
+    def matrices(self, part: Tensor) -> Tensor:
+        """One of `split`'s views -> (matrices, rows, columns), copied where it has to be."""
+        return part.reshape(1, -1, part.shape[-1]) if self.joined else part
+
+
+def projections_of(
+    name: str, shape: tuple[int, ...], config: TransformerConfig
+) -> Projections | None:
+    """Find the projections in a parameter by its name; None if it is no hidden projection."""
+    match = re.search(r"\.linear_(qkv|proj|fc1|fc2)\b", name)
+    if match is None:
+        return None
+    rows, experts = shape[-2], shape[0] if len(shape) == 3 else 1
+    if match[1] == "qkv":
+        key, groups = config.kv_channels, config.num_query_groups
+        assert key is not None
+        return Projections(groups, (rows // groups - 2 * key, key, key), joined=True)
+    parts = 2 if match[1] == "fc1" else 1
+    return Projections(experts, (rows // parts,) * parts, joined=False)
 
 
 RULES: dict[

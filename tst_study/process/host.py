@@ -1,8 +1,14 @@
-"""The process and its machine: cores, GPUs, memory that is kept, and a quick exit."""
+"""The process and its machine: cores, GPUs, memory that is kept, signals that ask it to stop, and a
+quick exit."""
 
 import ctypes
 import os
+import signal
 import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
 
 # Parameters of glibc's mallopt(3).
@@ -10,6 +16,7 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 MEBIBYTE = 2**20
 GPU_DRIVERS = "/dev/nvidiactl", "/dev/dxg", "/dev/kfd"
 """Device files of NVIDIA, of Windows Subsystem for Linux, and of AMD."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
 def cores() -> int:
@@ -20,7 +27,7 @@ def cores() -> int:
 
 
 def has_gpu() -> bool:
-    """Whether torch can use a GPU. torch is imported only if there is a driver."""
+    """Return True where torch can use a GPU. torch is imported only if there is a driver."""
     if not any(map(os.path.exists, GPU_DRIVERS)):
         return False
     import torch
@@ -49,3 +56,45 @@ def leave(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+class StopRequest:
+    """A request to stop a running loop at its next step, made by a signal."""
+
+    """The name of the signal that asked for a stop, or None."""
+
+    def __init__(self) -> None:
+        self.signal: str | None = None
+
+    def ask(self, number: int, frame: FrameType | None = None) -> None:
+        if self.signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt  # a second Ctrl-C does not wait for the checkpoint
+        self.signal = signal.Signals(number).name
+
+
+@contextmanager
+def listening() -> Iterator[StopRequest]:
+    """Yield a request that signals set while the block runs."""
+    request = StopRequest()
+    with signals_handled(request.ask):
+        yield request
+
+
+@contextmanager
+def signals_handled(
+    handle: Callable[[int, FrameType | None], None], signals: Iterable[signal.Signals] = SIGNALS
+) -> Iterator[None]:
+    """Call `handle` for signals that ask the process to stop, while the block runs. SIGHUP stays
+    ignored if `nohup` has turned it off. Only the main thread can handle signals; in any other
+    thread nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    handled = [number for number in signals if number != signal.SIGHUP or not ignored]
+    before = {number: signal.signal(number, handle) for number in handled}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -10,9 +10,8 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from tst_study.process.host import cores
+from tst_study.process.host import cores, signals_handled
 from tst_study.process.rank_environment import flight_record, rank_variables
-from tst_study.process.stop_request import signals_handled
 
 GRACE_SECONDS = 10.0
 """Seconds that ranks get to end by themselves after one of them has failed."""

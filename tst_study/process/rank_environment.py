@@ -67,10 +67,13 @@ def prepare_for_gpus(environment: MutableMapping[str, str] = os.environ) -> None
 
 
 def flight_record(rank: int) -> str:
-    """Say where the last collectives of a rank lie, if torch has written them."""
+    """Return words that say where the last collectives of a rank lie, if torch has written them."""
     path = f"{os.environ.get(DUMPS)}{rank}"
-    there = os.path.exists(path)
-    return f"; its last collectives lie in {path} (torchfrtrace reads them)" if there else ""
+    return (
+        f"; its last collectives lie in {path} (torchfrtrace reads them)"
+        if os.path.exists(path)
+        else ""
+    )
 
 
 def check_rank_variables() -> None:

@@ -1,3 +1,2 @@
-"""A run's folder: the `reader` with its schema, the `lock` on it, the `launch_facts` of each
-launch, the `log` of its steps, the `trackers` that copy them, the `writer` of its files. Torch-
-free."""
+"""A run's folder: its schema and `reader`, its `writer`, the `launch_facts` of each launch, the
+`log` that a launch keeps, and the `trackers` that copy the log. Torch-free."""

@@ -1,4 +1,4 @@
-"""Facts about a launch for `segments.jsonl`: host, job, command, versions, code."""
+"""The facts about a launch in `segments.jsonl`: host, job, command, versions, code."""
 
 import json
 import os
@@ -14,7 +14,7 @@ PACKAGES = ("tst-study", "torch", "megatron-core", "numpy")
 JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT")
 
 COPY_FACTS = "code.json"
-"""The file of a copy of the code that keeps the `code_version` of the original."""
+"""The file in which a copy of the code keeps the `code_version` of the original."""
 
 
 def launch_facts() -> dict[str, Any]:
@@ -30,9 +30,9 @@ def launch_facts() -> dict[str, Any]:
 
 
 def code_version(root: Path = Path(__file__).parents[2]) -> dict[str, Any]:
-    """Commit of the checkout that holds this package, and whether it has uncommitted changes. Both
-    are None outside a checkout, also if the package is installed inside another project's."""
-    if (root / COPY_FACTS).exists():  # else a copy inside a checkout would get its commit
+    """Return the commit of the checkout that holds this package, and whether it has uncommitted
+    changes; None for both outside a checkout, also inside that of another project."""
+    if (root / COPY_FACTS).exists():  # a copy may lie inside another checkout
         copied: dict[str, Any] = json.loads((root / COPY_FACTS).read_bytes())
         return copied
     try:
@@ -52,7 +52,7 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def package_version(name: str) -> str | None:
-    """The installed version of a package, or None."""
+    """Return the installed version of a package, or None."""
     try:
         return version(name)
     except PackageNotFoundError:

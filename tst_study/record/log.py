@@ -1,4 +1,5 @@
-"""Output of a launch while it trains: rows, status, progress line, trackers. Rank 0 writes it."""
+"""The output of a launch while it trains: rows, status, progress line, trackers; rank 0 writes
+it."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ LINE_SECONDS = 10.0
 
 
 class Progress(rich.Progress):
-    """The progress line of one run; without a terminal, a new line every ten seconds."""
+    """The progress line of one run; without a terminal, it prints a line every ten seconds."""
 
     def __init__(self, name: str, steps: int, *, phases: bool = True, enabled: bool) -> None:
         """`phases`: whether the run has two phases, so that the line names the current one."""
@@ -32,13 +33,13 @@ class Progress(rich.Progress):
             rich.MofNCompleteColumn(),
             rich.TextColumn("{task.fields[facts]}"),
             rich.TimeRemainingColumn(),
-            speed_estimate_period=float("inf"),  # of the whole launch: steps may take long
+            speed_estimate_period=float("inf"),  # the whole launch, since steps may take long
             disable=not enabled,
         )
         self._steps, self._phases = steps, phases
         self._line = self.add_task(name, total=steps, facts="")
         self._name, self._plain = name, enabled and not self.console.is_terminal
-        self._said = time.monotonic()
+        self._printed = time.monotonic()
 
     def resumed(self, step: int) -> None:
         self.update(self._line, completed=step)
@@ -66,8 +67,8 @@ class Progress(rich.Progress):
         if "compile_seconds" in row:
             facts.append(f"compiled in {row['compile_seconds']:.0f} s")
         self.update(self._line, completed=step, facts="  ".join(facts))
-        if self._plain and time.monotonic() - self._said >= LINE_SECONDS:
-            self._said = time.monotonic()
+        if self._plain and time.monotonic() - self._printed >= LINE_SECONDS:
+            self._printed = time.monotonic()
             print(f"{self._name} {step:,}/{self._steps:,}", *facts, sep="  ", flush=True)
         return {
             **{key: row[key] for key in ("step", "loss", "tokens_per_second")},
@@ -77,6 +78,8 @@ class Progress(rich.Progress):
 
 
 class RunLog:
+    """The log of one launch on rank 0."""
+
     def __init__(self, writer: RunWriter, line: Progress) -> None:
         self._writer = writer
         self._line = line
@@ -107,9 +110,9 @@ class RunLog:
             self._writer.status("running", **now)
 
     def evaluating(self, step: int, tokens: int, of: int) -> None:
-        said = self._line.evaluating(tokens, of)
+        facts = self._line.evaluating(tokens, of)
         if self._beats():
-            self._writer.status("running", step, said)
+            self._writer.status("running", step, facts)
 
     def _beats(self) -> bool:
         now = time.monotonic()
@@ -132,7 +135,7 @@ class RunLog:
         self._writer.end_segment(message or state)
 
     def failed(self, error: BaseException) -> None:
-        with suppress(UserError):  # on a full disk the first error says more than these would
+        with suppress(UserError):  # on a full disk the first error is the one to read
             write_status(self._writer.folder, "failed", self._writer.steps, one_line(error))
             self._writer.end_segment(one_line(error))
 
@@ -152,7 +155,7 @@ class _NoLog:
 def run_log(
     config: Config, data: dict[str, Any], folder: Path, *, writes: bool, progress: bool
 ) -> Iterator[RunLog]:
-    """The log of one launch. An exception inside the block is recorded and raised again.
+    """Open the log of one launch. An exception inside the block is recorded and raised again.
 
     Raises `UserError` if `folder` holds another run.
     """

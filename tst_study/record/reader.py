@@ -1,5 +1,4 @@
-"""The run folder: schema and tolerant reader; `record/writer.py` writes it. The whole truth about a
-run.
+"""The schema and the tolerant reader of a run folder, which is the whole truth about a run.
 
 | file | holds |
 | --- | --- |
@@ -46,7 +45,7 @@ FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
 
 _STRICT = ConfigDict(extra="forbid")
 _OPEN = ConfigDict(extra="allow")
-"""What the reader does not know stays as it is."""
+"""Keys that the reader does not know stay as they are."""
 Whole = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 """A count that 64 bits hold."""
 Large = Annotated[int, Field(ge=0, lt=10**300, strict=True)]
@@ -57,7 +56,7 @@ SCHEMA_MARK = f'"schema_version": {SCHEMA_VERSION},'.encode()
 
 
 class _Plan(TypedDict):
-    """`configuration.phase_plan.PhasePlan`, and what it adds up to."""
+    """A `config.phase_plan.PhasePlan` as `run.json` holds it."""
 
     steps: Whole
     superposed_steps: Whole
@@ -83,7 +82,7 @@ class _HeldOutFacts(TypedDict):
 
 @with_config(_OPEN)
 class DataFacts(TypedDict):
-    """What readers need of `data.run_data.fingerprints`."""
+    """The part of `data.run_data.fingerprints` that readers need."""
 
     corpora: list[_CorpusFacts]
     tokenizer: str | None
@@ -108,7 +107,7 @@ def _file_name(text: str) -> str:
 
 @with_config(_STRICT)
 class RunHeader(TypedDict):
-    """`run.json`: what the run is, known before its first step."""
+    """`run.json`: the facts of a run that are known before its first step."""
 
     schema_version: Whole
     run_id: Annotated[str, AfterValidator(_file_name)]
@@ -131,7 +130,7 @@ class RunHeader(TypedDict):
 
 
 class _Counters(TypedDict):
-    """What a row of any log begins with: what has been done after `step` steps."""
+    """The counters that begin a row of any log: what has been done after `step` steps."""
 
     segment: Whole
     step: Whole
@@ -153,15 +152,16 @@ class Metrics(_Counters):
     epochs: Finite
     learning_rate: Finite
     gradient_norm: Finite | None
-    """Before clipping; None where it is not a number."""
+    """Norm before clipping; None where it is not a number."""
     step_seconds: Finite
-    """Mean over the steps since the row before."""
+    """Mean seconds of the steps since the row before."""
     training_seconds: Finite
-    """Since the run began, over all its launches, without evaluation, checkpoints, compiling."""
+    """Seconds since the run began, over all its launches, without evaluation, checkpoints and
+    compiling."""
     compile_seconds: NotRequired[Finite]
-    """In which layers were compiled since the row before; no part of the seconds above."""
+    """Seconds of compiling layers since the row before, which the seconds above leave out."""
     tokens_per_second: Finite
-    """Raw tokens."""
+    """Raw tokens per second."""
     mfu: Finite | None
     peak_memory: Whole
     """Bytes: allocated on the GPU, or resident on a CPU."""
@@ -180,7 +180,7 @@ class Evaluation(_Counters):
     bits_per_byte: Finite | None
     """None where the corpus has no bytes (generated words)."""
     standard_error: Finite
-    """Of nats per token, over held-out sequences."""
+    """Standard error of nats per token, over held-out sequences."""
     tokens: Whole
     document_losses: NotRequired[list[Finite] | None]
     """Nats per token of each held-out document, in their order; None where pieces straddle them."""
@@ -192,19 +192,20 @@ class Evaluation(_Counters):
 
 @with_config(_STRICT)
 class TaskResult(_Counters):
-    """A row of `evals.jsonl` that names a task: what `tst-study evaluate` measured on a checkpoint.
+    """A row of `evals.jsonl` that names a task: a measurement of a checkpoint by `tst-study
+    evaluate`.
 
-    The loss by which methods are compared is `Evaluation`. Of one step, task and data the last row
-    wins.
-    """
+    The loss by which methods are compared is `Evaluation`. For the same step, task and data the
+    last row wins."""
 
     annealed: bool
     task: str
     """`held_out`, `loss_by_position`, …, or a downstream task by its lm-eval name."""
     data: str
-    """What it was measured on: name and fingerprint. Only equal ones may be compared."""
+    """Name and fingerprint of the data; only equal ones may be compared."""
     metrics: dict[str, Finite | None]
-    """By name; `…_stderr` beside each that has a standard error. Accuracies are fractions."""
+    """Values by name, with `…_stderr` beside those that have a standard error. Accuracies are
+    fractions."""
     samples: Whole
     """Independent units behind the standard errors: documents, sequences or questions."""
     details: dict[str, Any]
@@ -244,7 +245,7 @@ class _Devices(TypedDict):
 
 @with_config(_OPEN)
 class _SegmentRow(TypedDict):
-    """What readers need of a row of `segments.jsonl`; its other facts are for people."""
+    """The part of a row of `segments.jsonl` that readers need; its other facts are for people."""
 
     segment: Whole
     resumed_from: NotRequired[Whole | None]
@@ -271,7 +272,7 @@ EVALUATION_ROW: TypeAdapter[Any] = TypeAdapter(
 
 @dataclass
 class RunRecord:
-    """A run folder as read: rows of steps that count, each step once, in order."""
+    """A run folder with the rows that count, each step once, in order."""
 
     folder: Path
     header: RunHeader
@@ -282,7 +283,7 @@ class RunRecord:
     dropped_rows: int = 0
     """Rows that a later segment wrote again or that lay beyond a resume point."""
     tasks: list[TaskResult] = field(default_factory=list)
-    """What was measured on its checkpoints after training."""
+    """Measurements of its checkpoints after training."""
 
     @property
     def run_id(self) -> str:
@@ -314,8 +315,10 @@ def read(folder: str | Path) -> RunRecord:
 
 
 def last_evaluation(folder: str | Path) -> Evaluation | None:
-    """The last held-out loss, read from the end of the file alone: for screens that look at
-    thousands of runs."""
+    """Return the last held-out loss, or None.
+
+    Only the end of the file is read, for screens that show thousands of runs.
+    """
     try:
         with open(Path(folder) / "evals.jsonl", "rb") as file:
             # Far enough back for what may follow it: a row with values by position is long.
@@ -324,7 +327,7 @@ def last_evaluation(folder: str | Path) -> Evaluation | None:
     except FileNotFoundError:
         return None
     for line in reversed(lines):
-        with suppress(ValueError):  # torn, at either end
+        with suppress(ValueError):  # a line that is torn at either end
             row = json.loads(line)
             if "nats_per_token" in row:
                 return cast(Evaluation, row)
@@ -332,14 +335,14 @@ def last_evaluation(folder: str | Path) -> Evaluation | None:
 
 
 def measures(metrics: Mapping[str, float | None]) -> Iterator[tuple[str, float, float | None]]:
-    """Name, value and standard error (where there is one) of what was measured of a task."""
+    """Yield name, value and standard error (or None) of each metric of a task."""
     for name, value in metrics.items():
         if value is not None and not name.endswith("_stderr"):
             yield name, value, metrics.get(f"{name}_stderr")
 
 
 def read_header(folder: str | Path) -> RunHeader:
-    """`run.json`, whose config is one that can be trained. Raises `UserError`."""
+    """Read `run.json`. Raises `UserError` unless its config can be trained."""
     path = Path(folder) / "run.json"
     with _damage_named(path):
         try:
@@ -358,7 +361,7 @@ def read_header(folder: str | Path) -> RunHeader:
 
 
 def read_status(folder: str | Path) -> Status | None:
-    """The run's own word on its state, or None before it said any.
+    """Read the state that a run wrote down itself; None before it wrote any.
 
     Raises `UserError` where it is damaged, or the record is of another version's schema.
     """
@@ -374,8 +377,10 @@ def read_status(folder: str | Path) -> Status | None:
 
 
 def _is_of_this_schema(path: Path) -> bool:
-    """By the first bytes of a `run.json`, which thousands of runs are asked for at a time; True
-    where there is none."""
+    """Return whether a `run.json` begins with our schema version; True where there is none.
+
+    Only its first bytes are read, for screens that show thousands of runs.
+    """
     try:
         with open(path, "rb") as file:
             return SCHEMA_MARK in file.read(64)
@@ -396,23 +401,23 @@ def _damage_named(path: Path) -> Iterator[None]:
 
 
 def is_over(folder: str | Path) -> bool:
-    """Whether the run says that it has come to its end: done or diverged."""
+    """Return whether the run has come to its end by its own word: done or diverged."""
     status = read_status(folder)
     return status is not None and status["state"] in FINAL_STATES
 
 
 def find_run_folders(root: str | Path) -> list[Path]:
-    """All run folders at or below `root`, sorted; nothing inside a run folder is searched."""
-    found: list[Path] = []
+    """Find all run folders at or below `root`, sorted; run folders themselves are not searched."""
+    run_folders: list[Path] = []
     for path, folders, files in os.walk(root):
         if "run.json" in files:
-            found.append(Path(path))
+            run_folders.append(Path(path))
             folders.clear()
-    return sorted(found)
+    return sorted(run_folders)
 
 
 def check_same_run(folder: Path, fingerprint: str) -> None:
-    """Raises `UserError` where a folder holds another run."""
+    """Raise `UserError` where a folder holds another run."""
     if (folder / "run.json").is_file():
         there = read_header(folder)["fingerprint"]
         if there != fingerprint:
@@ -423,7 +428,7 @@ def check_same_run(folder: Path, fingerprint: str) -> None:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Numbered whole lines of a log; a torn last one is left out."""
+    """Yield the whole lines of a log with their numbers; a torn last one is left out."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -436,7 +441,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def read_segments(folder: Path) -> list[dict[str, Any]]:
-    """A row for each launch, in order. Raises `UserError`."""
+    """Read a row for each launch, in order. Raises `UserError`."""
     path = folder / "segments.jsonl"
     segments: dict[int, dict[str, Any]] = {}
     for number, line in _lines(path):
@@ -456,10 +461,10 @@ def read_segments(folder: Path) -> list[dict[str, Any]]:
 
 
 def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tuple[list[Any], int]:
-    """Rows that count, in order of steps, and the number of rows that do not.
+    """Return the rows that count, in order of steps, and the number of rows that do not.
 
-    A launch begins where its checkpoint was: what earlier launches wrote beyond that step is void,
-    even where the later one was killed before it wrote a row of its own.
+    A launch begins where its checkpoint was. Rows that earlier launches wrote beyond that step are
+    void, even if the later launch was killed before it wrote a row of its own.
     """
     limits: dict[int, float] = {}
     limit = float("inf")

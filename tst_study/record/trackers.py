@@ -1,7 +1,7 @@
 """Copies of a run's rows for TensorBoard, W&B and trackio. The run folder stays the truth.
 
-Each tracker that `execution.track` names takes the rows on a thread of its own: one that fails,
-blocks or has lost its network costs a line on the terminal, and neither a step nor the run.
+Each tracker that `execution.track` names takes the rows on a thread of its own. One that fails,
+blocks or has lost its network costs a line on the terminal, but no step and no run.
 """
 
 import sys
@@ -19,17 +19,17 @@ from tst_study.errors import UserError, one_line
 from tst_study.record.reader import RunHeader
 
 MOST_WAITING = 10_000
-"""Rows that a slow tracker may lag behind; those beyond are not shown."""
+"""Rows that a slow tracker may lag behind; further ones are not shown."""
 SECONDS_TO_FINISH = 60.0
-"""How long the end of a launch waits for trackers."""
+"""Seconds for which the end of a launch waits for trackers."""
 
 Show = Callable[[dict[str, float], int], Any]
-"""Takes the values of a row, by name, and their step."""
+"""A function that takes the values of a row, by name, and their step."""
 
 
 @contextmanager
 def _tensorboard(folder: Path, header: RunHeader, resumed_from: int | None) -> Iterator[Show]:
-    """Event files in `tensorboard/` of the run folder."""
+    """Write event files into `tensorboard/` of the run folder."""
     from torch.utils.tensorboard import SummaryWriter
 
     # Steps after the resume point leave the curves, as they leave the record.
@@ -40,7 +40,8 @@ def _tensorboard(folder: Path, header: RunHeader, resumed_from: int | None) -> I
 
 @contextmanager
 def _wandb(folder: Path, header: RunHeader, _: int | None) -> Iterator[Show]:
-    """A run in the project of the study's name; `WANDB_MODE` and its other variables apply."""
+    """Log to a run in the project of the study's name; `WANDB_MODE` and its other variables
+    apply."""
     import wandb
 
     run_id = header["run_id"]
@@ -52,14 +53,15 @@ def _wandb(folder: Path, header: RunHeader, _: int | None) -> Iterator[Show]:
         config=header["config"],
         resume="allow",
     ) as run:
-        # By its own count a step that a resumed run logs again would be dropped.
+        # By its own count of steps, W&B would drop a step that a resumed run logs again.
         run.define_metric("*", step_metric="step")
         yield lambda values, step: run.log({**values, "step": step})
 
 
 @contextmanager
 def _trackio(folder: Path, header: RunHeader, _: int | None) -> Iterator[Show]:
-    """A run in the project of the study's name; `TRACKIO_DIR` and its other variables apply."""
+    """Log to a run in the project of the study's name; `TRACKIO_DIR` and its other variables
+    apply."""
     import trackio
 
     run = trackio.init(
@@ -111,14 +113,14 @@ class Trackers:
         for name in names:
             rows: Rows = Queue(MOST_WAITING)
             opening = TRACKERS[name](folder, header, resumed_from)
-            # A daemon: a tracker that never answers must not keep the process from its end.
+            # A daemon, because a tracker that never answers must not keep the process alive.
             thread = Thread(target=_follow, args=(name, opening, rows), daemon=True)
             thread.start()
             self._followers.append((thread, rows))
 
     def row(self, kind: str, row: Mapping[str, Any]) -> None:
-        """Show the numbers of a logged row as `KIND/NAME`. A loss goes by its own name: a bag loss
-        and a next-token loss are two curves."""
+        """Show the numbers of a logged row as `KIND/NAME`. A loss is shown under its own name,
+        because a bag loss and a next-token loss are two curves."""
         values = {
             f"{kind}/{row['loss_name']}_loss" if name == "loss" else f"{kind}/{name}": float(value)
             for name, value in row.items()
@@ -143,5 +145,5 @@ def _follow(name: str, opening: AbstractContextManager[Show], rows: Rows) -> Non
         with opening as show:
             while (row := rows.get()) is not None:
                 show(*row)
-    except Exception as error:  # of any library, network or disk: it is not the run's
+    except Exception as error:  # no error of a library, network or disk may stop the run
         print(f"{name}: {one_line(error)}; the run goes on without it", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Writes a run folder. `tst_study.record.reader` has the schema and the rules."""
+"""The writer of a run folder; `tst_study.record.reader` has the schema and the rules."""
 
 import os
 import time
@@ -28,7 +28,7 @@ from tst_study.record.reader import (
 
 
 def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
-    """The content of `run.json`: everything about a run that is known before its first step.
+    """Return the content of `run.json`: everything known about a run before its first step.
 
     `data`: the result of `data.run_data.fingerprints`.
     """
@@ -69,7 +69,7 @@ class RunWriter:
         self.segment = 0
         self._segment_open = False
         self._files: dict[str, IO[bytes]] = {}
-        read_status(self.folder)  # refuses a damaged one before the first step
+        read_status(self.folder)  # raises before the first step if it is damaged
 
     def start_segment(self, resumed_from: int | None, facts: Mapping[str, Any]) -> int:
         """Begin a new segment and return its number. `facts`: command, host, versions, …"""
@@ -88,11 +88,10 @@ class RunWriter:
         self._append("segments.jsonl", {"segment": self.segment, "end": time.time(), "ended": why})
 
     def take_over(self, prefix: RunRecord, step: int, execution: Execution) -> None:
-        """Copy a shared prefix run's rows up to the step of the fork, into a segment that names the
-        shared prefix run.
+        """Copy a shared prefix run's rows up to the fork into a segment that names that run.
 
-        Rows that this run would not have written are left out: the shared prefix run logs its last
-        step, too."""
+        Rows that this run would not have written are left out, such as the prefix run's last step.
+        """
         source = {
             "run_id": prefix.run_id,
             "fingerprint": prefix.header["fingerprint"],
@@ -127,7 +126,7 @@ class RunWriter:
 
     def close(self) -> None:
         for file in self._files.values():
-            with suppress(OSError):  # a full disk has refused a row before, which was an error
+            with suppress(OSError):  # a full disk, which has raised for a row before
                 file.close()
         self._files.clear()
 
@@ -156,7 +155,7 @@ def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -
 
 
 def _json(value: Any, indent: int | None = None) -> bytes:
-    """A line of JSON. Infinity and NaN, which JSON does not have, become null."""
+    """Return a line of JSON, with null for infinity and NaN, which JSON lacks."""
     return to_json(value, indent=indent, inf_nan_mode="null") + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""Contiguous bags of tokens: what a latent position reads and what it predicts (section 3)."""
+"""Contiguous bags of tokens: the input and the targets of each latent position (section 3)."""
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ def bag_targets(labels: Tensor, bag_size: int, stride: int | None = None) -> Ten
 
 
 def count_valid_targets(labels: Tensor, bag_size: int, stride: int | None = None) -> Tensor:
-    """How many valid targets each of the s offsets has: (s,) int64, on the device of `labels`.
+    """Count the valid targets of each of the s offsets: (s,) int64, on the device of `labels`.
 
     Summed over all micro-batches and data-parallel ranks of a step, this is the `valid_counts`
     with which the shards' `bag_loss` values add up to the loss of the whole batch.
@@ -59,16 +59,16 @@ def count_valid_targets(labels: Tensor, bag_size: int, stride: int | None = None
 
 
 def shuffle_bags(labels: Tensor, bag_size: int, order: Tensor) -> Tensor:
-    """Labels whose bags have changed places: a control, for bags that tell a position nothing.
+    """Move the target bags of a batch to other positions: a control whose bags tell nothing.
 
-    Position k of a sequence gets, whole, the next bag of another position of the batch; the labels
-    before the first bag and behind the last whole one stay.
+    Each position gets the whole next bag of another position of the batch. The labels before the
+    first bag and after the last whole one stay where they are.
 
     Args:
         labels: (B, l·s) next-token labels of the raw sequence.
         bag_size: s; of `bag_targets` with `stride = s`.
-        order: (B·(l - 1),) a permutation; the bag at each place of this cycle goes to the next, so
-            none stays where it was.
+        order: (B·(l - 1),) a permutation, read as a cycle: each bag goes to the place of the next
+            one, so that none stays where it was.
 
     Returns:
         (B, l·s), a copy.

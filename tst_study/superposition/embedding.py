@@ -45,9 +45,8 @@ def bag_embedding(
         (B, l, d) in the dtype of `weight`.
 
     Raises:
-        ValueError: token ids without a bag axis, `vocabulary_start` without `reduce`, or a pooling
-            of shards that cannot be summed.
-            IndexError (from torch) for an id outside an unsharded vocabulary.
+        ValueError: token ids without a bag axis, or a pooling of shards that cannot be summed.
+        IndexError (from torch): an id outside an unsharded vocabulary.
     """
     if token_ids.dim() != 3 or token_ids.shape[2] == 0:
         raise ValueError(
@@ -60,14 +59,12 @@ def bag_embedding(
         return pool(F.embedding(token_ids, weight), pooling)
     bags = token_ids.reshape(-1, bag_size)
     if reduce is None:
-        if vocabulary_start:
-            raise ValueError(f"vocabulary_start = {vocabulary_start} needs `reduce`")
         if bag_size == 1:
             return F.embedding(token_ids.squeeze(2), weight)
         sums = _bag_sums(weight, bags, None)
         return (sums / bag_size).to(weight.dtype).view(batch, positions, -1)
-    rows, here = to_local(bags, vocabulary_start, weight.shape[0])
-    sums = _bag_sums(weight, rows, here).view(batch, positions, -1)
+    rows, is_local = to_local(bags, vocabulary_start, weight.shape[0])
+    sums = _bag_sums(weight, rows, is_local).view(batch, positions, -1)
     return (reduce(sums) / bag_size).to(weight.dtype)
 
 

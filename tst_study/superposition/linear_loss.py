@@ -22,7 +22,8 @@ from tst_study.superposition.row_chunks import row_chunks, rows_with_head
 from tst_study.superposition.weighting import Weighting
 
 CrossEntropy: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Of hidden states (N, d), head (V, d) and targets (N,): the loss (N,) of each row, in nats."""
+"""A function of hidden states (N, d), head (V, d) and targets (N,) that returns the cross-entropy
+of each row, (N,), in nats."""
 
 
 def linear_bag_loss(

@@ -1,7 +1,7 @@
-"""log P(y) of the s targets of every position from ONE softmax over the vocabulary.
+"""Log-probabilities of the s targets of every position, from one softmax over the vocabulary.
 
-All softmax losses over a bag are small functions of these (N, s) numbers, so this is the only
-place that touches the logits: a loop over offsets would read them s times.
+All softmax losses of a bag are small functions of these (N, s) numbers. So this is the only place
+that reads the logits, and reads them once; a loop over offsets would read them s times.
 """
 
 from typing import Any
@@ -16,12 +16,12 @@ from tst_study.superposition.vocabulary_shard import VocabularyShard
 
 
 def bag_log_probabilities(
-    logits: Tensor, targets: Tensor, *, shard: VocabularyShard | None = None, inplace: bool = False
+    logits: Tensor, targets: Tensor, *, shard: VocabularyShard | None = None
 ) -> Tensor:
     """log softmax(logits) at the targets, in float32 (float64 for float64 logits).
 
     Extra memory is (N, s) and two chunks of rows in the forward pass, and the gradient of the
-    logits in the backward pass; with `inplace` not even that.
+    logits in the backward pass.
 
     Args:
         logits: (N, V), or this rank's V columns under `shard`.
@@ -29,14 +29,12 @@ def bag_log_probabilities(
             replaces ignored labels by any id and drops the results.
         shard: which columns these are; None for the whole vocabulary. Two all-reduces: of N row
             maxima, and of N·(1 + s) sums of exponentials and target logits.
-        inplace: let the backward pass overwrite `logits` by their gradient. Only for logits that
-            nothing else reads after the loss; a second backward pass is then an error.
 
     Returns:
         (N, s); under `shard` the same on every rank of its group.
     """
     kernel = _LogProbabilities if shard is None else _ShardedLogProbabilities
-    result: Tensor = kernel.apply(logits, targets, inplace, shard)  # type: ignore[no-untyped-call]
+    result: Tensor = kernel.apply(logits, targets, shard)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -44,15 +42,12 @@ class _LogProbabilities(torch.autograd.Function):
     """Runs `F.cross_entropy`'s own two kernels on chunks of rows.
 
     With one target per row it therefore has the bits of `F.cross_entropy`, in both directions,
-    which makes the bag loss of the recovery phase and of the baseline exactly theirs. Logits of
-    more than one chunk leave nothing of their size behind: the backward pass computes the
-    log-softmax of each chunk again. A single chunk is small enough to be kept instead.
+    which makes the bag loss of the recovery phase and of the baseline exactly theirs. Nothing of
+    the logits' size is kept: the backward pass computes the log-softmax of each chunk again.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, inplace: bool, shard: VocabularyShard | None
-    ) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, shard: VocabularyShard | None) -> Tensor:
         dtype = torch.promote_types(logits.dtype, torch.float32)
         result = logits.new_empty(targets.shape, dtype=dtype)
         scratch = logits.new_empty(chunk_rows(logits), logits.shape[1], dtype=dtype)
@@ -60,30 +55,27 @@ class _LogProbabilities(torch.autograd.Function):
             log_softmax = scratch[: rows.stop - rows.start]
             torch.log_softmax(logits[rows], dim=1, dtype=dtype, out=log_softmax)
             torch.gather(log_softmax, 1, targets[rows], out=result[rows])
-        ctx.inplace = inplace
-        ctx.save_for_backward(logits, targets, scratch if len(scratch) == len(logits) else None)
+        ctx.save_for_backward(logits, targets)
         return result
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        logits, targets, kept = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        logits, targets = ctx.saved_tensors
         (grad,) = grads
-        grad_logits = logits.detach() if ctx.inplace else torch.empty_like(logits)
+        grad_logits = torch.empty_like(logits)
         dtype = grad.dtype
         shape = chunk_rows(logits), logits.shape[1]
-        scratch = logits.new_empty(shape, dtype=dtype) if kept is None else kept
+        scratch = logits.new_empty(shape, dtype=dtype)
         zeros = logits.new_zeros(shape, dtype=dtype)  # zero again after every chunk
         for rows in row_chunks(logits):
             size = rows.stop - rows.start
             log_softmax, grad_log_softmax = scratch[:size], zeros[:size]
-            if kept is None:
-                torch.log_softmax(logits[rows], dim=1, dtype=dtype, out=log_softmax)
+            torch.log_softmax(logits[rows], dim=1, dtype=dtype, out=log_softmax)
             add_at_targets_(grad_log_softmax, targets[rows], grad[rows])
             _log_softmax_backward(grad_log_softmax, log_softmax, out=grad_logits[rows])
-            if kept is None:
-                grad_log_softmax.scatter_(1, targets[rows], 0.0)
-        return grad_logits, None, None, None
+            grad_log_softmax.scatter_(1, targets[rows], 0.0)
+        return grad_logits, None, None
 
 
 def _log_softmax_backward(grad: Tensor, log_softmax: Tensor, out: Tensor) -> None:
@@ -98,11 +90,9 @@ class _ShardedLogProbabilities(torch.autograd.Function):
     """The same over a vocabulary that is split over ranks; the backward pass needs no exchange."""
 
     @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, inplace: bool, shard: VocabularyShard
-    ) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, shard: VocabularyShard) -> Tensor:
         dtype = torch.promote_types(logits.dtype, torch.float32)
-        local_targets, here = shard.to_local(targets)
+        local_targets, is_local = shard.to_local(targets)
         maximum = logits.amax(dim=1, keepdim=True).to(dtype)
         dist.all_reduce(maximum, op=dist.ReduceOp.MAX, group=shard.group)
 
@@ -113,23 +103,22 @@ class _ShardedLogProbabilities(torch.autograd.Function):
         for rows in row_chunks(logits):
             shifted = torch.sub(logits[rows], maximum[rows], out=scratch[: rows.stop - rows.start])
             target_logits = shifted.gather(1, local_targets[rows])
-            packed[rows, 1:] = torch.where(here[rows], target_logits, 0.0)
+            packed[rows, 1:] = torch.where(is_local[rows], target_logits, 0.0)
             packed[rows, 0] = shifted.exp_().sum(dim=1)
         dist.all_reduce(packed, group=shard.group)
 
         log_sum = packed[:, :1].log()
-        ctx.save_for_backward(logits, local_targets, here, maximum + log_sum)
-        ctx.inplace = inplace
+        ctx.save_for_backward(logits, local_targets, is_local, maximum + log_sum)
         return packed[:, 1:] - log_sum
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        logits, local_targets, here, log_normalizer = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        logits, local_targets, is_local, log_normalizer = ctx.saved_tensors
         (grad,) = grads
-        grad_logits = logits.detach() if ctx.inplace else torch.empty_like(logits)
+        grad_logits = torch.empty_like(logits)
         row_total = grad.sum(dim=1, keepdim=True).neg_()
-        local_grad = torch.where(here, grad, 0.0)
+        local_grad = torch.where(is_local, grad, 0.0)
         scratch = logits.new_empty(chunk_rows(logits), logits.shape[1], dtype=grad.dtype)
         for rows in row_chunks(logits):
             chunk = scratch[: rows.stop - rows.start]
@@ -137,4 +126,4 @@ class _ShardedLogProbabilities(torch.autograd.Function):
             chunk.mul_(row_total[rows])
             add_at_targets_(chunk, local_targets[rows], local_grad[rows])
             grad_logits[rows] = chunk
-        return grad_logits, None, None, None
+        return grad_logits, None, None

@@ -1,4 +1,4 @@
-"""What superposed steps can be: modes, poolings and losses of bags. Imports without torch.
+"""Modes, poolings and losses of superposed steps. Imports without torch.
 
 A new loss is a class here, its entry in `LOSSES` and its name in `BagLossKind`.
 """
@@ -36,13 +36,11 @@ class BagLoss:
     """
 
     takes_weights = False
-    """Whether its s targets may have different weights."""
+    """The s targets may have different weights."""
     in_one_pass = False
-    """Whether `linear_bag_loss` computes it together with the output head."""
-    may_overwrite_logits = False
-    """Whether its backward pass may write the gradient over the logits: it reads them once."""
+    """`linear_bag_loss` computes this loss together with the output head."""
     is_sharded = True
-    """Whether it can be computed where the vocabulary is split over tensor ranks."""
+    """The loss can be computed where the vocabulary is split over tensor ranks."""
 
     def __call__(self, bags: Bags) -> Tensor:
         raise NotImplementedError
@@ -74,10 +72,6 @@ class MultiHot(BagLoss):
     def in_one_pass(self) -> bool:  # type: ignore[override]
         return not self.label_smoothing
 
-    @property
-    def may_overwrite_logits(self) -> bool:  # type: ignore[override]
-        return not self.label_smoothing
-
     def __call__(self, bags: Bags) -> Tensor:
         loss = bags.mean(-bags.log_probabilities())
         if self.label_smoothing:
@@ -95,8 +89,6 @@ class SumToOne(BagLoss):
     A token that the bag repeats counts once, so the sum is a probability and the loss not negative.
     """
 
-    may_overwrite_logits = True
-
     def __call__(self, bags: Bags) -> Tensor:
         members = bags.members()
         # An empty set has loss inf and gradient nan, which a weight of zero would not remove.
@@ -110,8 +102,6 @@ class SumToOne(BagLoss):
 class BinaryCrossEntropy(BagLoss):
     """`1/V sum_v softplus(-t_v z_v)`, t_v = +1 in the set of valid targets and -1 elsewhere."""
 
-    may_overwrite_logits = True
-
     def __call__(self, bags: Bags) -> Tensor:
         return bags.mean_of_positions(bags.one_vs_rest("binary_cross_entropy"))
 
@@ -119,8 +109,6 @@ class BinaryCrossEntropy(BagLoss):
 @dataclass(frozen=True)
 class Hinge(BagLoss):
     """`1/V sum_v max(0, 1 - t_v z_v)`, with t_v as of `BinaryCrossEntropy`."""
-
-    may_overwrite_logits = True
 
     def __call__(self, bags: Bags) -> Tensor:
         return bags.mean_of_positions(bags.one_vs_rest("hinge"))

@@ -27,7 +27,6 @@ def bag_loss(
     valid_counts: Tensor | None = None,
     vocabulary_start: int = 0,
     group: ProcessGroup | None = None,
-    inplace: bool = False,
 ) -> Tensor:
     """Mean loss, in nats, of predicting the next bag from one set of logits per position.
 
@@ -62,9 +61,6 @@ def bag_loss(
         vocabulary_start: id of this rank's first column, if the vocabulary is sharded.
         group: the ranks that hold the other columns (equally many each). All of them get the
             same loss; each gets the gradient of its own columns.
-        inplace: let the backward pass overwrite `logits` by their gradient, which saves a buffer
-            of their size. Only where nothing else reads them after the loss; a loss that reads
-            them twice does not.
 
     Returns:
         A scalar, float32 (float64 for float64 logits).
@@ -86,8 +82,7 @@ def bag_loss(
     logits = logits.flatten(0, 1)
     weighted = weighted_targets(targets.flatten(0, 1), weighting, valid_counts, logits.dtype)
     shard = VocabularyShard.of(vocabulary_start, logits.shape[1], group)
-    loss = loss_of(kind)
-    return loss(Bags(logits, *weighted, shard, inplace and loss.may_overwrite_logits))
+    return loss_of(kind)(Bags(logits, *weighted, shard))
 
 
 @dataclass(frozen=True)
@@ -105,7 +100,6 @@ class Bags:
     counts: Tensor
     """(s',) valid targets per offset, at least 1."""
     shard: VocabularyShard | None = None
-    inplace: bool = False
 
     @property
     def weights(self) -> Tensor:
@@ -114,15 +108,12 @@ class Bags:
 
     def log_probabilities(self) -> Tensor:
         """log P of each target, (N, s'), from one softmax over the vocabulary."""
-        return bag_log_probabilities(
-            self.logits, self.targets, shard=self.shard, inplace=self.inplace
-        )
+        return bag_log_probabilities(self.logits, self.targets, shard=self.shard)
 
     def one_vs_rest(self, kind: Literal["binary_cross_entropy", "hinge"]) -> Tensor:
-        """The mean (N,) of V yes/no losses, one a token: is it in the bag?"""
-        return one_vs_rest_means(
-            kind, self.logits, self.targets, self.members(), self.shard, self.inplace
-        )
+        """Return the mean over the vocabulary, (N,), of the yes/no losses "is this token in the
+        bag?"."""
+        return one_vs_rest_means(kind, self.logits, self.targets, self.members(), self.shard)
 
     def members(self) -> Tensor:
         """The bag as a set, (N, s') bool: True at the first valid occurrence of each token."""
@@ -145,13 +136,13 @@ class Bags:
         return mean + 0.0 * self.share.sum()  # nan without a valid target
 
     def mean_above_vocabulary(self) -> Tensor:
-        """The weighted mean of the targets' logits less the mean over the vocabulary: what label
-        smoothing adds to the loss, per unit of ε."""
+        """Return the term that label smoothing adds to the loss, per unit of ε: the targets'
+        logits less the mean over the vocabulary, as a weighted mean."""
         if self.shard is None:
             above = self.logits.gather(1, self.targets) - self.logits.mean(dim=1, keepdim=True)
         else:
-            local, here = self.shard.to_local(self.targets)
-            of_targets = torch.where(here, self.logits.gather(1, local), 0.0)
+            local, is_local = self.shard.to_local(self.targets)
+            of_targets = torch.where(is_local, self.logits.gather(1, local), 0.0)
             of_all = self.logits.sum(dim=1, keepdim=True) / self.shard.vocabulary_size
             above = sum_over_group(of_targets - of_all, self.shard.group)
         weights = self.weights
@@ -164,7 +155,7 @@ def weighted_targets(
     valid_counts: Tensor | None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What every bag loss makes of its targets (N, s), for logits of `dtype`.
+    """Prepare the targets (N, s) of any bag loss, for logits of `dtype`.
 
     Returns:
         targets (N, s') int64, 0 where ignored; valid (N, s') bool; share (s',), g(i) / sum g over

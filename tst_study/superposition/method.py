@@ -11,12 +11,8 @@ Everything else of a trainer stays: optimizer, schedule, layers, parallelism.
 
 from __future__ import annotations
 
-import itertools
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +23,6 @@ from tst_study.superposition.bags import bag_inputs
 from tst_study.superposition.embedding import bag_embedding, pool
 from tst_study.superposition.linear_loss import CrossEntropy, linear_bag_loss
 from tst_study.superposition.loss_kinds import (
-    IGNORE,
     MODES,
     POOLINGS,
     LossSetting,
@@ -37,6 +32,7 @@ from tst_study.superposition.loss_kinds import (
     loss_of,
 )
 from tst_study.superposition.losses import bag_loss
+from tst_study.superposition.misuse import Calls, steps_done
 from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phases, superposed_steps
 from tst_study.superposition.weighting import (
     Weighting,
@@ -44,40 +40,6 @@ from tst_study.superposition.weighting import (
     offset_weights,
     weight_rows,
 )
-
-
-class _Seen:
-    """What a `Superposition` remembers of its calls: the step, and what serves to find mistakes."""
-
-    def __init__(self, phases: Phases) -> None:
-        self.phases = phases
-        self.go_to(0)
-        self.resumed = 0  # the step at which a checkpoint was loaded
-        self.warned = False
-        self.length: int | None = None  # of the first call: positions, or `equal_raw_length` tokens
-        self.tokens: Tensor | None = None  # embedded by the last call
-        self.evaluated = False  # the last call was in evaluation mode
-        self.checked: set[bool] = set()  # phases (superposed or not) whose labels were looked at
-        self.__setstate__({})
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.key = next(_KEYS)  # a copy has one of its own
-        _SEEN[self.key] = self
-
-    def go_to(self, step: int) -> None:
-        """Remember that `step` steps are done.
-
-        A compiler takes a number that it finds here for a constant, so that code that read the
-        step would be compiled anew in each. What depends on it alone is whether it is superposed.
-        """
-        self.step = step
-        self.superposed = step < self.phases.superposed_steps
-
-
-_KEYS = itertools.count()
-_SEEN: WeakValueDictionary[int, _Seen] = WeakValueDictionary()
-"""By key: compiled code cannot hold Python objects."""
 
 
 @dataclass(frozen=True)
@@ -95,25 +57,24 @@ class Superposition:
     step_ratio: float
     """r, the superposed share of the steps; their number is rounded to the nearest."""
     steps: int
-    """Of both phases together. Steps beyond them are next-token steps, with a warning."""
+    """The steps of both phases together. Steps beyond them are next-token steps, with a warning."""
     mode: Mode = "full"
     """`input_only`: bags in, one next token out. `output_only`: tokens in, next bag out."""
     loss_kind: LossSetting = "mce"
     """A loss of bags: a name, a table of its name and parameters, or an object (`loss_kinds`)."""
-    weighting: WeightingOverSteps | Callable[[int], Weighting] = "uniform"
-    """Weights of the s targets: a name, s numbers, rows of s numbers that lie evenly over the
-    superposed steps, or a function of the step that returns a name or s numbers."""
+    weighting: WeightingOverSteps = "uniform"
+    """Weights of the s targets: a name, s numbers, or rows of s numbers that lie evenly over the
+    superposed steps."""
     pooling: Pooling = "mean"
-    """How the vectors of a bag become one; `max` is an ablation."""
+    """The way in which the vectors of a bag become one; `max` is an ablation."""
     positions: int | Literal["any"] | None = None
     """L, latent positions per sequence, which every call is checked against. None: those of the
     first call. "any": lengths vary, and nothing is checked."""
-    equal_raw_length: bool = False
-    """Patch-level training: sequences of L tokens in both phases, hence L/s positions in superposed
-    steps, which then cost fewer FLOPs than the others."""
     phases: Phases = field(init=False, repr=False, compare=False)
-    """What each step reads and predicts, as plain numbers."""
-    _seen: _Seen = field(init=False, repr=False, compare=False)
+    """The two phases as plain numbers."""
+    _calls: Calls = field(init=False, repr=False, compare=False)
+    _changing_weights: Tensor | None = field(init=False, repr=False, compare=False)
+    """(superposed steps, s) where the weights change, for compiled code; otherwise None."""
 
     def __post_init__(self) -> None:
         if self.bag_size < 1 or self.steps < 1 or not 0.0 <= self.step_ratio <= 1.0:
@@ -137,26 +98,30 @@ class Superposition:
             self.weighting,
             self.pooling,
         )
-        object.__setattr__(self, "phases", phases)  # frozen: settings do not change under way
-        object.__setattr__(self, "_seen", _Seen(phases))
-        if callable(self.weighting):
-            return
         check_loss_kind(self.loss_kind, self.weighting)
         for row in weight_rows(self.weighting) or (self.weighting,):
             offset_weights(row, self.bag_size)  # type: ignore[arg-type]  # raises where it is wrong
+        table = None
+        if phases.weighting_changes:
+            rows = [
+                offset_weights(phases.weighting_at(i), self.bag_size) for i in range(superposed)
+            ]
+            table = torch.tensor(rows, dtype=torch.float64)
+        # Frozen: settings do not change under way.
+        object.__setattr__(self, "phases", phases)
+        object.__setattr__(self, "_calls", Calls(phases, self.positions))
+        object.__setattr__(self, "_changing_weights", table)
 
     def __str__(self) -> str:
         if not self.superposed_steps:
             return f"Baseline: next-token training for {self.steps:,} steps"
         how = "" if self.mode == "full" else f", {self.mode.replace('_', ' ')}"
         if self.weighting != "uniform":
-            how += f", weights {getattr(self.weighting, '__name__', self.weighting)}"
-        text = f"{self.data_multiplier:.4g} times the text of a baseline with the same FLOPs"
-        if self.equal_raw_length:
-            text = "as many tokens a sequence in both phases"
+            how += f", weights {self.weighting}"
         return (
             f"Token superposition{how}: bags of s = {self.bag_size} tokens in steps 1 to "
-            f"{self.superposed_steps:,} of {self.steps:,}, then next-token training; {text}"
+            f"{self.superposed_steps:,} of {self.steps:,}, then next-token training; "
+            f"{self.data_multiplier:.4g} times the text of a baseline with the same FLOPs"
         )
 
     @property
@@ -172,19 +137,19 @@ class Superposition:
     @property
     def step(self) -> int:
         """Steps done, as `advance` counts them or the last call named them."""
-        return self._seen.step
+        return self._calls.step
 
     def advance(self, to: int | None = None) -> None:
         """Count one step, after the optimizer's; or say how many are done."""
-        self._seen.go_to(_not_negative(self._seen.step + 1 if to is None else to))
+        self._calls.go_to(self._calls.step + 1 if to is None else to)
 
     def is_superposed(self, step: int | None = None) -> bool:
-        """Whether the step after `step` steps is of the superposition phase."""
-        return self.phases.phase(self._number(step)) == "superposition"
+        """Return True where the step after `step` steps is in the superposition phase."""
+        return self.phases.phase(self._calls.number(step)) == "superposition"
 
     def objective(self, step: int | None = None) -> Objective:
-        """What a step reads and predicts."""
-        return self.phases.objective(self._number(step))
+        """Return what a step reads and predicts."""
+        return self.phases.objective(self._calls.number(step))
 
     def raw_length(self, step: int, positions: int | None = None) -> int:
         """Token ids that a sequence of `positions` latent positions reads, L by default: s times as
@@ -192,8 +157,9 @@ class Superposition:
         positions = positions if positions is not None else self.positions  # type: ignore[assignment]
         if not isinstance(positions, int):
             raise ValueError("raw_length needs positions: give it, or Superposition(positions=L)")
-        stride = self.phases.tokens_per_position(self.phases.phase(self._number(step)))
-        return positions if self.equal_raw_length else positions * stride
+        return positions * self.phases.tokens_per_position(
+            self.phases.phase(self._calls.number(step))
+        )
 
     def embed(self, embedding: nn.Module, tokens: Tensor, step: int | None = None) -> Tensor:
         """The model's input: one vector for each latent position.
@@ -222,7 +188,7 @@ class Superposition:
                 f"embedding is a {type(embedding).__name__}: pass the module, not its weight, so "
                 "that its scale, shards and hooks stay in force"
             )
-        stride = self._check_tokens(tokens, step, embedding.training)
+        stride = self._calls.stride(tokens, step, embedding.training)
         if _is_sharded(embedding):
             raise ValueError(
                 "the embedding's weight is a DTensor that nothing gathers here: call embed inside "
@@ -241,7 +207,7 @@ class Superposition:
         """
 
         def bagged(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-            stride = self._check_tokens(inputs[0], None, module.training)
+            stride = self._calls.stride(inputs[0], None, module.training)
             return self._pooled(output, inputs[0], stride)
 
         return embedding.register_forward_hook(bagged)
@@ -276,14 +242,14 @@ class Superposition:
             ValueError: shapes that do not fit, labels that are not shifted by one, another ignore
                 index, an embedding that was in evaluation mode.
         """
-        chosen, weighting, labels = self._targets(labels, step)
+        objective, weighting, labels = self._targets(labels, step)
         return bag_loss(
             logits,
             labels,
-            chosen.bag_size,
-            kind=chosen.loss,
+            objective.bag_size,
+            kind=objective.loss,
             weighting=weighting,
-            stride=chosen.stride,
+            stride=objective.stride,
             valid_counts=valid_counts,
             vocabulary_start=vocabulary_start,
             group=group,
@@ -310,18 +276,18 @@ class Superposition:
         Raises:
             ValueError: as `loss`; a head with a bias, or hidden states and head swapped.
         """
-        chosen, weighting, labels = self._targets(labels, step)
-        if not chosen.loss.in_one_pass:
-            raise ValueError(f"linear_loss has no {chosen.loss}: use loss(head(hidden), …)")
+        objective, weighting, labels = self._targets(labels, step)
+        if not objective.loss.in_one_pass:
+            raise ValueError(f"linear_loss has no {objective.loss}: use loss(head(hidden), …)")
         if isinstance(head, nn.Module) and getattr(head, "bias", None) is not None:
             raise ValueError("head has a bias, which linear_loss leaves out: use loss")
         return linear_bag_loss(
             hidden,
             head.weight if isinstance(head, nn.Module) else head,  # type: ignore[arg-type]
             labels,
-            chosen.bag_size,
+            objective.bag_size,
             weighting=weighting,
-            stride=chosen.stride,
+            stride=objective.stride,
             valid_counts=valid_counts,
             batch_first=True,
             cross_entropy=cross_entropy,
@@ -342,17 +308,14 @@ class Superposition:
                     f"{name} = {value!r}, but the checkpoint's run has {state[name]!r}: resume "
                     "with the same settings"
                 )
-        self._seen.go_to(state["step"])
-        self._seen.resumed = state["step"]
+        self._calls.go_to(state["step"])
+        self._calls.resumed = state["step"]
 
     def _settings(self) -> dict[str, Any]:
-        names = ("bag_size", "step_ratio", "steps", "mode", "pooling", "equal_raw_length")
-        if callable(self.weighting):
-            weighting = getattr(self.weighting, "__name__", "a function")
-        elif isinstance(self.weighting, str):
-            weighting = self.weighting
-        else:  # some formats make lists of tuples
-            weighting = str([list(row) for row in weight_rows(self.weighting)])
+        names = ("bag_size", "step_ratio", "steps", "mode", "pooling")
+        # Some formats make lists of tuples.
+        rows = [list(row) for row in weight_rows(self.weighting)]
+        weighting = str(rows or self.weighting)
         loss = str(loss_of(self.loss_kind))
         return {name: getattr(self, name) for name in names} | {
             "weighting": weighting,
@@ -371,165 +334,26 @@ class Superposition:
             )
         return pool(vectors.view(len(vectors), -1, bag_size, vectors.shape[-1]), self.pooling)
 
-    def _number(self, step: int | None) -> int:
-        """The step that a question is about."""
-        return self._seen.step if step is None else _not_negative(step)
-
-    def _begin(self, step: int | None) -> bool:
-        """Whether the step that is being trained is superposed. Warns once beyond the end."""
-        seen = self._seen
-        if step is not None:
-            if _not_negative(step) < seen.resumed:
-                raise ValueError(
-                    f"step = {step}, but the run was resumed at step {seen.resumed}: pass the "
-                    "number of steps done"
-                )
-            seen.go_to(step)
-        if not torch.compiler.is_compiling() and not seen.warned and seen.step >= self.steps:
-            seen.warned = True
-            warnings.warn(
-                f"step {seen.step} lies beyond the {self.steps} steps: it is a next-token step",
-                stacklevel=4,
-            )
-        return seen.superposed
-
-    def _check_tokens(self, tokens: Tensor, step: int | None, training: bool) -> int:
-        """The stride of a step. Raises ValueError where the tokens do not fit it."""
-        seen = self._seen
-        seen.evaluated = not training
-        if not training:
-            return 1
-        superposed = self._begin(step)
-        stride = self.phases.tokens_per_position("superposition" if superposed else "recovery")
-        _check_ids(tokens, "tokens")
-        if tokens.dim() != 2 or not tokens.shape[1] or tokens.shape[1] % stride:
-            raise ValueError(
-                f"tokens {tuple(tokens.shape)} at step {seen.step} must be (batch, "
-                f"l · {stride}): read raw_length(step, L) ids a sequence"
-            )
-        seen.tokens = tokens
-        length = tokens.shape[1] if self.equal_raw_length else tokens.shape[1] // stride
-        if self.positions is None and seen.length is None:
-            seen.length = length
-        wanted = seen.length if self.positions is None else self.positions
-        if length != wanted and wanted != "any":
-            raise ValueError(
-                f"{tokens.shape[1]} ids are {length} positions at step {seen.step}, not {wanted}: "
-                f"the loader must read raw_length(step, L) ids, {self.bag_size} times as many "
-                "before the switch as after it; evaluate without tst or after model.eval(); "
-                'Superposition(positions="any") lets lengths vary'
-            )
-        return stride
-
     def _targets(
         self, labels: Tensor, step: int | None
     ) -> tuple[Objective, Weighting | Tensor, Tensor]:
-        """The objective of a step, its weights, and the labels, which are checked once a phase."""
-        superposed, seen = self._begin(step), self._seen
-        if seen.evaluated:
-            raise ValueError(
-                "the last embed was in evaluation mode: methods are compared by next-token loss, "
-                "F.cross_entropy, without tst"
-            )
-        _check_ids(labels, "labels")
-        if seen.tokens is not None and seen.tokens.shape == labels.shape:
-            if torch.compiler.is_compiling():
-                labels = _checked_labels(seen.tokens, labels, seen.key, self.bag_size, superposed)
-            else:
-                _check_labels(seen.tokens, labels, seen.key, self.bag_size, superposed)
+        """Return the objective of a step, its weights, and the labels, which are checked."""
+        superposed, labels = self._calls.checked(labels, step)
         if not superposed:
             return NEXT_TOKEN, "uniform", labels
-        if not self.phases.weighting_changes:
-            chosen = self.phases.objective(0)
+        if self._changing_weights is None:
+            objective = self.phases.objective(0)
         elif torch.compiler.is_compiling():
-            weights = _weights_at(labels, seen.key, step, self.bag_size)
+            # An argument of the compiled code, which would take numbers for constants.
+            if step is None:
+                weights = self._changing_weights[steps_done(labels, self._calls.key)][0]
+            else:
+                weights = self._changing_weights[step]
+            weights = weights.to(labels.device, non_blocking=True)
             return self.phases.superposed_objective(), weights, labels
         else:
-            chosen = self.phases.objective(seen.step)
-        return chosen, chosen.weighting, labels
-
-
-def _check_labels(
-    tokens: Tensor, labels: Tensor, key: int, bag_size: int, superposed: bool
-) -> None:
-    """Once a phase, find labels that are not the tokens shifted by one; the host waits once.
-
-    Raises ValueError, which names the shift, or an ignore index that is not `IGNORE`.
-    """
-    seen = _SEEN.get(key)
-    if seen is None or superposed in seen.checked:
-        return
-    length = labels.shape[1]
-    shifts = [k for k in (1, 0, *range(2, 2 * bag_size + 1), -1) if k < length]
-    is_target = labels != IGNORE
-    strange = (labels < 0) & is_target
-    fits = [
-        (
-            (
-                labels[:, max(0, -k) : length - max(0, k)]
-                == tokens[:, max(0, k) : length + min(0, k)]
-            )
-            | ~is_target[:, max(0, -k) : length - max(0, k)]
-        ).all()
-        for k in shifts
-    ]
-    least, *found = torch.stack([torch.where(strange, labels, 0).min(), *fits]).tolist()
-    if least:
-        raise ValueError(f"labels hold {least}: mark positions without a target by {IGNORE}")
-    by = next((k for k, fit in zip(shifts, found, strict=True) if fit), None)
-    if by == 0:
-        raise ValueError(
-            "labels are the tokens themselves: shift them by one, tokens[:, 1:] (Hugging Face's "
-            "models shift inside, this loss does not)"
-        )
-    if by not in (1, None):
-        raise ValueError(
-            f"labels are shifted by {by}: shift them by one, tokens[:, 1:], also where they are "
-            "the next bag"
-        )
-    seen.checked.add(superposed)
-    if by is None:
-        warnings.warn("labels are not the embedded tokens shifted by one", stacklevel=5)
-
-
-@torch.library.custom_op("tst_study::checked_labels", mutates_args=())
-def _checked_labels(
-    tokens: Tensor, labels: Tensor, key: int, bag_size: int, superposed: bool
-) -> Tensor:
-    """The labels, once `_check_labels` has looked at them: a step that no compiler looks into."""
-    _check_labels(tokens, labels, key, bag_size, superposed)
-    return labels.clone()
-
-
-@_checked_labels.register_fake
-def _(tokens: Tensor, labels: Tensor, key: int, bag_size: int, superposed: bool) -> Tensor:
-    return torch.empty_like(labels)
-
-
-@torch.library.custom_op("tst_study::weights_at", mutates_args=())
-def _weights_at(labels: Tensor, key: int, step: int | None, bag_size: int) -> Tensor:
-    """The weights (s,) of a superposed step, which a compiler must not take for constants."""
-    seen = _SEEN[key]
-    weights = offset_weights(
-        seen.phases.weighting_at(seen.step if step is None else step), bag_size
-    )
-    return torch.tensor(weights, dtype=torch.float64).to(labels.device, non_blocking=True)
-
-
-@_weights_at.register_fake
-def _(labels: Tensor, key: int, step: int | None, bag_size: int) -> Tensor:
-    return labels.new_empty(bag_size, dtype=torch.float64)
-
-
-def _not_negative(step: int) -> int:
-    if step < 0:
-        raise ValueError(f"step = {step}: steps count from 0")
-    return step
-
-
-def _check_ids(ids: Tensor, name: str) -> None:
-    if ids.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"{name} are {ids.dtype}: convert them, {name}.long()")
+            objective = self.phases.objective(self.step)
+        return objective, objective.weighting, labels
 
 
 def _has_hooks(module: nn.Module) -> bool:
@@ -542,13 +366,13 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def _is_sharded(module: nn.Module) -> bool:
-    """Whether a plain embedding's weight is spread over ranks and no hook gathers it."""
+    """Return True where a plain embedding's weight is spread over ranks and no hook gathers it."""
     kind = type(getattr(module, "weight", None)).__name__
     return kind == "DTensor" and type(module) is nn.Embedding and not _has_hooks(module)
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Whether an embedding's forward is the look-up of its own, whole rows and nothing else."""
+    """Return True where an embedding only looks up whole rows of its own weight."""
     return (
         type(module) is nn.Embedding
         and type(module.weight) is nn.Parameter

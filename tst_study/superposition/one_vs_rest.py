@@ -20,7 +20,6 @@ def one_vs_rest_means(
     targets: Tensor,
     members: Tensor,
     shard: VocabularyShard | None = None,
-    inplace: bool = False,
 ) -> Tensor:
     """1/V sum_v phi(t_v · z_v) per row, with t_v = +1 for the tokens of the bag, -1 for all others.
 
@@ -31,30 +30,27 @@ def one_vs_rest_means(
         targets: (N, s) int64 ids of the whole vocabulary.
         members: (N, s) bool, True at one occurrence of each token of the bag: what else
             `targets` holds is not in the bag.
-        inplace: let the backward pass overwrite `logits` by their gradient.
 
     Returns:
         (N,) in float32 (float64 for float64 logits).
     """
     vocabulary = logits.shape[1]
     if shard is not None:
-        targets, here = shard.to_local(targets)
-        members, vocabulary = members & here, shard.vocabulary_size
+        targets, is_local = shard.to_local(targets)
+        members, vocabulary = members & is_local, shard.vocabulary_size
     sums: Tensor = _OneVsRestSums.apply(  # type: ignore[no-untyped-call]
-        logits, targets, members, kind == "hinge", inplace
+        logits, targets, members, kind == "hinge"
     )
     return (sums if shard is None else sum_over_group(sums, shard.group)) / vocabulary
 
 
 class _OneVsRestSums(torch.autograd.Function):
-    """Every token as an absent one, then the tokens of the bag corrected."""
+    """Take every token as absent from the bag, then correct the tokens that are in it."""
 
     @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, members: Tensor, hinge: bool, inplace: bool
-    ) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, members: Tensor, hinge: bool) -> Tensor:
         ctx.save_for_backward(logits, targets, members)
-        ctx.hinge, ctx.inplace = hinge, inplace
+        ctx.hinge = hinge
         dtype = torch.promote_types(logits.dtype, torch.float32)
         sums = logits.new_empty(logits.shape[0], dtype=dtype)
         for rows in row_chunks(logits):
@@ -71,10 +67,10 @@ class _OneVsRestSums(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         logits, targets, members = ctx.saved_tensors
         grad = grads[0].unsqueeze(1)
-        grad_logits = logits.detach() if ctx.inplace else torch.empty_like(logits)
+        grad_logits = torch.empty_like(logits)
         scratch = logits.new_empty(chunk_rows(logits), logits.shape[1], dtype=grad.dtype)
         for rows in row_chunks(logits):
             z = logits[rows]
@@ -88,4 +84,4 @@ class _OneVsRestSums(torch.autograd.Function):
                 torch.sigmoid(chunk.copy_(z), out=chunk)
             add_at_targets_(chunk, targets[rows], torch.where(members[rows], correction, 0.0))
             grad_logits[rows] = chunk.mul_(grad[rows])
-        return grad_logits, None, None, None, None
+        return grad_logits, None, None, None

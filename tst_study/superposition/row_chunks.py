@@ -1,4 +1,4 @@
-"""How many logits are worked on at once, so that scratch memory stays small.
+"""Sizes of the chunks in which logits are computed, so that scratch memory stays small.
 
 Imports without torch: the memory model counts these chunks.
 """
@@ -19,7 +19,7 @@ GPU_CHUNK_ELEMENTS = 2**26
 """256 MiB of float32: few enough launches, a small share of the logits of a large model."""
 
 CPU_CHUNK_ELEMENTS_WITH_HEAD = 2**19
-"""Where head and loss are one pass (`linear_loss.py`), the chunk is not the only scratch."""
+"""A smaller chunk for head and loss in one pass (`linear_loss.py`), which has other scratch too."""
 CPU_FEWEST_ROWS_WITH_HEAD = 256
 """Each chunk reads the whole head three times: fewer rows would not pay for that."""
 LARGE_VOCABULARY, CPU_ROWS_OF_LARGE = 16_384, 1024
@@ -33,7 +33,7 @@ of the chunk above."""
 
 
 def rows_with_head(rows: int, vocabulary: int, *, on_gpu: bool) -> int:
-    """Rows per chunk where head and loss are one pass: at least one, at most all."""
+    """Return the rows per chunk of head and loss in one pass: at least one, at most all."""
     if on_gpu:
         return max(1, min(rows, GPU_CHUNK_ELEMENTS_WITH_HEAD // vocabulary))
     if vocabulary >= LARGE_VOCABULARY:
@@ -50,6 +50,6 @@ def row_chunks(rows: Tensor, size: int | None = None) -> Iterator[slice]:
 
 
 def chunk_rows(logits: Tensor) -> int:
-    """Rows of `logits` (N, V) per chunk: at least one, at most N."""
+    """Return the rows of `logits` (N, V) per chunk: at least one, at most N."""
     elements = GPU_CHUNK_ELEMENTS if logits.is_cuda else CPU_CHUNK_ELEMENTS
     return max(1, min(logits.shape[0], elements // logits.shape[1]))

@@ -1,4 +1,4 @@
-"""What each step of a run reads and predicts, by its number. Imports without torch.
+"""The two phases of a run: what each step reads and predicts. Imports without torch.
 
 Steps count from 0: step t comes after t steps are done. The first `superposed_steps` of them read
 and predict bags (paper, section 3); the others are ordinary next-token training.
@@ -6,7 +6,6 @@ and predict bags (paper, section 3); the others are ordinary next-token training
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -33,7 +32,7 @@ Phase = Literal["superposition", "recovery"]
 
 @dataclass(frozen=True)
 class Objective:
-    """What a step reads and predicts: all that the switch between the phases changes."""
+    """The objective of a step: everything that the switch between the phases changes."""
 
     name: str
     bag_size: int
@@ -43,7 +42,7 @@ class Objective:
     loss: BagLoss = MULTI_HOT
     weighting: Weighting = "uniform"
     pooling: Pooling = "mean"
-    """How the vectors of a bag become one."""
+    """The way in which the vectors of a bag become one."""
 
     def fold(self, token_ids: Tensor) -> Tensor:
         """Split token ids (B, l·stride) into bags (B, l, stride)."""
@@ -76,13 +75,13 @@ class Phases:
     """The two phases of a run. A baseline has no superposed steps."""
 
     steps: int
-    """Of both phases together."""
+    """Number of steps of both phases together."""
     superposed_steps: int
     bag_size: int
     """Tokens per bag, s."""
     mode: Mode = "full"
     loss_kind: LossSetting = "mce"
-    weighting: WeightingOverSteps | Callable[[int], Weighting] = "uniform"
+    weighting: WeightingOverSteps = "uniform"
     pooling: Pooling = "mean"
 
     def phase(self, step: int) -> Phase:
@@ -109,13 +108,13 @@ class Phases:
         return self.tokens_read(self.steps, 1) / self.steps
 
     def objective(self, step: int) -> Objective:
-        """What a step reads and predicts."""
+        """Return what a step reads and predicts."""
         if self.phase(step) == "recovery":
             return NEXT_TOKEN
         return replace(self.superposed_objective(), weighting=self.weighting_at(step))
 
     def superposed_objective(self) -> Objective:
-        """What superposed steps read and predict; weights that change with the step left out."""
+        """Return what superposed steps read and predict, without weights that change."""
         stride = self.tokens_per_position("superposition")
         if self.mode == "input_only":
             # Bags in, the one next token out: the bag loss with all weight on the first offset.
@@ -128,14 +127,11 @@ class Phases:
 
     @property
     def weighting_changes(self) -> bool:
-        """Whether the weights depend on the step."""
-        changes = callable(self.weighting) or len(weight_rows(self.weighting)) > 1
-        return changes and self.mode != "input_only"
+        """True where the weights depend on the step."""
+        return len(weight_rows(self.weighting)) > 1 and self.mode != "input_only"
 
     def weighting_at(self, step: int) -> Weighting:
         """The weights of the s targets in a superposed step."""
         if self.mode == "input_only":
             return "first_token"
-        if callable(self.weighting):
-            return self.weighting(step)
         return weighting_at(self.weighting, step / self.superposed_steps)

@@ -11,7 +11,7 @@ from torch.distributed import ProcessGroup
 
 @dataclass(frozen=True)
 class VocabularyShard:
-    """Rows [start, start + size) of the vocabulary, the other rows on the ranks of `group`."""
+    """Rows [start, start + size) of the vocabulary; the other rows are on the ranks of `group`."""
 
     start: int
     size: int
@@ -19,19 +19,14 @@ class VocabularyShard:
 
     @classmethod
     def of(cls, start: int, size: int, group: ProcessGroup | None) -> Self | None:
-        """None where this rank holds the whole vocabulary: no group, or a group of one.
-
-        Raises ValueError for a `start` other than 0 that no group explains.
-        """
+        """Return None where this rank holds the whole vocabulary: no group, or a group of one."""
         if group is None or dist.get_world_size(group) == 1:
-            if start:
-                raise ValueError(f"vocabulary_start = {start} needs the group of the other shards")
             return None
         return cls(start, size, group)
 
     @property
     def vocabulary_size(self) -> int:
-        """Of all shards together; they are of equal size, as Megatron pads them to be."""
+        """The size of all shards together; they are equal, as Megatron pads them to be."""
         return self.size * dist.get_world_size(self.group)
 
     def to_local(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,8 +37,8 @@ class VocabularyShard:
 def to_local(token_ids: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
     """Token ids as row numbers of [start, start + size), 0 where outside; and which are inside."""
     local = token_ids - start
-    here = (local >= 0) & (local < size)
-    return torch.where(here, local, 0), here
+    is_local = (local >= 0) & (local < size)
+    return torch.where(is_local, local, 0), is_local
 
 
 class _SumOverGroup(torch.autograd.Function):

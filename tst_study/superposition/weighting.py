@@ -1,4 +1,4 @@
-"""How much each of the s tokens of the next bag counts in the loss. Imports without torch.
+"""Weights of the s tokens of the next bag in the loss. Imports without torch.
 
 Weighted multi-hot cross-entropy is `sum_i g(i) CE_i / sum_i g(i)`, where i = 1 … s is the distance
 from the end of the bag that was read to the token that is predicted (paper, Figure 9 and
@@ -16,7 +16,8 @@ NamedWeighting: TypeAlias = Literal[
 Weighting: TypeAlias = NamedWeighting | Sequence[float]
 """A name, or the s weights g(1) … g(s) themselves."""
 WeightingOverSteps: TypeAlias = Weighting | Sequence[Sequence[float]]
-"""Also rows of s weights that lie evenly over the superposed steps: a weighting that changes."""
+"""A weighting, or rows of s weights that lie evenly over the superposed steps, between which the
+weights change."""
 
 NAMED_WEIGHTINGS: tuple[NamedWeighting, ...] = get_args(NamedWeighting)
 
@@ -81,7 +82,7 @@ def offset_weights(weighting: Weighting, bag_size: int) -> tuple[float, ...]:
 
 
 def weight_rows(weighting: WeightingOverSteps) -> tuple[Sequence[float], ...]:
-    """The rows of weights that a weighting given as numbers has; of a name none."""
+    """Return the rows of weights of a weighting that is given as numbers; none for a name."""
     if isinstance(weighting, str) or not weighting:
         return ()
     if isinstance(weighting[0], Sequence):
@@ -90,7 +91,7 @@ def weight_rows(weighting: WeightingOverSteps) -> tuple[Sequence[float], ...]:
 
 
 def weighting_at(weighting: WeightingOverSteps, progress: float) -> Weighting:
-    """The weights in force after the share `progress`, 0 … 1, of the superposed steps.
+    """Return the weights after the share `progress`, 0 … 1, of the superposed steps.
 
     Rows of weights lie evenly over the phase, the first at its beginning and the last at its end;
     between two of them each weight is on a straight line. Any other weighting does not change.

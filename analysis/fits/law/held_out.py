@@ -15,20 +15,18 @@ from tst_study.errors import UserError
 from tst_study.text import big
 
 CHOSEN_FROM = 0.5
-"""The r up to which anybody would look for the best one; beyond, the debt is large and errors with
-it, so that an error over all r says little of the choice."""
-
-
+"""Largest r at which anybody would look for the best one. Beyond it the debt is large, and so are
+errors: an error over all r says little about the choice."""
 WAYS = ("law", "copied", "mean")
-"""To predict a gain: the law, and two nulls."""
+"""Ways to predict a gain: the law, and two nulls."""
 Parts = tuple[tuple[pd.Series, pd.Series], ...]
-"""Masks over the rows: fitted, predicted; several pairs (leave one out) count as one split."""
+"""Masks of the fitted and of the predicted rows; several pairs (leave one out) are one split."""
 
 
 def splits(rows: pd.DataFrame) -> dict[str, Parts]:
-    """By name every way of leaving out that these rows allow: sizes, lengths and weightings from
-    each other, one s, one r, large r from small ones, large s from small ones."""
-    found: dict[str, Parts] = {}
+    """Return every split that these rows allow, by name: sizes, lengths and weightings predicted
+    from each other, one s or one r from the rest, large r or s from small ones."""
+    named: dict[str, Parts] = {}
     factors: dict[str, Callable[[Any], str]] = {
         "size": str,
         "tokens": lambda tokens: f"{big(tokens)} tokens",
@@ -43,16 +41,16 @@ def splits(rows: pd.DataFrame) -> dict[str, Parts]:
             alike = out & rest.isin(rest[~out])
             if (alike & _superposed(rows)).any():
                 others = ", ".join(label(other) for other in values if other != value)
-                found[f"{others} → {label(value)}"] = ((~out, alike),)
+                named[f"{others} → {label(value)}"] = ((~out, alike),)
     for name, symbol in (("bag_size", "s"), ("step_ratio", "r")):
         masks = [rows[name] == value for value in sorted(rows[name][_superposed(rows)].unique())]
         if len(masks) > 3:
-            found[f"leave one {symbol} out"] = tuple((~out, out) for out in masks)
+            named[f"leave one {symbol} out"] = tuple((~out, out) for out in masks)
     for name, symbol, limit in (("step_ratio", "r", CHOSEN_FROM), ("bag_size", "s", 6)):
         near = rows[name] <= limit
         if (~near).any() and rows[name][near & _superposed(rows)].nunique() > 3:
-            found[f"{symbol} ≤ {limit:g} → larger {symbol}"] = ((near, ~near),)
-    return found
+            named[f"{symbol} ≤ {limit:g} → larger {symbol}"] = ((near, ~near),)
+    return named
 
 
 def _superposed(rows: pd.DataFrame) -> pd.Series:
@@ -64,22 +62,22 @@ def _words(weighting: str) -> str:
 
 
 def observed_gains(rows: pd.DataFrame) -> pd.Series:
-    """Baseline of the same level (size, length, seed; mean of several) minus loss."""
+    """Loss of the baseline of the same level (the mean of several) minus loss, nats per token."""
     baselines = rows[rows["bag_size"] == 1].groupby("level")["loss"].mean()
     return pd.Series(baselines.reindex(rows["level"]).to_numpy() - rows["loss"], rows.index)
 
 
 def nearest(rows: pd.DataFrame, params: float, tokens: float) -> pd.DataFrame:
-    """The rows of the size and length that lie nearest, by the logs of both."""
+    """Return the rows of the nearest size and length, by the logs of both."""
     far: pd.Series = np.log(rows["params"] / params).abs() + np.log(rows["tokens"] / tokens).abs()
     return pd.DataFrame(rows[far <= far.min() + 1e-9])
 
 
 def copied(known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame) -> Floats:
-    """First null: the gain of the same s and r in the nearest fitted size, length and weighting;
-    where that cell was not fitted, a straight line between its fitted neighbours along r (or,
-    failing that, along s), and the last one beyond them."""
-    found = np.empty(len(out))
+    """Predict by the first null: the gain of the same s and r at the nearest fitted size, length
+    and weighting. Where that cell was not fitted, interpolate linearly between its fitted
+    neighbours along r (or, failing that, along s); beyond them, take the last one."""
+    predicted = np.empty(len(out))
     memory: dict[tuple[Any, ...], pd.DataFrame] = {}
     for place, row in enumerate(rows_of(out)):
         where = (row["params"], row["tokens"], row["weighting"])
@@ -93,19 +91,20 @@ def copied(known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame) -> Floats:
         s, r = float(row["bag_size"]), float(row["step_ratio"])
         if s in table.index:
             own = table.loc[s].dropna()
-            found[place] = np.interp(r, own.index.to_numpy(float), own.to_numpy(float))
+            predicted[place] = np.interp(r, own.index.to_numpy(float), own.to_numpy(float))
         else:
             ratio = min(table.columns, key=lambda other: abs(float(other) - r))
             own = table[ratio].dropna()
-            found[place] = np.interp(np.log(s), np.log(own.index.to_numpy(float)), own)
-    return found
+            predicted[place] = np.interp(np.log(s), np.log(own.index.to_numpy(float)), own)
+    return predicted
 
 
 def predictions(rows: pd.DataFrame, parts: Parts) -> tuple[pd.DataFrame, str]:
-    """Rows left out, with observed, law (NaN where refused), copied and mean; and what to know."""
-    gains, found, notes = observed_gains(rows), [], []
-    for fitted, left in parts:
-        known, out = rows[fitted], rows[left & _superposed(rows)]
+    """Return the predicted rows with observed, law (NaN where refused), copied and mean, and notes
+    on what was held or refused."""
+    gains, tables, notes = observed_gains(rows), [], []
+    for fitted, predicted in parts:
+        known, out = rows[fitted], rows[predicted & _superposed(rows)]
         own = gains[known.index[_superposed(known)]]
         table = out.assign(
             observed=gains[out.index],
@@ -119,17 +118,18 @@ def predictions(rows: pd.DataFrame, parts: Parts) -> tuple[pd.DataFrame, str]:
             notes += [f"{name} held: {why}" for name, why in law.held.items()]
         except UserError as error:
             notes.append(f"refused: {error}")
-        found.append(table)
-    return pd.concat(found), "; ".join(dict.fromkeys(notes))
+        tables.append(table)
+    return pd.concat(tables), "; ".join(dict.fromkeys(notes))
 
 
 def held_out(rows: pd.DataFrame) -> pd.DataFrame:
-    """Errors of predicted gains, nats (root mean square), of the law and of both nulls.
+    """Return errors of predicted gains (root mean square, nats per token), of the law and of both
+    nulls.
 
     Columns: split, fitted, predicted (numbers of runs), law, copied (`copied`), mean (the mean of
     the fitted gains), the three again for r ≤ 0.5, bias (mean of law − observed), note (what was
-    held, or why the law was refused). Gains, not losses, because whoever asks knows the baseline of
-    what is predicted; its own noise is in all errors alike.
+    held, or why the law was refused). Errors are of gains, not of losses, because a user knows the
+    baseline of the planned run; the baseline's noise is in all errors alike.
     """
     judged: list[dict[str, Any]] = []
     for name, parts in splits(rows).items():

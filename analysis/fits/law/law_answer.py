@@ -13,7 +13,7 @@ from tst_study.analysis.fits.law.held_out import copied, held_out, nearest, obse
 from tst_study.analysis.fits.law.rows import TOKENS_PER_STEP, rows_of_runs, settings
 from tst_study.analysis.fits.law.superposition_law import Law, fit_law, published_law
 from tst_study.analysis.fits.scaling.laws import Base
-from tst_study.analysis.fits.solver.shared_errors import Spread
+from tst_study.analysis.fits.solver.uncertainty import Spread
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.errors import UserError
 from tst_study.text import big
@@ -25,15 +25,15 @@ Target = tuple[float, float]
 
 
 def law_answer(target: Target | None = None) -> Answer:
-    """The law of the published grids: fit, held-out errors, advice, and 3B and 10B-A1B."""
+    """Answer for the published grids: the fit, held-out errors, advice, and 3B and 10B-A1B."""
     law = published_law()
-    tables, said = _described(law, target)
+    tables, sentences = _described(law, target)
     tables["Runs that were not fitted: gains at equal steps, nats"] = published_beside_law(law)
     return Answer(
         "law",
         tables,
         (
-            *said,
+            *sentences,
             "The mixture's gains stand on Chinchilla's data term in place of a baseline of its "
             "length; 3B and the mixture lie beyond what was fitted, so that they have no interval.",
             "Two sizes, two lengths, one seed each; learning rate and size changed together; the "
@@ -44,32 +44,32 @@ def law_answer(target: Target | None = None) -> Answer:
 
 
 def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | None = None) -> Answer:
-    """A law for each kind of one's own runs (corpus, held-out text), or why there is none, and
-    what the law of Tables 4–7 says of the same settings."""
+    """Answer for the user's runs: a law for each corpus and held-out text, or why there is none,
+    and the gains that the law of Tables 4–7 gives the same settings."""
     rows, excluded = rows_of_runs(runs)
     tables: dict[str, pd.DataFrame] = {}
-    said: list[str] = []
+    sentences: list[str] = []
     refused: list[str] = []
     for kind, own in rows.groupby("kind", sort=True):
         try:
             law = fit_law(own.reset_index(drop=True))
             far = law.outside(*target) if target else ""
-            found, sentences = _described(law, None if far else target)
+            described, own_sentences = _described(law, None if far else target)
         except UserError as error:
             refused.append(f"{kind}: no law: {error}.")
             continue
         if far:
             refused.append(f"{kind}: no recommendation: {far}.")
-        tables |= {f"{kind}. {title}": table for title, table in found.items()}
-        said += [f"{kind}: {sentence}" for sentence in sentences]
+        tables |= {f"{kind}. {title}": table for title, table in described.items()}
+        sentences += [f"{kind}: {sentence}" for sentence in own_sentences]
     beside = _beside_published(rows)
     if not beside.empty:
         tables["Gains of runs beside the law of Tables 4–7"] = beside
-    return Answer("law", tables, (*said, *refused), inputs, excluded)
+    return Answer("law", tables, (*sentences, *refused), inputs, excluded)
 
 
 def _described(law: Law, target: Target | None) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """Tables and sentences of a fitted law."""
+    """Return the tables and sentences of a fitted law."""
     errors = held_out(law.rows)
     error = law.rows["error"]
     fitted = law.rows[["params", "tokens"]].drop_duplicates().sort_values(["params", "tokens"])
@@ -84,7 +84,7 @@ def _described(law: Law, target: Target | None) -> tuple[dict[str, pd.DataFrame]
         ),
     }
     kept = law.fit.identified
-    said = [
+    sentences = [
         f"{len(law.fit.theta)} parameters, {law.rows['level'].nunique()} of them levels of "
         f"baselines, explain {len(law.rows)} runs to {float(np.sqrt((error**2).mean())):.4f} nats "
         f"({law.noise.shared:.4f} shared by all r at one s, {law.noise.own:.4f} by a run alone); "
@@ -93,7 +93,7 @@ def _described(law: Law, target: Target | None) -> tuple[dict[str, pd.DataFrame]
         *(f"Held: {name}, {why}." for name, why in law.held.items()),
         *(_verdict(row) for row in rows_of(errors)),
     ]
-    return tables, said
+    return tables, sentences
 
 
 def _verdict(row: dict[str, Any]) -> str:
@@ -101,30 +101,36 @@ def _verdict(row: dict[str, Any]) -> str:
         return f"{row['split']}: no prediction ({row['note']})."
     null = min(("copied", "mean"), key=lambda name: float(row[name]))
     word = "better than" if row["law"] < row[null] else "no better than"
-    said = "copying the nearest runs" if null == "copied" else "the mean gain"
-    return f"{row['split']}: {row['law']:.4f}, {word} {said} ({row[null]:.4f})."
+    rival = "copying the nearest runs" if null == "copied" else "the mean gain"
+    return f"{row['split']}: {row['law']:.4f}, {word} {rival} ({row[null]:.4f})."
 
 
 def _parameters(law: Law) -> pd.DataFrame:
+    """Return parameter, value, low, high, held; the levels come last."""
     levels = set(law.rows["level"])
-    ordered = sorted(law.values, key=lambda name: name in levels)
-    fitted = Spread.of(law.fit).table(law.fit.problem.model.parameters)
-    table = fitted.set_index("parameter").reindex(ordered).reset_index()
-    return table.assign(
-        parameter=[name.replace("_", " ") for name in ordered],
-        value=[law.values[name] for name in ordered],
-        held=[law.held.get(name, "") for name in ordered],
+    names = sorted(law.values, key=lambda name: name in levels)
+    half = Spread.of(law.fit).half(np.eye(len(law.fit.theta)))
+    known = pd.Series(half, law.fit.problem.model.parameters).reindex(names).to_numpy()
+    value = np.array([law.values[name] for name in names])
+    return pd.DataFrame(
+        {
+            "parameter": [name.replace("_", " ") for name in names],
+            "value": value,
+            "low": value - known,
+            "high": value + known,
+            "held": [law.held.get(name, "") for name in names],
+        }
     )
 
 
 def recommend(law: Law, params: float, tokens: float) -> dict[str, Any]:
-    """The (s, r) of the largest gain (nats) under uniform weights, of all whole s and hundredths of
-    r between those fitted.
+    """Find the (s, r) with the largest gain (nats per token) under uniform weights, among all whole
+    s and hundredths of r between those fitted.
 
-    `low`, `high`: 95%, of the law's gain there. `s_95`, `r_95`: ends of all s, and of all r, that
-    with some r, or s, the law does not show to be worse than the best. `best_run`: the fitted
-    setting with the largest mean gain at the nearest size and length, advice that needs no law.
-    `note`: whether the best lies at an end of what was tried.
+    `low`, `high`: 95% interval of the law's gain there. `s_95`, `r_95`: range of s (with some r),
+    and of r (with some s), that the law does not show to be worse than the best. `best_run`: the
+    fitted setting with the largest mean gain at the nearest size and length, advice that needs no
+    law. `note`: whether the best lies at an end of what was tried.
 
     Raises `UserError` for a size (parameters) or a length (latent tokens) outside the fitted ones.
     """
@@ -168,38 +174,32 @@ def recommend(law: Law, params: float, tokens: float) -> dict[str, Any]:
 
 
 def _beside_published(rows: pd.DataFrame) -> pd.DataFrame:
-    """Mean observed gain of each setting beside what the law of Tables 4–7 says of it."""
+    """Mean observed gain of each setting beside the gain that the law of Tables 4–7 gives it."""
     law = published_law()
-    own = rows[rows["bag_size"] > 1].assign(observed=observed_gains(rows))
     keys = ["kind", "params", "tokens", "bag_size", "step_ratio", "weighting"]
-    table = []
-    for _, members in own.groupby(keys, sort=True):
-        row = {key: value for key, value in next(rows_of(members)).items() if key in keys}
-        far = law.outside(row["params"], row["tokens"])
-        asked = members.iloc[[0]]
-        said = float("nan") if far else float(law.of_rows(asked)[0])
-        half = float("nan") if far else float(law.errors(asked)[0])
-        table.append(
-            {
-                **row,
-                "seeds": len(members),
-                "gain": float(members["observed"].mean()),
-                "law": said,
-                "law_low": said - half,
-                "law_high": said + half,
-                "belief": far or "inside the fitted range",
-            }
-        )
-    return pd.DataFrame(table)
+    own = rows[rows["bag_size"] > 1].assign(observed=observed_gains(rows)).groupby(keys)
+    table = own.agg(
+        seeds=("observed", "size"), gain=("observed", "mean"), targets=("targets", "first")
+    ).reset_index()
+    far = [law.outside(*place) for place in zip(table["params"], table["tokens"], strict=True)]
+    outside = np.array([bool(reason) for reason in far])
+    gains = np.where(outside, np.nan, law.of_rows(table))
+    half = np.where(outside, np.nan, law.errors(table))
+    return table.drop(columns="targets").assign(
+        law=gains,
+        law_low=gains - half,
+        law_high=gains + half,
+        belief=[reason or "inside the fitted range" for reason in far],
+    )
 
 
 def published_beside_law(law: Law) -> pd.DataFrame:
-    """3B and 10B-A1B: the law's gain at equal steps beside those of Table 1 and of the figures, and
-    beside `copied`, the gain of the same setting at 600M.
+    """Compare the law's gains at 3B and 10B-A1B with those of Table 1 and of the figures, at equal
+    steps, and with `copied`, the gain of the same setting at 600M.
 
-    The mixture has no baseline of its own length: that baseline is put above the 125,000-step one
-    by what Chinchilla's data term says of the tokens between. Its step has 8M tokens: it is read
-    once as four steps of 2M tokens and once as one step.
+    The mixture has no baseline of its own length: Chinchilla's data term says how much higher than
+    the 125,000-step one it would end. A step of the mixture has 8M tokens: it counts once as four
+    steps of 2M tokens and once as one step.
     """
     curves = published.curves().sort_values("step")
     ends = curves.groupby("run")["loss"].last()

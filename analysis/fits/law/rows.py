@@ -1,9 +1,9 @@
-"""Rows that a law of superposition is fitted to, or asked about: published, own, or thought of.
+"""Rows that a law of superposition is fitted to, or asked about: published, own or planned runs.
 
 Columns: params, tokens (latent), bag_size, step_ratio, weighting, targets (`effective_targets`),
-loss (nats, annealed), level (label of the baseline that a run shares), prefix (label of
-what shares an error: all r at one s and weighting of a level fork from one shared prefix run), size
-(label)."""
+loss (nats per token, annealed), level (label of the baseline that a run is compared with), prefix
+(label of the runs that share an error: all r at one s and weighting of a level fork from one shared
+prefix run), size (label)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pandas as pd
 
 from tst_study.analysis import published
 from tst_study.analysis.checks import Floats, needs_columns, numbers, positive
+from tst_study.analysis.fits.scaling.points import points_of
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.tables.eligible import eligible, excluded_row
 from tst_study.analysis.verdict.comparison import PAIRED
@@ -21,11 +22,11 @@ from tst_study.superposition.weighting import NAMED_WEIGHTINGS, Weighting, offse
 from tst_study.text import big
 
 TOKENS_PER_STEP = 2**21
-"""Latent tokens of a step of the published grids."""
+"""Latent tokens per step of the published grids."""
 
 
 def effective_targets(bag_size: int, weighting: Weighting = "uniform") -> float:
-    """exp(entropy) of the normalised target weights: 1 … s."""
+    """Return exp(entropy) of the normalised target weights: a number of tokens from 1 to s."""
     weights = np.array(offset_weights(weighting, bag_size), dtype=float)
     share = weights[weights > 0] / weights.sum()
     return float(np.exp(-(share * np.log(share)).sum()))
@@ -38,7 +39,7 @@ def settings(
     step_ratio: float | Floats,
     weighting: Weighting = "uniform",
 ) -> pd.DataFrame:
-    """Rows to ask a law of: every s with every r, in that order of turning."""
+    """Return rows to ask a law about: every s with every r, r varying fastest."""
     s, r = (
         part.ravel()
         for part in np.meshgrid(np.atleast_1d(bag_size), np.atleast_1d(step_ratio), indexing="ij")
@@ -49,7 +50,7 @@ def settings(
 
 
 def published_rows() -> pd.DataFrame:
-    """Tables 4–7 as rows of a law; the baseline that two tables share stands there once."""
+    """Return Tables 4–7 as rows of a law; the baseline that two tables share is there once."""
     rows = published.loss_grid().query("step_ratio < 1")
     shared = rows["bag_size"].eq(1) & rows.duplicated(["size", "steps", "bag_size", "loss"])
     rows = rows[~shared].reset_index(drop=True)
@@ -62,9 +63,9 @@ def published_rows() -> pd.DataFrame:
 
 
 def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a law from params, tokens, bag_size, step_ratio, loss and, if there, weighting and
-    seed: a level for each params, tokens and seed, a shared prefix run for each s and weighting of
-    a level.
+    """Return rows of a law from params, tokens, bag_size, step_ratio, loss and, if there, weighting
+    and seed: a level for each params, tokens and seed, a shared prefix run for each s and weighting
+    of a level.
 
     Raises `UserError` for a missing column, a bad value, or a superposed run without a baseline.
     """
@@ -90,44 +91,34 @@ def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(rows of a law, runs left out with their reason) from a run table (`source.load`).
+    """Return the rows of a law, and the runs left out with their reason, from a run table
+    (`source.load`).
 
-    A level is a baseline (group, learning rate, held-out text, seeds). `kind`: what one law may be
-    fitted to. Ablations are left out: the law has none.
+    A level is a baseline (group, learning rate, held-out text, seeds). One law is fitted to one
+    `kind`: a corpus and a held-out text. Ablations are left out: the law has none.
     """
     kept, excluded = eligible(runs)
     level = kept[list(PAIRED)].map(str).agg(" ".join, axis=1)
-    known = set(level[kept["method"] == "baseline"])
-    rows = []
+    baselines = set(level[kept["method"] == "baseline"])
+    fits = []
     for run, own in zip(rows_of(kept), level, strict=True):
-        setting = SuperpositionSetting.of_row(run)
-        plain = setting.is_plain_but("weighting") and run["weighting"] in NAMED_WEIGHTINGS
-        reason = ""
-        if own not in known:
+        setting, reason = SuperpositionSetting.of_row(run), ""
+        if own not in baselines:
             reason = "no finished baseline of its seeds, rate and held-out text"
-        elif not (setting.is_baseline or plain):
+        elif not setting.is_baseline and not (
+            setting.is_plain_but("weighting") and run["weighting"] in NAMED_WEIGHTINGS
+        ):
             reason = "an ablation, of which the law says nothing"
         if reason:
             excluded.append(excluded_row(run, reason))
-            continue
-        rows.append(
-            {
-                "kind": f"{run['corpus']}, {run['eval_set']}",
-                "params": float(run["active_parameters"]),
-                "tokens": float(run["latent_tokens"]),
-                "bag_size": run["bag_size"],
-                "step_ratio": float(run["step_ratio"]),
-                "weighting": run["weighting"] or "uniform",
-                "loss": float(run["nats_per_token"]),
-                "seed": run["seed"],
-                "level": own,
-            }
-        )
-    if not any(row["bag_size"] > 1 for row in rows):
+        fits.append(not reason)
+    rows = points_of(kept).assign(level=level, kind=kept["corpus"] + ", " + kept["eval_set"])[fits]
+    if not (rows["bag_size"] > 1).any():
         raise UserError(
             "no superposed run with a finished baseline of its seed: nothing to predict"
         )
-    return rows_of_frame(pd.DataFrame(rows)), pd.DataFrame(excluded)
+    columns = ["kind", "level", "params", "tokens", "bag_size", "step_ratio", "weighting", "loss"]
+    return rows_of_frame(rows[[*columns, "seed"]]), pd.DataFrame(excluded)
 
 
 def _targets(rows: pd.DataFrame) -> list[float]:

@@ -6,21 +6,22 @@ For a model of N parameters after D latent tokens, s tokens a bag over a share r
     gain = D^−c { w (1 − exp(−(ŝ − 1) / a)) s^(d log D − b) r / (r + ρ s^−m)
                   − k N^κ log ŝ ((1 − r)^−q − 1) / q }
 
-Worth: what superposed steps bring saturates after a few targets, is blurred by large bags, less so
-in longer runs, and comes with the first per cents of the steps. Debt: what too short a recovery
-leaves unpaid, in proportion to the entropy of the targets. Both shrink with one power of the length
-and vanish at s = 1 and at r = 0. No unit is built in: N and D are counted from the geometric mean
-of what was fitted, and other units only change w, k and b.
+All terms are nats per token. The first one, the *worth*, is what superposed steps bring: it
+saturates after a few targets, is blurred by large bags (less so in longer runs), and comes with the
+first few per cent of the steps. The second one, the *debt*, is what too short a recovery leaves
+unpaid: it is proportional to the entropy of the targets. Both shrink with one power of the length
+and vanish at s = 1 and at r = 0. No unit is built in: N and D are relative to the geometric means
+of the fitted runs, and other units only change w, k and b.
 
-The baseline's loss is no part of the law: every baseline (a size, a length, a seed) has a level
-of its own, which its runs share.
+The baseline's loss is not part of the law: every baseline (of a size, a length and a seed) has a
+*level* of its own, its fitted loss in nats per token, which the runs compared with it share.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,10 @@ from numpy.typing import NDArray
 from tst_study.analysis import published
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.law.rows import published_rows, rows_of_frame, rows_of_runs, settings
-from tst_study.analysis.fits.solver.problem import Columns, Formula, derivative
-from tst_study.analysis.fits.solver.shared_errors import Noise, Spread, fit_shared, restored
+from tst_study.analysis.fits.solver.problem import Columns, Formula, Problem, derivative
+from tst_study.analysis.fits.solver.shared_errors import Noise, fit_shared
 from tst_study.analysis.fits.solver.solve import Fit
+from tst_study.analysis.fits.solver.uncertainty import Spread
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import Weighting
 
@@ -49,17 +51,17 @@ BOX: dict[str, tuple[float, float]] = {
     "size": (-0.3, 0.3),
     "length": (0.0, 0.8),
 }
-"""Where fits start: log a, b, d, log ρ, m, q, κ, c. Nothing holds them there."""
+"""Ranges in which fits start, of log a, b, d, log ρ, m, q, κ and c. Nothing holds them there."""
 LINEAR = ("worth", "debt")
-"""w and k, in nats: solved for at every start."""
+"""w and k, in nats per token: every start is solved for them."""
 _NEAR = 0.02
 """Relative distance from a fitted size or length that still counts as inside."""
-_STARTS = 24
-_REFINED = 6
+_STARTS, _REFINED = 24, 6
+"""Number of random starts, and of those that are followed to the end."""
 
 
 def gain(p: Mapping[str, Any], c: Columns) -> Any:
-    """Nats; columns n and l (logs of N and D from their units), s, t (ŝ) and r."""
+    """Gain in nats per token; columns n and l (logs of N and D in their units), s, t (ŝ) and r."""
     log_s = np.log(c["s"])
     onset = np.exp(p["log_onset"] - p["onset_bag"] * log_s)
     blurred = np.exp((p["drift"] * c["l"] - p["blur"]) * log_s)
@@ -72,20 +74,20 @@ def gain(p: Mapping[str, Any], c: Columns) -> Any:
 
 @dataclass(frozen=True)
 class Law:
-    """A fitted law. Gains in nats per token, lengths in latent tokens."""
+    """A fitted law. Gains are in nats per token, lengths in latent tokens."""
 
     fit: Fit
     values: Mapping[str, float]
-    """Of all parameters, those held among them."""
+    """Values of all parameters, the held ones included."""
     held: Mapping[str, str]
-    """Why, for each parameter that these runs do not determine and that was held."""
+    """Parameters that these runs do not determine and that were held, with the reason."""
     noise: Noise
-    """`shared`: by all r at one s of a baseline, which fork from one shared prefix run; `own`: of a
-    run."""
+    """Noise that all r at one s of a baseline share (they fork from one shared prefix run), and the
+    noise of a single run."""
     units: tuple[float, float]
-    """N and D at which w and k are what they are."""
+    """Units of N and D: parameters and latent tokens at which w and k hold."""
     rows: pd.DataFrame
-    """The rows fitted, with predicted and error (predicted − observed)."""
+    """The fitted rows, with predicted and error (predicted − observed)."""
 
     def gain(
         self,
@@ -97,20 +99,24 @@ class Law:
         *,
         extrapolate: bool = False,
     ) -> float:
-        """Baseline loss minus loss after superposition, at equal steps; 0 at s = 1 or r = 0.
+        """Return the baseline's loss minus the loss after superposition, at equal steps; 0 at s = 1
+        or r = 0.
 
-        Raises `UserError` for a size or a length outside the fitted ones, unless `extrapolate`.
+        Raises `UserError` for numbers that are no setting, and for a size or a length outside the
+        fitted ones unless `extrapolate`.
         """
-        rows = settings(params, tokens, bag_size, step_ratio, weighting)
-        if not 0 <= step_ratio < 1:
-            raise UserError(f"step_ratio {step_ratio}: the law holds for 0 <= r < 1, with recovery")
-        gains = self.of_rows(rows)
+        for name, value in (("params", params), ("tokens", tokens)):
+            if not value > 0:
+                raise UserError(f"{name} {value}: must be a positive number")
+        if not (bag_size >= 1 and 0 <= step_ratio < 1):
+            raise UserError(f"s = {bag_size}, r = {step_ratio}: the law needs s ≥ 1 and 0 ≤ r < 1")
         if not extrapolate and (far := self.outside(params, tokens)):
             raise UserError(f"{far}; `tst-study advise` says what is known there")
-        return float(gains[0])
+        return float(self.of_rows(settings(params, tokens, bag_size, step_ratio, weighting))[0])
 
     def outside(self, params: float, tokens: float) -> str:
-        """Say why a model or a length lies beyond what was fitted; empty where it does not."""
+        """Say which of a size (parameters) and a length (latent tokens) lies outside the fitted
+        ones; empty where neither does."""
         for name, value, unit in (("params", params, "parameters"), ("tokens", tokens, "tokens")):
             low, high = float(self.rows[name].min()), float(self.rows[name].max())
             if not low * (1 - _NEAR) <= value <= high * (1 + _NEAR):
@@ -119,40 +125,35 @@ class Law:
         return ""
 
     def of_rows(self, rows: pd.DataFrame) -> Floats:
-        """Gains of rows with params, tokens, bag_size, step_ratio and targets, shape (n,)."""
-        for name, least in (("params", 0.0), ("tokens", 0.0), ("bag_size", 1.0)):
-            found = rows[name].to_numpy(dtype=float)
-            bad = ~((found > 0) & (found >= least))
-            if bad.any():
-                wanted = "a positive number" if least == 0 else "1 or more"
-                raise UserError(f"{name} {rows[name][bad].iloc[0]}: must be {wanted}")
-        value: Floats = gain(self.values, columns(rows, self.units))
-        return value
+        """Return gains of rows with params, tokens, bag_size, step_ratio and targets, shape
+        (n,)."""
+        gains: Floats = gain(self.values, columns(rows, self.units))
+        return gains
 
     def errors(self, rows: pd.DataFrame, less: pd.DataFrame | None = None) -> Floats:
-        """Half of the 95% t-interval of each row's gain, shape (n,); with `less` (n rows or one)
-        of the difference between their gains.
+        """Return half of the 95% t-interval of each row's gain, shape (n,), or of its difference
+        from the gain of `less` (n rows or one).
 
-        By the linearised fit (`Spread`), so that misfit of the form is in it as noise, the choice
-        of the form is not. Infinite where no run is left to tell the noise by.
+        It comes from the linearised fit (`Spread`): misfit of the form counts as noise, the choice
+        of the form does not count.
         """
         slopes = self._slopes(rows) - (0.0 if less is None else self._slopes(less))
         return Spread.of(self.fit).half(slopes)
 
     def _slopes(self, rows: pd.DataFrame) -> Floats:
-        """Derivative of the rows' gains by the fitted parameters, shape (n, p)."""
+        """Return the derivative of the rows' gains by the fitted parameters, shape (n, p)."""
         names, known = self.fit.problem.model.parameters, columns(rows, self.units)
 
         def gains(theta: NDArray[Any]) -> NDArray[Any]:
             free = {name: theta[..., i, None] for i, name in enumerate(names)}
-            found: NDArray[Any] = gain({**self.values, **free}, known)
-            return found
+            values: NDArray[Any] = gain({**self.values, **free}, known)
+            return values
 
         return derivative(gains, self.fit.theta)
 
 
 def columns(rows: pd.DataFrame, units: tuple[float, float]) -> dict[str, Any]:
-    """What `gain` reads, of rows with params, tokens, bag_size, step_ratio and targets."""
+    """Return the columns of `gain` for rows with params, tokens, bag_size, step_ratio, targets."""
     return {
         "n": np.log(rows["params"].to_numpy(dtype=float) / units[0]),
         "l": np.log(rows["tokens"].to_numpy(dtype=float) / units[1]),
@@ -163,15 +164,13 @@ def columns(rows: pd.DataFrame, units: tuple[float, float]) -> dict[str, Any]:
 
 
 def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
-    """Fit by generalised least squares on the loss, one error per shared prefix run and one per
-    run; nothing is sought where the answer is `known` (`as_data`).
+    """Fit rows (see `rows.py`) by generalised least squares on the loss, with one error for each
+    shared prefix run and one for each run. A fit that is `known` (`as_data`) is not searched again.
 
-    Columns: params, tokens (latent), bag_size, step_ratio, targets (`effective_targets`), loss
-    (nats, annealed), level (label of the baseline that a run shares), prefix (label of
-    what shares an error), size (label). Of one size nothing is learnt about κ, of one length
-    nothing about c and d: they are held at 0, at `DATA_EXPONENT` and at 0, and `held` says so; d as
-    well where one s alone was trained at several lengths. Where the rest is not determined either
-    the fit is refused (`NotConvergedError`)."""
+    One size says nothing about κ, and one length nothing about c and d: they are held at 0, at
+    `DATA_EXPONENT` and at 0, and `held` says so; so is d where only one s was trained at several
+    lengths. Raises `NotConvergedError` where the other parameters are not determined either.
+    """
     size, length = (float(np.exp(np.log(rows[name]).mean())) for name in ("params", "tokens"))
     held: dict[str, tuple[float, str]] = {}
     if rows["params"].nunique() == 1:
@@ -182,30 +181,33 @@ def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
     if rows["tokens"].nunique() == 1:
         held["length"] = (DATA_EXPONENT, f"one length: {DATA_EXPONENT}, Chinchilla's β")
         held["drift"] = (0.0, "one length")
-    levels = list(dict.fromkeys(rows["level"]))
+    codes, levels = pd.factorize(rows["level"])
     model = Formula(
-        (*LINEAR, *BOX),
-        lambda p, c: -gain(p, c),
-        columns(rows, (size, length)),
-        LINEAR,
-        {level: np.asarray(rows["level"] == level, dtype=float) for level in levels},
+        (*levels, *LINEAR, *BOX),
+        lambda p, c: (
+            np.concatenate([p[level] for level in levels], axis=-1)[..., c["level"]] - gain(p, c)
+        ),
+        {**columns(rows, (size, length)), "level": codes},
+        (*levels, *LINEAR),
     )
     values = {name: value for name, (value, _) in held.items()}
     if values:
         model = model.held(values)
-    observed, prefixes = rows["loss"].to_numpy(dtype=float), list(rows["prefix"])
+    observed, prefixes = rows["loss"].to_numpy(dtype=float), pd.factorize(rows["prefix"])[0]
+    problem = Problem(model, observed, on="loss")
     if known:
         noise = Noise(**known["noise"])
-        found = restored(model, observed, prefixes, noise, known)
+        problem = replace(problem, groups=prefixes, ratio=noise.ratio)
+        fitted = Fit.at(problem, np.array(known["theta"]), known["started"], known["agreed"])
     else:
         random = np.random.default_rng(0)
         ends = [BOX.get(name, (0.0, 1.0)) for name in model.parameters]
         starts = np.array([[random.uniform(*end) for end in ends] for _ in range(_STARTS)])
-        found, noise = fit_shared(model, observed, prefixes, starts, refine=_REFINED)
-    predicted = model.loss(found.theta)
+        fitted, noise = fit_shared(problem, prefixes, starts, _REFINED)
+    predicted = model.loss(fitted.theta)
     return Law(
-        found,
-        {**values, **found.values},
+        fitted,
+        {**values, **fitted.values},
         {name: why for name, (_, why) in held.items()},
         noise,
         (size, length),
@@ -214,11 +216,11 @@ def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
 
 
 def fit_superposition_law(frame: pd.DataFrame) -> Law:
-    """The law of a grid over s and r, of a DataFrame of one's own.
+    """Fit the law to your own grid over s and r.
 
-    A run table (`source.load`), or columns params, tokens (latent), bag_size (1: the baseline),
-    step_ratio, loss (nats per token, final, annealed) and, if there, weighting (`uniform`) and seed
-    (0). Every superposed run needs a baseline of its params, tokens and seed.
+    frame: a run table (`source.load`), or columns params, tokens (latent), bag_size (1: the
+    baseline), step_ratio, loss (nats per token, final, annealed) and, if there, weighting
+    (`uniform`) and seed (0). Every superposed run needs a baseline of its params, tokens and seed.
     """
     if "loss" not in frame and "nats_per_token" in frame:
         return fit_law(rows_of_runs(frame)[0])
@@ -226,12 +228,12 @@ def fit_superposition_law(frame: pd.DataFrame) -> Law:
 
 
 def as_data(law: Law) -> dict[str, Any]:
-    """Everything about a fit that takes long to find; the rest follows from the rows."""
-    found = {name: getattr(law.fit, name) for name in ("started", "agreed")}
-    return {**found, "noise": asdict(law.noise), "theta": law.fit.theta.tolist()}
+    """Return everything about a fit that takes long to find; the rest follows from the rows."""
+    starts = {"started": law.fit.started, "agreed": law.fit.agreed}
+    return {**starts, "noise": asdict(law.noise), "theta": law.fit.theta.tolist()}
 
 
 @functools.cache
 def published_law() -> Law:
-    """The law of Tables 4–7, from the fit that `python -m benchmarks.advice` wrote."""
+    """Return the law of Tables 4–7, from the fit that `python -m benchmarks.advice` wrote."""
     return fit_law(published_rows(), published.evidence()["law"])

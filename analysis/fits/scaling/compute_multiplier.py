@@ -25,14 +25,14 @@ from tst_study.errors import UserError, one_of
 def compute_multiplier(
     baseline: pd.DataFrame, method: pd.DataFrame, losses: int = 9, comparisons: int = 1
 ) -> pd.DataFrame:
-    """Baseline FLOPs over method FLOPs at equal loss, over the losses that both reached.
+    """Return baseline FLOPs over method FLOPs at equal loss, over the losses that both reached.
 
-    Both tables: flops, loss (nats, annealed runs), seed; two or more lengths each. Only seeds that
-    every length has count; what is left out is in the table's `attrs["note"]`. Read between
-    neighbouring lengths by a power law beyond a floor (`length_curve`); the number is never beyond
+    Both tables: flops, loss (nats per token, annealed runs), seed; two or more lengths each. Only
+    seeds that every length has count; `attrs["note"]` of the result says what was left out. Between
+    neighbouring lengths a power law above a floor is used (`length_curve`); nothing is read beyond
     the shortest or the longest. Columns: loss, multiplier, seeds, low, high: 95% for all
     `comparisons` methods together, by the t-test of the seeds' paired differences (None for one
-    seed: no claim; and on a side that the lengths do not bound).
+    seed, which makes no claim, and on a side that the lengths do not bound).
 
     Raises `UserError` where a longer run is not better, no loss was reached by both or no seed was
     run at every length.
@@ -41,26 +41,30 @@ def compute_multiplier(
         positive(table, ("flops", "loss"), name)
         needs_columns(table, ("seed",), name)
     (first, second), note = paired_tables([baseline, method], "flops")
-    one, two = LengthCurve.of(first, "baseline"), LengthCurve.of(second, "method")
-    lowest, highest = max(one.means[-1], two.means[-1]), min(one.means[0], two.means[0])
+    curves = LengthCurve.of(first, "baseline"), LengthCurve.of(second, "method")
+    lowest = max(curve.means[-1] for curve in curves)
+    highest = min(curve.means[0] for curve in curves)
     if lowest >= highest:
+        ends = (f"{curve.means[-1]:.4f}–{curve.means[0]:.4f}" for curve in curves)
         raise UserError(
-            f"no loss reached by both: baseline {one.means[-1]:.4f}–{one.means[0]:.4f}, method "
-            f"{two.means[-1]:.4f}–{two.means[0]:.4f}; run lengths that overlap"
+            "no loss reached by both: baseline {}, method {}; run lengths that overlap".format(
+                *ends
+            )
         )
-    allowed = floors([one, two])
+    of_baseline, of_method = curves
+    allowed = floors([*curves])
     rows = []
     for loss in np.linspace(highest, lowest, losses):
-        places = [two.place(float(loss), floor) for floor in allowed]
+        places = [of_method.place(float(loss), floor) for floor in allowed]
         multiplier, low, high = hull(
             [
-                one.reached(two.at(place, floor), floor, place, comparisons)
+                of_baseline.reached(of_method.at(place, floor), floor, place, comparisons)
                 for place, floor in zip(places, allowed, strict=True)
             ]
         )
-        rows.append((float(loss), multiplier, len(one.losses), low, high))
+        rows.append((float(loss), multiplier, len(of_baseline.losses), low, high))
     table = pd.DataFrame(rows, columns=["loss", "multiplier", "seeds", "low", "high"])
-    table.attrs["note"] = "; ".join(filter(None, (note, one.note, two.note)))
+    table.attrs["note"] = "; ".join(filter(None, (note, of_baseline.note, of_method.note)))
     return table
 
 
@@ -69,10 +73,11 @@ def compute_answer(
     inputs: dict[str, str] | None = None,
     form: Form = "parabola",
 ) -> Answer:
-    """`tst-study analyse compute`: multipliers, and Chinchilla's second approach
-    (`laws` has the third).
+    """Answer `tst-study analyse compute`: multipliers, and Chinchilla's second approach (`laws` has
+    the third).
 
-    What the runs do not allow is a sentence that says what is missing. `form`: of a budget's curve.
+    Where the runs do not allow a number, a sentence says what is missing. `form`: the form of a
+    budget's curve.
     """
     one_of(form, get_args(Form), "--form")
     if runs is None:
@@ -82,7 +87,7 @@ def compute_answer(
     points = points_of(kept)
     baselines = points[points["method"] == "baseline"]
     tables: dict[str, pd.DataFrame] = {}
-    said: list[str] = []
+    sentences: list[str] = []
     multipliers: list[pd.DataFrame] = []
     families = [own for _, own in points.groupby(list(SAME_BUT_LENGTH), sort=True)]
     firsts = [own.iloc[0] for own in families]
@@ -91,12 +96,12 @@ def compute_answer(
     )
     for label, family in zip(labels, families, strict=True):
         superposed = family["method"] != "baseline"
-        for name, _, found in multipliers_of(family[~superposed], family[superposed], losses=3):
-            note = found if isinstance(found, str) else found.attrs["note"]
+        for name, _, table in multipliers_of(family[~superposed], family[superposed], losses=3):
+            note = table if isinstance(table, str) else table.attrs["note"]
             if note:
-                said.append(f"{label}, {name}: {note}.")
-            if isinstance(found, pd.DataFrame):
-                multipliers.append(found.assign(family=label, setting=name))
+                sentences.append(f"{label}, {name}: {note}.")
+            if isinstance(table, pd.DataFrame):
+                multipliers.append(table.assign(family=label, setting=name))
     if multipliers:
         order = ["family", "setting", "loss", "multiplier", "low", "high", "seeds"]
         tables["Compute multiplier: baseline FLOPs over FLOPs at equal loss"] = pd.concat(
@@ -107,7 +112,7 @@ def compute_answer(
     for label, rows in alike_in_kind(baselines.assign(model=models)):
         own, left_out = at_best_rates(rows)
         if left_out:
-            said.append(f"Chinchilla, {label}: {left_out}.")
+            sentences.append(f"Chinchilla, {label}: {left_out}.")
         title = f"Chinchilla, approach 2, {label}"
         try:
             frontier = isoflop(own, form)
@@ -119,11 +124,11 @@ def compute_answer(
         except UserError as error:
             note = str(error)
         if note:
-            said.append(f"{title}: {note}.")
+            sentences.append(f"{title}: {note}.")
     return Answer(
         "compute",
         tables,
-        tuple(said),
+        tuple(sentences),
         inputs or published.fingerprints("headline_runs", "final_loss_grid"),
         pd.DataFrame(excluded),
     )
@@ -132,9 +137,10 @@ def compute_answer(
 def multipliers_of(
     baseline: pd.DataFrame, superposed: pd.DataFrame, losses: int
 ) -> list[tuple[str, pd.DataFrame, pd.DataFrame | str]]:
-    """Label, runs and multipliers at so many losses (or why there are none) of every setting that
-    was run at two or more lengths; intervals hold for all that have several seeds together."""
-    found: list[tuple[str, pd.DataFrame, pd.DataFrame | str]] = []
+    """Return label, runs and multipliers at so many losses (or why there are none) for every
+    setting that was run at two or more lengths; intervals hold together for all that have several
+    seeds."""
+    results: list[tuple[str, pd.DataFrame, pd.DataFrame | str]] = []
     keys = [name for name in SETTING if name != "superposed_steps"]
     rounded = superposed.assign(step_ratio=superposed["step_ratio"].astype(float).round(2))
     several = [
@@ -147,7 +153,7 @@ def multipliers_of(
         name = SuperpositionSetting.of_row(next(rows_of(members))).label
         try:
             table = compute_multiplier(baseline, members, losses, question)
-            found.append((name, members, table))
+            results.append((name, members, table))
         except UserError as error:
-            found.append((name, members, str(error)))
-    return found
+            results.append((name, members, str(error)))
+    return results

@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 from scipy.interpolate import Akima1DInterpolator
 
 from tst_study.analysis.checks import Floats
@@ -23,15 +22,17 @@ from tst_study.errors import UserError
 SAME_BUDGET = 0.1
 """Relative spread of FLOPs within which runs share a budget."""
 NEAR = 1.2
-"""Distance in log N from a budget's best run within which a parabola is fitted: beyond it the
-curve is none."""
+"""Distance in log N from a budget's best run within which a parabola is fitted; further away the
+curve is not a parabola."""
 LEAST_SIZES = 4
-"""At one budget, for the three coefficients of a parabola."""
+"""Model sizes at one budget that the three coefficients of a parabola need."""
 Form = Literal["parabola", "akima"]
-"""The parabola by default: under noise its exponent scatters less (a test shows it). Akima's
-interpolation trusts every point, so that noise moves it, and the curve's form does not."""
+"""Forms of a budget's curve. The parabola is the default: under noise its exponent scatters less (a
+test shows it). Akima's interpolation trusts every point: noise moves it, the curve's form does
+not."""
 Lowest = Callable[[Floats, Floats], tuple[float, float]]
-"""Place and height of a curve's minimum; an end of `x` where it is not inside."""
+"""A function from x and y to the place and height of a curve's minimum, or to an end of `x` where
+the minimum is not inside."""
 
 
 @dataclass(frozen=True)
@@ -39,30 +40,32 @@ class Frontier:
     """Compute-optimal sizes by budget, and N ∝ C^a through them (so that D ∝ C^(1 − a))."""
 
     table: pd.DataFrame
-    """flops, params, tokens, loss; `edge` where the best size was the smallest or largest tried."""
+    """Columns flops, params, tokens, loss (nats per token), edge (whether the best size was the
+    smallest or largest tried)."""
     params_exponent: float | None
     params_interval: tuple[float, float] | None
-    """95%, as `note` says: by the scatter of budgets around the line (t) where every run
-    is a model of its own, else by leaving out one model at a time (jackknife, t)."""
+    """95% interval: by the scatter of budgets around the line (t) where every run is a model of its
+    own, else by leaving out one model at a time (jackknife, t); `note` says which."""
     note: str
 
 
 def isoflop(points: pd.DataFrame, form: Form = "parabola") -> Frontier:
-    """Approach 2: at each budget the minimum of loss over log N, if inside: of a parabola through
-    the sizes within `NEAR` of the best, or of Akima's interpolation through all.
+    """Find the compute-optimal sizes by approach 2: at each budget the minimum of loss over log N,
+    of a parabola through the sizes within `NEAR` of the best, or of Akima's interpolation through
+    all.
 
     The exponent is that of `form`. Where its interval does not hold the other form's exponent, the
     form is not settled: the interval is widened to hold both forms' intervals, and `note` says so.
     """
     points = annealed_points(points, ("params", "flops", "loss")).sort_values("flops")
     rival: Form = "akima" if form == "parabola" else "parabola"
-    found, other = _of_form(points, form), _of_form(points, rival)
-    interval, exponent = found.params_interval, other.params_exponent
+    chosen, other = _of_form(points, form), _of_form(points, rival)
+    interval, exponent = chosen.params_interval, other.params_exponent
     if interval is None or exponent is None or interval[0] <= exponent <= interval[1]:
-        return found
+        return chosen
     ends = [*interval, *(other.params_interval or ()), exponent]
     note = f"form not settled: {rival} gives {exponent:.3f}, so the interval holds both forms"
-    return replace(found, params_interval=(min(ends), max(ends)), note=f"{found.note}; {note}")
+    return replace(chosen, params_interval=(min(ends), max(ends)), note=f"{chosen.note}; {note}")
 
 
 def _of_form(points: pd.DataFrame, form: Form) -> Frontier:
@@ -73,19 +76,19 @@ def _of_form(points: pd.DataFrame, form: Form) -> Frontier:
             f"no FLOPs budget with {LEAST_SIZES} or more model sizes: compute-optimal sizes need "
             "runs of several sizes at the same FLOPs"
         )
-    found = _exponent(table)
-    if found is None:
+    line = _exponent(table)
+    if line is None:
         inside = int((~table["edge"].astype(bool)).sum())
         note = f"{inside} budgets with their best size inside the sizes tried: no exponent"
         return Frontier(table, None, None, note)
-    slope, error, count = found
+    slope, error, count = line
     edges = int(table["edge"].sum())
     notes = [f"{edges} budgets with the best size at an edge left out"] if edges else []
     interval: tuple[float, float] | None = None
     if "model" in points and points["model"].duplicated().any():
         models = points["model"].unique()
-        rows = (points[points["model"] != model] for model in models)
-        without = [_exponent(_minima(left, lowest)) for left in rows]
+        others = (points[points["model"] != model] for model in models)
+        without = [_exponent(_minima(rest, lowest)) for rest in others]
         slopes = np.array([other[0] for other in without if other is not None])
         source, count = f"jackknife over {len(models)} models", len(models)
         error = float(np.sqrt((count - 1) * slopes.var())) if len(slopes) == count else np.nan
@@ -100,8 +103,9 @@ def _of_form(points: pd.DataFrame, form: Form) -> Frontier:
 
 
 def _minima(rows: pd.DataFrame, lowest: Lowest) -> pd.DataFrame:
-    """flops, params, tokens, loss, edge of the best size at each budget with enough sizes."""
-    found = []
+    """Return flops, params, tokens, loss, edge of the best size of each budget with enough
+    sizes."""
+    minima = []
     logs = np.log(rows["flops"].to_numpy(dtype=float))
     for _, own in rows.groupby(np.cumsum(np.diff(logs, prepend=logs[0]) > SAME_BUDGET)):
         losses = own.groupby("size")["loss"].mean()
@@ -111,10 +115,10 @@ def _minima(rows: pd.DataFrame, lowest: Lowest) -> pd.DataFrame:
         place, loss = lowest(x, y)
         flops, size = float(np.exp(np.log(own["flops"]).mean())), float(np.exp(place))
         edge = bool(place in (x[0], x[-1]))
-        found.append(
+        minima.append(
             {"flops": flops, "params": size, "tokens": flops / 6 / size, "loss": loss, "edge": edge}
         )
-    return pd.DataFrame(found, columns=["flops", "params", "tokens", "loss", "edge"])
+    return pd.DataFrame(minima, columns=["flops", "params", "tokens", "loss", "edge"])
 
 
 def _parabola(x: Floats, y: Floats) -> tuple[float, float]:
@@ -137,12 +141,14 @@ def _akima(x: Floats, y: Floats) -> tuple[float, float]:
 
 
 def _exponent(table: pd.DataFrame) -> tuple[float, float, int] | None:
-    """Slope of log N over log C through the budgets with their best size inside, its standard
-    error and their number; None for fewer than three."""
+    """Fit log N over log C through the budgets whose best size lies inside: the slope, its standard
+    error, the number of budgets; None for fewer than three."""
     inside = table[~table["edge"].astype(bool)]
     if len(inside) < 3:
         return None
-    line = stats.linregress(np.log(inside["flops"]), np.log(inside["params"]))
+    from scipy.stats import linregress  # Imported where needed: it takes longer than all of pandas.
+
+    line = linregress(np.log(inside["flops"]), np.log(inside["params"]))
     return float(line.slope), float(line.stderr), len(inside)
 
 

@@ -1,21 +1,20 @@
 """A law of loss fitted to runs: E + A N^−α + B D^−β, approach 3 of Hoffmann et al. 2022
 (arXiv 2203.15556). N in parameters, D in tokens.
 
-found = analysis.fit_chinchilla(frame)     # columns params, tokens (or flops), loss
-print(found)                               # a table with intervals
-found.E, found.alpha, found.predict(other)
+law = analysis.fit_chinchilla(frame)     # columns params, tokens (or flops), loss
+print(law)                               # a table with intervals
+law.E, law.alpha, law.predict(other)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 from tst_study.analysis.answer import Answer, table_lines
 from tst_study.analysis.checks import Floats
@@ -26,7 +25,7 @@ from tst_study.analysis.fits.scaling.points import (
     of_runs,
     with_tokens,
 )
-from tst_study.analysis.fits.solver.problem import HUBER, Columns, Formula, Problem
+from tst_study.analysis.fits.solver.problem import HUBER, Formula, Problem
 from tst_study.analysis.fits.solver.solve import (
     Fit,
     NotConvergedError,
@@ -51,108 +50,112 @@ _BUDGETS = 5
 
 
 def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str], huber: float = HUBER) -> Answer:
-    """A fit for each corpus, held-out text and kind of model of rows with params, tokens, flops,
-    loss, corpus and eval_set (`points_of`); superposed runs are left out, and so
-    are rows that are not annealed or at another than their size's and length's best learning rate.
+    """Answer `tst-study analyse chinchilla`: a fit for each corpus, held-out text and kind of
+    model.
+
+    points: rows with params, tokens, flops, loss, corpus and eval_set (`points_of`). Superposed
+    runs are left out, and so are rows that are not annealed or not at the best learning rate of
+    their size and length.
     """
     tables: dict[str, pd.DataFrame] = {}
-    said: list[str] = []
+    sentences: list[str] = []
     plain = points[points["bag_size"] == 1]
     for name, rows in alike_in_kind(plain):
         try:
             own, note = at_best_rates(annealed_points(rows, ("params", "tokens", "loss")))
-            found = fit_chinchilla(own, huber=huber)
+            fitted = fit_chinchilla(own, huber=huber)
         except UserError as error:
-            said.append(f"{name}: no fit: {error}.")
+            sentences.append(f"{name}: no fit: {error}.")
             continue
         ends = np.geomspace(own["flops"].min(), own["flops"].max(), _BUDGETS)
         tables |= {
-            f"{name}. L = E + A N^−α + B D^−β, 95% intervals": found.summary(),
-            f"{name}. Compute-optimal, C = 6 N D": found.allocation(ends),
+            f"{name}. L = E + A N^−α + B D^−β, 95% intervals": fitted.summary(),
+            f"{name}. Compute-optimal, C = 6 N D": fitted.allocation(ends),
         }
         try:
-            errors = found.each_size_from_the_others()
+            errors = fitted.each_size_from_the_others()
             tables[f"{name}. Each size predicted from the others, nats"] = errors
         except UserError as error:
-            said.append(f"{name}: no prediction of one size from the others: {error}.")
-        said += [f"{name}: {line}." for line in (*str(found).splitlines()[-1:], note) if line]
-    if not said:
+            sentences.append(f"{name}: no prediction of one size from the others: {error}.")
+        sentences += [f"{name}: {line}." for line in (*str(fitted).splitlines()[-1:], note) if line]
+    if not sentences:
         raise UserError("no baseline among these runs: nothing to fit")
-    return Answer("chinchilla", tables, tuple(said), inputs)
+    return Answer("chinchilla", tables, tuple(sentences), inputs)
 
 
 @dataclass(frozen=True)
 class ChinchillaFit:
-    """L = E + A N^−α + B D^−β, losses in nats per token: attributes E, A, B, alpha, beta."""
+    """A fitted L = E + A N^−α + B D^−β, with attributes E (nats per token), A, B, alpha, beta."""
 
-    found: Fit
+    fit: Fit
     drawn: Bootstrap
     """Refits to redrawn models, which the intervals come from."""
     points: pd.DataFrame
-    """What was fitted."""
+    """The fitted runs."""
 
     def __getattr__(self, name: str) -> float:
-        """A parameter by its printed name."""
+        """Return a parameter by its printed name."""
         for parameter, printed in _NAMES.items():
             if printed == name:
-                return float(_printed(parameter, np.array(self.found[parameter])))
+                return float(_printed(parameter, np.array(self.fit[parameter])))
         raise AttributeError(name)
 
     def summary(self) -> pd.DataFrame:
-        """parameter, value, low, high (95%), note: what is not determined has no interval."""
+        """Return parameter, value, low, high (95%) and note; a parameter that the runs do not
+        determine has no interval."""
         rows = []
         for parameter, name in _NAMES.items():
             draws = _printed(parameter, self.drawn.draws[parameter].to_numpy())
             low, high = self.drawn.interval(draws)
-            value = float(_printed(parameter, np.array(self.found[parameter])))
+            value = float(_printed(parameter, np.array(self.fit[parameter])))
             note = ""
             if self.drawn.clusters < LEAST_CLUSTERS:
                 note = f"no interval: {self.drawn.clusters} models are too few"
-            elif low is None or parameter in self.found.identified.undetermined:
+            elif low is None or parameter in self.fit.identified.undetermined:
                 low, high = None, None
                 note = f"{name} not determined" + (", at its bound of 0" if value < 1e-3 else "")
             rows.append({"parameter": name, "value": value, "low": low, "high": high, "note": note})
         return pd.DataFrame(rows)
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The frame's rows with loss, low and high: of the law, not of a single run."""
+        """Return the frame's rows with loss, low and high (95%): of the law, not of single runs."""
         model = chinchilla(*(with_tokens(frame, ())[name] for name in ("params", "tokens")))
         draws = model.loss(self.drawn.draws.to_numpy())
         ends = [self.drawn.interval(draws[:, row]) for row in range(len(frame))]
         low, high = np.array(ends, dtype=float).T
-        return frame.assign(loss=model.loss(self.found.theta), low=low, high=high)
+        return frame.assign(loss=model.loss(self.fit.theta), low=low, high=high)
 
     def __str__(self) -> str:
-        kept = self.found.identified
+        kept = self.fit.identified
         return "\n".join(
             [
                 *table_lines(self.summary()),
-                f"{len(self.found.problem.observed)} runs; rank {kept.rank}, conditioning "
-                f"{kept.condition:.3g}; {self.found.agreed} of {self.found.started} starts agree; "
+                f"{len(self.fit.problem.observed)} runs; rank {kept.rank}, conditioning "
+                f"{kept.condition:.3g}; {self.fit.agreed} of {self.fit.started} starts agree; "
                 f"intervals: {self.drawn.clusters} models drawn with replacement",
             ]
         )
 
     def each_size_from_the_others(self) -> pd.DataFrame:
-        """Errors of each model size predicted by the law of all others, and by no law; the largest
-        size's is the one that extrapolates.
+        """Return the errors with which each model size is predicted by the law of all others, and
+        without a law; only the largest size's is an extrapolation.
 
-        Columns: group (the size), runs, rmse (of the loss, nats), mean (signed, predicted −
-        observed), relative (largest |error| over loss), note (what failed, in place of numbers),
-        copied (the null: rmse of the loss of the nearest other size at the nearest number of
-        tokens).
+        Columns: group (the size, parameters), runs, rmse (of the loss, nats per token), mean
+        (predicted − observed), relative (largest |error| over loss), note (why there are no
+        numbers), copied (the null: rmse of the loss of the nearest other size at the nearest number
+        of tokens).
         """
-        problem = self.found.problem
+        problem = self.fit.problem
         starts = grid_of_starts(problem.model, GRID)
         rows = []
         for size in pd.unique(self.points["size"]):
             out = (self.points["size"] == size).to_numpy()
             row = {"group": size, "runs": int(out.sum()), "note": ""}
-            found = fit(problem.rows(~out), starts, strict=False, refine=6)
-            if found.failures:
-                row["note"] = "; ".join(found.failures)
+            fitted = fit(problem.rows(~out), starts, strict=False, refine=6)
+            if fitted.failures:
+                row["note"] = "; ".join(fitted.failures)
             else:
-                error = problem.model.rows(out).loss(found.theta) - problem.observed[out]
+                error = problem.model.rows(out).loss(fitted.theta) - problem.observed[out]
                 row |= {"rmse": float(np.sqrt((error**2).mean())), "mean": float(error.mean())}
                 row["relative"] = float(np.abs(error / problem.observed[out]).max())
             rows.append({**row, "copied": _copied(self.points[out], self.points[~out], size)})
@@ -160,9 +163,10 @@ class ChinchillaFit:
         return pd.DataFrame(rows, columns=columns)
 
     def allocation(self, flops: Floats | list[float]) -> pd.DataFrame:
-        """Compute-optimal params, tokens and loss at FLOPs budgets (C = 6 N D), and the exponent a
-        of N ∝ C^a, each with its 95% interval over models: columns NAME, NAME_low, NAME_high."""
-        law = Base(*np.vstack([self.found.theta, self.drawn.draws.to_numpy()]).T)
+        """Return the compute-optimal params, tokens and loss at FLOPs budgets (C = 6 N D), and the
+        exponent a of N ∝ C^a, each with its 95% interval over models: columns NAME, NAME_low,
+        NAME_high."""
+        law = Base(*np.vstack([self.fit.theta, self.drawn.draws.to_numpy()]).T)
         total = law.alpha + law.beta
         with np.errstate(all="ignore"):
             ratio = law.log_A - law.log_B + np.log(law.alpha / law.beta)
@@ -174,9 +178,9 @@ class ChinchillaFit:
             tokens = budget / 6 / size
             values = {"params": size, "tokens": tokens, "loss": law.loss(size, tokens)}
             row: dict[str, float | None] = {"flops": float(budget)}
-            for name, of in {**values, "params_exponent": law.beta / total}.items():
-                low, high = self.drawn.interval(of[1:])
-                row |= {name: float(of[0]), f"{name}_low": low, f"{name}_high": high}
+            for name, draws in {**values, "params_exponent": law.beta / total}.items():
+                low, high = self.drawn.interval(draws[1:])
+                row |= {name: float(draws[0]), f"{name}_low": low, f"{name}_high": high}
             rows.append(row)
         return pd.DataFrame(rows)
 
@@ -185,11 +189,12 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER)
     """Fit E + A N^−α + B D^−β by the Huber loss on log L (Hoffmann et al. 2022, approach 3), whose
     delta is `huber` (theirs by default; infinite for least squares).
 
-    A run table, whose eligible baselines count, or columns loss (nats per token, final, annealed),
-    params, and tokens or flops (C = 6 N D). If there: annealed (rows where it is false are left
-    out), model (rows of one training share it and are drawn together; by default all rows of one
-    size). A term that the data do not ask for ends at its bound. Raises `UserError` for a missing
-    column or a bad value, and `NotConvergedError` for a fit that may not be believed.
+    frame: a run table, whose eligible baselines count, or columns loss (nats per token, final,
+    annealed), params, and tokens or flops (C = 6 N D). If there: annealed (rows where it is false
+    are left out), model (a label shared by rows of one training, which are drawn together; by
+    default all rows of one size). A term that the data do not need ends at its bound. Raises
+    `UserError` for a missing column or a bad value, and `NotConvergedError` for a fit that must not
+    be believed.
     """
     points = annealed_points(with_tokens(of_runs(frame)), ("params", "tokens", "loss"))
     sizes, lengths = (points[name].nunique() for name in ("size", "tokens"))
@@ -204,30 +209,30 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER)
         )
     law = chinchilla(points["params"], points["tokens"])
     models = pd.factorize(points["model" if "model" in points else "size"])[0]
-    problem = Problem(law, points["loss"].to_numpy(dtype=float), huber, models=models)
-    found = fit(problem, grid_of_starts(law, GRID))
-    _check_identified(found)
-    return ChinchillaFit(found, bootstrap(found, draws), points)
+    problem = Problem(law, points["loss"].to_numpy(dtype=float), huber)
+    fitted = fit(problem, grid_of_starts(law, GRID))
+    _check_identified(fitted)
+    return ChinchillaFit(fitted, bootstrap(fitted, models, draws), points)
 
 
-def _check_identified(found: Fit) -> None:
+def _check_identified(fitted: Fit) -> None:
     """Refuse a fit that is as good with half or twice one of its exponents, by an F-test of the
-    objective: a cliff at one size has any large exponent, noise has any."""
-    problem, freedom = found.problem, len(found.problem.observed) - len(found.theta)
-    allowed = 1 + float(stats.f.isf(1 - CONFIDENCE, 1, freedom)) / freedom
-    for name, term, of in (("alpha", "log_A", "size"), ("beta", "log_B", "data")):
-        least = problem.model.columns[of].min()
+    objective: a cliff at one size fits any large exponent, noise fits any exponent."""
+    problem, freedom = fitted.problem, len(fitted.problem.observed) - len(fitted.theta)
+    allowed = 1 + float(special.fdtri(1, freedom, CONFIDENCE)) / freedom
+    for name, term, column in (("alpha", "log_A", "size"), ("beta", "log_B", "data")):
+        least = problem.model.columns[column].min()
         for factor in (0.5, 2.0):
-            held = replace(problem, model=problem.model.held({name: factor * found[name]}))
-            # The term begins as large as it was where it is largest.
-            same = found[term] + (factor - 1) * found[name] * least
-            start = [{**found.values, term: same}[own] for own in held.model.parameters]
+            held = replace(problem, model=problem.model.held({name: factor * fitted[name]}))
+            # The term starts as large as the fitted one where that is largest.
+            same = fitted[term] + (factor - 1) * fitted[name] * least
+            start = [{**fitted.values, term: same}[own] for own in held.model.parameters]
             worse = held.value(refit(held, np.array(start)))
-            if worse <= allowed * found.objective + 1e-15:
+            if worse <= allowed * fitted.objective + 1e-15:
                 raise NotConvergedError(
-                    f"unidentified: {name} = {factor * found[name]:.3g} fits these runs as well as "
-                    f"{found[name]:.3g} (F-test, 5%), so that they do not say how loss falls with "
-                    f"{of}; give runs further apart in it, or more of them"
+                    f"unidentified: {name} = {factor * fitted[name]:.3g} fits these runs as well "
+                    f"as {fitted[name]:.3g} (F-test, 5%), so that they do not say how loss falls "
+                    f"with {column}; give runs further apart in it, or more of them"
                 )
 
 
@@ -247,7 +252,7 @@ def _printed(parameter: str, values: Floats) -> Floats:
 
 
 def power_law(size: ArrayLike) -> Formula:
-    """E + A x^−α with parameters log_E, log_A, alpha; x > 0, shape (n,)."""
+    """Return the formula E + A x^−α with parameters log_E, log_A, alpha; x > 0, shape (n,)."""
     return Formula(
         ("log_E", "log_A", "alpha"),
         lambda p, c: np.exp(p["log_E"]) + np.exp(p["log_A"] - p["alpha"] * c["x"]),
@@ -257,28 +262,21 @@ def power_law(size: ArrayLike) -> Formula:
 
 
 def chinchilla(params: ArrayLike, tokens: ArrayLike) -> Formula:
-    """E + A N^−α + B D^−β, with parameters log_E, log_A, log_B, alpha, beta."""
+    """Return E + A N^−α + B D^−β with parameters log_E, log_A, log_B, alpha, beta."""
     columns = {"size": np.log(np.asarray(params, dtype=float))}
     columns["data"] = np.log(np.asarray(tokens, dtype=float))
     coefficients = ("log_E", "log_A", "log_B")
     return Formula(
         (*coefficients, "alpha", "beta"),
-        lambda p, c: Base(**p).of_logs(c["size"], c["data"]),
+        lambda p, c: sum(Base(**p).terms(c["size"], c["data"])),
         columns,
         coefficients,
-        slopes=_slopes,
     )
-
-
-def _slopes(p: Mapping[str, Any], c: Columns) -> dict[str, Any]:
-    floor, size, data = Base(**p).terms(c["size"], c["data"])
-    own = {"log_E": floor, "log_A": size, "log_B": data}
-    return own | {"alpha": -size * c["size"], "beta": -data * c["data"]}
 
 
 @dataclass(frozen=True)
 class Base:
-    """A Chinchilla law, to build others on; of arrays, many laws."""
+    """A Chinchilla law; with arrays as parameters, many laws at once."""
 
     log_E: Any  # noqa: N815
     log_A: Any  # noqa: N815
@@ -287,14 +285,10 @@ class Base:
     beta: Any
 
     def loss(self, params: Any, tokens: Any) -> Any:
-        """Of numbers or arrays, complex ones too."""
-        return self.of_logs(np.log(params), np.log(tokens))
-
-    def of_logs(self, size: Any, data: Any) -> Any:
-        """Of log N and log D."""
-        return sum(self.terms(size, data))
+        """Return the loss in nats per token; numbers or arrays."""
+        return sum(self.terms(np.log(params), np.log(tokens)))
 
     def terms(self, size: Any, data: Any) -> tuple[Any, Any, Any]:
-        """E, A N^−α and B D^−β of log N and log D."""
+        """Return E, A N^−α and B D^−β (nats per token) of log N and log D."""
         of_size = np.exp(self.log_A - self.alpha * size)
         return np.exp(self.log_E), of_size, np.exp(self.log_B - self.beta * data)

@@ -1,10 +1,10 @@
-"""Which runs a scaling law is fitted to: final losses of annealed runs as points with params,
-tokens, flops and loss (nats).
+"""The runs that a scaling law is fitted to: final losses of annealed runs as points with params,
+tokens, flops and loss (nats per token).
 
-A point of a curve whose learning rate was not annealed there reads too high by a few hundredths of
-a nat and pulls the optimum towards small models; such points are refused. Rows with one label in a
-column `model` (checkpoints of one training, lengths forked from one shared prefix run) share
-errors, and are left out or drawn together."""
+Where the learning rate was not annealed, a loss is too high by a few hundredths of a nat and pulls
+the optimum towards small models; such points are refused. Rows with one label in a column `model`
+(checkpoints of one training, lengths forked from one shared prefix run) share errors, and are left
+out or drawn together."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SAME_SIZE = 0.02
 
 
 def points_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """Eligible runs of a run table as points of Chinchilla's laws: params, tokens, flops, loss, and
-    what else the table has."""
+    """Return eligible runs of a run table as points of Chinchilla's laws: params, tokens, flops,
+    loss, and the table's other columns."""
     names = {"active_parameters": "params", "latent_tokens": "tokens", "nats_per_token": "loss"}
     numbers = dict.fromkeys(("params", "tokens", "flops", "loss"), float)
     return runs.rename(columns=names).astype(numbers)
 
 
 def of_runs(frame: pd.DataFrame) -> pd.DataFrame:
-    """The baselines among the eligible runs of a run table (`source.load`, an archive's `runs`),
-    in a law's columns; any other frame as it is."""
+    """Return the eligible baselines of a run table (`source.load`, an archive's `runs`) in a law's
+    columns; any other frame unchanged."""
     if "loss" in frame or "nats_per_token" not in frame:
         return frame
     kept, _ = eligible(frame)
@@ -40,7 +40,8 @@ def of_runs(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_tokens(frame: pd.DataFrame, others: tuple[str, ...] = ("loss",)) -> pd.DataFrame:
-    """The frame with tokens and flops, either from the other by C = 6 N D."""
+    """Return the frame with tokens and flops, each computed from the other by C = 6 N D if it is
+    missing."""
     if "tokens" not in frame and "flops" not in frame:
         raise UserError("frame: column 'tokens' is missing, and 'flops' to compute it from")
     known = "tokens" if "tokens" in frame else "flops"
@@ -54,8 +55,8 @@ def with_tokens(frame: pd.DataFrame, others: tuple[str, ...] = ("loss",)) -> pd.
 
 
 def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame:
-    """The points that may be used; raises `UserError` for a bad value of these columns, by column
-    and row."""
+    """Return the annealed points, with a column `size`. Raises `UserError`, with column and row,
+    for a bad value of the needed columns."""
     positive(points, needed, "points")
     if "params" in points:
         points = points.assign(size=sizes_of(points["params"]))
@@ -71,21 +72,19 @@ def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame
 
 
 def sizes_of(params: pd.Series) -> Floats:
-    """The size that each run belongs to: the smallest within 2%. Counts of one model differ a
-    little between sources, and where they are computed."""
-    values = params.to_numpy(dtype=float)
-    order = np.argsort(values)
-    found, smallest = values.copy(), 0.0
-    for place in order:
-        if values[place] > (1 + SAME_SIZE) * smallest:
-            smallest = values[place]
-        found[place] = smallest
-    return found
+    """Return the size that each run belongs to, the smallest within 2%: sources count the
+    parameters of one model a little differently."""
+    sizes, smallest = params.to_numpy(dtype=float, copy=True), 0.0
+    for place in np.argsort(sizes):
+        if sizes[place] > (1 + SAME_SIZE) * smallest:
+            smallest = sizes[place]
+        sizes[place] = smallest
+    return sizes
 
 
 def alike_in_kind(baselines: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Baselines of one corpus, one held-out text and one kind of model, dense or mixture, within
-    which sizes are compared; each with a label."""
+    """Split baselines by corpus, held-out text and kind of model (dense or mixture), within which
+    sizes are compared; each part with a label."""
     experts = baselines.get("experts", pd.Series(index=baselines.index, dtype=float))
     kinds = list(baselines.groupby(["corpus", "eval_set", experts.notna()], sort=True))
     names = disambiguate(
@@ -97,9 +96,9 @@ def alike_in_kind(baselines: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Of each size, length and set-up (columns `family`, `batch`) the points at its best learning
-    rate, and in words what was left out and what was not told apart: a law of what was tuned badly
-    tells of the tuning. Best is the lowest mean loss over the seeds that the rates share."""
+    """Return the points at the best learning rate of each size, length and set-up (columns
+    `family`, `batch`), and a note on the others. A law of badly tuned runs would describe the
+    tuning. The best rate has the lowest mean loss over the seeds that the rates share."""
     if "learning_rate" not in points:
         return points, ""
     points = points.reset_index(drop=True)
@@ -111,8 +110,8 @@ def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
         means = over_shared_seeds(seeds, "learning_rate", "loss").mean(axis=1)
         best[own.index] = own["learning_rate"] == means.idxmin()
     notes = []
-    if left := int((~best).sum()):
-        notes.append(f"{number(left, 'run')} at worse learning rates left out")
+    if dropped := int((~best).sum()):
+        notes.append(f"{number(dropped, 'run')} at worse learning rates left out")
     cells = points[best].groupby([sizes[best.to_numpy()], "tokens"])
     if set_up and (several := int((cells[set_up].nunique() > 1).any(axis=1).sum())):
         where = f"at {several} of {len(cells)} sizes and lengths"

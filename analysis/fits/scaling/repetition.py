@@ -18,7 +18,7 @@ from tst_study.errors import UserError
 PUBLISHED = 15.39
 """R* of the paper, fitted to models of 7M to 8.7B parameters on C4."""
 LEAST_LENGTHS = 4
-"""Amounts of fresh text that determine E, B and β with something left to judge them by."""
+"""Amounts of fresh text that determine E, B and β and leave one to judge them by."""
 
 
 def worth(tokens: Floats, unique: Floats, constant: float) -> Floats:
@@ -27,8 +27,8 @@ def worth(tokens: Floats, unique: Floats, constant: float) -> Floats:
     repetitions = tokens / fresh - 1
     if np.isinf(constant):
         return np.asarray(tokens, dtype=float)
-    found: Floats = fresh * (1 - constant * np.expm1(-repetitions / constant))
-    return found
+    equivalent: Floats = fresh * (1 - constant * np.expm1(-repetitions / constant))
+    return equivalent
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,22 @@ class Repetition:
     """The law fitted to baselines of one size."""
 
     floor: float
+    """E, nats per token."""
     amplitude: float
+    """B, nats per token at a million fresh tokens."""
     exponent: float
+    """β."""
     constant: float
-    """R*, from the runs that repeat their text."""
+    """R*, a number of repetitions, from the runs that repeat their text."""
     errors: dict[str, float]
-    """RMSE of the runs that repeat (nats): of the fit, of the published R*, and of no discount."""
+    """Root mean square errors on the runs that repeat, nats per token: of the fitted R*
+    (`fitted`), of the published one (`published`), and without a discount (`null`)."""
 
     def loss(self, tokens: Floats, unique: Floats, constant: float) -> Floats:
-        """Return the loss of runs for an R*."""
+        """Return the loss of runs for an R*, nats per token."""
         data = worth(tokens, unique, constant)
-        found: Floats = self.floor + self.amplitude * (data / 1e6) ** -self.exponent
-        return found
+        loss: Floats = self.floor + self.amplitude * (data / 1e6) ** -self.exponent
+        return loss
 
 
 def fit_repetition(runs: pd.DataFrame) -> Repetition:
@@ -80,7 +84,7 @@ def fit_repetition(runs: pd.DataFrame) -> Repetition:
         gaps = law.loss(tokens[again], unique[again], constant) - losses[again]
         return float(np.sqrt((gaps**2).mean()))
 
-    found = optimize.minimize_scalar(lambda x: error(np.exp(x)), bounds=(-4, 7), method="bounded")
-    constant = float(np.exp(found.x))
+    minimum = optimize.minimize_scalar(lambda x: error(np.exp(x)), bounds=(-4, 7), method="bounded")
+    constant = float(np.exp(minimum.x))
     errors = {"fitted": error(constant), "published": error(PUBLISHED), "null": error(np.inf)}
     return replace(law, constant=constant, errors=errors)

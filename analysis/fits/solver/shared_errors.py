@@ -1,102 +1,70 @@
 """Least squares where rows share errors of unknown size: runs forked from one shared prefix run,
-points of one run. The ratio of shared to own noise is estimated from the residuals, in turns with
-the fit."""
+points of one run. The ratio of shared to own noise is estimated from the residuals, alternating
+with the fit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
 from tst_study.analysis.checks import Floats
-from tst_study.analysis.fits.solver.problem import Formula, Problem
-from tst_study.analysis.fits.solver.solve import (
-    Fit,
-    fit,
-    gradient_measure,
-    identified,
-    refit,
-)
-from tst_study.analysis.statistics import critical_t
+from tst_study.analysis.fits.solver.problem import Problem
+from tst_study.analysis.fits.solver.solve import Fit, fit, refit
 
-_TURNS = 3
-"""After which the ratio of the two errors moves by less than it is known."""
+_ROUNDS = 3
+"""Estimates of the ratio; after these it moves by less than it is known."""
 _CERTIFYING = 8
-"""Starts followed to the end once the noise is known; three must agree."""
+"""Number of starts followed to the end once the noise is known; three must agree."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Standard deviations, nats, of the residuals of a fit (misfit of the form included)."""
+    """Standard deviations of a fit's residuals, nats per token; misfit of the form is included."""
 
     shared: float
-    """What all rows of a group have in common."""
+    """Standard deviation of what all rows of a group have in common."""
     own: float
-    """What each row has for itself."""
+    """Standard deviation of what each row has for itself."""
 
     @property
     def ratio(self) -> float:
+        """Shared variance over own variance."""
         return (self.shared / self.own) ** 2 if self.own else 0.0
 
 
 def fit_shared(
-    model: Formula,
-    observed: Floats,
-    groups: Sequence[object] | np.ndarray,
-    starts: Floats,
-    *,
-    refine: int = 16,
+    problem: Problem, groups: NDArray[np.intp], starts: Floats, refine: int
 ) -> tuple[Fit, Noise]:
-    """Generalised least squares on the loss (nats); `groups`: a label per row.
+    """Fit the losses (nats per token) by generalised least squares, one error for each group.
 
-    Raises `NotConvergedError` as `fit` does.
+    groups: the group of each row, from 0, shape (n,). Raises `NotConvergedError` as `fit` does.
     """
-    codes = np.unique(np.asarray(groups), return_inverse=True)[1]
     noise = Noise(0.0, 1.0)
-    problem = Problem(model, observed, on="loss", groups=codes)
     theta = fit(problem, starts, refine=refine, strict=False).theta
-    for _ in range(_TURNS):
-        noise = _noise(problem, theta, codes)
-        problem = replace(problem, ratio=noise.ratio)
+    for _ in range(_ROUNDS):
+        noise = _noise(problem, theta, groups)
+        problem = replace(problem, groups=groups, ratio=noise.ratio)
         theta = refit(problem, theta)
-    found = fit(problem, np.vstack([theta, starts]), refine=_CERTIFYING)
-    return found, noise
+    return fit(problem, np.vstack([theta, starts]), refine=_CERTIFYING), noise
 
 
-def restored(
-    model: Formula,
-    observed: Floats,
-    groups: Sequence[object],
-    noise: Noise,
-    known: Mapping[str, Any],
-) -> Fit:
-    """The fit that ended at known parameters (`theta`, `started` and `agreed` as `fit_shared` found
-    them), without a search."""
-    codes = np.unique(np.asarray(groups), return_inverse=True)[1]
-    problem = Problem(model, observed, on="loss", groups=codes, ratio=noise.ratio)
-    theta = np.array(known["theta"])
-    ended = problem.value(theta), gradient_measure(problem, theta)
-    starts = known["started"], known["agreed"]
-    return Fit(problem, theta, *ended, *starts, identified(problem, theta), ())
-
-
-def _noise(problem: Problem, theta: Floats, codes: np.ndarray) -> Noise:
-    """One-way analysis of variance, every parameter charged where it is learnt."""
+def _noise(problem: Problem, theta: Floats, codes: NDArray[np.intp]) -> Noise:
+    """Estimate the noise by a one-way analysis of variance that charges every parameter where it is
+    learnt."""
     residuals = problem.model.loss(theta) - problem.observed
     sizes = np.bincount(codes)
     means = np.bincount(codes, residuals) / sizes
-    between, within = _freedom(problem.jacobian(theta), codes)
+    between, within = degrees_of_freedom(problem.jacobian(theta), codes)
     own = ((residuals - means[codes]) ** 2).sum() / within
     shared = max(0.0, (sizes * means**2).sum() / between - own) / float(sizes.mean())
     return Noise(float(np.sqrt(shared)), float(np.sqrt(own)))
 
 
-def _freedom(jacobian: Floats, codes: np.ndarray) -> tuple[float, float]:
-    """Degrees of freedom that the fit leaves to the groups' means and to what differs within:
-    number less the trace of the hat matrix there; at least one each."""
+def degrees_of_freedom(jacobian: Floats, codes: NDArray[np.intp]) -> tuple[float, float]:
+    """Degrees of freedom that the fit leaves between groups and within them: their number less the
+    trace of the hat matrix there, at least one each."""
     basis = np.linalg.svd(jacobian, full_matrices=False)[0]
     sizes = np.bincount(codes)
     sums = np.stack([np.bincount(codes, column) for column in basis.T])
@@ -104,37 +72,3 @@ def _freedom(jacobian: Floats, codes: np.ndarray) -> tuple[float, float]:
     between = len(sizes) - charged
     within = len(codes) - len(sizes) - (basis.shape[1] - charged)
     return max(1.0, between), max(1.0, within)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Where the parameters of a fit may lie: a t-distribution around them, with the covariance of
-    the linearised fit."""
-
-    theta: Floats
-    root: Floats
-    """A square root of the covariance, shape (p, p)."""
-    freedom: float
-    """Degrees of freedom: of the groups' means where rows share errors, else of the rows."""
-
-    @classmethod
-    def of(cls, found: Fit) -> Spread:
-        residuals, jacobian = found.residuals, found.problem.jacobian(found.theta)
-        problem = found.problem
-        freedom = max(1.0, len(residuals) - len(found.theta))
-        if problem.groups is not None and problem.ratio > 0:
-            freedom = _freedom(jacobian, problem.groups)[0]
-        variance = float(residuals @ residuals) / max(1, len(residuals) - len(found.theta))
-        _, values, directions = np.linalg.svd(jacobian, full_matrices=False)
-        return cls(found.theta, directions.T * (np.sqrt(variance) / values), freedom)
-
-    def half(self, slopes: Floats) -> Floats:
-        """Half of the 95% t-intervals of numbers with these derivatives, shape (n, p)."""
-        half: Floats = critical_t(self.freedom) * np.linalg.norm(slopes @ self.root, axis=1)
-        return half
-
-    def table(self, names: Sequence[str]) -> pd.DataFrame:
-        """parameter, value, low, high."""
-        half = self.half(np.eye(len(self.theta)))
-        table = pd.DataFrame({"parameter": list(names), "value": self.theta})
-        return table.assign(low=self.theta - half, high=self.theta + half)

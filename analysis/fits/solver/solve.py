@@ -1,7 +1,7 @@
 """Many starts, one optimum: scipy's least squares with its robust losses, convergence checked.
 
-An optimiser's word is not taken: the gradient is measured afresh, and several starts must end in
-the same objective.
+The optimiser's word is not trusted: the gradient is measured afresh, and several starts must end
+in the same objective.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from tst_study.analysis.checks import Floats, numbers
+from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.solver.problem import Formula, Problem
 from tst_study.errors import UserError
 
@@ -30,41 +30,47 @@ _TAKES_PART = 0.1
 
 
 class NotConvergedError(UserError):
-    """A fit that may not be used; the message says which check failed, with its numbers."""
+    """A fit that must not be used; the message says which check failed, with its numbers."""
 
 
 @dataclass(frozen=True)
 class Identified:
-    """What the derivative of the residuals says at the parameters found."""
+    """The parameters that the rows determine, by the derivative of the residuals at the optimum."""
 
     rank: int
-    """Of the derivative, shape (n, p): p where everything is determined."""
+    """Rank of the derivative, shape (n, p): p where everything is determined."""
     condition: float
-    """Largest over smallest singular value of its columns at equal length, those without effect
-    left out; infinite where the others do not have full rank."""
+    """Largest over smallest singular value of the derivative, its columns scaled to equal length
+    and those without effect left out; infinite where the others do not have full rank."""
     undetermined: tuple[str, ...]
     """Parameters that have run away to where they change nothing (a term at its bound of zero, an
-    exponent of what does not vary), and `sliding` ones."""
+    exponent of a constant), and the `sliding` ones."""
     sliding: tuple[str, ...]
     """Parameters that can be changed together without any change in the losses."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A fit and everything that speaks for or against it."""
+    """A fit with the evidence for and against it."""
 
     problem: Problem
     theta: Floats
     objective: float
     gradient: float
-    """As `gradient_measure` says; 0 at an optimum."""
+    """Gradient by `gradient_measure`; 0 at an optimum."""
     started: int
-    """Starts refined to the end."""
+    """Number of starts refined to the end."""
     agreed: int
-    """Starts that ended in this objective."""
+    """Number of starts that ended in this objective."""
     identified: Identified
-    """Rank, conditioning, and which parameters these rows leave open."""
-    failures: tuple[str, ...]
+    failures: tuple[str, ...] = ()
+    """Checks that failed, a sentence each."""
+
+    @classmethod
+    def at(cls, problem: Problem, theta: Floats, started: int, agreed: int) -> Fit:
+        """Judge a problem's fit at given parameters."""
+        ended = problem.value(theta), gradient_measure(problem, theta)
+        return cls(problem, theta, *ended, started, agreed, identified(problem, theta))
 
     @property
     def values(self) -> dict[str, float]:
@@ -80,9 +86,10 @@ class Fit:
 
 
 def refit(problem: Problem, theta: Floats) -> Floats:
-    """Parameters at the optimum that is reached from one start."""
+    """Return the parameters at the optimum that one start leads to."""
     robust = np.isfinite(problem.delta)
-    # Equal steps find the way from afar, those scaled by the derivative the end of a narrow valley.
+    # Steps of equal size find the way from afar; steps scaled by the derivative find the end of a
+    # narrow valley.
     for scale in (1.0, "jac"):
         try:
             theta = optimize.least_squares(
@@ -98,7 +105,7 @@ def refit(problem: Problem, theta: Floats) -> Floats:
                 xtol=1e-13,
                 gtol=1e-13,
             ).x
-        except ValueError:  # a step into overflow: a start from which there is no way
+        except ValueError:  # a step into overflow: this start leads nowhere
             break
         if gradient_measure(problem, theta) <= GRADIENT_TOLERANCE:
             break
@@ -107,7 +114,7 @@ def refit(problem: Problem, theta: Floats) -> Floats:
 
 def gradient_measure(problem: Problem, theta: Floats) -> float:
     """Largest cosine of the angle between a parameter's effect on the residuals and the slopes of
-    the objective by these (MINPACK's `gtol`). A term that has vanished points nowhere."""
+    the objective by the residuals (MINPACK's `gtol`). Parameters without effect do not count."""
     residuals, jacobian = problem.residuals(theta), problem.jacobian(theta)
     if not (np.isfinite(residuals).all() and np.isfinite(jacobian).all()):
         return float("inf")
@@ -119,7 +126,7 @@ def gradient_measure(problem: Problem, theta: Floats) -> float:
 
 
 def grid_of_starts(model: Formula, grid: Mapping[str, Sequence[float]]) -> Floats:
-    """All combinations, shape (starts, p). A parameter that is not named starts at 0."""
+    """Return all combinations, shape (starts, p). A parameter that is not named starts at 0."""
     lists = [grid.get(name, (0.0,)) for name in model.parameters]
     return np.array(list(itertools.product(*lists)), dtype=float)
 
@@ -133,14 +140,19 @@ def fit(
 ) -> Fit:
     """Fit from many starts, shape (starts, p).
 
-    All starts are improved by what the model can solve directly and valued; `refine` of them, half
-    the best and half drawn from the rest, are followed to the end. Of these at least three (or
+    Each start is improved by solving for its linear parameters. Then `refine` of them, half of them
+    the best and half drawn from the rest, are followed to the end, and at least three of these (or
     all, if fewer were given) must agree. Raises `NotConvergedError` where a check fails, unless
     `strict` is off: then `failures` holds the text. Parameters that slide along each other are such
     a failure; those that have run away to where they change nothing (a floor of zero) are named in
     `identified` and get no interval.
     """
-    _refuse_bad(problem)
+    count, parameters = len(problem.observed), problem.model.parameters
+    if count < len(parameters):
+        raise UserError(
+            f"{count} runs cannot identify {len(parameters)} parameters ({', '.join(parameters)}); "
+            "give more runs or a simpler law"
+        )
     candidates = [
         problem.model.improved(np.asarray(start, dtype=float), problem.observed) for start in starts
     ]
@@ -160,67 +172,39 @@ def fit(
     # Below residuals of 1e-9 all is rounding.
     nothing = 0.5e-18 * len(problem.observed)
     agreed = int((gap <= AGREEMENT * values[place] + nothing).sum())
-    theta = ends[place]
-    found = Fit(
-        problem,
-        theta,
-        float(values[place]),
-        gradient_measure(problem, theta),
-        len(ends),
-        agreed,
-        identified(problem, theta),
-        (),
-    )
-    failures = tuple(_failures(found, values))
+    fitted = Fit.at(problem, ends[place], len(ends), agreed)
+    failures = tuple(_failures(fitted, values))
     if failures and strict:
         raise NotConvergedError("; ".join(failures))
-    return replace(found, failures=failures)
+    return replace(fitted, failures=failures)
 
 
-def _refuse_bad(problem: Problem) -> None:
-    count, parameters = len(problem.observed), len(problem.model.parameters)
-    if len(problem.model) != count:
-        raise ValueError(f"model of {len(problem.model)} rows, {count} observations")
-    numbers(problem.observed, "loss", above=0)
-    if count < parameters:
-        raise UserError(
-            f"{count} runs cannot identify {parameters} parameters "
-            f"({', '.join(problem.model.parameters)}); give more runs or a simpler law"
-        )
-
-
-def _failures(found: Fit, values: Floats) -> list[str]:
+def _failures(fitted: Fit, values: Floats) -> list[str]:
     failures = []
-    if not found.gradient <= GRADIENT_TOLERANCE:
+    if not fitted.gradient <= GRADIENT_TOLERANCE:
         failures.append(
-            f"gradient {found.gradient:.2e} above {GRADIENT_TOLERANCE:g} at objective "
-            f"{found.objective:.9g} ({_shown(found)})"
+            f"gradient {fitted.gradient:.2e} above {GRADIENT_TOLERANCE:g} at objective "
+            f"{fitted.objective:.9g}"
         )
-    if not np.isfinite(found.theta).all():
-        failures.append(f"a parameter is not finite ({_shown(found)})")
-    elif found.identified.sliding:
+    if not np.isfinite(fitted.theta).all():
+        failures.append("a parameter is not finite")
+    elif fitted.identified.sliding:
         failures.append(
-            f"these runs do not determine {', '.join(found.identified.sliding)}: they can be "
+            f"these runs do not determine {', '.join(fitted.identified.sliding)}: they can be "
             "changed together without any change in the losses; hold one, or give runs that differ "
             "in what it stands for"
         )
-    if found.agreed < min(3, found.started):
+    if fitted.agreed < min(3, fitted.started):
         others = ", ".join(f"{value:.9g}" for value in np.sort(values)[:4])
         failures.append(
-            f"only {found.agreed} of {found.started} starts ended at objective "
-            f"{found.objective:.9g} (the lowest were {others})"
+            f"only {fitted.agreed} of {fitted.started} starts ended at objective "
+            f"{fitted.objective:.9g} (the lowest were {others})"
         )
     return failures
 
 
-def _shown(found: Fit) -> str:
-    """The last ten: levels, of which there may be hundreds, stand before what a law is about."""
-    shown = [f"{name} {value:.5g}" for name, value in found.values.items()]
-    return ", ".join(["…"] * (len(shown) > 10) + shown[-10:])
-
-
 def identified(problem: Problem, theta: Floats) -> Identified:
-    """Rank, conditioning and undetermined parameters at `theta`, shape (p,)."""
+    """Find the rank, conditioning and undetermined parameters at `theta`, shape (p,)."""
     names = problem.model.parameters
     residuals, jacobian = problem.residuals(theta), problem.jacobian(theta)
     if not (np.isfinite(residuals).all() and np.isfinite(jacobian).all()):
@@ -233,16 +217,16 @@ def identified(problem: Problem, theta: Floats) -> Identified:
     _, values, directions = np.linalg.svd(jacobian[:, live] / size[live], full_matrices=False)
     alike = values < _ALIKE * values[0]
     part = np.abs(directions[alike]).max(axis=0, initial=0.0)
-    left = [name for name, lives in zip(names, live, strict=True) if lives]
-    sliding = tuple(name for name, share in zip(left, part, strict=True) if share > _TAKES_PART)
+    alive = [name for name, lives in zip(names, live, strict=True) if lives]
+    sliding = tuple(name for name, share in zip(alive, part, strict=True) if share > _TAKES_PART)
     condition = float("inf") if alike.any() else float(values[0] / values[-1])
     return Identified(int((~alike).sum()), condition, dead + sliding, sliding)
 
 
 def undetermined(residuals: Floats, jacobian: Floats) -> NDArray[np.bool_]:
-    """Which parameters no residual depends on, shape (p,): to move one by a unit (an
-    e-fold of a coefficient) moves residuals by less than a thousandth of their size. A term that
-    vanished leaves its coefficient and its exponent so, wherever the descent happened to stop."""
+    """Find the parameters that no residual depends on, shape (p,): moving one by a unit (an e-fold
+    of a coefficient) moves the residuals by less than a thousandth of their size. A term that
+    vanished leaves its coefficient and its exponent in this state."""
     size = float(np.sqrt((residuals**2).mean()))
     effect: Floats = np.sqrt((jacobian**2).mean(axis=0))
     return effect < max(1e-3 * size, 1e-9)

@@ -38,7 +38,7 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     import tst_study
     from tst_study.atomic_files import disk_errors_named
     from tst_study.errors import UserError
-    from tst_study.process.stop_request import listening
+    from tst_study.process.host import listening
     from tst_study.record.launch_facts import launch_facts
     from tst_study.record.writer import RunWriter, header_of
 
@@ -126,7 +126,7 @@ def _die_on_the_bad_node(folder: Path) -> None:
 
 def _other_rank(folder: Path) -> str:
     """Ends with the first rank, or at a signal; dies once where the study wants that."""
-    from tst_study.process.stop_request import listening
+    from tst_study.process.host import listening
     from tst_study.record.reader import read_status
 
     killer = folder.parent / "kill_a_rank"

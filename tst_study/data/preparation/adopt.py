@@ -92,8 +92,8 @@ def adopt(
                 bin_path(prefix).symlink_to(path.name)
             splits[prefix.name] = record_of(prefix, record.vocabulary_size)
         except UserError:  # the next call, with other options, must not find a wrong index
-            for one in made:
-                one.unlink(missing_ok=True)
+            for file in made:
+                file.unlink(missing_ok=True)
             raise
     manifest = Manifest(request={"adopted": list(splits)}, tokenizer=record, splits=splits)
     return manifest.write(folder, known.json if known else None)
@@ -141,5 +141,5 @@ def _document_ends(ids: NDArray[Any], end: int | None) -> NDArray[np.int64]:
     Ids that no end follows are a document, too.
     """
     starts = range(0, ids.size, IDS_AT_ONCE)
-    found = [at + 1 + np.flatnonzero(ids[at : at + IDS_AT_ONCE] == end) for at in starts]
-    return np.unique(np.concatenate([*found, [ids.size]])).astype(np.int64)
+    ends = [at + 1 + np.flatnonzero(ids[at : at + IDS_AT_ONCE] == end) for at in starts]
+    return np.unique(np.concatenate([*ends, [ids.size]])).astype(np.int64)

@@ -1,9 +1,9 @@
-"""A generated language, for which the best possible loss is known.
+"""A generated language, whose best possible loss is known.
 
 A document has one topic, drawn evenly. Every word belongs to one class; classes follow each other
 as a Markov chain that each topic bends towards the few classes it favours; within its class a word
 is drawn by Zipf's law. So the next word depends on the last word's class and on the topic, and the
-topic shows only in many words taken together: what superposition averages over a bag.
+topic shows only in many words taken together, which superposition averages over a bag.
 
 Words are the tokens. No token ends a document: the topic just changes, each word being a
 document's last with the same small probability.

@@ -17,7 +17,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich import progress
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tst_study.atomic_files import write_json, written_atomically
 from tst_study.data.integrity import file_sha256, record_of
@@ -48,6 +48,7 @@ from tst_study.data.preparation.text_sources import Source, documents
 from tst_study.data.preparation.text_tokenizers import Tokenizer
 from tst_study.data.token_file import dtype_for_vocabulary, write_tokens
 from tst_study.errors import UserError
+from tst_study.waiting import waiting
 
 PIECE_BYTES = 4 << 20
 TRAINING_BYTES_PER_WORD = 4096
@@ -57,27 +58,24 @@ DOCUMENT = np.dtype([("sha256", "V32"), ("text_bytes", "i8"), ("tokens", "i4"), 
 """A document in a piece. An empty document has 0 tokens and is left out."""
 
 
-def prepare(request: Request, to: str | Path, *, progress: bool = True) -> Manifest:
+def prepare(request: Request, to: str | Path) -> Manifest:
     """Tokenise a corpus into a folder of Megatron token files, and return its manifest.
 
     Raises `UserError` where an input cannot be read or changes meanwhile, the folder holds
     something else, the disk is full, or no document is left for one of the splits. Finished pieces
-    are kept. Of two calls at once the second waits for the first.
+    are kept. The second of two calls at once waits for the first.
     """
     request, to = request.resolved(), Path(to)
     sources = request.found(to)
     asked = request.as_recorded(sources)
 
     def make(unfinished: Path) -> Manifest:
-        read = _make_pieces(request, sources, asked, unfinished, progress=progress)
-        return _merge(unfinished, read)
+        return _merge(unfinished, _make_pieces(request, sources, asked, unfinished))
 
     return prepared(to, asked, make, sources)
 
 
-def prepare_shard(
-    request: Request, to: str | Path, shard: str, *, progress: bool = True
-) -> Manifest | None:
+def prepare_shard(request: Request, to: str | Path, shard: str) -> Manifest | None:
     """Make one share of a corpus' pieces; `merge` puts all shares together.
 
     The calls for all shares may run at the same time, on machines that see the same folder. A share
@@ -90,8 +88,8 @@ def prepare_shard(
     Returns the manifest where the folder is complete already, else None. Raises `UserError` as
     `prepare` does, and for a shard outside 1/n … n/n.
     """
-    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", shard)
-    number, count = (int(found[1]), int(found[2])) if found else (0, 0)
+    parts = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", shard)
+    number, count = (int(parts[1]), int(parts[2])) if parts else (0, 0)
     if not 1 <= number <= count:
         raise UserError(f"--shard {shard}: write it as i/n, with i from 1 to n, such as 1/64")
     if request.limit_bytes is not None:
@@ -102,7 +100,7 @@ def prepare_shard(
     unfinished = begun(to, asked, sources)
     if unfinished is None:
         return read_manifest(to)
-    _make_pieces(request, sources, asked, unfinished, (number, count), progress=progress)
+    _make_pieces(request, sources, asked, unfinished, (number, count))
     return None
 
 
@@ -127,41 +125,57 @@ def _make_pieces(
     asked: dict[str, Any],
     unfinished: Path,
     shard: tuple[int, int] = (1, 1),
-    *,
-    progress: bool,
 ) -> int:
     """Tokenise a shard of the sources; return how many sources the limit lets be read."""
-    share = _share_held_out(request, sources)
-    tokenizer = _make_tokenizer(request, sources, share)
+    with waiting(f"making the tokenizer, {request.tokenizer}"):
+        share = _share_held_out(request, sources)
+        tokenizer = _make_tokenizer(request, sources, share)
     record = tokenizer.as_recorded()
     Manifest(
         request=asked, tokenizer=record, splits={}, licence=request.licence, notes=request.notes
     ).write(unfinished, tokenizer.json)
     number, count = shard
-    whole_sources, read, seen = count <= len(sources), 0, 0
-    columns = TextColumn("tokenising, {task.fields[seen]} MB"), BarColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
-        task = bar.add_task("", total=len(sources), seen=0)
-        for source, found in _within_limit(request, sources):
+    whole_sources, read = count <= len(sources), 0
+    with _Progress(sources, request.limit_bytes) as bar:
+        for source, texts_of_source in _within_limit(request, sources, bar.read):
             place, pieces = _summary(unfinished, record, read), 0
+            bar.begin(source)
             read += 1
-            bar.advance(task)
             if whole_sources and read % count != number % count:
                 continue
             if request.limit_bytes is None and _pieces(place) is not None:
                 continue
-            for size, texts in _batches(found):
+            for texts in _batches(texts_of_source):
                 path, pieces = _piece(place, pieces), pieces + 1
                 mine = whole_sources or (read + pieces) % count == number % count
                 if mine and not path.exists():
                     rows, ids = _make_piece(texts, source.record.split, share, tokenizer)
                     with written_atomically(path) as file:
                         np.savez(file, documents=rows, ids=ids)
-                seen += size
-                bar.update(task, seen=seen >> 20)
             described = source.record.model_copy(update={"sha256": _digest(source, place)})
             write_json(place, {"pieces": pieces, "source": described.model_dump()})
     return read
+
+
+class _Progress(progress.Progress):
+    """On a terminal: the bytes of the sources that have been read, of those that there are."""
+
+    def __init__(self, sources: Sequence[Source], limit: int | None) -> None:
+        console = Console(stderr=True)
+        columns = progress.BarColumn(), progress.DownloadColumn(), progress.TimeRemainingColumn()
+        super().__init__("tokenising", *columns, console=console, disable=not console.is_terminal)
+        sizes = [source.record.bytes for source in sources]
+        known = limit is None and None not in sizes  # streams have no size
+        self._line = self.add_task("", total=sum(size or 0 for size in sizes) if known else None)
+        self._before = 0
+
+    def begin(self, source: Source) -> None:
+        """Count all sources before this one as read, however their libraries read them."""
+        self.update(self._line, completed=self._before)
+        self._before += source.record.bytes or 0
+
+    def read(self, size: int) -> None:
+        self.advance(self._line, size)
 
 
 def _digest(source: Source, summary: Path) -> str | None:
@@ -172,7 +186,7 @@ def _digest(source: Source, summary: Path) -> str | None:
     """
     if source.path is None:
         return None
-    with suppress(OSError):  # it has been deleted
+    with suppress(OSError):  # the file has been deleted
         sha256, now = file_sha256(source.path), source.path.stat()
         if (now.st_size, now.st_mtime_ns) == (source.record.bytes, source.record.modified_ns):
             return sha256
@@ -208,45 +222,49 @@ def _merge(unfinished: Path, sources: int) -> Manifest:
     """Complete the folder around `unfinished` from the pieces of its first `sources`."""
     begun, folder = read_manifest(unfinished), unfinished.parent
     summaries = [_summary(unfinished, begun.tokenizer, number) for number in range(sources)]
-    pieces = [found for found in map(_pieces, summaries) if found is not None]
+    pieces = [paths for paths in map(_pieces, summaries) if paths is not None]
     if len(pieces) < sources:
         raise UserError(
             f"{folder}: {sources - len(pieces)} of {sources} sources are not tokenised yet; wait "
             "for every --shard of `tst-study data prepare`, or run those that failed again"
         )
     read = [json.loads(path.read_bytes())["source"] for path in summaries]
-    splits = _join(unfinished, list(chain(*pieces)), begun.tokenizer.vocabulary_size)
+    with waiting(f"writing the token files in {folder}"):
+        splits = _join(unfinished, list(chain(*pieces)), begun.tokenizer.vocabulary_size)
     described = tuple(SourceRecord(**source) for source in read)
     manifest = begun.model_copy(update={"sources": described, "splits": splits})
     return manifest.write(folder, (unfinished / TOKENIZER).read_bytes())
 
 
 def _within_limit(
-    request: Request, sources: Sequence[Source]
+    request: Request, sources: Sequence[Source], read: Callable[[int], None] = lambda size: None
 ) -> Iterator[tuple[Source, Iterator[tuple[int, str]]]]:
     """Yield the sources, each with the sizes and texts of its documents, until the limit for
-    training text is reached."""
-    left = request.limit_bytes or math.inf
+    training text is reached.
+
+    `read` is told how many bytes have been read from the disk.
+    """
+    remaining = request.limit_bytes or math.inf
 
     def limited(source: Source) -> Iterator[tuple[int, str]]:
-        nonlocal left
-        for size, text in documents(source, request.text_field):
+        nonlocal remaining
+        for size, text in documents(source, request.text_field, read):
             yield size, text
-            left -= size
-            if left <= 0:
+            remaining -= size
+            if remaining <= 0:
                 break
 
     for source in sources:
         if source.record.split == "validation":
-            left = math.inf
-        if left > 0:
+            remaining = math.inf
+        if remaining > 0:
             yield source, limited(source)
 
 
 def _training_texts(request: Request, sources: Sequence[Source]) -> Iterator[str]:
-    for source, found in _within_limit(request, sources):
+    for source, documents_of_source in _within_limit(request, sources):
         if source.record.split == "train":
-            yield from (text for _, text in found)
+            yield from (text for _, text in documents_of_source)
 
 
 def is_held_out(text: bytes, share: float | None) -> bool:
@@ -279,18 +297,18 @@ def _share_held_out(request: Request, sources: Sequence[Source]) -> float | None
     return math.nextafter(lowest / 2**64, 1.0) if count > 1 else share
 
 
-def _batches(found: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
-    """Yield some megabytes of texts at a time, with their size."""
+def _batches(sized_texts: Iterable[tuple[int, str]]) -> Iterator[list[str]]:
+    """Yield some megabytes of texts at a time."""
     texts: list[str] = []
     size = 0
-    for more, text in found:
+    for more, text in sized_texts:
         texts.append(text)
         size += more
         if size >= PIECE_BYTES:
-            yield size, texts
+            yield texts
             texts, size = [], 0
     if texts:
-        yield size, texts
+        yield texts
 
 
 def _make_piece(
@@ -301,12 +319,12 @@ def _make_piece(
     Each document ends with an end-of-document id; an empty one has no ids.
     """
     rows, ids = [], [np.empty(0, np.int64)]
-    for text, found in zip(texts, tokenizer.encode_batch(texts), strict=True):
+    for text, tokens in zip(texts, tokenizer.encode_batch(texts), strict=True):
         content = text.encode()
         held_out = split == "validation" or (text != "" and is_held_out(content, share))
         if text:
-            ids += [found, np.array([tokenizer.end_of_document])]
-        length = found.size + 1 if text else 0
+            ids += [tokens, np.array([tokenizer.end_of_document])]
+        length = tokens.size + 1 if text else 0
         rows.append((hashlib.sha256(content).digest(), len(content), length, held_out))
     dtype = dtype_for_vocabulary(tokenizer.vocabulary_size)
     return np.array(rows, DOCUMENT), np.concatenate(ids).astype(dtype)
@@ -356,7 +374,7 @@ def _join(unfinished: Path, pieces: list[Path], words: int) -> dict[str, SplitRe
     folder = unfinished.parent
     for split in SPLITS:
         if not any(_read(path, split)[0]["tokens"].any() for path in pieces):
-            shutil.rmtree(unfinished)  # the remedy is another request, to which it is useless
+            shutil.rmtree(unfinished)  # the remedy is another request, which cannot use it
             raise UserError(
                 f"{folder}: no document is left for {split}; give --validation files, another"
                 " --validation-share, or more text"

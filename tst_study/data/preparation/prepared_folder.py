@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from tst_study.atomic_files import disk_errors_named, write_json
 from tst_study.data.integrity import file_sha256, recorded_fingerprint
 from tst_study.data.manifest import (
@@ -23,10 +21,10 @@ from tst_study.data.manifest import (
     read_manifest,
 )
 from tst_study.data.preparation.text_sources import Source
-from tst_study.errors import UserError, first_problem
+from tst_study.errors import UserError
 from tst_study.file_lock import EXCLUSIVE, take
+from tst_study.text import short
 
-_REQUEST = TypeAdapter(dict[str, Any])
 OURS = {UNFINISHED, MANIFEST, TOKENIZER, *(f"{s}{e}" for s in SPLITS for e in (".bin", ".idx"))}
 
 
@@ -39,8 +37,7 @@ def prepared(
     """Return the manifest of a folder that answers a request; make it first where it does not yet.
 
     `make` gets a folder for what it has finished. A call after a kill finds that folder again,
-    unless a source has changed. Of two calls at once the second waits for the end of the first,
-    however it comes.
+    unless a source has changed. The second of two calls at once waits for the end of the first.
 
     Raises `UserError` where the folder is a file, is of another request, was made from a source
     that has changed since, or cannot be written or locked.
@@ -112,14 +109,10 @@ def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) 
     path = unfinished / "request.json"
     with disk_errors_named(folder):
         if unfinished.exists():
-            for left_by_a_killed_call in folder.glob(".*.tmp"):
-                left_by_a_killed_call.unlink()
+            for temporary in folder.glob(".*.tmp"):  # of a killed call
+                temporary.unlink()
         if path.exists():
-            try:
-                begun = _REQUEST.validate_json(path.read_bytes())
-            except ValidationError as error:
-                said = f"{first_problem(error)}; delete {unfinished} to prepare anew"
-                raise UserError(f"{path}: {said}") from None
+            begun = json.loads(path.read_bytes())
             if begun == asked:
                 return unfinished
             if any(unfinished.glob("*.npz")):
@@ -140,11 +133,6 @@ def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) 
 def _other_request(folder: Path, had: dict[str, Any], wants: dict[str, Any]) -> UserError:
     key = next(key for key in {**wants, **had} if had.get(key) != wants.get(key))
     return UserError(
-        f"{folder}: belongs to another preparation ({key}: {_short(had.get(key))}, now"
-        f" {_short(wants.get(key))}); choose another folder, or delete this one to prepare anew"
+        f"{folder}: belongs to another preparation ({key}: {short(had.get(key))}, now"
+        f" {short(wants.get(key))}); choose another folder, or delete this one to prepare anew"
     )
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,7 +35,7 @@ class Request:
     text_field: str = "text"
     """The JSON field or dataset column with the text."""
     end_of_document: str | None = None
-    """The token that ends a document, if a Hugging Face tokenizer's usual one is not meant."""
+    """The token that ends a document; by default the Hugging Face tokenizer's usual one."""
     limit_bytes: int | None = None
     """Stop after about this many bytes of training records; for quick trials."""
     licence: str | None = None
@@ -54,16 +55,13 @@ class Request:
                 " whose end is its own; leave it out"
             )
         if BOOKS in self.sources:
-            books, alone = bundled_books(), list(self.sources) == [BOOKS]
-            at = list(self.sources).index(BOOKS)
+            books = bundled_books()
+            names = [books.sources if name == BOOKS else [name] for name in self.sources]
             request = dataclasses.replace(
-                self,
-                sources=[*self.sources[:at], *books.sources, *self.sources[at + 1 :]],
-                validation=self.validation or books.validation,
-                # Of other text beside it nothing is known.
-                licence=self.licence or (books.licence if alone else None),
-                notes=self.notes or (books.notes if alone else None),
+                self, sources=[*chain(*names)], validation=self.validation or books.validation
             )
+            if len(names) == 1:  # nothing is known of other text beside the books
+                request = dataclasses.replace(request, licence=books.licence, notes=books.notes)
         share = request.validation_share
         if request.validation and share is not None:
             raise UserError(

@@ -25,7 +25,7 @@ PACKED: dict[str, Callable[[], Any]] = {
     ".zst": lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj(),
 }
 BYTES_AT_ONCE = 1 << 14
-"""Packed, a few bytes can stand for a thousand times as many."""
+"""A small number, since packed bytes may unpack to a thousand times as many."""
 Kind = Literal["text", "jsonl", "parquet", "arrow", "huggingface"]
 TEXTS: dict[str, Kind] = {
     **dict.fromkeys((".txt", ".md", ".text"), "text"),
@@ -45,13 +45,13 @@ class Source:
     """One file, or one dataset of the Hugging Face hub, which has no path."""
 
     record: SourceRecord
-    """As it was found, without the sha256."""
+    """The source as it lies there, without the sha256."""
     kind: Kind
     path: Path | None = None
 
     @property
     def place(self) -> str:
-        """Name the file or dataset in the same way, however the user named it."""
+        """The file or dataset by one name, however the user named it."""
         return self.record.name if self.path is None else str(self.path.resolve())
 
 
@@ -68,14 +68,14 @@ def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source
 
     Raises `UserError` for a name of nothing, or of a file that cannot be read as text.
     """
-    found: list[Source] = []
+    sources: list[Source] = []
     for name in names:
         path = Path(name).expanduser()
         if name.startswith(HUGGING_FACE):
-            found.append(Source(SourceRecord(name=name, split=split), "huggingface"))
+            sources.append(Source(SourceRecord(name=name, split=split), "huggingface"))
         else:
-            found += [_on_disk(one, split) for one in _files(name, path)]
-    return [one for one in found if not Path(one.place).is_relative_to(besides.resolve())]
+            sources += [_on_disk(file, split) for file in _files(name, path)]
+    return [s for s in sources if not Path(s.place).is_relative_to(besides.resolve())]
 
 
 def _on_disk(path: Path, split: str) -> Source:
@@ -121,12 +121,16 @@ def _kind(path: Path) -> Kind:
     return KINDS[one_of(_ending(path), KINDS, f"source {path}: the ending")]
 
 
-def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
+def documents(
+    source: Source, text_field: str, read: Callable[[int], None] = lambda size: None
+) -> Iterator[tuple[int, str]]:
     """Yield the bytes and text of each record: a line of JSON, a row, or a whole file of text.
 
     An empty line gives an empty text.
 
-    `text_field`: the field or column with the text.
+    Args:
+        text_field: the field or column with the text.
+        read: is told how many bytes of a file of text or JSON have been read, as they lie on disk.
 
     Raises `UserError` where the source cannot be read or unpacked, or a record is not UTF-8, not
     JSON or lacks the field.
@@ -139,7 +143,7 @@ def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
                 yield len(text.encode()), text
             return
         assert source.path is not None
-        parts = _parts(source.path)
+        parts = _parts(source.path, read)
         if source.path.suffix in PACKED:
             parts = _unpacked(parts, source.path)
         if source.kind == "text":
@@ -180,7 +184,7 @@ def _field(document: Any, name: str, place: str) -> str:
 def _dataset(source: Source) -> Iterator[dict[str, Any]]:
     import datasets
 
-    # It also prints an error that it raises, and the command says each error in one line.
+    # The library also prints errors that it raises, which the command says in one line.
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     split, configuration = "train", None
     if source.kind == "huggingface":
@@ -196,9 +200,10 @@ def _dataset(source: Source) -> Iterator[dict[str, Any]]:
     )
 
 
-def _parts(path: Path) -> Iterator[bytes]:
+def _parts(path: Path, read: Callable[[int], None]) -> Iterator[bytes]:
     with open(path, "rb") as file:
         while part := file.read(BYTES_AT_ONCE):
+            read(len(part))
             yield part
 
 
@@ -218,9 +223,9 @@ def _unpacked(parts: Iterator[bytes], path: Path) -> Iterator[bytes]:
     """Unpack a file. Raises `UserError` where it is damaged or ends too early.
 
     The libraries' own readers ignore garbage after a whole frame, and zstandard's ignores that a
-    frame is cut off. Text would be missing, and no one would know.
+    frame is cut off, so that text would be missing unnoticed.
     """
-    frame: Any = None  # a stretch that can be unpacked by itself; a file may hold several
+    frame: Any = None  # a part that can be unpacked by itself; a file may hold several
     frame_begin = end = 0
     for packed in parts:
         end += len(packed)

@@ -1,8 +1,8 @@
 """Text to ids and back: bytes, a BPE trained on the corpus, or any Hugging Face tokenizer.
 
-Every tokenizer is stored as a Hugging Face `tokenizer.json`, the bytes too, so that an exported
-model finds its tokenizer in the usual form. Text never yields the end-of-document id, not even
-where it spells that token out: only the preparation of a corpus ends documents.
+Every tokenizer is stored as a Hugging Face `tokenizer.json`, that of bytes as well, so that an
+exported model has its tokenizer in the usual form. Text never yields the end-of-document id, not
+even where it spells that token out: only the preparation of a corpus ends documents.
 """
 
 import hashlib
@@ -90,7 +90,7 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
         """Tokenise texts, each into int64 ids (its length,), without an end-of-document id."""
-        if self.kind == "bytes":  # as the library has it, many times faster
+        if self.kind == "bytes":  # the same ids as the library's, many times faster
             return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) for text in texts]
         encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]

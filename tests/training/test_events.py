@@ -1,4 +1,4 @@
-"""What the clock decides: all ranks alike, and no result."""
+"""Events by the clock come at the same step on all ranks, and change no result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.tiny_runs import (
 )
 from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.data.token_stream import TokenStream
-from tst_study.parallel import timed_events
+from tst_study.parallel import events
 from tst_study.record import reader as run_record
 from tst_study.train import train
 
@@ -31,7 +31,7 @@ TWO_RANKS = 2
 
 
 class Clock:
-    """Says that every step takes so many seconds."""
+    """A clock on which every step takes so many seconds."""
 
     def __init__(self, seconds: float, patch: pytest.MonkeyPatch) -> None:
         self.now, batch = 0.0, TokenStream.batch
@@ -41,7 +41,7 @@ class Clock:
             return batch(stream, *rest)
 
         patch.setattr(TokenStream, "batch", later)
-        patch.setattr(timed_events, "time", self)
+        patch.setattr(events, "time", self)
 
     def monotonic(self) -> float:
         return self.now
@@ -86,7 +86,7 @@ def test_gpus_are_asked_about_once_a_second_and_the_run_stays_the_same(
     words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps of a quarter of a second: the first asks, then every fourth."""
-    monkeypatch.setitem(timed_events.POLL_SECONDS, "cpu", 1.0)
+    monkeypatch.setitem(events.POLL_SECONDS, "cpu", 1.0)
     of_rank = partial(train_on_its_own_clock, words)
     assert run_ranks(TWO_RANKS, of_rank, tmp_path / "unbroken", 0.25) == ["done", "done"]
 

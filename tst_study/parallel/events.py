@@ -1,19 +1,38 @@
-"""Events that depend on the clock and not on the step: checkpoints, log rows, and stops that a
-signal asks for; and the moment when all ranks have written their files of a checkpoint.
+"""Log rows, evaluations, checkpoints and stops after a step, at the same step on all ranks.
 
-The first rank's clock decides, and the others hear of it in the message by which all of them agree
-on a stop. Results do not depend on it: a checkpoint or a row changes no weight.
+`Due` follows from the number of the step. `TimedEvents` depend on the clock and on signals: the
+first rank's clock decides, and the others hear of it in the message by which all of them agree on a
+stop. Results depend on neither: a checkpoint or a row changes no weight.
 """
 
 import time
 
-from tst_study.config.schema import Execution
+from tst_study.config.phase_plan import PhasePlan
+from tst_study.config.schema import Config, Execution
 from tst_study.parallel.process_groups import Ranks
-from tst_study.process.stop_request import StopRequest
+from tst_study.process.host import StopRequest
 
 POLL_SECONDS = {"cpu": 0.0, "cuda": 1.0}
 """About how often ranks ask each other. On GPUs the answer waits for all kernels before it, so
 that nothing is queued meanwhile: once a second costs a thousandth."""
+
+
+class Due:
+    """The log row, evaluation and checkpoint that are due after `done` steps."""
+
+    def __init__(self, config: Config, plan: PhasePlan, done: int, *, logs: bool) -> None:
+        """`logs`: a row is due by the clock."""
+
+        def is_multiple_of(every: int | None) -> bool:
+            return every is not None and done % every == 0
+
+        execution = config.execution
+        forks = done in execution.keep_steps  # other runs fork here, maybe at their switch
+        last = done == config.schedule.last_step
+        self.is_last, self.is_phase_boundary = last, forks or done == plan.superposed_steps
+        self.logs = last or logs or self.is_phase_boundary or is_multiple_of(execution.log_every)
+        self.evaluates = last or is_multiple_of(execution.evaluate_every)
+        self.saves = last or forks or is_multiple_of(execution.checkpoint_every)
 
 
 class TimedEvents:
@@ -28,8 +47,8 @@ class TimedEvents:
         self._steps = self._until_poll = 1
 
     def poll(self, *, logged: bool, writing: bool) -> None:
-        """To be called after every step, by all ranks. `logged`: whether the step's row is due;
-        `writing`: whether this rank still writes to a checkpoint."""
+        """Ask the other ranks; all of them call this after every step. `logged`: the step has a row
+        in the log; `writing`: this rank still writes to a checkpoint."""
         self.stops = self.saves = self.logs = self.written = False
         self._logged = time.monotonic() if logged else self._logged
         self._until_poll -= 1
@@ -38,12 +57,12 @@ class TimedEvents:
         now = time.monotonic()
         between = POLL_SECONDS[self._ranks.device.type] if self._ranks.world_size > 1 else 0.0
         steps = round(between * self._steps / max(now - self._polled, 1e-9))
-        mine = [int(self._stop.signal is not None), int(writing), 0, 0, 0]
+        numbers = [int(self._stop.signal is not None), int(writing), 0, 0, 0]
         if self._ranks.is_first:
             since = (now - self._saved, now - self._logged)
             due = (0.0 < every <= past for every, past in zip(self._seconds, since, strict=True))
-            mine[2:] = [*map(int, due), min(max(steps, 1), 1000)]
-        stops, writing_ranks, saves, logs, self._steps = self._ranks.largest(mine)
+            numbers[2:] = [*map(int, due), min(max(steps, 1), 1000)]
+        stops, writing_ranks, saves, logs, self._steps = self._ranks.largest(numbers)
         self.stops, self.saves, self.logs = bool(stops), bool(saves), bool(logs)
         self.written = not writing_ranks
         self._until_poll, self._polled = self._steps, now

@@ -1,0 +1,60 @@
+"""Tables of runs in the width of the terminal."""
+
+import re
+import sys
+from collections.abc import Sequence
+from shutil import get_terminal_size
+
+from tst_study.text import aligned, shortened, wrapped
+
+ENDLESS = 10_000
+"""Width for a file or a pipe, which gets whole lines."""
+_NEEDED = re.compile(r"(s|r|seed)[\d.]+|[0-9a-f]{8}")
+"""The parts of a run's name that tell it from the others: s, r, seed and identity."""
+
+
+def columns() -> int:
+    return get_terminal_size().columns if sys.stdout.isatty() else ENDLESS
+
+
+def fitted(
+    rows: Sequence[Sequence[str]], width: int, numbers: Sequence[str], optional: Sequence[str] = ()
+) -> list[str]:
+    """Lines of a table for a screen of so many columns, without its empty columns.
+
+    The first column holds names, a last one headed `message` sentences. On a narrow screen the
+    sentences go below their rows; then the `optional` columns go, in their order; and only then
+    names are shortened. `numbers`: headings of columns that are aligned on the right.
+    """
+    kept = [list(column) for column in zip(*rows, strict=True) if any(column[1:])]
+    if not kept:
+        return []
+
+    def overlap() -> int:
+        return sum(max(map(len, column)) + 2 for column in kept) - 2 - width
+
+    below = [""] * len(rows)
+    if kept[-1][0] == "message" and overlap() > 0:
+        below = ["", *kept.pop()[1:]]
+    for heading in optional:
+        if overlap() > 0:
+            kept = [column for column in kept if column[0] != heading]
+    room = max(map(len, kept[0])) - max(0, overlap())
+    kept[0] = [_short_name(name, max(24, room)) for name in kept[0]]
+    right = [place for place, column in enumerate(kept) if column[0] in numbers]
+    table = aligned(list(zip(*kept, strict=True)), right)
+    return [
+        line
+        for row, sentence in zip(table, below, strict=True)
+        for line in (row, *wrapped([f"    {sentence}"] if sentence else [], width))
+    ]
+
+
+def _short_name(name: str, width: int) -> str:
+    """Shorten a run's name in its middle, sparing what tells the run from others."""
+    parts = name.split("-")
+    for place in range(1, len(parts)):
+        if len(name) > width and not _NEEDED.fullmatch(parts[place]):
+            parts[place] = "…"
+            name = re.sub("…(-…)+", "…", "-".join(parts))
+    return shortened(name, width)

@@ -1,0 +1,79 @@
+"""GPU-hours of planned runs on a device, and their price."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tst_study.config.schema import Model
+from tst_study.cost.compute import gpu_hours
+from tst_study.cost.devices import DEVICES, Device, PublishedMfu, device_named, published_mfu
+from tst_study.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Prices:
+    """The device for which hours are given, and its price.
+
+    Without a device, hours are those measured in the study itself.
+    """
+
+    device: str | None = None
+    mfu: float | None = None
+    """A measured MFU, which replaces the published ones."""
+    per_gpu_hour: float | None = None
+
+    def gpu(self) -> Device | None:
+        """The device's data sheet. Raises `UserError` for a device that is not listed."""
+        known = device_named(self.device or "")
+        if self.device and known is None:
+            names = ", ".join(device.name for device in DEVICES)
+            raise UserError(
+                f"--device {self.device}: its speeds are not known here; known: {names}"
+            )
+        return known
+
+    def mfus(self, model: Model) -> PublishedMfu | None:
+        """The range of MFU to expect on the device, with its source; None where none is
+        published."""
+        if self.mfu is not None:
+            return PublishedMfu(self.mfu, self.mfu, "as given")
+        device = self.gpu()
+        return published_mfu(device, experts=model.experts is not None) if device else None
+
+    def gpu_hours(self, model: Model, flops: float) -> list[float] | None:
+        """The least and the most GPU-hours; None without a device or where no MFU on it is
+        known."""
+        device, mfus = self.gpu(), self.mfus(model)
+        if device is None or mfus is None:
+            return None
+        return [gpu_hours(flops, device.peak, mfu) for mfu in (mfus.high, mfus.low)]
+
+    def in_words(self, hours: Sequence[float]) -> str:
+        """`120–180 GPU-hours of H100, 240–360 at 2 each`. `hours`: the least and the most."""
+        text = f"{range_of(hours, rounded)} GPU-hours of {self.device}"
+        price = self.per_gpu_hour
+        if price is None:
+            return text
+        return f"{text}, {range_of([price * each for each in hours], rounded)} at {price:g} each"
+
+    def unknown(self) -> str:
+        """Say why hours on the device are not known."""
+        device = self.gpu()
+        assert device is not None
+        return f"hours not known: no MFU on {device.name} is published here, say --mfu"
+
+
+def mfu_source(mfus: PublishedMfu) -> str:
+    """`31%–48% MFU, torchtitan's performance pages`."""
+    return f"{range_of([mfus.low, mfus.high], '{:.0%}'.format)} MFU, {mfus.source}"
+
+
+def range_of(ends: Sequence[T] | None, written: Callable[[T], str]) -> str:
+    """The least and the most, once where they read the same; nothing where they are not known."""
+    return "–".join(dict.fromkeys(map(written, ends or ())))
+
+
+def rounded(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"

@@ -1,0 +1,195 @@
+"""Mistakes in the calls of a `Superposition`: steps, lengths and labels that cannot be meant.
+
+Tokens are checked in every call. Labels are compared with the tokens once a phase, for which the
+host waits for the device; a custom operator does so also in code that torch.compile has made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from typing import Any, Literal
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from tst_study.superposition.loss_kinds import IGNORE
+from tst_study.superposition.steps import Phases
+
+
+class Calls:
+    """The step that a `Superposition` is at, and what its calls so far must have in common."""
+
+    def __init__(self, phases: Phases, positions: int | Literal["any"] | None) -> None:
+        self.phases = phases
+        self.positions = positions  # or those of the first call
+        self.go_to(0)
+        self.resumed = 0  # the step at which a checkpoint was loaded
+        self.warned = False
+        self.tokens: Tensor | None = None  # embedded by the last call
+        self.evaluated = False  # the last call was in evaluation mode
+        self.checked_phases: set[bool] = set()  # superposed or not: those whose labels were checked
+        self.__setstate__({})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.key = next(_KEYS)  # a copy has one of its own
+        _CALLS[self.key] = self
+
+    def go_to(self, step: int) -> None:
+        """Remember that `step` steps are done.
+
+        torch.compile takes numbers that it finds in objects for constants, so that code that read
+        the step would be compiled anew in each. Such code reads whether the step is superposed.
+        """
+        self.step = _not_negative(step)
+        self.superposed = step < self.phases.superposed_steps
+
+    def number(self, step: int | None) -> int:
+        """Return the step that a question is about."""
+        return self.step if step is None else _not_negative(step)
+
+    def stride(self, tokens: Tensor, step: int | None, training: bool) -> int:
+        """Return the raw tokens per position of the step that embeds `tokens`. Raises ValueError
+        where they do not fit it."""
+        self.evaluated = not training
+        if not training:
+            return 1
+        superposed = self._begin(step)
+        stride = self.phases.tokens_per_position("superposition" if superposed else "recovery")
+        _check_ids(tokens, "tokens")
+        if tokens.dim() != 2 or not tokens.shape[1] or tokens.shape[1] % stride:
+            raise ValueError(
+                f"tokens {tuple(tokens.shape)} at step {self.step} must be (batch, "
+                f"l · {stride}): read raw_length(step, L) ids a sequence"
+            )
+        self.tokens = tokens
+        length = tokens.shape[1] // stride
+        if self.positions is None:
+            self.positions = length
+        if length != self.positions and self.positions != "any":
+            raise ValueError(
+                f"{tokens.shape[1]} ids are {length} positions at step {self.step}, not "
+                f"{self.positions}: the loader must read raw_length(step, L) ids, "
+                f"{self.phases.bag_size} times as many before the switch as after it; evaluate "
+                'without tst or after model.eval(); Superposition(positions="any") lets lengths '
+                "vary"
+            )
+        return stride
+
+    def checked(self, labels: Tensor, step: int | None) -> tuple[bool, Tensor]:
+        """Return whether the step that is being trained is superposed, and its labels. Raises
+        ValueError where they cannot be meant."""
+        superposed = self._begin(step)
+        if self.evaluated:
+            raise ValueError(
+                "the last embed was in evaluation mode: methods are compared by next-token loss, "
+                "F.cross_entropy, without tst"
+            )
+        _check_ids(labels, "labels")
+        if self.tokens is not None and self.tokens.shape == labels.shape:
+            if torch.compiler.is_compiling():
+                labels = _checked_labels(self.tokens, labels, self.key, superposed)
+            else:
+                _check_labels(self.tokens, labels, self.key, superposed)
+        return superposed, labels
+
+    def _begin(self, step: int | None) -> bool:
+        """Return whether the step that is being trained is superposed. Warns once where it lies
+        beyond the end."""
+        if step is not None:
+            if 0 <= step < self.resumed:
+                raise ValueError(
+                    f"step = {step}, but the run was resumed at step {self.resumed}: pass the "
+                    "number of steps done"
+                )
+            self.go_to(step)
+        if not torch.compiler.is_compiling() and not self.warned and self.step >= self.phases.steps:
+            self.warned = True
+            warnings.warn(
+                f"step {self.step} lies beyond the {self.phases.steps} steps: it is a next-token "
+                "step",
+                stacklevel=4,
+            )
+        return self.superposed
+
+
+_KEYS = itertools.count()
+_CALLS: WeakValueDictionary[int, Calls] = WeakValueDictionary()
+"""All that exist, by key: compiled code cannot hold Python objects."""
+
+
+def _check_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) -> None:
+    """Once a phase, find labels that are not the tokens shifted by one; the host waits once.
+
+    Raises ValueError, which names the shift, or an ignore index that is not `IGNORE`.
+    """
+    calls = _CALLS.get(key)
+    if calls is None or superposed in calls.checked_phases:
+        return
+    length = labels.shape[1]
+    shifts = [k for k in (1, 0, *range(2, 2 * calls.phases.bag_size + 1), -1) if k < length]
+    is_target = labels != IGNORE
+    strange = (labels < 0) & is_target
+    fits = [
+        (
+            (
+                labels[:, max(0, -k) : length - max(0, k)]
+                == tokens[:, max(0, k) : length + min(0, k)]
+            )
+            | ~is_target[:, max(0, -k) : length - max(0, k)]
+        ).all()
+        for k in shifts
+    ]
+    least, *fit_by_shift = torch.stack([torch.where(strange, labels, 0).min(), *fits]).tolist()
+    if least:
+        raise ValueError(f"labels hold {least}: mark positions without a target by {IGNORE}")
+    by = next((k for k, fit in zip(shifts, fit_by_shift, strict=True) if fit), None)
+    if by == 0:
+        raise ValueError(
+            "labels are the tokens themselves: shift them by one, tokens[:, 1:] (Hugging Face's "
+            "models shift inside, this loss does not)"
+        )
+    if by not in (1, None):
+        raise ValueError(
+            f"labels are shifted by {by}: shift them by one, tokens[:, 1:], also where they are "
+            "the next bag"
+        )
+    calls.checked_phases.add(superposed)
+    if by is None:
+        warnings.warn("labels are not the embedded tokens shifted by one", stacklevel=5)
+
+
+@torch.library.custom_op("tst_study::checked_labels", mutates_args=())
+def _checked_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) -> Tensor:
+    """Return the labels after `_check_labels`, in an operator that no compiler looks into."""
+    _check_labels(tokens, labels, key, superposed)
+    return labels.clone()
+
+
+@_checked_labels.register_fake
+def _(tokens: Tensor, labels: Tensor, key: int, superposed: bool) -> Tensor:
+    return torch.empty_like(labels)
+
+
+@torch.library.custom_op("tst_study::steps_done", mutates_args=())
+def steps_done(labels: Tensor, key: int) -> Tensor:
+    """Return the step of a method's calls (1,), in an operator that no compiler looks into."""
+    return torch.tensor([_CALLS[key].step])
+
+
+@steps_done.register_fake
+def _(labels: Tensor, key: int) -> Tensor:
+    return torch.empty(1, dtype=torch.int64)
+
+
+def _not_negative(step: int) -> int:
+    if step < 0:
+        raise ValueError(f"step = {step}: steps count from 0")
+    return step
+
+
+def _check_ids(ids: Tensor, name: str) -> None:
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"{name} are {ids.dtype}: convert them, {name}.long()")

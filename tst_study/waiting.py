@@ -1,0 +1,37 @@
+"""A line that tells a waiting user what the program does."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Timer
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[Callable[[str], None]]:
+    """Say on stderr what the program does while the block runs.
+
+    A terminal shows it at once, a file or a pipe gets a line after two seconds. Yields a function
+    that changes the text on a terminal.
+    """
+    # `--help`, which imports this module, must answer at once.
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    # What a block prints must reach a pipe, so that only the terminal's own stream is redirected.
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+        disable=not console.is_terminal,
+    ) as line:
+        task = line.add_task(what)
+        timer = Timer(2.0, print, [f"{what} …"], {"file": sys.stderr, "flush": True})
+        if not console.is_terminal:
+            timer.start()
+        try:
+            yield lambda text: line.update(task, description=text)
+        finally:
+            timer.cancel()
