@@ -3,9 +3,8 @@
     python -m benchmarks.advice
 
 The law's fit to Tables 4–7; how well it predicts sizes, lengths and bag sizes that were left out,
-beside two nulls; and the gains of our own campaigns, paired by seed. `docs/analysis.md` has the
-table; a test fits and pairs anew.
-"""
+beside two nulls; and the gains of our own campaigns, paired by seed. `docs/research/coverage.md`
+has the table; a test fits and pairs anew."""
 
 from __future__ import annotations
 
@@ -38,9 +37,9 @@ def evidence() -> dict[str, Any]:
 
 
 def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Return the rows of the table in `docs/analysis.md`, and the law's relative error for each
-    e-fold beyond the sizes (`params`) and lengths (`tokens`) that it was fitted to: the root mean
-    square over the splits of the error of the mean gain up to r = 0.5."""
+    """Return the rows of the table in `docs/research/coverage.md`, and the law's relative error for
+    each e-fold beyond the sizes (`params`) and lengths (`tokens`) that it was fitted to: the root
+    mean square over the splits of the error of the mean gain up to r = 0.5."""
     rows = rows.assign(gain=observed_gains(rows))
     rows = rows[(rows["weighting"] == "uniform")].reset_index(drop=True)
     fitted = [

@@ -3,10 +3,9 @@
     python -m benchmarks.coverage [--made 400] [--only multiplier] [--to FILE.csv]
 
 Data sets are made from a law, with noise that all runs of a seed share and noise of each run. Every
-interval comes from a public function. `docs/analysis.md` shows the numbers that this writes; the
-tests run the same circumstances with a tolerance from the binomial. Coverage of gains, for families
-of arms, is in `verdict_coverage`.
-"""
+interval comes from a public function. `docs/research/coverage.md` shows the numbers that this
+writes; the tests run the same circumstances with a tolerance from the binomial. Coverage of gains,
+for families of arms, is in `verdict_coverage`."""
 
 from __future__ import annotations
 

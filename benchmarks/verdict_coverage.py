@@ -2,9 +2,9 @@
 
     python -m benchmarks.verdict_coverage [--made 2000] [--to FILE.json] [--only TEXT]
 
-Several arms are compared with one baseline whose true gain over each is zero. `docs/analysis.md`
-shows the table. The method `moderated-1` was chosen by it before any campaign was judged by it.
-"""
+Several arms are compared with one baseline whose true gain over each is zero.
+`docs/research/coverage.md` shows the table. The method `moderated-1` was chosen by it before any
+campaign was judged by it."""
 
 from __future__ import annotations
 

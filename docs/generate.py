@@ -1,7 +1,8 @@
-"""Writes what the documentation says about the code from the code itself: `make docs`.
+"""Write the generated parts of the documentation: `make docs`.
 
 The keys in `config.md`, the columns in `tables.md`, the studies in `slurm.md`, the verdicts in
-`findings.md` and `records/campaign.md`; a test fails where they are not what this writes.
+`records/campaign.md`, the simulations in `research/coverage.md`; a test fails where they are not
+what this writes.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ DOCS, SECOND = Path(__file__).parent, "what-does-the-work"
 
 
 def config_keys() -> str:
-    """Every key by section: type, default and meaning."""
+    """Return every key of the config by section: type, default and meaning."""
     models = {"Config": (schema := config.Config.model_json_schema()), **schema["$defs"]}
     shapes = ", ".join(PRESETS)
     parts = [f"`model.preset` names a whole shape, whose keys may be overridden: {shapes}.\n"]
     for path, name in [("", "Config"), *_sections(models, "Config", "")]:
         rows = [
-            [f"`{key}`", _type(one), _default(one), _words(one)]
-            for key, one in models[name]["properties"].items()
-            if "description" in one
+            [f"`{key}`", _type(described), _default(described), _words(described)]
+            for key, described in models[name]["properties"].items()
+            if "description" in described
         ]
         parts += [f"## `[{path}]`\n" if path else "## Top level\n", f"{_words(models[name])}\n"]
         parts += [_table(["key", "type", "default", "meaning"], rows), ""]
@@ -45,26 +46,27 @@ def config_keys() -> str:
 
 
 def columns() -> str:
-    """Of runs, curves and evaluations."""
+    """Return the columns of runs, curves and evaluations, a table each."""
     parts = []
     for name, table in (("runs", RUNS), ("curves", CURVES), ("evaluations", EVALUATIONS)):
         rows = [] if name == "runs" else [["`run_id`", "text", "joins the tables"]]
-        rows += [[f"`{one.name}`", one.kind, one.words] for one in table]
+        rows += [[f"`{column.name}`", column.kind, column.words] for column in table]
         parts += [f"## `{name}.parquet`\n", _table(["column", "kind", ""], rows), ""]
     return "\n".join(parts)
 
 
 def studies_table() -> str:
-    """Every study: title, what it shows, scales."""
+    """Return every study with what it asks and its scales."""
     rows = []
-    for name, found in STUDIES.items():
-        which = "all" if tuple(found.scales) == SCALES else ", ".join(found.scales)
-        rows.append([f"`{name}`", f"{found.title}. {found.claims}", which])
+    for name, study in STUDIES.items():
+        which = "all" if tuple(study.scales) == SCALES else ", ".join(study.scales)
+        rows.append([f"`{name}`", study.claims, which])
     return _table(["study", "asks", "scales"], rows)
 
 
 def verdicts(record: str) -> str:
-    """What `analysis.verdict.decide` says of every question of a campaign."""
+    """Return every question of a campaign with its verdict, as `analysis.verdict.decide` gives
+    it."""
     parts = list(verdict_parts(summary(record).verdicts))
     titles = list(dict.fromkeys(title for *_, cells in parts for title in cells[0]))
     rows = []
@@ -75,13 +77,14 @@ def verdicts(record: str) -> str:
 
 
 def left_out() -> str:
-    """How the law predicts published runs that were left out, and chooses among them."""
+    """Return how the law predicts published runs that it was not fitted to, and chooses among
+    them."""
     rows = []
-    for one in published.evidence()["left_out"]:
-        cells = f"{one['held']:.0%} of {one['cells']:.0f}", f"{one['half']:.3f}"
-        choice = f"{one['s']:.3g}, {one['r']:.2g}"
-        lost = (f"{one[way]:.4f}" for way in ("law", "always", "nearest"))
-        rows.append([one["left_out"], *cells, choice, *lost])
+    for row in published.evidence()["left_out"]:
+        cells = f"{row['held']:.0%} of {row['cells']:.0f}", f"{row['half']:.3f}"
+        choice = f"{row['s']:.3g}, {row['r']:.2g}"
+        lost = (f"{row[way]:.4f}" for way in ("law", "always", "nearest"))
+        rows.append([row["left_out"], *cells, choice, *lost])
     titles = ["left out", "gains inside", "half-width", "the law's s, r", "law loses"]
     return _table([*titles, "always s = 6, r = 0.3", "best near cell"], rows)
 
@@ -92,21 +95,21 @@ def summary(record: str) -> Summary:
 
 
 def coverage_of_verdicts() -> str:
-    """Coverage and half-widths of nine contrasts' intervals, from `benchmarks/verdict_coverage.py`;
-    each cell is `moderated-1`, then paired t-tests."""
+    """Return coverage and half-widths of the intervals of nine contrasts, from
+    `benchmarks/verdict_coverage.py`; each cell is `moderated-1`, then paired t-tests."""
     rows = json.loads(verdict_coverage.RECORD.read_text("utf8"))
-    found = {row["case"]: row for row in rows}
+    by_case = {row["case"]: row for row in rows}
     made = []
     for spread in (verdict_coverage.MEASURED, *verdict_coverage.SPREADS):
         for seeds in verdict_coverage.SEEDS:
-            row = found.get(f"{seeds} seeds, 9 contrasts, {spread}")
+            row = by_case.get(f"{seeds} seeds, 9 contrasts, {spread}")
             if row:
                 both = [row[method] for method in ("moderated", "paired")]
                 lowest = [
                     _lowest(rows, method, seeds, spread) for method in ("moderated", "paired")
                 ]
                 widths = [
-                    [f"{one[key]:,.0f}" for one in both] for key in ("median", "95%", "widest")
+                    [f"{width[key]:,.0f}" for width in both] for key in ("median", "95%", "widest")
                 ]
                 cells = ["; ".join(pair) for pair in (lowest, *widths)]
                 made.append([spread, str(seeds), *cells])
@@ -116,18 +119,18 @@ def coverage_of_verdicts() -> str:
 
 def _lowest(rows: list[dict[str, Any]], method: str, seeds: int, spread: str) -> str:
     own = [r for r in rows if r["case"].startswith(f"{seeds} seeds") and method in r]
-    found = [r[method]["coverage"] for r in own if r["case"].endswith(f"contrasts, {spread}")]
-    return f"{min(found):.3f} to {max(found):.3f}"
+    shares = [r[method]["coverage"] for r in own if r["case"].endswith(f"contrasts, {spread}")]
+    return f"{min(shares):.3f} to {max(shares):.3f}"
 
 
 BLOCKS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("config.md", "keys", config_keys),
     ("tables.md", "columns", columns),
     ("slurm.md", "studies", studies_table),
-    ("analysis.md", "left out", left_out),
-    ("findings.md", "arms of parts", lambda: markdown_grid(sections.arms(summary(SECOND)))),
-    ("findings.md", "verdicts of parts", lambda: verdicts(SECOND)),
-    ("analysis.md", "verdict coverage", coverage_of_verdicts),
+    ("research/coverage.md", "left out", left_out),
+    ("records/campaign.md", "arms of parts", lambda: markdown_grid(sections.arms(summary(SECOND)))),
+    ("records/campaign.md", "verdicts of parts", lambda: verdicts(SECOND)),
+    ("research/coverage.md", "verdict coverage", coverage_of_verdicts),
     ("records/campaign.md", "verdicts", lambda: verdicts("campaign")),
 )
 """Page, a mark in it, and what makes the text from there to the next `end`."""
@@ -135,13 +138,13 @@ BLOCKS: tuple[tuple[str, str, Callable[[], str]], ...] = (
 
 @functools.cache
 def pages() -> dict[Path, str]:
-    found: dict[Path, str] = {}
+    texts: dict[Path, str] = {}
     for name, mark, made in BLOCKS:
-        text = found.get(DOCS / name) or (DOCS / name).read_text("utf8")
+        text = texts.get(DOCS / name) or (DOCS / name).read_text("utf8")
         before, _, rest = text.partition(f"<!-- {mark} -->\n")
         after = rest.partition("<!-- end -->")[2]
-        found[DOCS / name] = f"{before}<!-- {mark} -->\n{made()}\n<!-- end -->{after}"
-    return found
+        texts[DOCS / name] = f"{before}<!-- {mark} -->\n{made()}\n<!-- end -->{after}"
+    return texts
 
 
 def _table(titles: list[str], rows: list[list[str]]) -> str:
@@ -150,13 +153,13 @@ def _table(titles: list[str], rows: list[list[str]]) -> str:
 
 def _sections(models: dict[str, Any], name: str, path: str) -> list[tuple[str, str]]:
     """(dotted path, class) of the tables below a section, each before its own."""
-    found = []
+    below_it = []
     for key, field in models[name]["properties"].items():
         _, there, rest = json.dumps(field).partition("#/$defs/")
         if there:
             below, inner = f"{path}.{key}".strip("."), rest.partition('"')[0]
-            found += [(below, inner), *_sections(models, inner, below)]
-    return found
+            below_it += [(below, inner), *_sections(models, inner, below)]
+    return below_it
 
 
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
@@ -164,7 +167,9 @@ BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiv
 
 def _type(field: dict[str, Any]) -> str:
     if "anyOf" in field:
-        return " or ".join(_type(one) for one in field["anyOf"] if one.get("type") != "null")
+        return " or ".join(
+            _type(choice) for choice in field["anyOf"] if choice.get("type") != "null"
+        )
     if "$ref" in field:
         return "table"
     if "enum" in field or "const" in field:

@@ -77,7 +77,7 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
 
 
 def train(options: argparse.Namespace) -> list[dict[str, object]]:
-    """The rows of the log: losses of both phases, and held-out losses."""
+    """Train, and return the rows of the log: losses of both phases, and held-out losses."""
     torch.manual_seed(options.seed)
     generator = torch.Generator().manual_seed(options.seed)
     text, held_out = read("books.train-00.jsonl.xz"), read("books.val.jsonl.xz")
@@ -131,15 +131,15 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 
 def facts(options: argparse.Namespace) -> dict[str, object]:
-    """What no row says: with it as the log's first line, `tst-study import` has no questions."""
+    """Facts that no row of the log has. As its first line they let `tst-study import` read it."""
     model = GPT(options.width, options.layers, options.heads, options.length)
-    said = {key: vars(options)[key] for key in ("bag_size", "step_ratio", "steps", "seed")}
+    known = {key: vars(options)[key] for key in ("bag_size", "step_ratio", "steps", "seed")}
     if options.bag_size == 1:
-        said["step_ratio"] = 0.0
-    said["parameters"] = sum(weights.numel() for weights in model.parameters())
-    said["tokens_per_step"] = options.sequences * options.length
-    said["learning_rate"] = options.rate
-    return {**said, "corpus": "books", "eval_set": "books.val", "annealed": True}
+        known["step_ratio"] = 0.0
+    known["parameters"] = sum(weights.numel() for weights in model.parameters())
+    known["tokens_per_step"] = options.sequences * options.length
+    known["learning_rate"] = options.rate
+    return {**known, "corpus": "books", "eval_set": "books.val", "annealed": True}
 
 
 if __name__ == "__main__":

@@ -40,14 +40,15 @@ def words(page: str) -> str:
 
 
 README, FINDINGS = words("README.md"), words("docs/findings.md")
+CAMPAIGNS = words("docs/records/campaign.md")
 ANALYSIS = words("docs/analysis.md")
 INTERVAL = (
     r"(-?\+?[\d.]+)(?: nats)?(?: per token)?(?: times the steps,?)? \[([-+\d.]+), ([-+\d.]+)\]"
 )
 
 
-def said(pattern: str, page: str) -> list[str]:
-    """The groups of the one place on the page where the pattern stands."""
+def numbers(pattern: str, page: str) -> list[str]:
+    """Return the groups of the only match of the pattern on the page."""
     (match,) = re.finditer(pattern, page)
     return list(match.groups())
 
@@ -154,9 +155,10 @@ def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
     ("prose", "count"),
     [
         (re.sub(r"```.*?```", "", README).partition("## What `make study`")[0], 7),
-        (re.sub(r"<!-- [\w ]+ -->.*?<!-- end -->", "", FINDINGS).partition("## Did laws")[0], 33),
+        (FINDINGS, 30),
+        (CAMPAIGNS.partition("### The pilot sweep")[2].partition("### Predictions")[0], 2),
     ],
-    ids=["README", "findings"],
+    ids=["README", "findings", "pilot sweep"],
 )
 def test_every_interval_in_prose_is_one_that_was_computed(prose: str, count: int) -> None:
     both = [of(record).verdicts for record in ("campaign", "what-does-the-work")]
@@ -219,7 +221,7 @@ def test_superposition_is_behind_until_the_decay() -> None:
     before = means[means.index < 0.7]
     assert (before < 0).all()
     assert means.iloc[-1] > 0
-    assert said(r"baseline leads, by (\S+) at step ([\d,]+),", FINDINGS) == [
+    assert numbers(r"baseline leads, by (\S+) at step ([\d,]+),", FINDINGS) == [
         f"{-before.iloc[-1]:.4f}",
         f"{before.index[-1] * 20_000:,.0f}",
     ]
@@ -236,9 +238,9 @@ def test_what_does_the_work() -> None:
     once = found.verdicts[found.verdicts["heading"] == "Planned"].drop_duplicates("question")
     low, high = np.array(once["predicted"].tolist()).T
     held = once["gain"].between(low, high)
-    assert said(r"(\d+) of the (\d+) predicted", FINDINGS) == [str(held.sum()), str(len(held))]
+    assert numbers(r"(\d+) of the (\d+) predicted", FINDINGS) == [str(held.sum()), str(len(held))]
     deviations = found.arms.set_index("arm")["deviation"]
-    assert said(
+    assert numbers(
         r"baselines deviate by (\S+) over.* The plain method's runs deviate by (\S+) ", FINDINGS
     ) == shown(deviations["baseline"], deviations["superposition"], digits=4)
     loss, superposed = (
@@ -247,7 +249,7 @@ def test_what_does_the_work() -> None:
     )
     gains = loss - superposed
     better = loss.groupby("sequences").idxmin()
-    assert said(
+    assert numbers(
         r"from (\S+) with 8 sequences to (\S+) with 16 and (\S+) with 32 \((\S+) at the", FINDINGS
     ) == shown(*gains[better], gains[32, 2e-3])
 
@@ -268,7 +270,7 @@ def test_what_depends_on_the_method_and_what_speaks_against_the_batch() -> None:
     way = found.gains_over_training
     leads = way[way["arm"] == "baseline at its best batch"].set_index("share")["gain"]
     late = leads[(leads.index > 0.65) & (leads.index < 0.7) | (leads.index == 1)]
-    assert said(r"its lead shrinks, from (\S+) to (\S+),", FINDINGS) == shown(*late)
+    assert numbers(r"its lead shrinks, from (\S+) to (\S+),", FINDINGS) == shown(*late)
     controls = ("shuffled targets", "label smoothing", "baseline at its best batch")
     others = way[(way["family"] == FAMILY_1) & ~way["arm"].isin(controls)]
     ends = others.pivot(index="share", columns="arm", values="gain")
@@ -278,7 +280,7 @@ def test_what_depends_on_the_method_and_what_speaks_against_the_batch() -> None:
 def test_the_gate() -> None:
     pairs = of("gate").pairs
     baselines = pairs.groupby(["group", "learning_rate"])["baseline"]
-    assert said(r"its mean, (\S+), is the lowest", FINDINGS) == shown(
+    assert numbers(r"its mean, (\S+), is the lowest", CAMPAIGNS) == shown(
         baselines.mean().min(), digits=4
     )
     for arm, seeds in (("baseline", {5}), ("superposed", set())):
@@ -290,7 +292,7 @@ def test_the_gate() -> None:
 
 def test_what_was_predicted_and_what_came() -> None:
     (longest, larger) = json.loads((RECORDS / "predictions.json").read_text("utf8"))["predictions"]
-    lines = (ROOT / "docs/findings.md").read_text("utf8").replace("−", "-").splitlines()
+    lines = (ROOT / "docs/records/campaign.md").read_text("utf8").replace("−", "-").splitlines()
     rows = [line.split(" | ") for line in lines if line.endswith("refuted |")]
     for committed, name, ways in (
         (longest, "lengths-28000-", ("law", "trend", "same", "none")),
@@ -311,11 +313,11 @@ def test_what_was_predicted_and_what_came() -> None:
 
 
 def test_the_law_of_the_published_tables(law: Law) -> None:
-    cells, error = said(r"Over the (\d+) cells of Tables 4–7 it leaves (\S+) nats", ANALYSIS)
+    cells, error = numbers(r"Over the (\d+) cells of Tables 4–7 it leaves (\S+) nats", ANALYSIS)
     assert int(cells) == len(law.rows)
     assert error == f"{np.sqrt((law.rows['error'] ** 2).mean()):.4f}"
     row = published_beside_law(law).iloc[0]
-    assert said(
+    assert numbers(
         r"it predicts (\S+), copying 600M ([\d.]+); the paper's Figure 3a shows (\S+), its Table 1 "
         r"([\d.]+)\.",
         ANALYSIS,
@@ -333,7 +335,7 @@ def test_what_the_law_predicts_between_sizes_and_lengths(split: str, pattern: st
     rows = published_rows()
     table, _ = predictions(rows, splits(rows)[split])
     square = table[["law", "copied"]].sub(table["observed"], axis=0) ** 2
-    stated = said(pattern, ANALYSIS)
+    stated = numbers(pattern, ANALYSIS)
     assert stated == [
         f"{error:.{len(cell) - 2}f}"
         for cell, error in zip(stated, square.mean() ** 0.5, strict=True)

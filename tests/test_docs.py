@@ -1,4 +1,4 @@
-"""What the documentation says is what the code does."""
+"""The documentation agrees with the code."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_every_command_of_the_pages_is_one(page: str, line: str) -> None:
 
 
 def literals(path: Path) -> Iterator[str]:
-    """What a module may say: its texts, without docstrings."""
+    """Texts that a module may print: its strings, without docstrings."""
     nodes = list(ast.walk(ast.parse(path.read_text("utf8"))))
     docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
@@ -103,8 +103,8 @@ def test_errors_that_are_explained_are_the_code_s_own() -> None:
         for text in literals(path)
     )
     page = (ROOT / "docs" / "troubleshooting.md").read_text("utf8")
-    said = re.findall(r"^\| (?:state )?`([^`]+)`", page, re.MULTILINE)
-    assert len(said) > 20
-    for words in said:
-        fixed = re.sub(r"4,096 of 131,072 ", "", words).split(" held-out")[0]
-        assert fixed in sources, words
+    messages = re.findall(r"^\| (?:state )?`([^`]+)`", page, re.MULTILINE)
+    assert len(messages) >= 20
+    for message in messages:
+        fixed = re.sub(r"4,096 of 131,072 ", "", message).split(" held-out")[0]
+        assert fixed in sources, message

@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from matplotlib import pyplot
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.pipeline_parallel.schedules import forward_backward_no_pipelining
@@ -45,7 +46,7 @@ def example(path: str) -> ModuleType:
 
 
 class WithoutUs:
-    """What a trainer does that has never heard of superposition."""
+    """A stand-in for `Superposition` in a trainer without it: plain next-token training."""
 
     def __init__(self, *unused: Any) -> None:
         pass
@@ -68,7 +69,7 @@ def short(text: Tensor) -> Any:
 
 
 def imported(log: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Curves and evaluations of what a real trainer has written, as it lies there."""
+    """Curves and evaluations of the log that a real trainer has written."""
     facts = {"arm": "baseline", "corpus": "books", "eval_set": "books", "annealed": "true"}
     numbers = {"parameters": 1, "tokens_per_step": 32, "steps": 4, "seed": 0, "learning_rate": 0}
     tables = import_logs([str(log)], {**{k: str(v) for k, v in numbers.items()}, **facts})
@@ -96,6 +97,30 @@ def test_plain_pytorch(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyP
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, [facts, *rows])))
     (pair,) = compare(import_logs([str(tmp_path)], {}).runs).pairs.to_dict("records")
     assert pair["gain"] == baseline[-1]["held_out_loss"] - superposed[-1]["held_out_loss"]
+
+
+def test_the_notebook(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its code, with fewer steps, as plain Python: no Jupyter is among what is installed."""
+    notebook = json.loads((EXAMPLES / "first_study.ipynb").read_text("utf8"))
+    code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code")
+    assert code[0].count("STEPS = 1_000\n") == 1
+    code[0] = code[0].replace("STEPS = 1_000\n", "STEPS = 20\n")
+    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    drawn: list[str] = []
+    monkeypatch.setattr("matplotlib.pyplot.show", lambda: drawn.append(pyplot.gca().get_ylabel()))
+    cells: dict[str, Any] = {}
+    for source in code:
+        exec(compile(source, "first_study.ipynb", "exec"), cells)
+    (verdict,) = cells["verdict"].to_dict("records")
+    assert (verdict["seeds"], verdict["verdict"] != "") == (3, True)
+    assert [label.partition(",")[0] for label in drawn] == [
+        "held-out loss",
+        "expected gain at 1B parameters",
+    ]
+    assert all(gain["low"] < gain["nats"] < gain["high"] for gain in cells["gains"])
+    assert capsys.readouterr().out.rstrip().endswith("1 with one seed and no claim.")
 
 
 @pytest.fixture
@@ -133,8 +158,8 @@ def test_hugging_face(hugging_face: Any, tmp_path: Path) -> None:
     assert superposed != baseline
     assert losses("plain", "--bag-size", "1", kind=Plain) == baseline
     curves, evaluations = imported(tmp_path / "baseline")
-    found = [*zip(curves.loss, evaluations.nats_per_token, strict=True)]
-    assert [value for pair in found for value in pair] == baseline
+    pairs = [*zip(curves.loss, evaluations.nats_per_token, strict=True)]
+    assert [value for pair in pairs for value in pair] == baseline
     assert (curves.learning_rate > 0).any()
 
 
@@ -255,8 +280,8 @@ def test_megatron_lm(words: Path, bag_size: int, monkeypatch: pytest.MonkeyPatch
 
 
 LITGPT = (  # what docs/in_your_trainer.md says to change in litgpt 0.5's own functions
-    ("T = idx.size(1)", "x = tst.embed(self.transformer.wte, idx); T = x.size(1)"),
     ("x = self.transformer.wte(idx)", ""),
+    ("T = idx.size(1)", "x = self.transformer.wte(idx); T = x.size(1)"),
     ("0 : model.max_seq_length]", "0 : tst.raw_length(tst.step)]"),
     ("1 : (model.max_seq_length + 1)]", "1 : tst.raw_length(tst.step) + 1]"),
     ("loss = chunked_cross_entropy(logits, targets)", "loss = tst.loss(logits, targets)"),
@@ -285,6 +310,7 @@ def test_litgpt(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     fabric = pretrain.L.Fabric(accelerator="cpu", devices=1)
     model = pretrain.GPT(config)
     model.forward = changed(pretrain.GPT.forward).__get__(model)
+    tst.attach(model.transformer.wte)
     model = fabric.setup(model)
     batches = [
         text[torch.arange(2)[:, None] * 99 + torch.arange(tst.raw_length(i // 2) + 1) + i]

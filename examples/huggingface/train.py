@@ -45,7 +45,7 @@ class Batches(IterableDataset):  # type: ignore[type-arg]
 
 
 def piece(text: Tensor, start: int, length: int) -> dict[str, Tensor]:
-    """Tokens, and the labels that they are to predict: shifted here, not in the model."""
+    """Return tokens and their labels, which are shifted here, not in the model."""
     tokens = text[start : start + length + 1].long()
     return {"input_ids": tokens[:-1], "labels": tokens[1:]}
 

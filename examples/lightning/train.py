@@ -29,7 +29,7 @@ WORDS = 256  # bytes
 
 
 class SuperposedSteps(lightning.Callback):
-    """Makes bags of what an embedding returns, and keeps the step in Lightning's checkpoints."""
+    """Bag the outputs of an embedding, and keep the step in Lightning's checkpoints."""
 
     def __init__(self, tst: Superposition, embedding: nn.Module) -> None:
         self.tst, self.embedding = tst, embedding

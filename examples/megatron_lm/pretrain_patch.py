@@ -25,7 +25,7 @@ from tst_study.superposition import Superposition
 
 
 def superpose(model: Any, tst: Superposition) -> None:
-    """Make bags of what a GPTModel's word embeddings return."""
+    """Bag the outputs of a GPTModel's word embeddings."""
     if model.pre_process:
         tst.attach(model.embedding.word_embeddings)
 

@@ -31,8 +31,8 @@ BOOKS = Path(__file__).parents[2] / "data" / "books"
 
 
 def on_processor() -> None:
-    """torchtitan takes a machine without an accelerator for one with CUDA: say what there is, and
-    fill in what torchtitan asks of it."""
+    """Tell torchtitan that the machine has no accelerator, which it would take for one with
+    CUDA."""
     from torchtitan.tools import utils
 
     if torch.accelerator.is_available():
@@ -65,7 +65,7 @@ from torchtitan.trainer import Trainer  # noqa: E402
 
 
 class Phase:
-    """The method and the step at which it is, which loader, embedding and loss have in common."""
+    """The method with its step, shared by loader, embedding and loss."""
 
     tst: Superposition
     step = 0
@@ -155,7 +155,7 @@ class Bytes(BaseTokenizer):
 
 
 def configuration(options: argparse.Namespace) -> Any:
-    """torchtitan's own debugging model; what is ours is in its three places."""
+    """torchtitan's own debugging model, with our loader, embedding and loss."""
     spec = model_registry("debugmodel")
     table = spec.model.tok_embeddings
     for layer in spec.model.layers:  # torchtitan's flexible attention has no backward pass here

@@ -1,7 +1,7 @@
 """Simulated: an interval holds a known truth as often as it says, and nothing is found in nothing.
 
-The same data sets as `benchmarks/coverage.py` makes; docs/analysis.md shows what came of them.
-"""
+The same data sets as `benchmarks/coverage.py` makes; docs/research/coverage.md shows what came of
+them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_record_of_all_circumstances_passes_and_is_what_the_docs_show() -> N
     known = {named(*key) for key in record[["interval", "where", "seeds"]].itertuples(index=False)}
     assert known == {named(c.interval, c.where, n) for c, n in CASES}
     assert (record["made"] >= MADE).all()
-    text = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "research" / "coverage.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     for (interval, where), rows in record.groupby(["interval", "where"], sort=False):
         for row in rows.to_dict("records"):

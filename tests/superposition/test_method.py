@@ -126,6 +126,47 @@ def test_weights_that_change_are_arguments_of_compiled_code() -> None:
     torch._dynamo.reset()
 
 
+class Counting(nn.Module):
+    """A model whose `forward` is not given the step."""
+
+    def __init__(self, method: Superposition, attached: bool) -> None:
+        super().__init__()
+        self.table, self.own, self.attached = nn.Embedding(WORDS, WORDS), method, attached
+        if attached:
+            method.attach(self.table)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        ids = tokens[:, :-1]
+        hidden = self.table(ids) if self.attached else self.own.embed(self.table, ids)
+        return self.own.loss(hidden.cumsum(1), tokens[:, 1:])
+
+
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
+    reason="torch.compile of older torch breaks its graph at copy.deepcopy",
+)
+@pytest.mark.parametrize("attached", [False, True])
+@pytest.mark.parametrize("weighting", ["power_law", ((1.0,) * 4, (1.0, 0.0, 0.0, 0.0))])
+def test_steps_that_are_counted_compile_three_graphs(weighting: Any, attached: bool) -> None:
+    """One for the first step and one for each phase; one for each step if compiled code read the
+    count."""
+    graphs = 0
+
+    def counted(module: Any, inputs: Any) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return module
+
+    model = Counting(tst(steps=12, weighting=weighting), attached)
+    compiled = torch.compile(model, backend=counted, fullgraph=True)
+    for step in range(12):
+        tokens = text(model.own.raw_length(step, POSITIONS))
+        torch.testing.assert_close(compiled(tokens), model(tokens))
+        model.own.advance()
+    assert graphs <= 3
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize(
     ("settings", "lengths", "refused_at"),
     [

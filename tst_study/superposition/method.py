@@ -32,7 +32,7 @@ from tst_study.superposition.loss_kinds import (
     loss_of,
 )
 from tst_study.superposition.losses import bag_loss
-from tst_study.superposition.misuse import Calls
+from tst_study.superposition.misuse import Calls, steps_done
 from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phases, superposed_steps
 from tst_study.superposition.weighting import (
     Weighting,
@@ -141,7 +141,7 @@ class Superposition:
 
     def advance(self, to: int | None = None) -> None:
         """Count one step, after the optimizer's; or say how many are done."""
-        self._calls.step = self._calls.step + 1 if to is None else to
+        self._calls.go_to(self._calls.step + 1 if to is None else to)
 
     def objective(self, step: int | None = None) -> Objective:
         """Return what a step reads and predicts."""
@@ -304,7 +304,8 @@ class Superposition:
                     f"{name} = {value!r}, but the checkpoint's run has {state[name]!r}: resume "
                     "with the same settings"
                 )
-        self._calls.step = self._calls.resumed = state["step"]
+        self._calls.go_to(state["step"])
+        self._calls.resumed = state["step"]
 
     def _settings(self) -> dict[str, Any]:
         names = ("bag_size", "step_ratio", "steps", "mode", "pooling")
@@ -333,14 +334,21 @@ class Superposition:
         self, labels: Tensor, step: int | None
     ) -> tuple[Objective, Weighting | Tensor, Tensor]:
         """Return the objective of a step, its weights, and the labels, which are checked."""
-        step, labels = self._calls.checked(labels, step)
-        if self.phases.phase(step) == "recovery":
+        superposed, labels = self._calls.checked(labels, step)
+        if not superposed:
             return NEXT_TOKEN, "uniform", labels
-        if torch.compiler.is_compiling() and self._changing_weights is not None:
+        if self._changing_weights is None:
+            objective = self.phases.objective(0)
+        elif torch.compiler.is_compiling():
             # An argument of the compiled code, which would take numbers for constants.
-            weights = self._changing_weights[step].to(labels.device, non_blocking=True)
+            if step is None:
+                weights = self._changing_weights[steps_done(labels, self._calls.key)][0]
+            else:
+                weights = self._changing_weights[step]
+            weights = weights.to(labels.device, non_blocking=True)
             return self.phases.superposed_objective(), weights, labels
-        objective = self.phases.objective(step)
+        else:
+            objective = self.phases.objective(self.step)
         return objective, objective.weighting, labels
 
 

@@ -24,7 +24,7 @@ class Calls:
     def __init__(self, phases: Phases, positions: int | Literal["any"] | None) -> None:
         self.phases = phases
         self.positions = positions  # or those of the first call
-        self.step = 0
+        self.go_to(0)
         self.resumed = 0  # the step at which a checkpoint was loaded
         self.warned = False
         self.tokens: Tensor | None = None  # embedded by the last call
@@ -37,12 +37,18 @@ class Calls:
         self.key = next(_KEYS)  # a copy has one of its own
         _CALLS[self.key] = self
 
+    def go_to(self, step: int) -> None:
+        """Remember that `step` steps are done.
+
+        torch.compile takes numbers that it finds in objects for constants, so that code that read
+        the step would be compiled anew in each. Such code reads whether the step is superposed.
+        """
+        self.step = _not_negative(step)
+        self.superposed = step < self.phases.superposed_steps
+
     def number(self, step: int | None) -> int:
-        """Return the step that a call is about."""
-        step = self.step if step is None else step
-        if step < 0:
-            raise ValueError(f"step = {step}: steps count from 0")
-        return step
+        """Return the step that a question is about."""
+        return self.step if step is None else _not_negative(step)
 
     def stride(self, tokens: Tensor, step: int | None, training: bool) -> int:
         """Return the raw tokens per position of the step that embeds `tokens`. Raises ValueError
@@ -50,13 +56,13 @@ class Calls:
         self.evaluated = not training
         if not training:
             return 1
-        step = self._begin(step)
-        stride = self.phases.tokens_per_position(self.phases.phase(step))
+        superposed = self._begin(step)
+        stride = self.phases.tokens_per_position("superposition" if superposed else "recovery")
         _check_ids(tokens, "tokens")
         if tokens.dim() != 2 or not tokens.shape[1] or tokens.shape[1] % stride:
             raise ValueError(
-                f"tokens {tuple(tokens.shape)} at step {step} must be (batch, l · {stride}): read "
-                f"raw_length(step, L) ids a sequence"
+                f"tokens {tuple(tokens.shape)} at step {self.step} must be (batch, "
+                f"l · {stride}): read raw_length(step, L) ids a sequence"
             )
         self.tokens = tokens
         length = tokens.shape[1] // stride
@@ -64,7 +70,7 @@ class Calls:
             self.positions = length
         if length != self.positions and self.positions != "any":
             raise ValueError(
-                f"{tokens.shape[1]} ids are {length} positions at step {step}, not "
+                f"{tokens.shape[1]} ids are {length} positions at step {self.step}, not "
                 f"{self.positions}: the loader must read raw_length(step, L) ids, "
                 f"{self.phases.bag_size} times as many before the switch as after it; evaluate "
                 'without tst or after model.eval(); Superposition(positions="any") lets lengths '
@@ -72,42 +78,41 @@ class Calls:
             )
         return stride
 
-    def checked(self, labels: Tensor, step: int | None) -> tuple[int, Tensor]:
-        """Return the step that is being trained, and its labels. Raises ValueError where they
-        cannot be meant."""
-        step = self._begin(step)
+    def checked(self, labels: Tensor, step: int | None) -> tuple[bool, Tensor]:
+        """Return whether the step that is being trained is superposed, and its labels. Raises
+        ValueError where they cannot be meant."""
+        superposed = self._begin(step)
         if self.evaluated:
             raise ValueError(
                 "the last embed was in evaluation mode: methods are compared by next-token loss, "
                 "F.cross_entropy, without tst"
             )
         _check_ids(labels, "labels")
-        superposed = step < self.phases.superposed_steps
         if self.tokens is not None and self.tokens.shape == labels.shape:
             if torch.compiler.is_compiling():
                 labels = _checked_labels(self.tokens, labels, self.key, superposed)
             else:
                 _check_labels(self.tokens, labels, self.key, superposed)
-        return step, labels
+        return superposed, labels
 
-    def _begin(self, step: int | None) -> int:
-        """Return the step that is being trained. Warns once where it lies beyond the end."""
-        given, step = step is not None, self.number(step)
-        if given:
-            if step < self.resumed:
+    def _begin(self, step: int | None) -> bool:
+        """Return whether the step that is being trained is superposed. Warns once where it lies
+        beyond the end."""
+        if step is not None:
+            if 0 <= step < self.resumed:
                 raise ValueError(
                     f"step = {step}, but the run was resumed at step {self.resumed}: pass the "
                     "number of steps done"
                 )
-            self.step = step
-        beyond = step >= self.phases.steps
-        if beyond and not torch.compiler.is_compiling() and not self.warned:
+            self.go_to(step)
+        if not torch.compiler.is_compiling() and not self.warned and self.step >= self.phases.steps:
             self.warned = True
             warnings.warn(
-                f"step {step} lies beyond the {self.phases.steps} steps: it is a next-token step",
+                f"step {self.step} lies beyond the {self.phases.steps} steps: it is a next-token "
+                "step",
                 stacklevel=4,
             )
-        return step
+        return self.superposed
 
 
 _KEYS = itertools.count()
@@ -166,6 +171,23 @@ def _checked_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) 
 @_checked_labels.register_fake
 def _(tokens: Tensor, labels: Tensor, key: int, superposed: bool) -> Tensor:
     return torch.empty_like(labels)
+
+
+@torch.library.custom_op("tst_study::steps_done", mutates_args=())
+def steps_done(labels: Tensor, key: int) -> Tensor:
+    """Return the step of a method's calls (1,), in an operator that no compiler looks into."""
+    return torch.tensor([_CALLS[key].step])
+
+
+@steps_done.register_fake
+def _(labels: Tensor, key: int) -> Tensor:
+    return torch.empty(1, dtype=torch.int64)
+
+
+def _not_negative(step: int) -> int:
+    if step < 0:
+        raise ValueError(f"step = {step}: steps count from 0")
+    return step
 
 
 def _check_ids(ids: Tensor, name: str) -> None:
