@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import math
+from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from html import escape
+from io import BytesIO
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -22,11 +24,13 @@ from tst_study.analysis.advice.planned_run import (
     OUTPUT_ONLY,
     PLAIN,
     PlannedRun,
+    expected,
     own_arm,
     own_gain,
     pair_deviation,
 )
 from tst_study.analysis.checks import is_number
+from tst_study.analysis.fits.law.held_out import nearest, observed_gains
 from tst_study.analysis.fits.law.law_answer import CHINCHILLA, published_beside_law
 from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import published_law
@@ -76,7 +80,35 @@ class Advice:
         return lines
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
+        picture = b64encode(self._repr_png_()).decode()
+        words = escape("\n".join(self.lines()))
+        return f'<img src="data:image/png;base64,{picture}"><pre>{words}</pre>'
+
+    def _repr_png_(self) -> bytes:
+        """Draw the expected gain over s at the advised r, with its interval, and the published runs
+        of the nearest size and length."""
+        from matplotlib.figure import Figure
+
+        law, run, r = published_law(), self.run, self.run.setting.step_ratio
+        rows = settings(run.size, run.tokens, np.arange(2.0, 17.0), r)
+        gains, half = expected(law, rows, published.evidence()["error"])
+        cells = law.rows.assign(gain=observed_gains(law.rows)).query(
+            "bag_size > 1 and weighting == 'uniform' and abs(step_ratio - @r) < 0.051"
+        )
+        near = nearest(cells, run.size, run.tokens)
+        runs = f"{near['size'].iloc[0]}, {big(near['tokens'].iloc[0])} tokens, r within 0.05"
+        figure = Figure(figsize=(6, 3.5), layout="constrained")
+        axes, s = figure.subplots(), rows["bag_size"]
+        axes.fill_between(s, gains - half, gains + half, alpha=0.2, label="95% for one pair")
+        axes.plot(s, gains, label=f"law of the published runs, r = {r:g} ({run.grade})")
+        axes.plot(near["bag_size"], near["gain"], "ko", ms=3, label=f"published: {runs}")
+        axes.axhline(0, color="grey", lw=0.8)
+        axes.set(xlabel="bag size s, bags in and out", ylabel="gain, nats per token")
+        axes.set_title(run.title, fontsize=9, wrap=True)
+        axes.legend(fontsize=8)
+        drawn = BytesIO()
+        figure.savefig(drawn, dpi=120)
+        return drawn.getvalue()
 
 
 def advise(

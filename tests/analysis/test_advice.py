@@ -197,5 +197,8 @@ def test_the_command_takes_numbers_as_people_write_them(tmp_path: Path) -> None:
     assert "give --params and --tokens" in str(refused.exception)
 
 
-def test_a_notebook_shows_the_words() -> None:
-    assert "\nWhat it costs\n" in analysis.advise(5e8, 1e11)._repr_html_()
+@pytest.mark.parametrize(("params", "tokens"), [(5e8, 1e11), (2e5, 2e7), (3e12, 1e14)])
+def test_a_notebook_shows_the_picture_and_the_words(params: float, tokens: float) -> None:
+    shown = analysis.advise(params, tokens)
+    assert "\nWhat it costs\n" in shown._repr_html_()
+    assert shown._repr_png_().startswith(b"\x89PNG")
