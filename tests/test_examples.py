@@ -115,11 +115,7 @@ def test_the_notebook(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         exec(compile(source, "first_study.ipynb", "exec"), cells)
     (verdict,) = cells["verdict"].to_dict("records")
     assert (verdict["seeds"], verdict["verdict"] != "") == (3, True)
-    assert [label.partition(",")[0] for label in drawn] == [
-        "held-out loss",
-        "expected gain at 1B parameters",
-    ]
-    assert all(gain["low"] < gain["nats"] < gain["high"] for gain in cells["gains"])
+    assert drawn == ["held-out loss, nats per token"]
     assert capsys.readouterr().out.rstrip().endswith("1 with one seed and no claim.")
 
 

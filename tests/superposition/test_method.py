@@ -175,6 +175,8 @@ def test_steps_that_are_counted_compile_three_graphs(weighting: Any, attached: b
         ({"positions": 6}, [24, 24, 6], None),
         ({}, [24, 20, 6], 1),
         ({"positions": "any"}, [24, 20, 7], None),
+        ({"equal_raw_length": True, "positions": 24}, [24, 24, 24], None),
+        ({"equal_raw_length": True}, [24, 24, 6], 2),
         ({"mode": "output_only"}, [6, 6, 6], None),
     ],
 )

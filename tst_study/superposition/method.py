@@ -70,6 +70,9 @@ class Superposition:
     positions: int | Literal["any"] | None = None
     """L, latent positions per sequence, which every call is checked against. None: those of the
     first call. "any": lengths vary, and nothing is checked."""
+    equal_raw_length: bool = False
+    """Patch-level training: sequences of L tokens in both phases, hence L/s positions in superposed
+    steps, which then cost fewer FLOPs than the others."""
     phases: Phases = field(init=False, repr=False, compare=False)
     """The two phases as plain numbers."""
     _calls: Calls = field(init=False, repr=False, compare=False)
@@ -109,7 +112,7 @@ class Superposition:
             table = torch.tensor(rows, dtype=torch.float64)
         # Frozen: settings do not change under way.
         object.__setattr__(self, "phases", phases)
-        object.__setattr__(self, "_calls", Calls(phases, self.positions))
+        object.__setattr__(self, "_calls", Calls(phases, self.positions, self.equal_raw_length))
         object.__setattr__(self, "_changing_weights", table)
 
     def __str__(self) -> str:
@@ -118,10 +121,12 @@ class Superposition:
         how = "" if self.mode == "full" else f", {self.mode.replace('_', ' ')}"
         if self.weighting != "uniform":
             how += f", weights {self.weighting}"
+        text = f"{self.data_multiplier:.4g} times the text of a baseline with the same FLOPs"
+        if self.equal_raw_length:
+            text = "as many tokens a sequence in both phases"
         return (
             f"Token superposition{how}: bags of s = {self.bag_size} tokens in steps 1 to "
-            f"{self.superposed_steps:,} of {self.steps:,}, then next-token training; "
-            f"{self.data_multiplier:.4g} times the text of a baseline with the same FLOPs"
+            f"{self.superposed_steps:,} of {self.steps:,}, then next-token training; {text}"
         )
 
     @property
@@ -153,9 +158,8 @@ class Superposition:
         positions = positions if positions is not None else self.positions  # type: ignore[assignment]
         if not isinstance(positions, int):
             raise ValueError("raw_length needs positions: give it, or Superposition(positions=L)")
-        return positions * self.phases.tokens_per_position(
-            self.phases.phase(self._calls.number(step))
-        )
+        stride = self.phases.tokens_per_position(self.phases.phase(self._calls.number(step)))
+        return positions if self.equal_raw_length else positions * stride
 
     def embed(self, embedding: nn.Module, tokens: Tensor, step: int | None = None) -> Tensor:
         """The model's input: one vector for each latent position.
@@ -308,7 +312,7 @@ class Superposition:
         self._calls.resumed = state["step"]
 
     def _settings(self) -> dict[str, Any]:
-        names = ("bag_size", "step_ratio", "steps", "mode", "pooling")
+        names = ("bag_size", "step_ratio", "steps", "mode", "pooling", "equal_raw_length")
         # Some formats make lists of tuples.
         rows = [list(row) for row in weight_rows(self.weighting)]
         weighting = str(rows or self.weighting)

@@ -21,9 +21,11 @@ from tst_study.superposition.steps import Phases
 class Calls:
     """The step that a `Superposition` is at, and what its calls so far must have in common."""
 
-    def __init__(self, phases: Phases, positions: int | Literal["any"] | None) -> None:
-        self.phases = phases
-        self.positions = positions  # or those of the first call
+    def __init__(
+        self, phases: Phases, positions: int | Literal["any"] | None, equal_raw_length: bool
+    ) -> None:
+        self.phases, self.equal_raw_length = phases, equal_raw_length
+        self.positions = positions  # or those of the first call; with equal_raw_length, tokens
         self.go_to(0)
         self.resumed = 0  # the step at which a checkpoint was loaded
         self.warned = False
@@ -65,7 +67,7 @@ class Calls:
                 f"l · {stride}): read raw_length(step, L) ids a sequence"
             )
         self.tokens = tokens
-        length = tokens.shape[1] // stride
+        length = tokens.shape[1] if self.equal_raw_length else tokens.shape[1] // stride
         if self.positions is None:
             self.positions = length
         if length != self.positions and self.positions != "any":
