@@ -102,7 +102,7 @@ Parallel = Annotated[
     count_option("Runs at a time; by default what the machine holds.", most=2**20),
 ]
 Processes = Annotated[
-    int, count_option("Ranks of each run here; slurm.toml says its own.", most=4096)
+    int, count_option("Ranks per run on this machine; slurm.toml sets them for Slurm.", most=4096)
 ]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
@@ -151,7 +151,7 @@ def plan(
     ] = None,
     gpus: Annotated[
         int | None,
-        count_option("GPUs a run; shows layout and memory by part.", most=2**20),
+        count_option("GPUs per run; also shows layout and memory by part.", most=2**20),
     ] = None,
     gpu_memory: Annotated[
         float | None,
@@ -258,8 +258,8 @@ def _print_json(value: Any) -> None:
 
 
 def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> int:
-    """Submit a study. Returns the launcher's exit status; 1 also if every candidate of a choice
-    diverged."""
+    """Submit a study. Returns the launcher's exit status, or 1 if a choice cannot be made because
+    all its candidates diverged."""
     from tst_study.analysis.verdict.question import register
     from tst_study.experiments.launcher import launcher_of
     from tst_study.experiments.plan.planner import Planner
@@ -318,7 +318,7 @@ def logs(
     runs: RunsFolder = None,
     lines: Annotated[int, count_option("Lines of each log.", "-n", "--lines")] = 40,
 ) -> None:
-    """Show the end of the logs of runs: of those that failed, where none are named."""
+    """Show the last lines of runs' logs; without RUNS, those of failed runs."""
     from tst_study.experiments.state.jobs import log_tails
 
     for text in log_tails(*_place(study, scale, runs, pattern), lines):
@@ -341,7 +341,7 @@ def retry(
     profile: ProfileFile = None,
     no_share: NoShare = False,
 ) -> None:
-    """Train the runs again that failed or were stopped, and no others."""
+    """Train failed and stopped runs again, and no others."""
     from tst_study.experiments.launcher import Options
     from tst_study.experiments.plan.planner import Planner
     from tst_study.experiments.state.status import of_folder, stopped
@@ -390,9 +390,7 @@ def collect(
     runs: RunsFolder = None,
     keep: Annotated[
         Path | None,
-        typer.Option(
-            file_okay=False, help="Archive, new or not, that gets the runs that are over."
-        ),
+        typer.Option(file_okay=False, help="Archive to add finished runs to; created if missing."),
     ] = None,
 ) -> None:
     """Write the run table, figures and report from the runs so far, and name those that are
@@ -439,12 +437,12 @@ def clean(
         yes = typer.confirm(f"Delete these {len(items)} folders, {total:,.1f} MiB?")
     if yes:
         total = sum(item.size for item in delete(root, items, planner)) / 2**20
-    print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted: say --yes'}")
+    print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted; pass --yes to delete'}")
 
 
 def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Path, str]:
-    """Return the folder of a study's runs and the pattern of those meant; a folder may be one
-    run's."""
+    """Return the folder of runs and the pattern to select some by; the folder of a single run
+    becomes its parent and its name."""
     from tst_study.experiments.run_process import config_path
     from tst_study.experiments.studies.catalogue import folder_of
 
@@ -461,7 +459,7 @@ def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Pat
     "tst-study retrain docs/records/gate RUN --folder again",
 )
 def retrain(
-    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A study's tables.")],
+    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="Archive of a study.")],
     run: Annotated[
         str,
         typer.Argument(
