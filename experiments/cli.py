@@ -63,7 +63,7 @@ StudyOrFolder = Annotated[
     str,
     typer.Argument(
         metavar="STUDY|DIR",
-        help="A study, or a folder of runs, maybe below runs/.",
+        help="A study's name, or a folder of runs (runs/ may be left out).",
         autocompletion=_complete_study,
     ),
 ]
@@ -71,7 +71,7 @@ Pattern = Annotated[
     str,
     typer.Argument(
         metavar="[RUNS]",
-        help="Part of the runs' names; all by default.",
+        help="Part of the runs' names, or a pattern such as '*-s8-*'; all by default.",
         autocompletion=_complete_run,
     ),
 ]
@@ -107,12 +107,15 @@ Processes = Annotated[
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Recorded = Annotated[
     Path | None,
     typer.Option(file_okay=False, help="Archive of a study; its runs are not trained again."),
 ]
-NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
+NoShare = Annotated[
+    bool,
+    typer.Option("--no-share", help="Train every run from its first step; no steps are shared."),
+]
 
 
 @verb(verbs, STUDIES, "tst-study studies")
@@ -140,14 +143,14 @@ def plan(
     processes: Processes = 1,
     profile: ProfileFile = None,
     device: Annotated[
-        str | None, typer.Option(help="GPU to give hours for, such as B200 or H100.")
+        str | None, typer.Option(help="GPU to estimate hours for, such as B200 or H100.")
     ] = None,
     mfu: Annotated[
         float | None,
         typer.Option(min=0.01, max=1.0, help="MFU measured on it; by default the published range."),
     ] = None,
     price: Annotated[
-        float | None, typer.Option(min=0.0, max=1e6, help="Price of a GPU-hour.")
+        float | None, typer.Option(min=0.0, max=1e6, help="Price of one GPU-hour, for the cost.")
     ] = None,
     gpus: Annotated[
         int | None,
@@ -166,7 +169,7 @@ def plan(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs of a study, what they cost, what they can show and which are done."""
+    """List the runs of a study, what they cost, what gain they can detect, and their states."""
     from dataclasses import replace
 
     from tst_study.cost.prices import Prices
@@ -234,7 +237,7 @@ def submit(
         bool, typer.Option("--no-collect", help="Submit no job that draws the report at the end.")
     ] = False,
     only_new: Annotated[
-        bool, typer.Option("--only-new", help="Skip runs that were ever submitted to Slurm.")
+        bool, typer.Option("--only-new", help="Skip runs that were submitted to Slurm before.")
     ] = False,
     dry_run: Annotated[
         bool,
@@ -287,7 +290,7 @@ def status(
     runs: RunsFolder = None,
     no_share: NoShare = False,
     watch: Annotated[
-        float | None, typer.Option(min=0.5, help="Seconds between looks, until Ctrl-C.")
+        float | None, typer.Option(min=0.5, help="Repeat after so many seconds, until Ctrl-C.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -419,8 +422,8 @@ def clean(
     runs: RunsFolder = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """Delete checkpoints that nothing needs any more: older ones of runs that are over, and those
-    that no run will fork from. Records of runs are kept."""
+    """Delete checkpoints that are no longer needed: older ones of finished runs, and those of
+    prefix runs whose branches have begun. Records of runs are kept."""
     from tst_study.experiments.plan.planner import Planner
     from tst_study.experiments.state.clean import delete, not_needed
     from tst_study.experiments.studies.catalogue import STUDIES, folder_of, load
@@ -464,7 +467,7 @@ def retrain(
         str,
         typer.Argument(
             metavar="RUN",
-            help="Id of the run, or its beginning or end.",
+            help="The run's id, or its beginning or end.",
             autocompletion=_complete_run,
         ),
     ],

@@ -76,6 +76,7 @@ _UNNAMED += ("log", "train", "meta", "output", "stdout", "history", "events")
 """Names of files that do not name the run; its folder does."""
 _SEARCHED = 1 << 20
 """Bytes that are searched for a line of a known program; some print their source code first."""
+_TEXTS = (".csv", ".json", ".jsonl", ".log", ".out", ".tsv", ".txt")
 _ELSEWHERE = {
     ".aim": "is a store of Aim; write its metrics to a CSV: `aim.Repo(…).query_metrics()`",
     ".comet": "is a store of Comet; write its metrics to a CSV: `comet_ml.api.API().get(…)"
@@ -135,11 +136,16 @@ class Format:
     """Whether other files in and below its folder repeat what it says, and are passed over."""
 
 
-def read_logs(sources: Iterable[str], columns: Mapping[str, str] | None = None) -> list[Log]:
-    """Logs of files and folders. `NAME=PATH` gives all that lies at PATH to the run NAME.
+def read_logs(
+    sources: Iterable[str],
+    columns: Mapping[str, str] | None = None,
+    passed_over: list[Path] | None = None,
+) -> list[Log]:
+    """Read the logs of files and folders. `NAME=PATH` gives all that lies at PATH to the run NAME.
 
     Args:
         columns: the logs' names for our columns, where they are not usual ones.
+        passed_over: gets the text files of no known format.
 
     Raises `UserError` for a source that does not exist, holds no log, or is damaged.
     """
@@ -151,7 +157,10 @@ def read_logs(sources: Iterable[str], columns: Mapping[str, str] | None = None) 
         root = Path(place)
         if not root.exists():
             raise UserError(f"{source}: no such file or folder; give a log, or NAME=PATH of one")
-        logs = [log for path in _files(root) for log in _read(path, root, columns or {})]
+        by_file = {path: _read(path, root, columns or {}) for path in _files(root)}
+        logs = [log for of_file in by_file.values() for log in of_file]
+        if passed_over is not None:
+            passed_over += [p for p, found in by_file.items() if not found and p.suffix in _TEXTS]
         if not logs:
             raise UserError(f"{source}: {_why_not(root)}")
         for log in logs:

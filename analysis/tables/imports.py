@@ -121,6 +121,8 @@ class Facts(BaseModel):
         """Derive missing facts: parameters from tokens and FLOPs, and steps from tokens."""
         values = dict(given)
         if whole(values.get("bag_size", 1)) == 1:
+            if "bag_size" not in values and float(values.get("step_ratio") or 0) > 0:
+                raise ValueError("step_ratio without bag_size: give both; s = 1 is a baseline")
             values.setdefault("step_ratio", 0.0)
         names = ("parameters", "flops", "tokens", "steps", "tokens_per_step")
         size, flops, tokens, steps, each = (decimal(values.get(name)) for name in names)
@@ -205,7 +207,8 @@ def import_logs(
     if arm_from is not None:
         one_of(arm_from, ["folder"], "--arm-from")
     sheet = read_facts(facts) if facts else {}
-    logs = read_logs(sources, columns)
+    passed_over: list[Path] = []
+    logs = read_logs(sources, columns, passed_over)
     runs = runs_of_logs(logs, columns, 1 - steps_from)
     keys = sorted({point.key for log in logs for point in log.points})
     for name, key in columns.items():
@@ -223,6 +226,8 @@ def import_logs(
         for run in runs
     ]
     problems = _left_open(runs, known)
+    if passed_over:
+        problems.append(f"not read, no known format: {listed([p.name for p in passed_over], FEW)}")
     rows, curves, evaluations = [], [], []
     for run, values in zip(runs, known, strict=True):
         of_run = _facts(run, values)
@@ -235,7 +240,8 @@ def import_logs(
 
 
 _ASSUMED = {
-    ("arm", "bag_size"): "no run says its arm: all are the baseline",
+    ("arm", "bag_size"): "no run says its arm or bag_size: all count as baselines, and nothing is "
+    "compared; add bag_size and step_ratio in a runs.csv (--template)",
     ("corpus",): "no run says its corpus: all are taken to have the same",
     ("eval_set",): "no run says its eval_set: all are taken to have the same",
 }

@@ -535,7 +535,7 @@ def test_a_table_of_finished_runs_needs_size_tokens_and_loss_alone(tmp_path: Pat
     table["loss"] = 1.8 + 480 * table["N"] ** -0.35 + 2085 * table["D"] ** -0.37
     table.to_csv(tmp_path / "runs.csv", index=False)
     found = import_logs([str(tmp_path / "runs.csv")], {})
-    assert "no run says its arm: all are the baseline" in found.problems
+    assert any("all count as baselines" in problem for problem in found.problems)
     assert "steps are not known: one step stands for one position" in found.problems
     add_to_archive(tmp_path / "archive", found)
     fitted, excluded = ask("chinchilla", tmp_path / "archive"), read_tables(tmp_path / "archive")

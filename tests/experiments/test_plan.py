@@ -150,7 +150,7 @@ def test_a_plan_needs_neither_corpora_nor_runs(
     assert prefix.split()[1] == "32,400"
     assert branch.split()[1] == "18,000–20,000"
     assert any("shared prefix runs save 40.0%" in line for line in text)
-    assert any("GPU-hours of B200" in line and "at 3 each" in line for line in text)
+    assert any("GPU-hours of B200" in line and "(3 per GPU-hour)" in line for line in text)
     assert any("At 40% MFU" in line for line in text)
     head = text[: text.index("", 3)]
     assert "Seeds per arm: 1. Verdicts need 3" in head[-2]
