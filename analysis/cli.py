@@ -141,12 +141,9 @@ def analyse(
     published: Annotated[
         bool, typer.Option("--published", help="Use the paper's numbers in place of runs.")
     ] = False,
-    at: Annotated[Text, _option("PARAMS,TOKENS", "Where `law` is to recommend s and r.")] = None,
+    at: Annotated[Text, _option("PARAMS,TOKENS", "Run for which `law` recommends s and r.")] = None,
     tokens: Annotated[
         File, _option("PREFIX", "Token file for `mutual-information`, without its .bin.")
-    ] = None,
-    form: Annotated[
-        Text, _option("FORM", "Curve of loss over size in `compute`: parabola (default) or akima.")
     ] = None,
     huber: Annotated[
         Number,
@@ -165,7 +162,6 @@ def analyse(
             of_published=published,
             at=at,
             tokens=tokens,
-            form=form,
             huber=huber,
         )
     print(answer.to_json() if as_json else answer)

@@ -28,7 +28,7 @@ from tst_study.errors import UserError, one_of
 from tst_study.text import amount, wrapped
 
 Inputs = dict[str, str]
-_USED_BY = {"at": "law", "form": "compute", "tokens": "mutual-information", "huber": "chinchilla"}
+_USED_BY = {"at": "law", "tokens": "mutual-information", "huber": "chinchilla"}
 
 
 def ask(
@@ -38,19 +38,17 @@ def ask(
     of_published: bool = False,
     at: str | None = None,
     tokens: Path | None = None,
-    form: str | None = None,
     huber: float | None = None,
 ) -> Answer:
     """Answer one of `QUESTIONS` of `runs` (run folders, archives) or of the published numbers.
-    `at`: params,tokens for which `law` is to recommend. `form`: of the curves whose minima
-    `compute` seeks. `huber`: delta of `chinchilla`'s fit.
+    `at`: params,tokens for which `law` is to recommend. `huber`: delta of `chinchilla`'s fit.
 
     Raises `UserError` where the question is not known, the source is missing or not the right
     one, or the data do not allow an answer.
     """
     one_of(question, QUESTIONS, "question")
     of_runs, of_paper = QUESTIONS[question]
-    given = {"at": at, "tokens": tokens, "form": form, "huber": huber}
+    given = {"at": at, "tokens": tokens, "huber": huber}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     for name in options:
         if question != _USED_BY[name]:
@@ -145,10 +143,7 @@ QUESTIONS: dict[str, tuple[Callable[..., Answer] | None, Callable[..., Answer] |
     "matched": (lambda of, inputs: matched_answer(of.runs, inputs), matched_answer),
     "bag-size": (_bag_size, bag_size_answer),
     "law": (lambda of, inputs, **at: law_on_runs(of.runs, inputs, **at), law_answer),
-    "compute": (
-        lambda of, inputs, **form: compute_answer(of.runs, inputs, **form),
-        compute_answer,
-    ),
+    "compute": (lambda of, inputs: compute_answer(of.runs, inputs), compute_answer),
     "chinchilla": (_chinchilla, "the paper has too few baselines"),
     "mutual-information": (None, mutual_information_answer),
 }

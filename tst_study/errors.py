@@ -24,7 +24,7 @@ class OtherRankError(UserError):
 EXTRAS = {
     **dict.fromkeys(("safetensors", "transformers", "huggingface_hub"), "export"),
     **dict.fromkeys(("lm_eval", "accelerate"), "evaluation"),
-    **{name: name for name in ("tensorboard", "wandb", "trackio")},
+    **{name: name for name in ("tensorboard", "wandb")},
 }
 """Modules and the extras that install them; `study` installs all others."""
 

@@ -61,12 +61,9 @@ def test_an_interval_holds_both_forms_where_they_disagree(law: Base) -> None:
     assert fitted.params_exponent != pytest.approx(truth, abs=0.01)
 
 
-def test_the_form_is_chosen_by_name_and_refused_elsewhere() -> None:
-    with pytest.raises(UserError, match="--form 'akina' is not known; did you mean 'akima'"):
-        ask("compute", of_published=True, form="akina")
-    with pytest.raises(UserError, match=r"--form.*law"):
-        ask("law", of_published=True, form="akima")
-    assert ask("compute", of_published=True, form="akima").lines()
+def test_an_option_of_another_question_is_refused() -> None:
+    with pytest.raises(UserError, match=r"--huber.*only by chinchilla"):
+        ask("law", of_published=True, huber=0.01)
 
 
 def test_sizes_within_two_percent_are_one_size() -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,27 +51,12 @@ def test_weights_and_biases_takes_every_row_offline(
     assert b"held_out/nats_per_token" in stored
 
 
-def test_trackio_takes_every_row(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("trackio")
-    monkeypatch.setattr("trackio.utils.TRACKIO_DIR", tmp_path / "trackio")
-    monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "trackio")
-    record = run(words, tmp_path / "run", "execution.track=['trackio']")
-    (file,) = (tmp_path / "trackio").glob("*.db")
-    with closing(sqlite3.connect(file)) as database:
-        rows = database.execute("SELECT step, metrics FROM metrics ORDER BY step").fetchall()
-    shown = [(step, json.loads(values).get("training/gradient_norm")) for step, values in rows]
-    norms = [one for one in shown if one[1] is not None]
-    assert norms == [(row["step"], row["gradient_norm"]) for row in record.metrics]
-
-
 def test_a_tracker_that_is_not_installed_is_named_before_the_first_step(
     words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"'trackio'.*pip install 'tst-study\[trackio\]'"):
-        run(words, tmp_path / "run", "execution.track=['trackio']")
+    with pytest.raises(UserError, match=r"'wandb'.*pip install 'tst-study\[wandb\]'"):
+        run(words, tmp_path / "run", "execution.track=['wandb']")
     assert run_record.read(tmp_path / "run").metrics == []
 
 

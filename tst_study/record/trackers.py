@@ -1,4 +1,4 @@
-"""Copies of a run's rows for TensorBoard, W&B and trackio. The run folder stays the truth.
+"""Copies of a run's rows for TensorBoard and W&B. The run folder stays the truth.
 
 Each tracker that `execution.track` names takes the rows on a thread of its own. One that fails,
 blocks or has lost its network costs a line on the terminal, but no step and no run.
@@ -58,32 +58,9 @@ def _wandb(folder: Path, header: RunHeader, _: int | None) -> Iterator[Show]:
         yield lambda values, step: run.log({**values, "step": step})
 
 
-@contextmanager
-def _trackio(folder: Path, header: RunHeader, _: int | None) -> Iterator[Show]:
-    """Log to a run in the project of the study's name; `TRACKIO_DIR` and its other variables
-    apply."""
-    import trackio
-
-    run = trackio.init(
-        header["study"],
-        header["run_id"],
-        config=header["config"],
-        resume="allow",
-        embed=False,
-        auto_log_cpu=False,
-        auto_log_gpu=False,
-    )
-    yield run.log
-    run.finish()
-
-
 Rows = Queue[tuple[dict[str, float], int] | None]
 Tracker = Callable[[Path, RunHeader, int | None], AbstractContextManager[Show]]
-TRACKERS: dict[TrackerName, Tracker] = {
-    "tensorboard": _tensorboard,
-    "wandb": _wandb,
-    "trackio": _trackio,
-}
+TRACKERS: dict[TrackerName, Tracker] = {"tensorboard": _tensorboard, "wandb": _wandb}
 
 
 class Trackers:

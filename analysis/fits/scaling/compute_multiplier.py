@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import numpy as np
 import pandas as pd
 
 from tst_study.analysis import published
 from tst_study.analysis.answer import Answer
 from tst_study.analysis.checks import needs_columns, positive
-from tst_study.analysis.fits.scaling.frontier import Form, isoflop
+from tst_study.analysis.fits.scaling.frontier import isoflop
 from tst_study.analysis.fits.scaling.points import alike_in_kind, at_best_rates, points_of
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.tables.eligible import eligible
@@ -19,7 +17,7 @@ from tst_study.analysis.verdict.length_curve import LengthCurve, floors, hull, p
 from tst_study.analysis.wording import disambiguate_by_set_up
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.errors import UserError, one_of
+from tst_study.errors import UserError
 
 
 def compute_multiplier(
@@ -71,7 +69,6 @@ def compute_multiplier(
 def compute_answer(
     runs: pd.DataFrame | None = None,
     inputs: dict[str, str] | None = None,
-    form: Form = "parabola",
 ) -> Answer:
     """Answer `tst-study analyse compute`: multipliers, and Chinchilla's second approach (`laws` has
     the third).
@@ -79,7 +76,6 @@ def compute_answer(
     Where the runs do not allow a number, a sentence says what is missing. `form`: the form of a
     budget's curve.
     """
-    one_of(form, get_args(Form), "--form")
     if runs is None:
         # Table 1 prints some of the grids' runs again; the 3B and the mixture are only there.
         runs = published.runs().query("source != 'Table 2'")
@@ -115,7 +111,7 @@ def compute_answer(
             sentences.append(f"Chinchilla, {label}: {left_out}.")
         title = f"Chinchilla, approach 2, {label}"
         try:
-            frontier = isoflop(own, form)
+            frontier = isoflop(own)
             low, high = frontier.params_interval or (None, None)
             tables[title] = frontier.table.assign(
                 params_exponent=frontier.params_exponent, exponent_low=low, exponent_high=high
