@@ -70,7 +70,7 @@ def group_details(runs: pd.DataFrame) -> str:
 def gain(row: Mapping[str, Any], digits: int | None = None) -> str:
     """Return `+0.155 [+0.124, +0.186]`, or the gain alone where one seed allows no interval.
 
-    digits: decimals; three, and four where three would leave one digit of the interval's width.
+    digits: decimals; by default 3, or 4 if the interval (without one, the gain) is below 0.01.
     """
     if pd.isna(row["gain"]):
         return "–"
@@ -84,7 +84,7 @@ def gain(row: Mapping[str, Any], digits: int | None = None) -> str:
 
 
 def bounds(row: Mapping[str, Any]) -> str:
-    """Return `0.75, 1.51`, with `open` for a side that the runs do not bound; empty without any."""
+    """Return `0.75, 1.51`, with `open` for an unbounded side; empty if neither side is bounded."""
     ends = (row["low"], row["high"])
     if all(map(pd.isna, ends)):
         return ""
@@ -99,7 +99,8 @@ def gain_sentence(row: Mapping[str, Any]) -> str:
 
 
 def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list[dict[str, str]]]]:
-    """For each family its heading, how it was judged, and the cells of each question by title.
+    """Yield for each family its heading, how it was judged, and the cells of each question by
+    title.
 
     A title without any cell in a family is left out. `cost` is relative to the comparison arm;
     `chosen afterwards` is the result of the package's method where it differs from the planned one.
@@ -127,7 +128,7 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
                     "verdict": f"{row['verdict']}{_diverged(row)}{_unpaired(row)}",
                     "predicted": _predicted(row),
                     "cost": _cost(row),
-                    "on the way": row.get("since", ""),
+                    "during training": row.get("since", ""),
                     "chosen afterwards": after,
                 }
             )
@@ -162,7 +163,7 @@ def _titled(title: str, cell: str) -> str:
 
 METHODS = {
     "paired": "t-test over each pair's seeds",
-    "simultaneous": "method moderated-1 in place of the default of its day",
+    "simultaneous": "method moderated-1, which replaced the registered `simultaneous`",
     "moderated-1": "method moderated-1",
 }
 
@@ -186,8 +187,10 @@ def _cost(row: Mapping[str, Any]) -> str:
 
 
 def _diverged(row: Mapping[str, Any]) -> str:
-    lost = {"the arm": row["diverged"], "what it is held against": row["diverged_against"]}
-    parts = [f"{number(count, 'seed')} of {name} diverged" for name, count in lost.items() if count]
+    diverged = {"the arm": row["diverged"], "the comparison arm": row["diverged_against"]}
+    parts = [
+        f"{number(count, 'seed')} of {name} diverged" for name, count in diverged.items() if count
+    ]
     return f" ({'; '.join(parts)})" if parts else ""
 
 
@@ -196,7 +199,7 @@ def _unpaired(row: Mapping[str, Any]) -> str:
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """Return a number with its sign and a printed minus; one that rounds to zero has no sign."""
+    """Return a number with its sign, U+2212 for minus; one that rounds to zero has no sign."""
     text = f"{value:+.{digits}f}"
     if float(text) == 0:
         return f"{0:.{digits}f}"
@@ -214,7 +217,7 @@ def span(counts: Iterable[int], noun: str) -> str:
 
 
 FEW_REASONS, FEW_NAMES = 8, 4
-"""Lines, and runs in one of them, up to which a terminal names all that was left out."""
+"""Most reasons, and most run names per reason, that a terminal lists."""
 
 
 def left_out(excluded: pd.DataFrame) -> list[str]:
@@ -226,6 +229,8 @@ def left_out(excluded: pd.DataFrame) -> list[str]:
         names = [str(name) for name in rows["run_id"]]
         lines.append(f"Left out: {listed(names, FEW_NAMES)}: {reason}.")
     if len(lines) > FEW_REASONS:
-        rest = f"Left out for other reasons: {len(lines) - FEW_REASONS:,} lines more, in the JSON."
+        rest = (
+            f"More were left out, for {len(lines) - FEW_REASONS:,} further reasons (see the JSON)."
+        )
         lines = [*lines[:FEW_REASONS], rest]
     return lines

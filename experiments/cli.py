@@ -63,7 +63,7 @@ StudyOrFolder = Annotated[
     str,
     typer.Argument(
         metavar="STUDY|DIR",
-        help="A study, or a folder of runs, maybe below runs/.",
+        help="A study's name, or a folder of runs (runs/ may be left out).",
         autocompletion=_complete_study,
     ),
 ]
@@ -71,7 +71,7 @@ Pattern = Annotated[
     str,
     typer.Argument(
         metavar="[RUNS]",
-        help="Part of the runs' names; all by default.",
+        help="Part of the runs' names, or a pattern such as '*-s8-*'; all by default.",
         autocompletion=_complete_run,
     ),
 ]
@@ -102,17 +102,20 @@ Parallel = Annotated[
     count_option("Runs at a time; by default what the machine holds.", most=2**20),
 ]
 Processes = Annotated[
-    int, count_option("Ranks of each run here; slurm.toml says its own.", most=4096)
+    int, count_option("Ranks per run on this machine; slurm.toml sets them for Slurm.", most=4096)
 ]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Recorded = Annotated[
     Path | None,
     typer.Option(file_okay=False, help="Archive of a study; its runs are not trained again."),
 ]
-NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
+NoShare = Annotated[
+    bool,
+    typer.Option("--no-share", help="Train every run from its first step; no steps are shared."),
+]
 
 
 @verb(verbs, STUDIES, "tst-study studies")
@@ -140,18 +143,18 @@ def plan(
     processes: Processes = 1,
     profile: ProfileFile = None,
     device: Annotated[
-        str | None, typer.Option(help="GPU to give hours for, such as B200 or H100.")
+        str | None, typer.Option(help="GPU to estimate hours for, such as B200 or H100.")
     ] = None,
     mfu: Annotated[
         float | None,
         typer.Option(min=0.01, max=1.0, help="MFU measured on it; by default the published range."),
     ] = None,
     price: Annotated[
-        float | None, typer.Option(min=0.0, max=1e6, help="Price of a GPU-hour.")
+        float | None, typer.Option(min=0.0, max=1e6, help="Price of one GPU-hour, for the cost.")
     ] = None,
     gpus: Annotated[
         int | None,
-        count_option("GPUs a run; shows layout and memory by part.", most=2**20),
+        count_option("GPUs per run; also shows layout and memory by part.", most=2**20),
     ] = None,
     gpu_memory: Annotated[
         float | None,
@@ -166,7 +169,7 @@ def plan(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs of a study, what they cost, what they can show and which are done."""
+    """List the runs of a study, what they cost, what gain they can detect, and their states."""
     from dataclasses import replace
 
     from tst_study.cost.prices import Prices
@@ -234,7 +237,7 @@ def submit(
         bool, typer.Option("--no-collect", help="Submit no job that draws the report at the end.")
     ] = False,
     only_new: Annotated[
-        bool, typer.Option("--only-new", help="Skip runs that were ever submitted to Slurm.")
+        bool, typer.Option("--only-new", help="Skip runs that were submitted to Slurm before.")
     ] = False,
     dry_run: Annotated[
         bool,
@@ -258,8 +261,8 @@ def _print_json(value: Any) -> None:
 
 
 def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> int:
-    """Submit a study. Returns the launcher's exit status; 1 also if every candidate of a choice
-    diverged."""
+    """Submit a study. Returns the launcher's exit status, or 1 if a choice cannot be made because
+    all its candidates diverged."""
     from tst_study.analysis.verdict.question import register
     from tst_study.experiments.launcher import launcher_of
     from tst_study.experiments.plan.planner import Planner
@@ -287,7 +290,7 @@ def status(
     runs: RunsFolder = None,
     no_share: NoShare = False,
     watch: Annotated[
-        float | None, typer.Option(min=0.5, help="Seconds between looks, until Ctrl-C.")
+        float | None, typer.Option(min=0.5, help="Repeat after so many seconds, until Ctrl-C.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -318,7 +321,7 @@ def logs(
     runs: RunsFolder = None,
     lines: Annotated[int, count_option("Lines of each log.", "-n", "--lines")] = 40,
 ) -> None:
-    """Show the end of the logs of runs: of those that failed, where none are named."""
+    """Show the last lines of runs' logs; without RUNS, those of failed runs."""
     from tst_study.experiments.state.jobs import log_tails
 
     for text in log_tails(*_place(study, scale, runs, pattern), lines):
@@ -341,7 +344,7 @@ def retry(
     profile: ProfileFile = None,
     no_share: NoShare = False,
 ) -> None:
-    """Train the runs again that failed or were stopped, and no others."""
+    """Train failed and stopped runs again, and no others."""
     from tst_study.experiments.launcher import Options
     from tst_study.experiments.plan.planner import Planner
     from tst_study.experiments.state.status import of_folder, stopped
@@ -390,9 +393,7 @@ def collect(
     runs: RunsFolder = None,
     keep: Annotated[
         Path | None,
-        typer.Option(
-            file_okay=False, help="Archive, new or not, that gets the runs that are over."
-        ),
+        typer.Option(file_okay=False, help="Archive to add finished runs to; created if missing."),
     ] = None,
 ) -> None:
     """Write the run table, figures and report from the runs so far, and name those that are
@@ -421,8 +422,8 @@ def clean(
     runs: RunsFolder = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """Delete checkpoints that nothing needs any more: older ones of runs that are over, and those
-    that no run will fork from. Records of runs are kept."""
+    """Delete checkpoints that are no longer needed: older ones of finished runs, and those of
+    prefix runs whose branches have begun. Records of runs are kept."""
     from tst_study.experiments.plan.planner import Planner
     from tst_study.experiments.state.clean import delete, not_needed
     from tst_study.experiments.studies.catalogue import STUDIES, folder_of, load
@@ -439,12 +440,12 @@ def clean(
         yes = typer.confirm(f"Delete these {len(items)} folders, {total:,.1f} MiB?")
     if yes:
         total = sum(item.size for item in delete(root, items, planner)) / 2**20
-    print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted: say --yes'}")
+    print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted; pass --yes to delete'}")
 
 
 def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Path, str]:
-    """Return the folder of a study's runs and the pattern of those meant; a folder may be one
-    run's."""
+    """Return the folder of runs and the pattern to select some by; the folder of a single run
+    becomes its parent and its name."""
     from tst_study.experiments.run_process import config_path
     from tst_study.experiments.studies.catalogue import folder_of
 
@@ -461,12 +462,12 @@ def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Pat
     "tst-study retrain docs/records/gate RUN --folder again",
 )
 def retrain(
-    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A study's tables.")],
+    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="Archive of a study.")],
     run: Annotated[
         str,
         typer.Argument(
             metavar="RUN",
-            help="Id of the run, or its beginning or end.",
+            help="The run's id, or its beginning or end.",
             autocompletion=_complete_run,
         ),
     ],

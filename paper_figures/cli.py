@@ -54,7 +54,7 @@ def figures(
         ),
     ] = False,
 ) -> None:
-    """Draw the paper's tables and figures, those it lacks, and the report."""
+    """Draw the paper's tables and figures, further ones, and the report."""
     from tst_study.paper_figures.build import build
 
     for line in build(runs, to, only=only, for_print=for_print, progress=True).lines():

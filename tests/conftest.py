@@ -14,7 +14,9 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide GPUs, which would change what tests compare, unless the tests for GPUs are asked for."""
+    """Hide what would change outputs: GPUs, unless their tests are asked for, and the width of 80
+    columns that pytest-xdist gives its workers."""
+    os.environ.pop("COLUMNS", None)
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

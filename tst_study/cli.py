@@ -94,7 +94,7 @@ def data_prepare(
         typer.Option(metavar="I/N", help="One of N shares, which `data merge` joins."),
     ] = None,
 ) -> None:
-    """Turn text into token files, and go on where an interrupted call left off."""
+    """Turn text into token files; an interrupted call is resumed."""
     from tst_study.data.preparation.prepare import prepare, prepare_shard
     from tst_study.data.preparation.request import Request
 
@@ -255,7 +255,7 @@ def train(
     ] = False,
     device: Annotated[
         str | None,
-        typer.Option(help="GPU to give hours for, such as H100 or B200, with --dry-run."),
+        typer.Option(help="GPU to estimate hours for, such as H100 or B200, with --dry-run."),
     ] = None,
     mfu: Annotated[
         float | None,

@@ -59,7 +59,7 @@ from tst_study.record.reader import State
 def train(config: Config, folder: str | Path, *, progress: bool = True) -> State:
     """Train one run to its end, or to the signal that stops it; resumes by itself.
 
-    `folder`: made, or one of the same run. Returns `done`; `diverged`; or `preempted` when a signal
+    `folder`: a new one, or this run's. Returns `done`; `diverged`; or `preempted` when a signal
     asked for a checkpoint and a stop. Raises `UserError` where config, data, folder or disk need
     the user's attention.
     """
@@ -108,8 +108,8 @@ def _run(trainer: Trainer, bookkeeper: Bookkeeper, stop: StopRequest) -> State:
         with bookkeeper.clock.step():
             loss, norm = trainer.step(step, recording=due.logs)
 
-        with bookkeeper.clock.waiting():  # ranks that ask each other wait for what is queued
-            if step == first:
+        with bookkeeper.clock.waiting():  # the ranks' exchange waits for queued work of the device
+            if step == first:  # the longer time for the start is over
                 ranks.wait_at_most(config.execution.timeout_seconds)
             timed.poll(logged=due.logs, writing=bookkeeper.checkpoints.writing)
         if timed.written:
@@ -190,7 +190,7 @@ class Trainer:
 
 
 def _be_deterministic() -> None:
-    """Make two runs of one config agree bit for bit on processors."""
+    """Make two runs of one config agree bit for bit on CPUs."""
     torch.use_deterministic_algorithms(True)
     # It would also fill every new tensor with NaN, which costs a pass over memory each.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -13,13 +13,13 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
     A terminal shows it at once, a file or a pipe gets a line after two seconds. Yields a function
     that changes the text on a terminal.
     """
-    # `--help`, which imports this module, must answer at once.
+    # Imported here so that `--help`, which imports this module, stays fast.
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-    # What a block prints must reach a pipe, so that only the terminal's own stream is redirected.
+    # Stdout is redirected only if it is a terminal: what goes into a pipe must pass through.
     with Progress(
         *columns,
         console=console,

@@ -70,8 +70,8 @@ _FILES: dict[str, tuple[Column, ...]] = {
     "curves": (RUNS[0], *CURVES),
     "evaluations": (RUNS[0], *EVALUATIONS),
 }
-_FOLLOWS = ("method", "arm", "group", "family")
-"""Columns that an older file may lack, beside those that may be empty: they are computed."""
+_DERIVED = ("method", "arm", "group", "family")
+"""Required columns that older files may lack, because reading computes them again."""
 _STAGED, _READY, _LOCK = ".staged", ".ready", ".lock"
 _CONFIG: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
 _DATA: TypeAdapter[Any] = TypeAdapter(DataFacts)
@@ -89,12 +89,12 @@ def find_archives(root: Path) -> list[Path]:
 
 
 def read_archive(folder: Path) -> Tables:
-    """Raises `UserError` for a damaged file, or one of a later version."""
+    """Read an archive. Raises `UserError` for a damaged file or another schema version."""
     parts = _parts(folder)
     rows = []
     for number, row in enumerate(parts["runs"].to_pylist(), 1):
         try:
-            rows.append(_with_today(row))
+            rows.append(_recomputed(row))
         except UserError as error:
             raise UserError(f"{folder / 'runs.parquet'}, row {number}, {error}") from None
         row = rows[-1]
@@ -102,12 +102,12 @@ def read_archive(folder: Path) -> Tables:
         if row["flops"] is not None:
             row["flops"] = int(row["flops"])  # whole, though they outgrow 64 bits
     curves, evaluations = (_joined(parts[name], name, folder) for name in _LOGS)
-    return Tables.of(_at_their_own_rates(rows), curves, evaluations)
+    return Tables.of(_ignore_rates_of_arms(rows), curves, evaluations)
 
 
-def _at_their_own_rates(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Imported runs, with 0 for learning rates that no comparison goes by: those of arms with names
-    that were each trained at a rate of its own, and those that are not known."""
+def _ignore_rates_of_arms(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Set the learning rates of imported runs to 0 where they must not keep arms apart: where each
+    arm has one rate, and either some rate is unknown or named arms differ in theirs."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         if row["config"] is None:
@@ -124,8 +124,9 @@ def _at_their_own_rates(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _with_today(row: dict[str, Any]) -> dict[str, Any]:
-    """Compute today's columns from what the run is. Raises `UserError` that names the column."""
+def _recomputed(row: dict[str, Any]) -> dict[str, Any]:
+    """Compute the derived columns of a row by today's code. Raises `UserError` that names the
+    column."""
     if row["config"] is not None:
         recorded = {}
         for column, schema in (("config", _CONFIG), ("data", _DATA)):
@@ -133,7 +134,7 @@ def _with_today(row: dict[str, Any]) -> dict[str, Any]:
                 recorded[column] = schema.validate_json(row[column] or "null")
             except ValidationError as error:
                 raise UserError(f"column {column}: {first_problem(error)}") from None
-        from_dict(of_record(recorded["config"]), "column config")
+        from_dict(of_record(recorded["config"]), "column config")  # raises where it is wrong
         return {**row, **of_config(**recorded)}
     return {**row, **columns_of(SuperpositionSetting.of_row(row))}
 
@@ -209,7 +210,8 @@ def _finish(folder: Path) -> None:
 
 
 def _parts(folder: Path) -> dict[str, pa.Table]:
-    """The three tables as one writer left them."""
+    """Read the three tables in a consistent state; try again if a writer replaces them
+    meanwhile."""
     paths = {name: folder / f"{name}.parquet" for name in _FILES}
     while True:
         if (folder / _READY).is_dir():
@@ -238,8 +240,8 @@ def _read(file: IO[bytes], path: Path, name: str) -> pa.Table:
         names = parquet.schema_arrow.names
         for header, column in columns.items():
             there = names.count(header)
-            if there > 1 or not (there or column.optional or header in _FOLLOWS):
-                wrong = "is there twice" if there else "is missing"
+            if there > 1 or not (there or column.optional or header in _DERIVED):
+                wrong = "appears twice" if there else "is missing"
                 raise UserError(f"{path}: column {header!r} {wrong}; restore the file")
         version = (parquet.schema_arrow.metadata or {}).get(_VERSION, b"").decode()
         if version != str(SCHEMA_VERSION):
@@ -320,11 +322,11 @@ def _check_runs(table: pa.Table, path: Path | str) -> None:
     seen: set[str] = set()
     for row, run in enumerate(table.select(["run_id", "state"]).to_pylist(), 1):
         if not is_file_name(run["run_id"]):
-            problem = f"run_id: {short(run['run_id'])} is no name of a folder"
+            problem = f"run_id: {short(run['run_id'])} is not a valid folder name"
         elif run["run_id"] in seen:
-            problem = f"run_id: {run['run_id']!r} is there twice; rename one"
+            problem = f"run_id: {run['run_id']!r} appears twice; rename one"
         elif run["state"] not in get_args(State):
-            problem = f"state: {short(run['state'])} is no state of a run"
+            problem = f"state: {short(run['state'])} is not a run state"
         else:
             seen.add(run["run_id"])
             continue

@@ -75,7 +75,8 @@ _UNNAMED: tuple[str, ...] = ("metrics", "metrics.eval", "metrics.validation", "t
 _UNNAMED += ("log", "train", "meta", "output", "stdout", "history", "events")
 """Names of files that do not name the run; its folder does."""
 _SEARCHED = 1 << 20
-"""Bytes in which a text must show a line of a known program, which may print its code first."""
+"""Bytes that are searched for a line of a known program; some print their source code first."""
+_TEXTS = (".csv", ".json", ".jsonl", ".log", ".out", ".tsv", ".txt")
 _ELSEWHERE = {
     ".aim": "is a store of Aim; write its metrics to a CSV: `aim.Repo(…).query_metrics()`",
     ".comet": "is a store of Comet; write its metrics to a CSV: `comet_ml.api.API().get(…)"
@@ -111,7 +112,8 @@ class Log:
     named: bool = False
     """Whether a person, or the tracker's own id, says which run this is."""
     above: str = ""
-    """The folder that holds the run, or the outermost of several."""
+    """Name of the folder that groups runs: the outermost one below the given path, or the given
+    one."""
     final: bool = False
     """Whether this is a row of a table of finished runs; its one point is the run's end."""
     row: str = ""
@@ -134,11 +136,16 @@ class Format:
     """Whether other files in and below its folder repeat what it says, and are passed over."""
 
 
-def read_logs(sources: Iterable[str], columns: Mapping[str, str] | None = None) -> list[Log]:
-    """Logs of files and folders. `NAME=PATH` gives all that lies at PATH to the run NAME.
+def read_logs(
+    sources: Iterable[str],
+    columns: Mapping[str, str] | None = None,
+    passed_over: list[Path] | None = None,
+) -> list[Log]:
+    """Read the logs of files and folders. `NAME=PATH` gives all that lies at PATH to the run NAME.
 
     Args:
         columns: the logs' names for our columns, where they are not usual ones.
+        passed_over: gets the text files of no known format.
 
     Raises `UserError` for a source that does not exist, holds no log, or is damaged.
     """
@@ -150,7 +157,10 @@ def read_logs(sources: Iterable[str], columns: Mapping[str, str] | None = None) 
         root = Path(place)
         if not root.exists():
             raise UserError(f"{source}: no such file or folder; give a log, or NAME=PATH of one")
-        logs = [log for path in _files(root) for log in _read(path, root, columns or {})]
+        by_file = {path: _read(path, root, columns or {}) for path in _files(root)}
+        logs = [log for of_file in by_file.values() for log in of_file]
+        if passed_over is not None:
+            passed_over += [p for p, found in by_file.items() if not found and p.suffix in _TEXTS]
         if not logs:
             raise UserError(f"{source}: {_why_not(root)}")
         for log in logs:
@@ -309,7 +319,7 @@ def _trainer_state(log: Log) -> Iterator[Log]:
     state = from_json(log.place.read_bytes())
     log.facts["steps"] = state["max_steps"]
     for number, row in enumerate(state["log_history"], 1):
-        if "train_runtime" in row:  # of the summary at the end, `train_loss` is a mean
+        if "train_runtime" in row:  # the summary: its `train_loss` is a mean over the run
             row = {"step": row["step"], "training_seconds": row["train_runtime"]}
         _add(log, row, number)
     yield log
@@ -388,14 +398,14 @@ _LINES = (
         ),
         0,
     ),
-    (  # also printed of the test set, which is another text
+    (  # Megatron-LM prints such a line for its test set, too, which must not match.
         re.compile(
             r"validation loss at iteration (?P<step>\d+)\b(?! on test)[^|]*\| "
             r"lm loss value: (?P<nats_per_token>\S+)"
         ),
         0,
     ),
-    # nanoGPT: losses of `step` before that step is done, of `iter` behind it
+    # nanoGPT prints `step N` before training step N and `iter N` after it, hence + 1.
     (re.compile(r"^step (?P<step>\d+): train loss \S+, val loss (?P<nats_per_token>\S+)", re.M), 0),
     (re.compile(r"^iter (?P<step>\d+): loss (?P<loss>[^\s,]+), time", re.M), 1),
     (  # modded-nanogpt
@@ -467,7 +477,7 @@ def _table(log: Log) -> Iterator[Log]:
             for name, cell in row.items():
                 if run_log.facts.setdefault(name, cell) != cell:
                     changing.add((owner, name))
-    for owner, name in changing:
+    for owner, name in changing:  # only what never changes within a run is a fact of it
         del logs[owner].facts[name]
     yield from logs.values()
 

@@ -1,8 +1,8 @@
 """Logs of other trainers, and tables of finished runs, as the three tables of an archive.
 
-What a log does not say comes from a `runs.csv` or from `--set`; nothing is guessed. A log's own
-word is overruled by the run's row of `runs.csv`, and that by `--set`. A fact that no run has, and
-that not every question needs, is left out: then the runs count as equal in it.
+What a log does not say comes from a `runs.csv` or from `--set`; nothing is guessed. `--set`
+overrules `runs.csv`, which overrules the log. An optional fact that no run has is taken to be equal
+in all runs.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Facts(BaseModel):
     """r; 0 where `bag_size` is 1."""
     parameters: Whole = Field(ge=1)
     tokens_per_step: Whole = Field(ge=1)
-    """Positions: with bags of s tokens, s times as many tokens are read, unless `mode` is
+    """Latent positions per step; a superposed step reads s times as many tokens, unless `mode` is
     `output_only`."""
     steps: Whole = Field(ge=1)
     """Planned steps."""
@@ -118,9 +118,11 @@ class Facts(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _follows(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Derive what follows from other facts: from tokens and FLOPs the size, and the steps."""
+        """Derive missing facts: parameters from tokens and FLOPs, and steps from tokens."""
         values = dict(given)
         if whole(values.get("bag_size", 1)) == 1:
+            if "bag_size" not in values and float(values.get("step_ratio") or 0) > 0:
+                raise ValueError("step_ratio without bag_size: give both; s = 1 is a baseline")
             values.setdefault("step_ratio", 0.0)
         names = ("parameters", "flops", "tokens", "steps", "tokens_per_step")
         size, flops, tokens, steps, each = (decimal(values.get(name)) for name in names)
@@ -138,7 +140,7 @@ class Facts(BaseModel):
 
     @property
     def plan(self) -> PhasePlan:
-        """The steps as our trainer plans them, with all sequences of a step in a row."""
+        """The phases as our trainer plans them, a step being one sequence of `tokens_per_step`."""
         superposed = superposed_steps(self.steps, self.bag_size, self.step_ratio)
         return PhasePlan(
             steps=self.steps,
@@ -168,10 +170,10 @@ class Run:
     rows: pd.DataFrame
     """Rows by step, in the columns of `KEYS`; a finished run has one row."""
     final: bool
-    twice: int
-    """Steps that were written again with another value."""
-    lost: int | None
-    """The step from which on a loss was not finite, to the end."""
+    rewritten_steps: int
+    """Number of steps that were logged again with another value."""
+    diverged_at: int | None
+    """The first step after the last finite loss, if any."""
     launches: list[dict[str, float]]
 
 
@@ -192,7 +194,7 @@ def import_logs(
         given: facts of all runs; `facts`: a CSV with a row for each run.
         columns: of the log, by column of `KEYS` or by fact, where it goes by another name.
         unit: of both losses, or `COLUMN=UNIT` of one of them.
-        arm_from: `folder`, where a run's folder is called after its arm.
+        arm_from: `folder` takes each run's arm from the name of the folder that groups its runs.
         steps_from: what the log calls its first step, 1 or 0.
 
     Raises `UserError` for a missing or wrong fact, which names run and key.
@@ -205,7 +207,8 @@ def import_logs(
     if arm_from is not None:
         one_of(arm_from, ["folder"], "--arm-from")
     sheet = read_facts(facts) if facts else {}
-    logs = read_logs(sources, columns)
+    passed_over: list[Path] = []
+    logs = read_logs(sources, columns, passed_over)
     runs = runs_of_logs(logs, columns, 1 - steps_from)
     keys = sorted({point.key for log in logs for point in log.points})
     for name, key in columns.items():
@@ -223,6 +226,8 @@ def import_logs(
         for run in runs
     ]
     problems = _left_open(runs, known)
+    if passed_over:
+        problems.append(f"not read, no known format: {listed([p.name for p in passed_over], FEW)}")
     rows, curves, evaluations = [], [], []
     for run, values in zip(runs, known, strict=True):
         of_run = _facts(run, values)
@@ -235,11 +240,12 @@ def import_logs(
 
 
 _ASSUMED = {
-    ("arm", "bag_size"): "no run says its arm: all are the baseline",
+    ("arm", "bag_size"): "no run says its arm or bag_size: all count as baselines, and nothing is "
+    "compared; add bag_size and step_ratio in a runs.csv (--template)",
     ("corpus",): "no run says its corpus: all are taken to have the same",
     ("eval_set",): "no run says its eval_set: all are taken to have the same",
 }
-"""The assumption about facts that no run has."""
+"""What is assumed where no run has a fact."""
 
 
 def _left_open(runs: Sequence[Run], known: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -275,9 +281,9 @@ def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
         for step, steps in zip(table["step"], table["steps"], strict=True)
     ]
     problems = [
-        f"{run.name}: {run.twice} steps written twice; the later counts"
+        f"{run.name}: {run.rewritten_steps} steps written twice; the later counts"
         for run in runs
-        if run.twice
+        if run.rewritten_steps
     ]
     for names, words in (
         (
@@ -287,7 +293,7 @@ def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
         ),
         (
             last[table["state"] == "diverged"],
-            "diverged, for the loss is not finite at the end: {}",
+            "diverged (loss not finite at the end): {}",
         ),
         (
             last[table["state"] == "failed"],
@@ -316,7 +322,7 @@ def write_template(
     runs. Raises `UserError` where there is a file of that name."""
     if path.exists():
         raise UserError(
-            f"{path}: is there already, maybe filled in; name another file, or delete it"
+            f"{path}: already exists and may be filled in; name another file, or delete it"
         )
     runs = runs_of_logs(read_logs(sources, columns), columns)
     rows = [
@@ -338,9 +344,9 @@ def read_facts(path: Path) -> dict[str, dict[str, str]]:
     facts: dict[str, dict[str, str]] = {}
     for where, row in sheet.rows():
         if (name := row.pop("run", None)) is None:
-            raise UserError(f"{where}, run: is empty; say whose row it is")
+            raise UserError(f"{where}, run is empty: name the run")
         if name in facts:
-            raise UserError(f"{where}: run {short(name)} is there twice; remove a row")
+            raise UserError(f"{where}: run {short(name)} appears twice; remove a row")
         try:
             Facts.model_validate(row)
         except ValidationError as error:
@@ -374,10 +380,13 @@ def _units(given: Iterable[str]) -> dict[str, str]:
     return units
 
 
-def runs_of_logs(logs: Sequence[Log], columns: Mapping[str, str], later: int = 0) -> list[Run]:
-    """Logs of one run put together, in `KEYS`' columns; for a step written twice the later wins.
+def runs_of_logs(
+    logs: Sequence[Log], columns: Mapping[str, str], step_offset: int = 0
+) -> list[Run]:
+    """Put the logs of each run together, in `KEYS`' columns; of a step written twice the later row
+    counts.
 
-    later: added to the number of each step.
+    step_offset: added to the number of each step.
 
     Raises `UserError` where logs of one name are of two runs, or no loss is found.
     """
@@ -395,7 +404,7 @@ def runs_of_logs(logs: Sequence[Log], columns: Mapping[str, str], later: int = 0
         first.facts |= log.facts
         first.points += log.points
         first.times += log.times
-    return [_run(merged[name], columns, later) for name in sorted(merged)]
+    return [_run(merged[name], columns, step_offset) for name in sorted(merged)]
 
 
 def _read_numbers(log: Log, columns: Mapping[str, str]) -> None:
@@ -417,7 +426,7 @@ def _contradict(first: Log, other: Log) -> bool:
     return any(known.get((step, key), value) != value for step, key, value, _ in other.points)
 
 
-def _run(log: Log, columns: Mapping[str, str], later: int) -> Run:
+def _run(log: Log, columns: Mapping[str, str], step_offset: int) -> Run:
     points = pd.DataFrame([point[:3] for point in log.points], columns=["step", "key", "value"])
     last = points.drop_duplicates(["step", "key"], keep="last")
     wide = last.pivot(index="step", columns="key", values="value")
@@ -443,7 +452,7 @@ def _run(log: Log, columns: Mapping[str, str], later: int) -> Run:
     ends = losses[finite].groupby("key")["step"].max()  # of what was finite
     after = losses["step"][losses["step"] > losses["key"].map(ends).fillna(-1)]
     launches = [{"start": min(log.times), "end": max(log.times)}] if log.times else []
-    rows.index += 0 if log.final else later
+    rows.index += 0 if log.final else step_offset
     return Run(
         name=log.run,
         where=f"{log.row}: " * bool(log.row) + f"run {short(log.run)}",
@@ -451,8 +460,8 @@ def _run(log: Log, columns: Mapping[str, str], later: int) -> Run:
         facts=facts,
         rows=rows,
         final=log.final,
-        twice=int(changed.groupby("step").any().sum()),
-        lost=int(after.min()) + later if len(after) else None,
+        rewritten_steps=int(changed.groupby("step").any().sum()),
+        diverged_at=int(after.min()) + step_offset if len(after) else None,
         launches=launches,
     )
 
@@ -480,7 +489,8 @@ def _facts(run: Run, values: Mapping[str, Any]) -> Facts:
 
 
 def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
-    """Return the run's rows with counters and with losses in nats per token."""
+    """Return the run's rows with the plan's counters (phase, tokens) and losses in nats per
+    token."""
     rows = run.rows.set_axis([facts.steps]) if run.final else run.rows
     rows = rows.rename_axis("step").reset_index()
     per_byte = [name for name, unit in units.items() if unit == "bits-per-byte"]
@@ -513,7 +523,7 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
         bag_size=np.where(superposed, facts.bag_size, 1),
         flops=facts.used_flops / facts.steps * rows["step"],
         eval_set=facts.eval_set,
-        # Before its last step no training has decayed its rate to the end.
+        # A run counts as annealed only at its last step.
         annealed=facts.annealed & (rows["step"] >= facts.steps),
     )
 
@@ -541,8 +551,8 @@ def _run_row(
     trained, final = (next(rows_of(table.tail(1)), {}) for table in (curve, evaluations))
     measured = ("nats_per_token", "bits_per_byte", "annealed", "eval_set")
     state, message = "done", ""
-    if run.lost is not None:
-        state, message = "diverged", f"the loss is not finite from step {run.lost:,} on"
+    if run.diverged_at is not None:
+        state, message = "diverged", f"the loss is not finite from step {run.diverged_at:,} on"
     elif last < facts.steps:
         state, message = "failed", f"the log ends at step {last:,}"
     seconds = run.rows["training_seconds"].max()

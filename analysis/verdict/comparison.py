@@ -1,7 +1,7 @@
 """Superposition against the baseline at equal FLOPs, paired by seed.
 
-Only what may be compared is (`analysis.tables.eligible`), both arms evaluated on the same held-out
-tokens. What is left out is returned with the reason. Intervals and verdicts are those of
+Only eligible runs (`analysis.tables.eligible`) that were evaluated on the same held-out tokens are
+compared; others are returned with the reason. Intervals and verdicts are those of
 `analysis.verdict.decide`.
 """
 
@@ -27,14 +27,15 @@ from tst_study.errors import UserError
 SAME = ("group", "learning_rate", "eval_set")
 """Columns in which the two runs of a pair agree, beside their seeds."""
 PAIRED = (*SAME, "seed", "data_seed")
-"""The same with the seeds; `data_seed`, the order of the text, is missing in imported runs."""
+"""Columns that identify one run of a setting; `data_seed`, the order of the text, is missing in
+imported runs."""
 SAME_BUT_LENGTH = ("family", "learning_rate", "eval_set")
-"""The same for runs of any number of steps."""
+"""Columns in which runs of different lengths are matched."""
 
 _SHARED: tuple[str, ...] = ("group", "family", "corpus", "steps", "learning_rate", "eval_set")
 _SHARED += ("flops", "setting", *SETTING, "data_multiplier")
 COPIED_ROWS = 3
-"""Rows from which on two equal curves are no coincidence."""
+"""Fewest rows for which equal curves count as copies of one run."""
 PAIR_COLUMNS: tuple[str, ...] = (*_SHARED, "seed", "baseline", "superposed", "gain")
 PAIR_COLUMNS += ("baseline_folder", "superposed_folder")
 TABLE_COLUMNS: tuple[str, ...] = (*_SHARED, "seeds", "comparisons", "baseline", "superposed")
@@ -112,7 +113,7 @@ def paired_once(
     """Leave out `eligible` runs that share setting and seed: nothing says which of them is whose
     pair, and as further seeds they would make an interval too short. Runs without seeds stay."""
     twice = kept.duplicated([*PAIRED, *SETTING], keep=False) & kept["seed"].notna()
-    reason = "another run has its setting, rate and seed; say by seed what tells them apart"
+    reason = "another run has the same setting, rate and seed; give each its own seed"
     return kept[~twice], excluded + [excluded_row(run, reason) for run in rows_of(kept[twice])]
 
 
@@ -239,8 +240,8 @@ def _decided(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return every setting with its verdict, and all verdicts.
 
-    A setting takes the verdict of the planned question about all its runs that has most authority:
-    the primary one, then the one with most seeds."""
+    If planned questions together cover all runs of a setting, it takes the verdict of the primary
+    one, else of the one with most seeds."""
     chosen: list[dict[str, Any] | None] = []
     for cell in cells:
         about = asked_of(planned, cell.run_ids)
@@ -248,7 +249,7 @@ def _decided(
         chosen.append(about[0] if covered and about else None)
     open_ = [place for place, one in enumerate(chosen) if one is None]
     studies = list(dict.fromkeys(cells[place].study for place in open_))
-    open_.sort(key=lambda place: studies.index(cells[place].study))  # as `decide` has them
+    open_.sort(key=lambda place: studies.index(cells[place].study))  # `decide` groups by study
     also = decide([cells[place] for place in open_])
     for place, one in zip(open_, rows_of(also), strict=True):
         chosen[place] = one

@@ -1,4 +1,5 @@
-"""Whether the learning rate was chosen on the baseline, inside the swept range, and used by both.
+"""Whether the learning rate was tuned on the baseline, lies inside the swept range, and is used by
+baseline and superposed runs alike.
 
 A superposed run at a rate tuned for it, or a baseline at an untuned rate, shows a false gain, as
 happened in this package's pilot.
@@ -21,8 +22,8 @@ class Sweep:
 
     steps: int
     rates: pd.DataFrame
-    """learning_rate, loss (nats per token, mean over the shared seeds; infinite where a run
-    diverged, whatever its other seeds reached), seeds."""
+    """learning_rate, loss (nats per token, mean over the shared seeds; infinite if any
+    seed diverged at this rate), seeds."""
     best: float
     margin: float | None
     """The lead over the next best rate, in nats; None where all others diverged."""
@@ -55,7 +56,7 @@ class Sweep:
 
 
 def swept(runs: pd.DataFrame, eligible: pd.DataFrame) -> list[pd.DataFrame]:
-    """The runs of each group and held-out text where baselines were run at several learning rates:
+    """Return the runs of each group and held-out text where baselines had several learning rates:
     those that may be compared and those that diverged, which have no loss on any text."""
     lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
     texts = eligible.groupby(["group", "eval_set"], sort=True)
@@ -64,7 +65,7 @@ def swept(runs: pd.DataFrame, eligible: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
-    """Every group of baselines that was run at two or more learning rates."""
+    """Return the sweep of each group of baselines that was run at two or more learning rates."""
     found_sweeps = []
     for members in map(_baselines, swept(runs, comparison.eligible)):
         rates, first = _rates(members), members.iloc[0]
@@ -94,11 +95,11 @@ def _baselines(runs: pd.DataFrame) -> pd.DataFrame:
 def _rates(runs: pd.DataFrame) -> pd.DataFrame:
     """Mean loss by rate over the seeds that every finished rate has, or over all seeds if they
     share none; infinite at a rate at which a seed diverged."""
-    lost = runs["learning_rate"][runs["state"] == "diverged"]
-    # The mean of the seeds that a rate spared would hide what it did to the others.
-    done = runs[~runs["learning_rate"].isin(lost)]
+    diverged = runs["learning_rate"][runs["state"] == "diverged"]
+    # Averaging only the seeds that survived would flatter a rate at which others diverged.
+    done = runs[~runs["learning_rate"].isin(diverged)]
     losses = over_shared_seeds(done, "learning_rate", "nats_per_token")
-    rates = pd.Index(sorted({*losses.index, *lost}), name="learning_rate")
+    rates = pd.Index(sorted({*losses.index, *diverged}), name="learning_rate")
     table = pd.DataFrame({"loss": losses.mean(axis=1), "seeds": losses.count(axis=1)}, rates)
     table = table.fillna({"loss": float("inf"), "seeds": 0})
     return table.astype({"loss": float, "seeds": int}).reset_index()

@@ -2,12 +2,11 @@
 
 The ledger of a run is its FLOPs, raw tokens, steps and hours. A superposed setting is compared with
 every baseline of its family (same data, model, batch, schedule, learning rate, held-out text): of
-the same FLOPs, where its verdict stands already; of the same raw tokens; and, between baselines of
-several lengths, of the same loss (`length_curve`), by interpolation within their range. Beyond it
-there is a bound, never a number. Intervals at equal data hold for all settings of one family and
-length together, unless a question was planned; those at equal loss allow for what the verdict at
-equal FLOPs allows for.
-"""
+the same FLOPs, whose verdict is taken as it stands; of the same raw tokens; and, between baselines
+of several lengths, of the same loss (`length_curve`), by interpolation within their range. Beyond
+it there is a bound, never a number. Intervals at equal data hold for all settings of one family and
+length together, unless a question was planned; those at equal loss are widened for as many
+comparisons as the verdict at equal FLOPs."""
 
 from __future__ import annotations
 
@@ -47,8 +46,8 @@ COLUMNS += ("hours_ratio", "low", "high", "smallest_detectable", "verdict", "not
 
 
 def ledger(runs: pd.DataFrame) -> pd.DataFrame:
-    """Eligible runs with loss and device hours (NaN where not known); `seed` names the order of
-    the text, too: a pair shares both."""
+    """Eligible runs with loss and device hours (NaN where not known); `seed`
+    becomes the label of a pair: seed and order of the text."""
     rows = runs.assign(
         loss=runs["nats_per_token"].astype(float), seed=[block(row) for row in rows_of(runs)]
     )
@@ -59,11 +58,11 @@ def ledger(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def matched(found: Comparison) -> pd.DataFrame:
-    """All matches of a comparison, a row (`COLUMNS`) for each setting and kind.
+    """Return all matches of a comparison, a row (`COLUMNS`) for each setting and kind.
 
     Gain, interval and verdict for equal FLOPs and equal data; for equal loss the ratios (baseline
-    over superposed) with the interval of `steps_ratio`; `note` says what no number can.
-    """
+    over superposed) with the interval of `steps_ratio`; `note` gives the reason why a number is
+    missing."""
     book = ledger(found.eligible)
     superposed, baselines = (book[book["method"] == arm] for arm in ("superposition", "baseline"))
     cells = superposed.groupby([*SAME, "steps", *SETTING], sort=False, dropna=False)
@@ -191,6 +190,6 @@ def _bound(pair: dict[str, Any]) -> str:
     hours = pair["hours_baseline"] / pair["hours"]
     spent = "" if math.isnan(hours) else f" and {hours:.2f} times the hours"
     return (
-        f"at least {steps:.2f} times the steps{spent}: its baseline has one length only, and after "
-        f"them a higher loss ({pair['loss_baseline']:.3f} against {pair['loss']:.3f})"
+        f"at least {steps:.2f} times the steps{spent}: the only baseline ran that long, and "
+        f"its loss is still higher ({pair['loss_baseline']:.3f} against {pair['loss']:.3f})"
     )

@@ -25,9 +25,9 @@ FILE = "questions.json"
 Value = int | float | str | bool
 Method = Literal["paired", "simultaneous", "moderated-1"]
 """How intervals are made, by the name that a study registers: a t-test over each pair's seeds, or
-`analysis.verdict.intervals`. A method never changes under its name; a better one gets another
-number. `simultaneous` was the default until `moderated-1` replaced it, because one run could blow
-its intervals up (`docs/analysis.md`); questions that name it are judged by `moderated-1`."""
+`analysis.verdict.intervals`. A method keeps its meaning, and a better one gets another number, with
+one exception: `simultaneous`, whose intervals one run could blow up (`docs/analysis.md`), is judged
+as `moderated-1`."""
 DEFAULT_METHOD: Method = "moderated-1"
 
 
@@ -76,7 +76,7 @@ class Question(_Strict):
     arm: Arm
     against: Arm
     family: str
-    """Questions whose intervals hold together; a family of one allows for nothing else."""
+    """Questions whose intervals hold together; the interval of a question alone is not widened."""
     primary: bool = False
     """Whether the study was made for this question."""
     method: Method = DEFAULT_METHOD
@@ -86,7 +86,7 @@ class Question(_Strict):
     registered: Annotated[str | None, Field(pattern="^[0-9a-f]{40}$")] = None
     """The commit that first held the question, as it stands; None where that is not known."""
     within: str = Field(default="", exclude=True, repr=False)
-    """The beginning of the folders of the runs that it is about; set when it is read."""
+    """Path prefix of the run folders that the question covers; set on reading."""
 
     def runs(self, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the runs of `arm` and of `against`, as `Arm.runs` does."""
@@ -115,7 +115,7 @@ def read_questions(folder: str | Path) -> tuple[Question, ...]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
-        raise UserError(f"{path}: {first_problem(error)}; restore it from the archive") from None
+        raise UserError(f"{path}: {first_problem(error)}; restore it from a backup") from None
 
 
 def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
@@ -140,21 +140,22 @@ def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
 
 
 def add_questions(folder: Path, questions: Sequence[Question]) -> None:
-    """Write questions beside those that a folder holds; the same question stands there once."""
-    there = {_unstamped(question): question for question in (*read_questions(folder), *questions)}
-    _write(folder, list(there.values()))
+    """Add questions to those of a folder, without duplicates; a newer copy replaces an older
+    one."""
+    merged = {_unstamped(question): question for question in (*read_questions(folder), *questions)}
+    _write(folder, list(merged.values()))
 
 
 def register(folder: Path, questions: Sequence[Question], code: Mapping[str, Any]) -> None:
-    """Write the questions that a folder of runs is to answer; one that stands there already, word
-    for word, keeps its commit.
+    """Replace the questions of a folder of runs by these; an unchanged one keeps the commit that it
+    was registered with.
 
     code: `launch_facts.code_version()`. A checkout with uncommitted changes stamps nothing.
     """
     commit = None if code["dirty"] else code["commit"]
-    there = {_unstamped(question): question for question in read_questions(folder)}
+    existing = {_unstamped(question): question for question in read_questions(folder)}
     stamped = [
-        there.get(_unstamped(question))
+        existing.get(_unstamped(question))
         or question.model_copy(update={"registered": question.registered or commit})
         for question in questions
     ]

@@ -37,10 +37,10 @@ class Local:
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
         """Prepare the text, train, draw the report and print what it shows. Returns the exit
-        status: 1 if a run failed."""
+        status: 0, 1 if a run failed, or 128 + the signal that stopped it."""
         options = self._options
         if options.dry:
-            raise UserError("--dry-run: is what Slurm would be asked; `tst-study plan` lists runs")
+            raise UserError("--dry-run applies to Slurm only; `tst-study plan` lists the runs")
         check_can_be_trained(study, wanted, self.allocation)
         began = time.monotonic()
         print(*wrapped([study.title, study.claims], columns()), sep="\n", flush=True)
@@ -73,7 +73,7 @@ class Local:
         that train runs to write a checkpoint and end."""
         folders = [path.parent for path in root.glob("*/job") if wanted(path.parent.name)]
         waiting = [folder for folder in folders if row(folder).state in WAITING]
-        for folder in waiting:  # first: a run that ends makes room for one of them
+        for folder in waiting:  # before any is stopped, whose slot would start one of these
             cancel_mark(folder).touch()
         return {folder.name for folder in folders if _stop(folder) or folder in waiting}
 

@@ -41,10 +41,12 @@ from tst_study.record.writer import mark
 
 @dataclass
 class Queue:
-    """Progress of the study, for those who display it."""
+    """State of a study under way: the runs that wait, train or are over."""
 
     decided: list[PlannedRun] = field(default_factory=list)
+    """Runs that are asked for by the results so far."""
     whole: list[PlannedRun] = field(default_factory=list)
+    """All runs that the study is expected to need."""
     running: dict[str, PlannedRun] = field(default_factory=dict)
     """Runs that children of this launcher are training, by fingerprint."""
     over: dict[str, PlannedRun] = field(default_factory=dict)
@@ -83,7 +85,7 @@ def launch(
 ) -> Queue:
     """Train every run of the study that is not over; return when none is left.
 
-    `look` gets the queue several times a second and at the end. A failed run stops neither the
+    `show` gets the queue several times a second and at the end. A failed run stops neither the
     study nor the other runs; it is in `failed`. Raises `StoppedError` on Ctrl-C or SIGTERM.
     """
     # Inherited by every run; a run that asks for more threads sets them itself.
@@ -96,7 +98,7 @@ def launch(
     _plan(planning, queue, wanted)
     children: dict[str, list[BaseProcess]] = {}
     show(queue)  # the first child waits until torch is loaded
-    with signals_handled(_stop_all, (signal.SIGINT, signal.SIGTERM)):
+    with signals_handled(_raise_stopped, (signal.SIGINT, signal.SIGTERM)):
         try:
             while queue.waiting or children:
                 over = len(queue.over)
@@ -133,7 +135,7 @@ def _plan(planning: Planner, queue: Queue, wanted: Callable[[PlannedRun], bool])
 
 
 def _settle(queue: Queue, planned: PlannedRun) -> bool:
-    """Note a run that gets no process: one that is over, damaged or cancelled."""
+    """Record a run that needs no process (over, damaged or cancelled); return whether it is one."""
     state_there, why = state_and_damage(planned)
     if state_there in FINAL_STATES:
         queue.over[planned.fingerprint] = planned
@@ -149,7 +151,7 @@ def _start(
     queue: Queue, children: dict[str, list[BaseProcess]], target: Callable[..., None]
 ) -> None:
     if len(children) >= queue.slots:
-        return  # asked ten times a second: nobody's folder is read until there is room
+        return  # Called ten times a second: no run folder is read until a slot is free.
     waiting = queue.waiting
     # Runs of another launcher, maybe of one that was killed and whose runs are about to end.
     held = {planned.fingerprint for planned in waiting if file_lock.is_held(planned.folder)}
@@ -178,7 +180,7 @@ def _start(
 
 
 def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
-    """Sort the runs whose processes have ended."""
+    """Classify the runs whose processes have ended."""
     for key, ranks in list(children.items()):
         code = _ended(ranks)
         if code is None:
@@ -188,11 +190,11 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
         if _settle(queue, planned) or code == Exit.HELD:
             continue  # a run that another process holds waits for it
         if code == Exit.FAILED:
-            queue.failed[key] = (planned, _reason(planned, code))
+            queue.failed[key] = (planned, _record_end(planned, code))
         else:
             is_new = last_checkpoint(planned.folder) > queue.begun_at[key]
             queue.idle[key] = 0 if is_new else queue.idle.get(key, 0) + 1
-            if why := given_up(queue.idle[key], RETRIES, _reason(planned, code)):
+            if why := given_up(queue.idle[key], RETRIES, _record_end(planned, code)):
                 mark(planned.folder, planned.config, "failed", why)
                 queue.failed[key] = (planned, why)
             # Else it waits for its next turn.
@@ -217,8 +219,8 @@ def _ended(ranks: list[BaseProcess]) -> int | None:
     return codes[0] if bad is None or codes[0] == Exit.HELD else bad
 
 
-def _reason(planned: PlannedRun, code: int) -> str:
-    """Why a child has ended. If the child could not write it into `status.json`, this does."""
+def _record_end(planned: PlannedRun, code: int) -> str:
+    """Return the reason why a child ended, and record it if the child could not."""
     state_there = state(planned)
     if state_there in ("failed", "preempted"):
         status = run_record.read_status(planned.folder)
@@ -251,7 +253,7 @@ def _stop(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
                 mark(planned.folder, planned.config, "preempted", "stopped with the launcher")
 
 
-def _stop_all(number: int, frame: FrameType | None) -> None:
+def _raise_stopped(number: int, frame: FrameType | None) -> None:
     raise StoppedError(number)
 
 

@@ -41,7 +41,7 @@ OURS = Prices()
 @dataclass(frozen=True)
 class PlanTable:
     text: list[str]
-    """Sums, and reasons why the plan cannot be carried out."""
+    """Title, claims, totals and notes, a line each."""
     rows: list[dict[str, Any]]
     """One per run: steps, FLOPs, tokens; hours, seconds and launches each as [least, most].
     Tokens are those of the whole run, its shared prefix included; everything else is what the run
@@ -98,9 +98,10 @@ def table(
     at_once: int = 1,
     timed: bool = False,
 ) -> PlanTable:
-    """Sums, a row for each run that `pattern` matches, and a row for each arm of these; hours are
-    of `at_once` runs at a time, `timed` here where none has ended. Raises `UserError` where
-    `pattern` matches none.
+    """Build the plan table: totals, a row for each run that `pattern` matches, and a row for each
+    arm among them. `at_once` is the number of parallel runs behind the wall time. With `timed`,
+    shapes without a finished run are timed on this machine. Raises `UserError` where `pattern`
+    matches none.
 
     Corpora need not be there yet; ids are provisional then, which is said.
     """
@@ -122,7 +123,7 @@ def table(
             allocation(run),
             _own_hours(run, prices, measured),
         )
-        # Measured hours are those of a whole run already.
+        # Measured hours are elapsed time, so that they are not divided by ranks.
         ranks = given.ranks if prices.device else 1
         walls = own and [3600 * each / ranks for each in own]
         launches = walls and given.seconds and [ceil(wall / given.seconds) for wall in walls]
@@ -160,8 +161,11 @@ def table(
     missing = [str(folder) for folder in study.corpora if not folder.is_dir()]
     if missing:
         runs_there = run_record.find_run_folders(study.folder)
-        unseen = f" and runs on it in {study.folder} not recognised" if runs_there else ""
-        text.append(f"Not prepared yet, so that ids are provisional{unseen}: {', '.join(missing)}")
+        text.append(
+            f"Corpora not prepared yet: {', '.join(missing)}. `submit` prepares them; until then "
+            "run ids are provisional"
+            + (f", and runs in {study.folder} are not recognised." if runs_there else ".")
+        )
     return PlanTable(text, [row for _, row in shown], _arms(shown))
 
 
@@ -186,14 +190,14 @@ def _arms(runs: Sequence[tuple[PlannedRun, dict[str, Any]]]) -> list[dict[str, A
 
 
 def _sum(hours: Sequence[list[float] | None]) -> list[float] | None:
-    """The least and the most of all; None where those of one are not known."""
+    """Add up [least, most] hours; return None if any are unknown."""
     known = [ends for ends in hours if ends is not None]
     return [sum(ends) for ends in zip(*known, strict=True)] if len(known) == len(hours) else None
 
 
 def _own_hours(run: PlannedRun, prices: Prices, measured: dict[Shape, float]) -> list[float] | None:
-    """Return the device-hours of the steps that a run trains itself, the least and the most.
-    `measured`: seconds a step, for hours on this machine."""
+    """Return the [least, most] hours of the steps that a run trains itself: GPU-hours if a device
+    is given, else elapsed hours on this machine. `measured`: seconds per step."""
     if prices.device is not None:
         return prices.gpu_hours(run.config.model, total_flops([run]))
     seconds = measured.get(run.shape)
@@ -208,10 +212,10 @@ def _in_words(
     if prices.device is not None:
         return prices.unknown() if unknown else prices.in_words(_sum(known) or ())
     if not known:
-        return "hours not known: say --time to have some steps timed here, or --device"
+        return "hours not known: give --time to have some steps timed here, or --device"
     total, longest = sum(least for least, _ in known), max(least for least, _ in known)
     wall = duration(3600 * max(total / at_once, longest))
-    rest = f"; of {unknown} runs not known: say --time" if unknown else ""
+    rest = f"; of {unknown} runs not known: give --time" if unknown else ""
     return (
         f"{wall} of wall time, {at_once if at_once > 1 else 'one'} at a time "
         f"({duration(3600 * total)} of training, {source}){rest}"
@@ -237,10 +241,10 @@ def _measured(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[Shape,
 
 
 def detectable(runs: Sequence[PlannedRun], noise: float | None = None) -> list[str]:
-    """The smallest gain that the seeds can tell from none, before a run is paid for, in a sentence;
-    none where no arm has a baseline of its seed to be paired with.
+    """State the smallest gain that the planned seeds can detect; return an empty list if no arm has
+    a baseline with its seed.
 
-    `noise`: deviation of a pair's difference in nats.
+    `noise`: standard deviation of a pair's difference in nats.
     """
     baselines = {
         _form(run.config, "superposition") for run in runs if run.config.role == "baseline"
@@ -253,7 +257,7 @@ def detectable(runs: Sequence[PlannedRun], noise: float | None = None) -> list[s
     )
     if not pairs:
         return []
-    # These need scipy, which most plans do not.
+    # Imported here because scipy is slow to import and most plans do not need it.
     from tst_study.analysis.statistics import smallest_detectable
     from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
 

@@ -1,12 +1,12 @@
 """One launch of a run in a batch job: starts the ranks, and decides what becomes of the job.
 
 `python -m tst_study.experiments.slurm.launch FOLDER RETRIES SECONDS EXCLUDED srun …` takes the
-place of the batch script's shell. It runs outside any container, beside Slurm's programs; the ranks
-may have neither. They only train, and the first of them leaves an agreed status (`Exit`) in
-`job/ended`. Every other end is a crash. A run that was stopped, has crashed or was held by another
-process goes back into the queue; so does one whose time is nearly up, whatever its ranks do. Each
-launch leaves a line in `job/launches` (time, outcome, last checkpoint before and after, first node
-to fail, words). `given_up` decides when the run has had enough of them.
+place of the batch script's shell. It runs outside any container, where Slurm's programs are; the
+ranks may run in a container without them. They only train, and the first of them leaves an agreed
+status (`Exit`) in `job/ended`. Every other end is a crash. A run that was stopped, has crashed or
+was held by another process goes back into the queue; so does one whose time is nearly up, whatever
+its ranks do. Each launch leaves a line in `job/launches` (time, outcome, last checkpoint before and
+after, first node to fail, words). `given_up` decides when the run has had enough of them.
 
 `python -m tst_study.experiments.slurm.launch FOLDER WORDS` notes that the set-up has failed.
 """
@@ -56,8 +56,8 @@ class Launch:
 
 
 def launches_of(folder: Path) -> list[Launch]:
-    """The launches since the run was last submitted, except one that runs, was the last, or ended
-    with its node."""
+    """Return the recorded launches since the run was last submitted. A launch leaves no line while
+    it runs, where it finished or failed the run, or where its node died."""
     with suppress(FileNotFoundError):
         lines = (folder / "job" / "launches").read_text(errors="replace").splitlines()
         return [Launch(*(*line.split(" ", 5)[1:], *[""] * 5)[:5]) for line in lines]
@@ -78,7 +78,7 @@ def remark(folder: Path) -> str:
     idle = idle_launches(launches)
     summary = f"launches in a row without a new checkpoint: {idle}" if idle else ""
     if crashes:
-        summary = f"crashed {len(crashes)} times, last {crashes[-1].words}"
+        summary = f"crashes: {len(crashes)}, last: {crashes[-1].words}"
     if launches:
         last = launches[-1]
         by_outcome = {
@@ -125,10 +125,10 @@ class Supervisor:
         if outcome in (str(Exit.OVER.value), str(Exit.FAILED.value)):
             return int(outcome)
         try:
-            self._check_goes_back()
+            self._check_may_requeue()
             insist(lambda: note(self.folder, outcome, before, node, words), PATIENCE, DiskAwayError)
             if why := self._had_enough(outcome, words):
-                if outcome == "limit":  # ranks that are slow to obey must not have the last word
+                if outcome == "limit":  # slow ranks must not overwrite the status
                     call("scancel", "--signal=KILL", self.job)
                 mark_failed(self.folder, why)
                 print(why, file=sys.stderr)
@@ -148,8 +148,8 @@ class Supervisor:
         self.told = True
 
     def _time_is_up(self, ranks: "subprocess.Popen[bytes]") -> bool:
-        """Wait for the ranks' end; True if the time comes to its end first. Slurm would end the
-        ranks, this process and the run with it, so that a minute is kept to requeue the job."""
+        """Wait for the ranks; return True if the time runs out first. Up to a minute of it is kept
+        in reserve to requeue the job, since Slurm would end this process with the ranks."""
         spare = min(self.signal_seconds / 4, 60)
         while True:
             self.ends = _end_of_time(self.job) or self.ends
@@ -187,7 +187,7 @@ class Supervisor:
         node = os.environ["SLURM_JOB_NODELIST"] if alone else first.partition(":")[0]
         return outcome, (node if outcome == "crash" else "") or "-", first or f"status {status}"
 
-    def _check_goes_back(self) -> None:
+    def _check_may_requeue(self) -> None:
         """Raise `SlurmError` where the job was cancelled, or is about to be requeued anyway."""
         ask = ("squeue", "--noheader", f"--jobs={self.job}", "--format=%T")
         state = insist(lambda: call(*ask).strip(), PATIENCE, SlurmError)
@@ -200,14 +200,14 @@ class Supervisor:
         why = given_up(idle_launches(launches), self.retries, "" if outcome == STOPPED else words)
         if why and outcome == "early":
             return (
-                f"given up: no time left after a start-up of {words}: say more time in [resources]"
+                f"given up: no time left after a start-up of {words}: raise its time in [resources]"
             )
         return why
 
     def _requeue(self) -> None:
         """Put the job back into the queue. Raises `SlurmError` where that is refused."""
         bad = self._bad_nodes()
-        # From now on the controller ends this job. What must still be done is deaf to it.
+        # The controller ends this job from here on: SIGTERM is blocked until the rest is done.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             insist(lambda: call("scontrol", "requeue", self.job), PATIENCE, NoAnswerError)

@@ -70,8 +70,9 @@ class Submitted:
 
     def lines(self) -> list[str]:
         text = [
-            f"{len(self.over)} over, {len(self.adopted)} queued or running already",
-            f"{len(self.new)} {'to be ' if self.dry else ''}submitted in {len(self.jobs)} arrays",
+            f"{len(self.over)} finished, {len(self.adopted)} queued or running already",
+            f"{len(self.new)} {'to be ' if self.dry else ''}submitted in "
+            f"{len(self.jobs)} {'array' if len(self.jobs) == 1 else 'arrays'}",
             *(f"{job}: {what}" for job, what in self.jobs.items()),
         ]
         if self.not_queued:

@@ -174,5 +174,5 @@ def test_the_law_of_repeated_text_is_recovered_and_beats_the_null() -> None:
     assert [fitted.floor, fitted.exponent] == pytest.approx([2.5, 0.4], rel=1e-3)
     assert fitted.errors["fitted"] < 1e-4 < fitted.errors["published"] < fitted.errors["null"]
     assert worth(tokens, unique, np.inf).tolist() == tokens.tolist()
-    with pytest.raises(UserError, match="needs 4 and 1"):
+    with pytest.raises(UserError, match="needs at least 4 and 1"):
         fit_repetition(runs.assign(loss=3.0).head(6))

@@ -64,7 +64,7 @@ def test_a_fit_that_did_not_converge_is_no_number_but_a_sentence() -> None:
 
 
 def test_too_few_runs_are_refused() -> None:
-    with pytest.raises(UserError, match="4 runs cannot identify 5 parameters"):
+    with pytest.raises(UserError, match="4 runs cannot determine the 5 parameters"):
         fit(made_runs().rows(np.arange(4)), [TRUTH])
 
 

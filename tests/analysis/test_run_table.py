@@ -230,7 +230,7 @@ def test_what_an_archive_cannot_hold_is_named_before_anything_is_written(tmp_pat
     kept, tables = tmp_path / "kept", read_tables(tmp_path / "runs")
     for column, value, said in (
         ("seed", 2**63, "9223372036854775808 is not a whole number"),
-        ("run_id", "../../x", "'../../x' is no name of a folder"),
+        ("run_id", "../../x", "'../../x' is not a valid folder name"),
         ("state", "fine", "state: 'fine'"),
     ):
         wrong = replace(tables, runs=tables.runs.assign(**{column: value}))

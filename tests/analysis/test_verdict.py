@@ -128,7 +128,7 @@ def test_arms_say_what_they_cost_and_gains_when_they_appeared(runs: Path) -> Non
     assert wrong[3:] == [
         "predicted: +0.050 to +0.100, wrong",
         "cost: 1.2× text",
-        "on the way: ahead at the end",
+        "during training: ahead at the end",
     ]
     assert right[3] == "predicted: +0.020 to +0.040, right"
 

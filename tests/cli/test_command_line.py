@@ -103,9 +103,9 @@ def test_on_a_gpu_what_a_config_leaves_open_is_a_gpu_s(
     [
         (
             "--device H100 --price 2",
-            "9.5–15 GPU-hours of H100, 19–29 at 2 each, at 31%–48% MFU, torchtitan's",
+            "9.5–15 GPU-hours of H100 in bfloat16, costing 19–29 (2 per GPU-hour), at 31%–48% MFU",
         ),
-        ("--device B200 --mfu 0.4", "5 GPU-hours of B200, at 40% MFU, as given"),
+        ("--device B200 --mfu 0.4", "5 GPU-hours of B200 in bfloat16, at 40% MFU, as given"),
         ("--device L4", "hours not known: no MFU on L4 is published here, say --mfu"),
     ],
 )

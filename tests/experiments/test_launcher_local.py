@@ -87,7 +87,7 @@ def test_failed_run_ends_neither_study_nor_others_and_is_tried_again_next_time(
         config("diverge", "seed=4"),
     )
     queue = submit(study, tmp_path)
-    assert [run.config.name for run in queue.over.values()] == ["good", "diverge"]
+    assert {run.config.name for run in queue.over.values()} == {"good", "diverge"}
     reasons = "\n".join(why for _, why in queue.failed.values())
     assert "corpus: too short; give more text" in reasons
     assert "ZeroDivisionError: division by zero" in reasons

@@ -136,7 +136,7 @@ def test_hours_that_are_known_are_said_beside_the_number_of_runs_whose_are_not(
         finish(run, 3.0)
     text = "\n".join(lines(planning))
     assert "12.0 min of wall time, one at a time (12.0 min of training, by the runs that" in text
-    assert "; of 2 runs not known: say --time" in text
+    assert "; of 2 runs not known: give --time" in text
 
 
 def test_a_plan_needs_neither_corpora_nor_runs(
@@ -150,16 +150,15 @@ def test_a_plan_needs_neither_corpora_nor_runs(
     assert prefix.split()[1] == "32,400"
     assert branch.split()[1] == "18,000–20,000"
     assert any("shared prefix runs save 40.0%" in line for line in text)
-    assert any("GPU-hours of B200" in line and "at 3 each" in line for line in text)
+    assert any("GPU-hours of B200" in line and "(3 per GPU-hour)" in line for line in text)
     assert any("At 40% MFU" in line for line in text)
     head = text[: text.index("", 3)]
     assert "Seeds per arm: 1. Verdicts need 3" in head[-2]
-    assert head[-1].endswith("provisional: prepared/dclm-llama3")
+    assert head[-1].startswith("Corpora not prepared yet: prepared/dclm-llama3.")
     open_run(chosen.folder / "trained-elsewhere").status("done", 100)
     text = lines(Planner(chosen, unprepared=True))
-    assert text[text.index("", 3) - 1].endswith(
-        f"provisional and runs on it in {chosen.folder} not recognised: prepared/dclm-llama3"
-    )
+    last = text[text.index("", 3) - 1]
+    assert last.endswith(f"provisional, and runs in {chosen.folder} are not recognised.")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_what_gets_on_is_launched_again_and_what_gets_nowhere_is_given_up(tmp_pa
 
     def both_said() -> bool:
         said.update(row.message for row in rows(study, tmp_path))
-        wanted = ("crashed 1 times", "in a row without a new checkpoint: 1")
+        wanted = ("crashes: 1", "in a row without a new checkpoint: 1")
         return all(any(words in message for message in said) for words in wanted)
 
     wait_until(both_said)

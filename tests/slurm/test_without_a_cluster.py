@@ -209,7 +209,7 @@ def test_a_file_system_that_is_away_for_a_while_costs_a_launch(
     away = f"cd {tmp_path}; mv {RUN} away; (sleep 3; mv away {RUN}) >&- 2>&- & exit 1"
     assert launched(tmp_path, programs, away).returncode == 69
     assert (tmp_path / "asked").read_text() == "requeue 7_0\n"
-    assert remark(tmp_path / RUN) == "crashed 1 times, last status 1"
+    assert remark(tmp_path / RUN) == "crashes: 1, last: status 1"
 
 
 def test_where_the_submitting_python_is_missing_a_run_is_trained_and_not_requeued(

@@ -77,9 +77,10 @@ HuggingFacePlace = Annotated[PathText, Field(pattern=f"^{HUGGING_FACE}.")]
 
 @dataclass(frozen=True)
 class AddedLater:
-    """Mark of a key that older recorded runs do not have; they behaved as `default` says.
+    """Mark of a key that was added after runs had been recorded, which behaved as `default` says.
 
-    This value never changes, whatever the key's default becomes, so that they keep their identity.
+    It is never edited, whatever the key's own default becomes, so that those runs keep their
+    identity.
     """
 
     default: Any
@@ -131,14 +132,14 @@ class Model(Strict):
     attention_heads: Width
     """Query heads."""
     key_value_heads: Width
-    """Key and value heads, which divide the query heads; fewer of them are grouped-query
-    attention."""
+    """Key and value heads, which divide the query heads; fewer than query heads means
+    grouped-query attention."""
     head_size: Width
     """Width of one head; even."""
     feed_forward_size: Width
     """Width of the SwiGLU layer; not used where `experts` is set."""
     vocabulary_size: Annotated[int, Field(ge=2, lt=2**31)]
-    """At least as many tokens as the tokenizer has."""
+    """Rows of the embedding; at least the tokenizer's number of tokens."""
     tied_embeddings: bool = False
     """Whether the output head is the input embedding."""
     qk_norm: bool = False
@@ -200,7 +201,8 @@ class SuperposedPhase(Strict):
     def _check(self) -> Self:
         if self.steps is not None and self.step_ratio:
             raise ValueError("steps and step_ratio are both set: keep one")
-        # `input_only` has one target, and `output_only` reads tokens, whose bags overlap.
+        # Settings that each mode takes: `input_only` predicts one token, so that weights and losses
+        # of bags do not apply; `output_only` reads no bags, and its targets overlap.
         meaningful: dict[Mode, dict[str, tuple[Any, ...]]] = {
             "full": {},
             "input_only": {"weighting": ("uniform", "first_token"), "loss": ("mce",)},
@@ -264,7 +266,7 @@ class Data(Strict):
     """Held-out tokens to evaluate on; by default 131,072, or all where there are fewer."""
     held_out: Annotated[Literal["spread", "beginning"], AddedLater("beginning")] = "spread"
     """`spread`: pieces of one sequence, evenly over all documents, with a loss for each document.
-    `beginning`: the first tokens, as runs before this key did."""
+    `beginning`: the first tokens, the only behaviour before this key existed."""
 
     @property
     def held_out_tokens(self) -> int:
@@ -297,11 +299,11 @@ class Optimizer(Strict):
     beta2: Momentum = 0.95
     """Decay of AdamW's mean of squared gradients."""
     epsilon: PositiveFloat = 1e-8
-    """Added to the root of that mean in AdamW's denominator."""
+    """Small number added to AdamW's denominator."""
     momentum: Annotated[Momentum, AddedLater(0.95)] = 0.95
     """Nesterov momentum of Muon; AdamW's is `beta1`."""
     weight_decay: NotNegativeFloat = 0.1
-    """Decoupled; times the learning rate."""
+    """Decoupled weight decay, scaled by the learning rate."""
     decay_embeddings: bool = False
     """Whether input embedding and output head decay too; norms never do."""
     gradient_clip: NotNegativeFloat = 1.0
@@ -472,7 +474,7 @@ class Execution(Strict):
     """How long ranks wait for each other up to the end of the first step, which reads a checkpoint
     and compiles, before they give up."""
     timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 600
-    """The same after the first step."""
+    """How long ranks wait for each other after the first step before they give up."""
 
     def compiles(self, *, on_gpu: bool) -> bool:
         """Return whether layers are compiled on such a device."""
@@ -485,14 +487,15 @@ class Execution(Strict):
 
 
 class Config(Strict):
-    """One training run, whole."""
+    """The complete configuration of one training run."""
 
     study: FolderName = "single"
-    """The folder in `runs/` that holds the run's own."""
+    """Name of the folder in `runs/` that holds the run folder."""
     name: FolderName = "run"
     """Beginning of the name of the run's own folder."""
     role: Literal["baseline", "superposition", "ablation", "pilot", "trunk"] = "superposition"
-    """The run's purpose, for tables and figures."""
+    """The run's purpose, for tables and figures. `trunk`: a shared prefix run, set by the
+    planner."""
     seed: Seed = 0
     """Seed of the initial weights; arms of a pair share them."""
     data_seed: Annotated[Seed | None, AddedLater(None)] = None
@@ -583,7 +586,8 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
 
 
 def _as_table(value: Any) -> dict[str, str]:
-    """Stand in for what JSON lacks, such as TOML's dates, by a table, which no such key takes."""
+    """Turn a value that JSON lacks (a TOML date) into a table, so that validation rejects it with
+    the name of its key."""
     return {type(value).__name__: str(value)}
 
 
@@ -594,21 +598,25 @@ def of_record(config: Mapping[str, Any]) -> dict[str, Any]:
     Keys that were removed since are left out of `execution`, and elsewhere if the run did not set
     them.
     """
-    return _recorded(config, Config, watched=False)
+    return _recorded(config, Config, in_execution=False)
 
 
-def _recorded(values: Mapping[str, Any], kind: type[BaseModel], *, watched: bool) -> dict[str, Any]:
-    """Do so for a section. `watched`: whether it belongs to `execution`, which changes no
+def _recorded(
+    values: Mapping[str, Any], kind: type[BaseModel], *, in_execution: bool
+) -> dict[str, Any]:
+    """Apply `of_record` to one section. `in_execution`: True below `execution`, which changes no
     result."""
     fields = kind.model_fields
-    kept = {k: v for k, v in values.items() if k in fields or not (watched or v is None)}
+    kept = {k: v for k, v in values.items() if k in fields or not (in_execution or v is None)}
     for key, field in fields.items():
         for mark in field.metadata:
             if isinstance(mark, AddedLater):
                 kept.setdefault(key, mark.default)
     for key, section in sections_of(kind).items():
         if isinstance(kept.get(key), Mapping):
-            kept[key] = _recorded(kept[key], section, watched=watched or section is Execution)
+            kept[key] = _recorded(
+                kept[key], section, in_execution=in_execution or section is Execution
+            )
     return kept
 
 

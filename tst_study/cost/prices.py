@@ -51,12 +51,16 @@ class Prices:
         return [gpu_hours(flops, device.peak, mfu) for mfu in (mfus.high, mfus.low)]
 
     def in_words(self, hours: Sequence[float]) -> str:
-        """`120–180 GPU-hours of H100, 240–360 at 2 each`. `hours`: the least and the most."""
-        text = f"{range_of(hours, rounded)} GPU-hours of {self.device}"
+        """Return `120–180 GPU-hours of H100 in bfloat16, costing 240–360 (2 per GPU-hour)`.
+
+        `hours`: the least and the most. Published MFUs and peaks are those of bfloat16.
+        """
+        text = f"{range_of(hours, rounded)} GPU-hours of {self.device} in bfloat16"
         price = self.per_gpu_hour
         if price is None:
             return text
-        return f"{text}, {range_of([price * each for each in hours], rounded)} at {price:g} each"
+        costs = range_of([price * each for each in hours], rounded)
+        return f"{text}, costing {costs} ({price:g} per GPU-hour)"
 
     def unknown(self) -> str:
         """Say why hours on the device are not known."""

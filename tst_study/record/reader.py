@@ -101,7 +101,7 @@ def _has(*keys: str) -> AfterValidator:
 
 def _file_name(text: str) -> str:
     if not is_file_name(text):
-        raise ValueError(f"{short(text)} is no name of a folder")
+        raise ValueError(f"{short(text)} is not a valid folder name")
     return text
 
 

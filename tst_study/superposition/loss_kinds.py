@@ -143,7 +143,8 @@ def loss_of(setting: LossSetting) -> BagLoss:
                 f"loss kind {kind!r} has no parameter {key} = {value!r}: "
                 + (f"use numbers for {', '.join(known)}" if known else "it has none")
             )
-    return LOSSES[kind](**parameters)
+    # 1 and 1.0 are one loss, and give a run one id.
+    return LOSSES[kind](**{key: type(known[key])(value) for key, value in parameters.items()})
 
 
 def check_loss_kind(setting: LossSetting, weighting: WeightingOverSteps = "uniform") -> None:

@@ -145,7 +145,7 @@ class Superposition:
         return self._calls.step
 
     def advance(self, to: int | None = None) -> None:
-        """Count one step, after the optimizer's; or say how many are done."""
+        """Advance by one step, after the optimizer's, or set the number of steps done to `to`."""
         self._calls.go_to(self._calls.step + 1 if to is None else to)
 
     def objective(self, step: int | None = None) -> Objective:
@@ -153,8 +153,9 @@ class Superposition:
         return self.phases.objective(self._calls.number(step))
 
     def raw_length(self, step: int, positions: int | None = None) -> int:
-        """Token ids that a sequence of `positions` latent positions reads, L by default: s times as
-        many before the switch with bags as input. Read one more, for the last label."""
+        """Return the token ids to read per sequence, without the one more for the last label: s·L
+        in superposed steps with bags as input, else L. `positions` is L where the constructor was
+        not given it. With `equal_raw_length`, L counts tokens, and every step reads L."""
         positions = positions if positions is not None else self.positions  # type: ignore[assignment]
         if not isinstance(positions, int):
             raise ValueError("raw_length needs positions: give it, or Superposition(positions=L)")
@@ -168,7 +169,8 @@ class Superposition:
         torch.compile then see nothing new. A plain `nn.Embedding` is read once, by a fused sum in
         float32. Any other module is called on the tokens, and its outputs are averaged, which
         keeps what it does beyond a look-up (scales, shards, hooks). After the superposition phase,
-        and for a module in evaluation mode (`model.eval()`), the module itself is the answer.
+        and for a module in evaluation mode (`model.eval()`), the module's own output is
+        returned.
 
         Args:
             embedding: the module that maps (B, n) ids to (B, n, d), not its weight.
@@ -191,7 +193,7 @@ class Superposition:
         stride = self._calls.stride(tokens, step, embedding.training)
         if _is_sharded(embedding):
             raise ValueError(
-                "the embedding's weight is a DTensor that nothing gathers here: call embed inside "
+                "the embedding's weight is a DTensor that is not gathered here: call embed inside "
                 "the model's forward"
             )
         if stride > 1 and _is_plain(embedding):
@@ -222,7 +224,8 @@ class Superposition:
         vocabulary_start: int = 0,
         group: ProcessGroup | None = None,
     ) -> Tensor:
-        """Multi-hot cross-entropy against the next bag, then cross-entropy, in nats.
+        """Return the loss in nats: the loss of bags (`loss_kind`) in superposed steps, and
+        next-token cross-entropy afterwards.
 
         Add your model's auxiliary losses (router balance, z-loss) to it.
 
@@ -265,7 +268,8 @@ class Superposition:
         valid_counts: Tensor | None = None,
         cross_entropy: CrossEntropy | None = None,
     ) -> Tensor:
-        """`loss(head(hidden), …)` without the logits of a batch ever being held; of `mce` alone.
+        """`loss(head(hidden), …)` without the logits of a batch ever being held; only for
+        `mce` without label smoothing.
 
         Args:
             hidden: (B, l, d), what the head reads.
@@ -313,7 +317,7 @@ class Superposition:
 
     def _settings(self) -> dict[str, Any]:
         names = ("bag_size", "step_ratio", "steps", "mode", "pooling", "equal_raw_length")
-        # Some formats make lists of tuples.
+        # Some checkpoint formats turn tuples into lists.
         rows = [list(row) for row in weight_rows(self.weighting)]
         weighting = str(rows or self.weighting)
         loss = str(loss_of(self.loss_kind))
@@ -344,7 +348,7 @@ class Superposition:
         if self._changing_weights is None:
             objective = self.phases.objective(0)
         elif torch.compiler.is_compiling():
-            # An argument of the compiled code, which would take numbers for constants.
+            # A tensor: torch.compile would take Python numbers for constants, and compile anew.
             if step is None:
                 weights = self._changing_weights[steps_done(labels, self._calls.key)][0]
             else:

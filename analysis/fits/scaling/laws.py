@@ -40,7 +40,7 @@ from tst_study.errors import UserError
 _NAMES = {"log_E": "E", "log_A": "A", "log_B": "B", "alpha": "alpha", "beta": "beta"}
 """Printed name of each fitted parameter; a `log_…` is printed as its exponential."""
 LEAST_RUNS = 10
-"""For the five parameters of the parametric law, with something left to judge it by."""
+"""Fewest runs for a fit: five parameters, and runs left over to judge it."""
 GRID = {
     "log_E": (-0.5, 0.0, 0.5, 1.0),
     "alpha": (0.1, 0.3, 0.5, 0.8),
@@ -118,7 +118,8 @@ class ChinchillaFit:
         return pd.DataFrame(rows)
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the frame's rows with loss, low and high (95%): of the law, not of single runs."""
+        """Return the frame's rows with loss, and its 95% interval for the law (low, high), which is
+        not one for a single run."""
         model = chinchilla(*(with_tokens(frame, ())[name] for name in ("params", "tokens")))
         draws = model.loss(self.drawn.draws.to_numpy())
         ends = [self.drawn.interval(draws[:, row]) for row in range(len(frame))]
@@ -193,8 +194,7 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER)
     annealed), params, and tokens or flops (C = 6 N D). If there: annealed (rows where it is false
     are left out), model (a label shared by rows of one training, which are drawn together; by
     default all rows of one size). A term that the data do not need ends at its bound. Raises
-    `UserError` for a missing column or a bad value, and `NotConvergedError` for a fit that must not
-    be believed.
+    `UserError` for a missing column or a bad value, and `NotConvergedError` for an unreliable fit.
     """
     points = annealed_points(with_tokens(of_runs(frame)), ("params", "tokens", "loss"))
     sizes, lengths = (points[name].nunique() for name in ("size", "tokens"))
@@ -216,15 +216,16 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER)
 
 
 def _check_identified(fitted: Fit) -> None:
-    """Refuse a fit that is as good with half or twice one of its exponents, by an F-test of the
-    objective: a cliff at one size fits any large exponent, noise fits any exponent."""
+    """Raise `NotConvergedError` if halving or doubling an exponent does not worsen the fit
+    significantly (F-test), as where only one size differs, or where noise dominates."""
     problem, freedom = fitted.problem, len(fitted.problem.observed) - len(fitted.theta)
     allowed = 1 + float(special.fdtri(1, freedom, CONFIDENCE)) / freedom
     for name, term, column in (("alpha", "log_A", "size"), ("beta", "log_B", "data")):
         least = problem.model.columns[column].min()
         for factor in (0.5, 2.0):
             held = replace(problem, model=problem.model.held({name: factor * fitted[name]}))
-            # The term starts as large as the fitted one where that is largest.
+            # The coefficient keeps the term as it was at the smallest N (or D), where it is
+            # largest.
             same = fitted[term] + (factor - 1) * fitted[name] * least
             start = [{**fitted.values, term: same}[own] for own in held.model.parameters]
             worse = held.value(refit(held, np.array(start)))

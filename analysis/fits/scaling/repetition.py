@@ -18,11 +18,12 @@ from tst_study.errors import UserError
 PUBLISHED = 15.39
 """R* of the paper, fitted to models of 7M to 8.7B parameters on C4."""
 LEAST_LENGTHS = 4
-"""Amounts of fresh text that determine E, B and β and leave one to judge them by."""
+"""Fewest distinct lengths of fresh text: three determine E, B and β, the fourth tests the fit."""
 
 
 def worth(tokens: Floats, unique: Floats, constant: float) -> Floats:
-    """Return the fresh tokens that these are worth; an infinite R* discounts nothing."""
+    """Return the number of fresh tokens that are worth as much as `tokens` read from `unique` ones.
+    `constant` is R*; an infinite one discounts nothing."""
     fresh = np.minimum(unique, tokens)
     repetitions = tokens / fresh - 1
     if np.isinf(constant):
@@ -62,17 +63,17 @@ def fit_repetition(runs: pd.DataFrame) -> Repetition:
     """
     positive(runs, ("tokens", "unique", "loss"), "runs")
     tokens, unique, losses = (runs[name].to_numpy(float) for name in ("tokens", "unique", "loss"))
-    again = tokens > unique
-    lengths = len(np.unique(tokens[~again]))
-    if lengths < LEAST_LENGTHS or not again.any():
+    repeats = tokens > unique
+    lengths = len(np.unique(tokens[~repeats]))
+    if lengths < LEAST_LENGTHS or not repeats.any():
         raise UserError(
-            f"{lengths} lengths of fresh text and {int(again.sum())} runs that repeat theirs: the "
-            f"law of repeated text needs {LEAST_LENGTHS} and 1"
+            f"{lengths} lengths of fresh text and {int(repeats.sum())} runs with repeated text: "
+            f"the fit needs at least {LEAST_LENGTHS} and 1"
         )
 
     def residuals(theta: Floats) -> Floats:
         values: Floats = theta[0] + theta[1] * (tokens / 1e6) ** -theta[2] - losses
-        return values[~again]
+        return values[~repeats]
 
     lowest = float(losses.min())
     bounds = ([0.0, 0.0, 0.0], [lowest, np.inf, 3.0])
@@ -81,9 +82,10 @@ def fit_repetition(runs: pd.DataFrame) -> Repetition:
     law = Repetition(floor, amplitude, exponent, np.inf, {})
 
     def error(constant: float) -> float:
-        gaps = law.loss(tokens[again], unique[again], constant) - losses[again]
+        gaps = law.loss(tokens[repeats], unique[repeats], constant) - losses[repeats]
         return float(np.sqrt((gaps**2).mean()))
 
+    # ln R* from 0.02 to about 1,100 repetitions.
     minimum = optimize.minimize_scalar(lambda x: error(np.exp(x)), bounds=(-4, 7), method="bounded")
     constant = float(np.exp(minimum.x))
     errors = {"fitted": error(constant), "published": error(PUBLISHED), "null": error(np.inf)}

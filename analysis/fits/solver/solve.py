@@ -150,8 +150,8 @@ def fit(
     count, parameters = len(problem.observed), problem.model.parameters
     if count < len(parameters):
         raise UserError(
-            f"{count} runs cannot identify {len(parameters)} parameters ({', '.join(parameters)}); "
-            "give more runs or a simpler law"
+            f"{count} runs cannot determine the {len(parameters)} parameters of the law; give more "
+            "runs, of more settings"
         )
     candidates = [
         problem.model.improved(np.asarray(start, dtype=float), problem.observed) for start in starts

@@ -21,7 +21,7 @@ from tst_study.analysis.fits.solver.solve import (
 from tst_study.analysis.statistics import CONFIDENCE, critical_t
 
 LEAST_CLUSTERS = 6
-"""Number of models below which draws with replacement say too little for an interval."""
+"""Fewest models for which a bootstrap interval is given."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Spread:
     root: Floats
     """A square root of the covariance, shape (p, p)."""
     freedom: float
-    """Degrees of freedom: of the groups' means where rows share errors, else of the rows."""
+    """Residual degrees of freedom: between groups if rows share errors, else over all rows."""
 
     @classmethod
     def of(cls, fitted: Fit) -> Spread:
@@ -62,10 +62,10 @@ class Bootstrap:
     """Number of models to draw from."""
 
     def interval(self, values: Floats) -> tuple[float | None, float | None]:
-        """95% percentile interval of a number computed from each draw, as wide as t with one degree
-        of freedom less than there are clusters asks (Hesterberg 2015, section 5.3). None on both
-        sides where there are too few clusters, or where more draws than that leave the number
-        undetermined."""
+        """Return the expanded 95% percentile interval of a number that was computed from each draw,
+        widened as for a t-distribution with `clusters − 1` degrees of freedom (Hesterberg 2015,
+        section 5.3). Return (None, None) if there are fewer than `LEAST_CLUSTERS` models, or if
+        over 5% of the draws leave the number undetermined."""
         known = values[np.isfinite(values)]
         if self.clusters < LEAST_CLUSTERS or len(known) < max(1.0, CONFIDENCE * len(values)):
             return None, None
@@ -79,7 +79,7 @@ def bootstrap(fitted: Fit, models: NDArray[np.intp], draws: int = 1000) -> Boots
     """Refit to whole models drawn with replacement; each refit starts from `fitted`, a few
     milliseconds each. No draw is made where there are too few models for an interval.
 
-    models: the training that each row is of, as a whole number from 0, shape (n,).
+    models: index of each row's model, counted from 0, shape (n,).
     """
     random = np.random.default_rng(0)
     members = [np.flatnonzero(models == model) for model in range(models.max() + 1)]
