@@ -54,8 +54,8 @@ TOKEN_BYTES = 4
 PILOT = 8
 """How many times smaller the cheaper test is, in parameters and in tokens."""
 SMALL = 1e7
-"""Parameters up to which the deviation between our campaigns' runs counts, and the test is of full
-size."""
+"""Parameters up to which the deviation between our campaigns' runs counts, the test is of full
+size, and our trainer is named before the reader's own."""
 MOST_SEEDS = 12
 WIDTH = 100
 

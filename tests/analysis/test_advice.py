@@ -226,6 +226,12 @@ def test_the_pilot_says_what_to_expect_and_what_it_costs() -> None:
     assert advice.run.gain.nats is not None
     kept = advice.run.gain.nats / there
     assert f"expects +{there:.3f} there, {100 * kept:.0f}% of it in the planned run" in pilot
+    assert advice.sections["How to find out"][1].startswith("Your trainer:")
+    small = analysis.advise(2e5, 2e7).sections["How to find out"]
+    assert small[0].startswith(
+        "The run is already this small: 6 pairs of it cost 12 times its FLOPs"
+    )
+    assert small[1].startswith("$ ")
 
 
 def test_the_command_takes_numbers_as_people_write_them(tmp_path: Path) -> None:
