@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from html import escape
 from io import BytesIO
 from pathlib import Path
@@ -18,18 +19,21 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tst_study.analysis import published
+from tst_study.analysis.advice import check, known_device
 from tst_study.analysis.advice.planned_run import (
     ALWAYS,
     BETTER_BATCH,
+    MIXTURE,
     OUTPUT_ONLY,
     PLAIN,
+    POWER_LAW,
+    Choice,
     PlannedRun,
     expected,
     own_arm,
     own_gain,
     pair_deviation,
 )
-from tst_study.analysis.checks import is_number
 from tst_study.analysis.fits.law.held_out import nearest, observed_gains
 from tst_study.analysis.fits.law.law_answer import CHINCHILLA, published_beside_law
 from tst_study.analysis.fits.law.rows import settings
@@ -41,8 +45,7 @@ from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
 from tst_study.analysis.wording import signed
 from tst_study.config.schema import load
 from tst_study.cost.compute import count_flops, count_parameters, gpu_hours
-from tst_study.cost.devices import DEVICES, device_named, published_mfu
-from tst_study.errors import UserError, one_of
+from tst_study.cost.devices import published_mfu
 from tst_study.text import big, duration, memory_size
 
 REPEATED_DATA = (1487.7, 0.3526596)
@@ -51,8 +54,8 @@ TOKEN_BYTES = 4
 PILOT = 8
 """How many times smaller the cheaper test is, in parameters and in tokens."""
 SMALL = 1e7
-"""Parameters up to which the deviation between our campaigns' runs counts, and the test is of full
-size."""
+"""Parameters up to which the deviation between our campaigns' runs counts, the test is of full
+size, and our trainer is named before the reader's own."""
 MOST_SEEDS = 12
 WIDTH = 100
 
@@ -129,24 +132,18 @@ def advise(
     money. `flops`: of the run, where they are known better than 6 N D. Raises `UserError` for a
     number that is not above 0, and for a device whose data sheet is not known here.
     """
-    given = {"params": params, "tokens": tokens, "active": active, "text": text, "gpus": gpus}
-    for name, value in given.items():
-        if value is not None and not is_number(value, above=0):
-            raise UserError(f"--{name} {value!r}: give a number above 0")
-    if active is not None and active > params:
-        raise UserError(f"--active {big(active)}: more than the {big(params)} of --params")
-    if device is None and not (gpus is None and price is None):
-        raise UserError("--gpus and --price: name the --device, too, such as H100")
+    check(device, params=params, tokens=tokens, active=active, text=text, gpus=gpus, price=price)
     run = PlannedRun(params, active or params, tokens, text or math.inf)
     flops = flops or 6 * run.size * tokens
-    hours, source = _hours(run, flops, device)
+    hours, mfu, source = _hours(run, flops, device)
     raw = run.setting.text * tokens
     spent = f"{_range(hours)} GPU-hours"
     if gpus:
         spans = dict.fromkeys(duration(3600 * end / gpus) for end in hours)
         spent += f" ({' to '.join(spans)} on {gpus} GPUs)"
     if price:
-        spent += f", costing {_range([price * end for end in hours])} at {price:g} each"
+        cost = _range([price * end for end in hours])
+        spent += f", which costs {cost} (at {price:g} per GPU-hour)"
 
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined
@@ -161,17 +158,21 @@ def advise(
         any_text=text is None,
         gain=run.gain,
         far=_far(run),
+        doubled=_doubled(run),
         alike=_alike(run),
         repetition=lambda read: _repetition(run.text, read),
-        longer=lambda gain: _longer(gain, tokens),
+        unlimited=_unlimited(run),
+        same_loss_at=lambda gain, setting: _same_loss(run, gain, setting),
+        gpu_hours=lambda share: f"{_range([share * end for end in hours])} GPU-hours",
         text_worth=_data_term(tokens) - _data_term(raw),
         raw=raw,
         size=memory_size(raw * TOKEN_BYTES).replace(".0 GB", " GB"),
         hours=hours,
-        source=source,
+        mfu=mfu,
         flops=flops,
         spent=spent,
         pilot=_pilot(run),
+        large=run.size >= SMALL,
     )
     sections = {}
     for section in screen.strip("# \n").split("\n# "):
@@ -185,6 +186,7 @@ def advise(
         "raw_tokens": raw,
         "flops": flops,
         "gpu_hours": hours or None,
+        "mfu_source": source,
         "said": sections,
     }
     return Advice(run, sections, data)
@@ -204,34 +206,38 @@ def _known() -> dict[str, Any]:
     figure_6 = published.curves(6).groupby("run")["loss"].last()
     runs = published.headline_runs()
     losses = runs.set_index(["params", "method", "total_steps"])["final_loss"]
-    same_loss = {}
+    shares = {}
     for size in ("3B", "10B-A1B"):
         (tst,) = rows_of(runs[(runs["params"] == size) & (runs["method"] == "tst")])
         no_better = runs["final_loss"] >= tst["final_loss"]
         baselines = runs[(runs["params"] == size) & (runs["method"] == "baseline") & no_better]
-        same_loss[size] = baselines["total_steps"].max() / tst["total_steps"]
+        shares[size] = tst["total_steps"] / baselines["total_steps"].max()
+    beside = published_beside_law(published_law())
     best = law[(law["bag_size"] > 1) & (law["weighting"] == "uniform")]
     best = best.loc[best.groupby("level")["loss"].idxmin()]
     return {
         "fitted": f"{' and '.join(sorted(law['size'].unique()))} parameters, "
         f"{_between(map(big, sorted(law['tokens'].unique())))} tokens",
         "always": "s = {}, r = {}".format(*ALWAYS),
-        "three": next(rows_of(published_beside_law(published_law()))),
-        "same_text": losses["3B", "baseline", 50_000] - losses["3B", "tst", 20_000],
-        "same_loss": same_loss,
+        "checks": {
+            size: next(rows_of(beside[beside["run"].str.startswith(size)])) for size in shares
+        },
+        "same_text": losses["3B", "tst", 20_000] - losses["3B", "baseline", 50_000],
+        "shares": shares,
         "figure_6": (figure_6["baseline"] - figure_6).to_dict(),
         "best_bags": _between(f"{bag:.0f}" for bag in sorted(best["bag_size"])),
         "plain": own_arm(),
         "batch": own_arm(BETTER_BATCH),
         "repeated_text": own_arm(corpus="books-bpe1024-9MB"),
         "own_output_only": own_arm(OUTPUT_ONLY),
-        "large_bag": own_arm("s = 16, r = 0.25"),
+        "power_law": own_arm(POWER_LAW),
+        "large_bag": own_arm("s = {}, r = {}".format(*MIXTURE)),
         "largest": max(
             (row for row in published.evidence()["own"] if row["arm"] == PLAIN),
             key=lambda row: float(row["params"]),
         ),
         "own_gain": own_gain,
-        "power": POWER,
+        "power": Fraction(POWER).limit_denominator(20),
         "token_bytes": TOKEN_BYTES,
     }
 
@@ -250,6 +256,26 @@ def _far(run: PlannedRun) -> str:
         if folds
     ]
     return " and ".join(far)
+
+
+def _doubled(run: PlannedRun) -> float | None:
+    """The change of the law's gain with twice the parameters; None where it is not asked."""
+    if run.mixture or run.grade in ("measured", "no evidence"):
+        return None
+    return _gain_by_law(2 * run.size, run.tokens, run) - _gain_by_law(run.size, run.tokens, run)
+
+
+def _gain_by_law(size: float, tokens: float, run: PlannedRun) -> float:
+    """The law's gain of the setting advised to `run`, at another size and length."""
+    rows = settings(size, tokens, run.setting.bag_size, run.setting.step_ratio)
+    return float(published_law().of_rows(rows)[0])
+
+
+def _unlimited(run: PlannedRun) -> float | None:
+    """The gain of the first choice if there were enough text, nats; None where there is, and where
+    no gain is known."""
+    short = run.setting != run.first and not run.own
+    return replace(run, text=math.inf).gain.nats if short else None
 
 
 def _alike(run: PlannedRun) -> dict[str, Any] | None:
@@ -280,25 +306,25 @@ def _repetition(text: float, read: float) -> tuple[float, float, float]:
     return read / text, fresh / read, lost
 
 
-def _hours(run: PlannedRun, flops: float, name: str | None) -> tuple[list[float], str]:
-    """GPU-hours of one arm, the least and the most (none where they are not known), and where the
-    MFU behind them comes from."""
+def _hours(run: PlannedRun, flops: float, name: str | None) -> tuple[list[float], str, str | None]:
+    """GPU-hours of one arm, the least and the most (none where they are not known), the MFU behind
+    them in words, and where it was published."""
     if name is None:
-        return [], "hours and money: add --device H100 --gpus 64 --price 2.5"
-    listed = {device.name: device for device in DEVICES}
-    device = device_named(name) or listed[one_of(name, listed, "--device")]
+        return [], "hours and money: add --device H100 --gpus 64 --price 2.5", None
+    device = known_device(name)
     mfu = published_mfu(device, experts=run.mixture)
     if mfu is None:
-        return [], f"no MFU of such a model on {device.name} is published here"
+        return [], f"no MFU of such a model on {device.name} is published here", None
     hours = [gpu_hours(flops, device.peak, at) for at in (mfu.high, mfu.low)]
-    return hours, f"{device.name} at {mfu.low:.0%}–{mfu.high:.0%} MFU, {mfu.source}"
+    words = f"{device.name} at published MFUs, {100 * mfu.low:.0f}–{mfu.high:.0%}"
+    return hours, words, mfu.source
 
 
 def _pilot(run: PlannedRun) -> dict[str, Any]:
     """The fewest pairs that would show the expected gain, at an eighth of size and length."""
     small = bool(run.own) or run.size < SMALL
     down = 1 if small else PILOT
-    noise, source = pair_deviation(published_law()), "the scatter of published runs about the law"
+    noise, source = pair_deviation(published_law()), "as published runs do about the law"
     if small:
         arm = own_arm(OUTPUT_ONLY)
         noise, source = arm["deviation"], f"as in our {arm['source']}"
@@ -306,7 +332,10 @@ def _pilot(run: PlannedRun) -> dict[str, Any]:
     counts = range(FEWEST_SEEDS, MOST_SEEDS + 1)
     shown = [(n, (smallest_detectable(n) or math.inf) * noise) for n in counts]
     seeds, least = next((pair for pair in shown if pair[1] <= gain), shown[-1])
+    pilot = PlannedRun(run.params / down, run.size / down, run.tokens / down, math.inf)
+    known = run.gain.nats is not None and pilot.grade != "no evidence" and not small
     return {
+        "gain": _gain_by_law(pilot.size, pilot.tokens, run) if known else None,
         "seeds": seeds,
         "least": least,
         "noise": noise,
@@ -320,10 +349,20 @@ def _data_term(tokens: float) -> float:
     return float(CHINCHILLA.terms(0.0, math.log(tokens))[2])
 
 
-def _longer(gain: float, tokens: float) -> str:
-    """How many times the steps a baseline needs to gain as much, by Chinchilla's data term."""
-    rest = 1 - gain / _data_term(tokens)
-    return f"{rest ** (-1 / CHINCHILLA.beta):.2g}" if rest > 0 else "∞"
+def _same_loss(run: PlannedRun, gain: float, setting: Choice) -> float:
+    """The share of the baseline's steps after which a superposed run of its own, decayed by then,
+    ends at the baseline's loss; 1 where it never does earlier.
+
+    The baseline's loss falls with its length by Chinchilla's data term; the gain at the shorter
+    length is `gain`, scaled as the law scales it.
+    """
+    shares = np.arange(1, 101) / 100
+    lengths = shares * run.tokens
+    place = settings(run.size, run.tokens, setting.bag_size, setting.step_ratio)
+    law = published_law().of_rows(place.iloc[[0] * len(shares)].assign(tokens=lengths))
+    behind = CHINCHILLA.terms(0.0, np.log(lengths))[2] - _data_term(run.tokens)
+    reached = behind <= gain * law / law[-1]
+    return float(shares[reached].min(initial=1.0))
 
 
 def _range(ends: list[float]) -> str:

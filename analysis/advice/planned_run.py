@@ -29,11 +29,14 @@ NEAR = math.log(1.25)
 """Distance in log size and in log length within which a run counts as measured."""
 FAR = math.log(10.0)
 """Distance beyond the published sizes or lengths from which the law is not asked."""
+MUCH = math.log(4.0)
+"""Distance beyond the fitted sizes or lengths from which a verdict is no more than "perhaps"."""
 ALWAYS = (6, 0.3)
 """The null for the choice of (s, r): the paper's own setting at 270M, 600M and 3B."""
 MIXTURE = (16, 0.25)
 """The one setting that was published for a mixture of experts."""
 PLAIN, OUTPUT_ONLY = "s = 4, r = 0.25", "s = 4, r = 0.25, output only"
+POWER_LAW = "s = 4, r = 0.25, power-law weights"
 BETTER_BATCH = "twice the batch, √2 times the rate"
 OWN_CORPUS = "books-bpe1024"
 SPLITS = 2
@@ -141,6 +144,15 @@ class PlannedRun:
             size = self.beyond["params"]
             far = max(size - checked, -size, abs(self.beyond["tokens"]))
         return "extrapolated" if far <= FAR else "no evidence"
+
+    @property
+    def word(self) -> str:
+        """The first word of a verdict that expects a gain. An extrapolation is never a yes, and
+        one of the dense models' law to a mixture, or by more than `MUCH`, is the weakest."""
+        if self.grade != "extrapolated":
+            return "Yes"
+        much = max(map(abs, self.beyond.values())) > MUCH
+        return "Perhaps" if self.mixture or much else "Probably"
 
     @cached_property
     def first(self) -> Choice:

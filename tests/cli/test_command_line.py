@@ -284,7 +284,13 @@ def test_a_count_is_read_as_people_write_it(text: str, read: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"), [("2.3M", "from 1 to 20,000"), ("1.5", "a whole"), ("x", "such as 270M")]
+    ("text", "complaint"),
+    [
+        ("2.3M", "at most 20,000"),
+        ("0", "'0': give a number above 0"),
+        ("1.5", "a whole"),
+        ("x", "such as 270M"),
+    ],
 )
 def test_what_is_no_count_is_refused_with_what_would_be_one(text: str, complaint: str) -> None:
     with pytest.raises(USAGE_ERROR, match=complaint):

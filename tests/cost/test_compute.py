@@ -98,6 +98,7 @@ def test_gpus_are_known_by_the_names_that_drivers_give_them() -> None:
         "NVIDIA H100 80GB HBM3": "H100",
         "NVIDIA H100 NVL": "H100 NVL",
         "NVIDIA A100-SXM4-80GB": "A100",
+        "h100 pcie": "H100 PCIe",
     }
     for name, known in names.items():
         found = device_named(name)

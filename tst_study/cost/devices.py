@@ -84,11 +84,11 @@ to be even."""
 
 
 def device_named(name: str) -> Device | None:
-    """Find a device by its driver's name for it, such as `NVIDIA H100 80GB HBM3`; None for one that
-    is not listed."""
-    words = name.replace("-", " ").split()
+    """Find a device by its driver's name for it, such as `NVIDIA H100 80GB HBM3`, in any case; None
+    for one that is not listed."""
+    words = name.upper().replace("-", " ").split()
     for device in DEVICES:
-        parts = device.name.split()
+        parts = device.name.upper().split()
         if any(words[i : i + len(parts)] == parts for i in range(len(words))):
             return device
     return None
