@@ -1,4 +1,4 @@
-"""What is compared between parallel layouts: tensors by their global names, losses, gradients."""
+"""Quantities that are compared between parallel layouts: tensors by their global names, losses, gradients."""
 
 from __future__ import annotations
 

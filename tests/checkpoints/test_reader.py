@@ -47,7 +47,7 @@ def test_it_reads_what_megatron_reads(trained: Path) -> None:
 
 
 def test_a_flipped_bit_keeps_a_model_from_being_used(trained: Path, tmp_path: Path) -> None:
-    """By `export` and `evaluate`, which both begin here; torch itself would not notice."""
+    """`export` and `evaluate` both begin here; torch itself would not notice."""
     folder = shutil.copytree(trained, tmp_path / "run")
     (folder / "checkpoints" / "step-²").mkdir()  # a digit to `isdigit`, and no number to `int`
     place = checkpoint_folders(folder)[-1]

@@ -32,7 +32,7 @@ from tst_study.paper_figures.style import PALETTE
 
 
 def test_every_picture_has_its_files_and_its_trace(built: Built) -> None:
-    """What is asked for; of what the report alone shows, the file that it links to."""
+    """A picture that is asked for has all its files; one of the report alone, the linked file."""
     drawn = [item for item in built.items if isinstance(item, Picture) and item.folders]
     assert {picture.kind for picture in drawn} >= {"overview", "loss_curves", "effects", "figure4"}
     runs = built.sources.summary.tables.runs.set_index("run_id")

@@ -120,7 +120,7 @@ def test_published_curves_are_drawn_point_for_point() -> None:
 
 
 def test_the_optimal_bag_size_falls_as_the_step_ratio_grows() -> None:
-    """What the notes on the paper say of Table 4; the fit must find it."""
+    """The paper says so of Table 4; the fit must find it."""
     fits = picture("figure4").fits
     best = [fits[f"published, r = {ratio:.1f}"]["best"] for ratio in (0.2, 0.3, 0.4, 0.5)]
     assert best == sorted(best, reverse=True)

@@ -43,7 +43,7 @@ def long_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_no_word_is_cut_or_covered_and_an_arm_looks_the_same_everywhere(
     which: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the boxes of the renderer, in all pictures of a study and of the published numbers."""
+    """The renderer's boxes say so, in all pictures of a study and of the published numbers."""
     records = which in CAMPAIGNS
     given = RECORDS / which if records else None
     if which in ("study", "long_names"):

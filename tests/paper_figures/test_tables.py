@@ -35,7 +35,7 @@ def table(name: str, runs: Path | None = None) -> Table:
 
 
 def cells(grid: Grid) -> dict[tuple[str, str], Entry]:
-    """By (first cell of the row, heading)."""
+    """Return the entries by (first cell of the row, heading)."""
     return {
         (row[0].text, heading): entry
         for row in grid.rows

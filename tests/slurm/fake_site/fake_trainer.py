@@ -28,13 +28,13 @@ def install() -> None:
 
 
 def train(config: Any, folder: Path, *, progress: bool) -> str:
-    """What its name says: `run_N` has this loss, `diverge` none; `seconds_N`, in steps of a tenth,
-    each with its checkpoint; `hops_N`, N launches, each stopped after three steps more; `deaf_N`
-    and `slow_N` as `seconds_N`, but that the first launch is stopped (SIGSTOP) after three steps,
-    or never gets the checkpoint written that it was told to write, and the second has little left;
-    `slow-start`, whose first launch does not come to its first step, and `deaf-start`, which does
-    not even listen; `stuck`, stopped before its first; `crash_N`, killed N times before its first;
-    `bad-node`, killed wherever it was killed first."""
+    """Do what the run's name says: `run_N` has this loss, `diverge` none; `seconds_N`, in steps of
+    a tenth, each with its checkpoint; `hops_N`, N launches, each stopped after three steps more;
+    `deaf_N` and `slow_N` as `seconds_N`, but that the first launch is stopped (SIGSTOP) after three
+    steps, or never gets the checkpoint written that it was told to write, and the second has little
+    left; `slow-start`, whose first launch does not come to its first step, and `deaf-start`, which
+    does not even listen; `stuck`, stopped before its first; `crash_N`, killed N times before its
+    first; `bad-node`, killed wherever it was killed first."""
     import tst_study
     from tst_study.atomic_files import disk_errors_named
     from tst_study.errors import UserError
