@@ -1,4 +1,4 @@
-"""Quantities that are compared between parallel layouts: tensors by their global names, losses, gradients."""
+"""Quantities compared between parallel layouts: tensors by global names, losses, gradients."""
 
 from __future__ import annotations
 
