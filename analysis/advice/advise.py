@@ -288,12 +288,16 @@ def _alike(run: PlannedRun) -> dict[str, Any] | None:
     rows = settings(size, tokens, np.arange(2.0, 17.0), np.arange(5, 61) / 100)
     gains, within = law.of_rows(rows), pair_deviation(law)
     best, level = rows.iloc[int(gains.argmax())], rows[gains >= gains.max() - within]
-    s, r = (level[name].agg(["min", "max"]) for name in ("bag_size", "step_ratio"))
+    by_gain = (
+        level.assign(gain=gains[level.index])
+        .sort_values("gain")
+        .drop_duplicates("bag_size", keep="last")
+    )
+    ends = by_gain.sort_values("bag_size").iloc[[0, -1]]
     return {
         "within": within,
         "best": (int(best["bag_size"]), float(best["step_ratio"])),
-        "s": f"{s['min']:.0f} to {s['max']:.0f}",
-        "r": f"{r['min']:g} to {r['max']:g}",
+        "ends": [f"s = {row['bag_size']:.0f}, r = {row['step_ratio']:g}" for row in rows_of(ends)],
     }
 
 

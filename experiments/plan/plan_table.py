@@ -265,10 +265,10 @@ def detectable(runs: Sequence[PlannedRun], noise: float | None = None) -> list[s
     gain = smallest_detectable(seeds)
     if gain is None or seeds < FEWEST_SEEDS:
         return [f"Seeds per arm: {seeds}. Verdicts need {FEWEST_SEEDS}; fewer allow no claim."]
-    size = f"{gain:.2g} deviations of a pair's difference (80% power, 5% level); in nats: --noise."
+    size = f"{gain:.2g} standard deviations of a pair's difference; give --noise for nats"
     if noise is not None:
-        size = f"{gain * noise:.3f} nats (80% power, 5% level; deviation {noise:g})."
-    return [f"{seeds} seeds per arm detect a gain of {size}"]
+        size = f"{gain * noise:.3f} nats, if a pair's difference has a deviation of {noise:g}"
+    return [f"{seeds} seeds per arm detect a gain of {size} (80% power, 5% level)."]
 
 
 def _form(config: Config, *without: str) -> str:

@@ -80,12 +80,13 @@ def _also(rows: pd.DataFrame) -> str:
 
 def _facts(summary: Summary) -> str:
     runs = summary.tables.runs
-    states = runs.assign(state=runs["state"].mask(runs["role"] == "trunk", "shared prefix"))[
-        "state"
-    ]
+    states = runs["state"].mask(runs["role"] == "trunk", "shared prefix")
     counts = ", ".join(f"{count:,} {state}" for state, count in states.value_counts().items())
     codes = sorted({code for codes in runs["code"] for code in codes.split(", ") if code})
     facts = [f"{number(len(runs), 'run')} ({counts})" if len(runs) else "No runs"]
+    if len(sizes := runs["parameters"].dropna()):
+        ends = dict.fromkeys((big(sizes.min()), big(sizes.max())))
+        facts.append(f"{' to '.join(ends)} parameters")
     if (seconds := runs["training_seconds"].astype(float).sum()) > 0:
         facts.append(f"{duration(seconds)} of training")
     return " · ".join([*facts, f"code {', '.join(codes)}"] if codes else facts)

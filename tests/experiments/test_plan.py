@@ -121,7 +121,7 @@ def finish(run: PlannedRun, loss: float) -> None:
 
 def test_what_seeds_detect_is_said_in_deviations_or_in_nats(tmp_path: Path) -> None:
     runs = Planner(study_of(seeded(3), tmp_path), unprepared=True).asked_for()
-    assert detectable(runs)[0].startswith("3 seeds per arm detect a gain of 3.3 deviations")
+    assert detectable(runs)[0].startswith("3 seeds per arm detect a gain of 3.3 standard")
     assert detectable(runs, noise=0.02)[0].startswith("3 seeds per arm detect a gain of 0.065 nats")
     assert detectable(runs[::2]) == []
 
