@@ -49,7 +49,7 @@ def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(
     done = submit_to_slurm(at(study, tmp_path), profile(runs=(wrong,)), Options())
     assert ([run.config.name for run in done.new], len(done.not_queued)) == (["a"], 1)
     text = "\n".join(done.lines())
-    assert "1 submitted in 1 arrays" in text
+    assert "1 submitted in 1 array" in text
     assert "1 not submitted: submit again when Slurm takes more" in text
     assert "refused: sbatch: " in text
     cluster.run("scancel", done.follow_ups["collect"])
