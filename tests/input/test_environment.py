@@ -73,7 +73,7 @@ PROFILES = [
 @pytest.mark.parametrize(("text", "expected"), PROFILES, ids=range(len(PROFILES)))
 def test_a_bad_profile_is_named(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "slurm.toml").write_text(text)
-    said = refusal(["plan", "laptop", "--scale", "smoke"], tmp_path)
+    said = refusal(["plan", "laptop", "--scale", "smoke", "--launcher", "slurm"], tmp_path)
     assert said.startswith("slurm.toml: ")
     assert expected in said
 

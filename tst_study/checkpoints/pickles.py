@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from tst_study.errors import UserError
+from tst_study.text import printable
 
 _CLASSES = {
     "torch.distributed.checkpoint.metadata": {
@@ -54,7 +55,7 @@ class _DescriptionUnpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         module = module.removesuffix("._local")  # of pathlib, in pickles of Python 3.13
         if name not in _CLASSES.get(module, ()):
-            raise _refused(f"it would run {module}.{name}")
+            raise _refused(f"it would run {printable(f'{module}.{name}')}")
         return super().find_class(module, name)
 
     def load_build(self) -> None:
