@@ -75,7 +75,7 @@ def question_of(row: Mapping[str, Any]) -> str:
     """Say a question as a sentence."""
     arm, asked = row["arm"], row["question"].split(" against ")[0]
     subject = asked if arm in asked else f"{arm} ({asked})"
-    return f"Does {subject} end with a lower held-out loss than {_with_article(row['against'])}?"
+    return f"Does “{subject}” end with a lower held-out loss than {_with_article(row['against'])}?"
 
 
 def answer_of(row: Mapping[str, Any]) -> str:
@@ -101,8 +101,13 @@ def message(rows: pd.DataFrame) -> str:
         for row in rows_of(rows[rows["primary"]])
     ]
     if primary:
-        return re.sub(r"^[a-z](?! =)", lambda first: first[0].upper(), "; ".join(primary))
+        return capitalized("; ".join(primary))
     return f"{number(len(rows), 'setting')} against the baseline: {verdict_counts(rows)}"
+
+
+def capitalized(sentence: str) -> str:
+    """Return a sentence with its first letter capital, unless it is a variable (`s = 4`)."""
+    return re.sub(r"^[a-z](?! =)", lambda first: first[0].upper(), sentence)
 
 
 _VERBS = {"better": "beats", "worse": "loses to"}

@@ -7,7 +7,7 @@ import pandas as pd
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import gain_sentence, number, span
-from tst_study.paper_figures.answers import answer_of, question_of
+from tst_study.paper_figures.answers import answer_of, capitalized, question_of
 from tst_study.paper_figures.sources import Sources
 from tst_study.text import big, duration
 
@@ -64,9 +64,8 @@ def _also(rows: pd.DataFrame) -> str:
     """Say a few gains in full, and of many only which arms have which verdict: extremes are chosen
     by luck."""
     if len(rows) <= FEW:
-        return " ".join(
-            f"{gain_sentence({**row, 'setting': row['name']})}." for row in rows_of(rows)
-        )
+        gains = (gain_sentence({**row, "setting": row["name"]}) for row in rows_of(rows))
+        return " ".join(f"{capitalized(text)}." for text in gains)
     by_verdict = rows.groupby("verdict", sort=False)["name"].agg(list)
     order = [verdict for verdict in ("better", "worse") if verdict in by_verdict]
     order += [verdict for verdict in by_verdict.index if verdict not in order]

@@ -48,13 +48,13 @@ def _picture(
 ) -> Picture:
     runs, data = sources.runs, rows.head(most).reset_index(drop=True)
     used = runs["run_id"].isin(data["run_ids"].explode())
-    more = f" {number(len(rows) - most, 'row')} more in the verdicts." if len(rows) > most else ""
+    more = f" {len(rows) - most} more rows in the verdicts." if len(rows) > most else ""
     seeds, alone = span(data["seeds"], "seed"), "no run is repeated with another seed"
     counts = f"{number(len(rows), 'row')}: {verdict_counts(rows)}"
     return Picture(
         title=title,
-        caption="Baseline minus arm, or what the heading names minus arm, in held-out next-token "
-        "loss, paired by seed. Bars: 95% intervals; those under one heading hold together. "
+        caption="Held-out next-token loss of the baseline, or of the arm in the heading, minus "
+        "the arm's, paired by seed. Bars: 95% intervals, which hold jointly under one heading. "
         f"Seeds: {seeds.split(' seed')[0]}.{more}",
         data=data.drop(columns=["mark", "run_ids"]),
         folders=tuple(sorted(runs["folder"][used].astype(str))),
