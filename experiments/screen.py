@@ -5,15 +5,15 @@ import sys
 from collections.abc import Sequence
 from shutil import get_terminal_size
 
-from tst_study.text import aligned, shortened, wrapped
+from tst_study.text import ENDLESS, aligned, shortened, wrapped
 
-ENDLESS = 10_000
-"""Width for a file or a pipe, which gets whole lines."""
 _NEEDED = re.compile(r"baseline|(s|r|seed)[\d.]+|[0-9a-f]{8}")
 """The parts of a run's name that are never cut: s and r, or `baseline`; seed and identity."""
 
 
 def columns() -> int:
+    """Return the columns of the terminal, or `ENDLESS` for a file or a pipe, whatever COLUMNS
+    says."""
     return get_terminal_size().columns if sys.stdout.isatty() else ENDLESS
 
 
@@ -39,8 +39,8 @@ def fitted(
     for heading in optional:
         if overlap() > 0:
             kept = [column for column in kept if column[0] != heading]
-    room = max(map(len, kept[0])) - max(0, overlap())
-    kept[0] = [_short_name(name, max(24, room)) for name in kept[0]]
+    available = max(map(len, kept[0])) - max(0, overlap())
+    kept[0] = [_short_name(name, max(24, available)) for name in kept[0]]
     right = [place for place, column in enumerate(kept) if column[0] in numbers]
     table = aligned(list(zip(*kept, strict=True)), right)
     return [

@@ -245,7 +245,7 @@ _ASSUMED = {
     ("corpus",): "no run says its corpus: all are taken to have the same",
     ("eval_set",): "no run says its eval_set: all are taken to have the same",
 }
-"""What is assumed where no run has a fact."""
+"""Assumptions about facts that no run has."""
 
 
 def _left_open(runs: Sequence[Run], known: Sequence[Mapping[str, Any]]) -> list[str]:

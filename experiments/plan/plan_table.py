@@ -26,9 +26,9 @@ from tst_study.experiments.plan.planned_run import (
     totals,
 )
 from tst_study.experiments.plan.planner import Planner
-from tst_study.experiments.screen import ENDLESS, fitted
+from tst_study.experiments.screen import fitted
 from tst_study.record import reader as run_record
-from tst_study.text import big, duration, wrapped
+from tst_study.text import ENDLESS, big, duration, wrapped
 
 COLUMNS = ("steps", "FLOPs", "GPU-hours", "CPU-hours", "raw tokens", "latent tokens")
 NUMBERS = ("runs", *COLUMNS, "wall time", "launches")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import totals
-from tst_study.experiments.screen import ENDLESS, columns, fitted
+from tst_study.experiments.screen import columns, fitted
 from tst_study.experiments.state.status import (
     StatusRow,
     check_is_there,
@@ -17,7 +17,7 @@ from tst_study.experiments.state.status import (
     say_once,
 )
 from tst_study.experiments.studies.catalogue import STUDIES, load
-from tst_study.text import duration, printable, wrapped
+from tst_study.text import ENDLESS, duration, printable, wrapped
 
 NUMBERS = ("step", "training", "held-out", "tokens/s", "left")
 

@@ -25,11 +25,11 @@ from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.plan_table import detectable, table
 from tst_study.experiments.plan.planned_run import PlannedRun, total_flops
 from tst_study.experiments.plan.planner import Planner
-from tst_study.experiments.screen import ENDLESS
 from tst_study.experiments.slurm.profile import Resources
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.study import Study
 from tst_study.record.writer import RunWriter, header_of
+from tst_study.text import ENDLESS
 
 
 @pytest.mark.parametrize("pairs", [2, 3, 5, 16])
