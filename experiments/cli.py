@@ -185,10 +185,7 @@ def plan(
     chosen = load(study, scale, runs, share=not no_share)
     planner = Planner(chosen, unprepared=True)
     trains = launcher_of(launcher, Options(processes=processes, profile=profile))
-    usual = trains.prices()
-    price = usual.per_gpu_hour if price is None else price
-    # Hours that are timed are this machine's, whatever cluster a profile describes.
-    prices = Prices(device or (None if time else usual.device), mfu or usual.mfu, price)
+    prices = Prices(device, mfu, price)
     gpu = prices.gpu()
     memory = int(1e9 * gpu_memory) if gpu_memory else int(gpu.memory if gpu else 141e9)
     asked = Allocation(gpus or 1, on_gpu=True, memory=memory, device=prices.device)
@@ -233,12 +230,6 @@ def submit(
     profile: ProfileFile = None,
     recorded: Recorded = None,
     no_share: NoShare = False,
-    no_collect: Annotated[
-        bool, typer.Option("--no-collect", help="Submit no job that draws the report at the end.")
-    ] = False,
-    only_new: Annotated[
-        bool, typer.Option("--only-new", help="Skip runs that were submitted to Slurm before.")
-    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show the arrays and the first script; submit nothing."),
@@ -250,7 +241,7 @@ def submit(
     from tst_study.experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, device, not no_share, recorded)
-    options = Options(parallel, processes, profile, not no_collect, only_new, dry_run, device)
+    options = Options(parallel, processes, profile, dry_run)
     raise typer.Exit(_submitted(chosen, launcher, options))
 
 
@@ -280,7 +271,7 @@ def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> 
 
 
 @_of_studies(
-    "tst-study status laptop --watch 10",
+    "tst-study status laptop",
     "tst-study status runs/mine '*seed0*'",
 )
 def status(
@@ -289,25 +280,20 @@ def status(
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
     no_share: NoShare = False,
-    watch: Annotated[
-        float | None, typer.Option(min=0.5, help="Repeat after so many seconds, until Ctrl-C.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how far the runs of a study, or of any folder of runs, are."""
-    from tst_study.experiments.state.status import StatusRow, matching
-    from tst_study.experiments.state.status_screen import show, study_rows
+    from tst_study.experiments.screen import columns
+    from tst_study.experiments.state.status import matching
+    from tst_study.experiments.state.status_screen import screen, study_rows
 
     root, pattern = _place(study, scale, runs, pattern)
-
-    def rows() -> list[StatusRow]:
-        with waiting(f"reading the runs in {root}"):
-            return matching(study_rows(study, scale, root, not no_share), pattern, root)
-
+    with waiting(f"reading the runs in {root}"):
+        rows = matching(study_rows(study, scale, root, not no_share), pattern, root)
     if as_json:
-        _print_json([asdict(row) for row in rows()])
+        _print_json([asdict(row) for row in rows])
     else:
-        show(root, rows, watch)
+        print(*screen(root, rows, columns()), sep="\n")
 
 
 @_of_studies(
@@ -333,7 +319,7 @@ def logs(
     "tst-study retry bag-grid '*-s8-*' --scale one-gpu --launcher slurm",
 )
 def retry(
-    study: StudyOrFolder,
+    study: StudyName,
     pattern: Pattern = "",
     scale: ScaleName = "quick",
     launcher: LauncherName = None,
@@ -347,15 +333,11 @@ def retry(
     """Train failed and stopped runs again, and no others."""
     from tst_study.experiments.launcher import Options
     from tst_study.experiments.plan.planner import Planner
-    from tst_study.experiments.state.status import of_folder, stopped
-    from tst_study.experiments.studies.catalogue import STUDIES, load
+    from tst_study.experiments.state.status import stopped
+    from tst_study.experiments.studies.catalogue import load
 
-    if study in STUDIES:
-        chosen = load(study, scale, runs, device, not no_share)
-    else:
-        root, pattern = _place(study, scale, runs, pattern)
-        chosen = of_folder(root, device)
-    options = Options(parallel, processes, profile, device=device)
+    chosen = load(study, scale, runs, device, not no_share)
+    options = Options(parallel, processes, profile)
     wanted = stopped(chosen, pattern)
     if not any(map(wanted, Planner(chosen).decided())):
         print(f"nothing to retry: no run of {chosen.folder} failed or was stopped")

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from tst_study import file_lock
-from tst_study.cost.prices import Prices
 from tst_study.errors import UserError, one_of
 from tst_study.experiments.plan.layouts import Allocation, AllocationOf, check_layouts
 from tst_study.experiments.plan.planned_run import PlannedRun, is_over
@@ -78,9 +77,6 @@ class Launcher(Protocol):
     def allocation(self, run: PlannedRun) -> Allocation:
         """The resources that a run would get."""
 
-    def prices(self) -> Prices:
-        """Speed and price of the launcher's devices, as far as it knows them."""
-
 
 @dataclass(frozen=True)
 class Options:
@@ -92,24 +88,8 @@ class Options:
     processes: int = 1
     """Ranks of each run on this machine."""
     profile: Path | None = None
-    collects: bool = True
-    only_new: bool = False
-    """Submit only runs that were never submitted before."""
     dry: bool = False
     """Print what would be done, and do nothing."""
-    device: str | None = None
-    """The device that the study was told to use; None leaves it to the scale."""
-
-    def again(self, study: Study, *more: str) -> list[str]:
-        """The words of the command that continues a study."""
-        words = ["retry", study.name]
-        if study.scale:  # a bare folder of runs has none, and can only be retried
-            words = ["submit", study.name, "--scale", study.scale, "--runs", str(study.folder)]
-        words += ["--profile", str(self.profile.absolute())] if self.profile else []
-        words += ["--parallel", str(self.parallel)] if self.parallel else []
-        words += ["--processes", str(self.processes)] if self.processes > 1 else []
-        words += ["--device", self.device] if self.device else []
-        return [*words, *more] if study.share else [*words, *more, "--no-share"]
 
 
 def launcher_of(name: str | None, options: Options = Options()) -> Launcher:

@@ -159,9 +159,9 @@ def write_config(config: Config, folder: Path) -> None:
 
 
 def submitted_anew(config: Config, folder: Path) -> None:
-    """Record that a run is submitted again: it is no longer cancelled, and its earlier launches
-    count neither against it nor against a node."""
-    for name in ("cancelled", "launches", "avoided"):
+    """Record that a run is submitted again: it is no longer cancelled, and its earlier launches do
+    not count."""
+    for name in ("cancelled", "launches"):
         (folder / "job" / name).unlink(missing_ok=True)
     write_config(config, folder)
 

@@ -1,7 +1,6 @@
 """The launcher of this machine: one call prepares text, trains every run and draws the report."""
 
 import os
-import shlex
 import signal
 import sys
 import time
@@ -9,10 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from rich.console import Console
-
 from tst_study import file_lock
-from tst_study.cost.prices import Prices
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, check_can_be_trained
 from tst_study.experiments.local import progress
@@ -46,11 +42,10 @@ class Local:
         print(*wrapped([study.title, study.claims], columns()), sep="\n", flush=True)
         study.prepare()
         try:
-            with progress.shown(Console(highlight=False), str(study.folder)) as draw:
+            with progress.shown() as draw:
                 queue = launch(study, options, draw, wanted)
         except StoppedError as stopped:
-            again = shlex.join(options.again(study))
-            print(f"Stopped ({stopped}); nothing is lost. To go on: tst-study {again}")
+            print(f"Stopped ({stopped}); nothing is lost. The same command goes on.")
             return stopped.status
         print("Drawing figures and report.", flush=True)
         _conclude(study)
@@ -82,9 +77,6 @@ class Local:
 
     def allocation(self, run: PlannedRun) -> Allocation:
         return Allocation(self._options.processes)
-
-    def prices(self) -> Prices:
-        return Prices()
 
 
 def _stop(folder: Path) -> bool:

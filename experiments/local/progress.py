@@ -1,53 +1,40 @@
-"""Progress of a study on this machine: a live table in a terminal, else lines now and then."""
+"""Progress of a study on this machine: a live line in a terminal, else lines now and then."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
+from contextlib import contextmanager
 
 from tst_study.experiments.local.queue import Queue
-from tst_study.experiments.state.status import StatusRow, row
-from tst_study.experiments.state.status_screen import lines
-from tst_study.text import duration, wrapped
-
-SHOWN = 24
-"""Most runs that the live table shows; runs that are training or have failed come first."""
+from tst_study.experiments.state.status import row
+from tst_study.text import duration
+from tst_study.waiting import waiting
 
 
 @contextmanager
-def shown(console: Console, title: str, every: float = 10.0) -> Iterator[Callable[[Queue], None]]:
-    """Yield a function that draws the queue; call it several times a second. The terminal is
-    restored at the end."""
+def shown(every: float = 10.0) -> Iterator[Callable[[Queue], None]]:
+    """Yield a function that shows the queue; call it several times a second."""
     started, last = time.monotonic(), float("-inf")
-    live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    is_screen = sys.stdout.isatty()
 
-    def draw(queue: Queue) -> None:
-        nonlocal last
-        now, is_over = time.monotonic(), not (queue.running or queue.waiting)
-        if not is_over and now - last < (0.5 if live else every):
-            return
-        last = now
-        headline = f"{duration(now - started)} | {_headline(queue)}"
-        if live:
-            # The time left comes first: a table that is longer than the screen loses its end.
-            text = [*wrapped([title, headline], console.width), *lines(_rows(queue), console.width)]
-            live.update(Text("\n".join(text[: console.height - 1]), no_wrap=True), refresh=True)
-            return
-        parts = [headline]
-        for status in (row(run.folder) for run in queue.running.values()):
-            loss = "" if status.loss is None else f"loss {status.loss:.3f}"
-            words = (status.run_id, status.phase, f"{status.step}/{status.steps}", loss)
-            parts.append(" ".join(filter(None, words)))
-        console.print(Text(" | ".join(parts)), soft_wrap=True)
+    with waiting("training the runs") as say:
 
-    with live or nullcontext():
+        def draw(queue: Queue) -> None:
+            nonlocal last
+            now, is_over = time.monotonic(), not (queue.running or queue.waiting)
+            if not is_over and now - last < (0.5 if is_screen else every):
+                return
+            last = now
+            text = _summary(queue)
+            if is_screen:
+                say(text)
+            else:
+                print(f"{duration(now - started)} | {text}", flush=True)
+
         yield draw
 
 
-def _headline(queue: Queue) -> str:
+def _summary(queue: Queue) -> str:
     # A shared prefix run is no longer planned once its last branch has begun.
     prefixes = queue.over.keys() - {run.fingerprint for run in queue.decided}
     total = max(len(queue.whole), len(queue.decided)) + len(prefixes)
@@ -59,16 +46,11 @@ def _headline(queue: Queue) -> str:
     elif queue.running or queue.waiting:
         seconds = time_left(queue)
         parts.append("time left: measuring" if seconds is None else f"{duration(seconds)} left")
+    for status in (row(run.folder) for run in queue.running.values()):
+        loss = "" if status.loss is None else f"loss {status.loss:.3f}"
+        words = (status.run_id, status.phase, f"{status.step}/{status.steps}", loss)
+        parts.append(" ".join(filter(None, words)))
     return " | ".join(parts)
-
-
-def _rows(queue: Queue) -> list[StatusRow]:
-    first = [*queue.running.values(), *(run for run, _ in queue.failed.values())]
-    shown = {run.fingerprint: run for run in (*first, *queue.waiting, *queue.over.values())}
-    chosen = [run for run, _ in zip(shown.values(), range(SHOWN), strict=False)]
-    order = {run.fingerprint: place for place, run in enumerate(queue.decided)}
-    chosen.sort(key=lambda run: order.get(run.fingerprint, len(order)))
-    return [row(run.folder, run.steps) for run in chosen]
 
 
 def time_left(queue: Queue) -> float | None:

@@ -90,12 +90,13 @@ def launch(
     """
     # Inherited by every run; a run that asks for more threads sets them itself.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    planning, processes = Planner(study), options.processes
-    decided = planning.decided()
-    for planned in filter(wanted, decided):
-        cancel_mark(planned.folder).unlink(missing_ok=True)
-    queue = Queue(slots=options.parallel or fitting(decided, processes), processes=processes)
+    planning = Planner(study)
+    queue = Queue(processes=options.processes)
     _plan(planning, queue, wanted)
+    queue.slots = options.parallel or fitting(queue.decided, options.processes)
+    for planned in queue.decided:
+        cancel_mark(planned.folder).unlink(missing_ok=True)
+    _settle_all(queue)
     children: dict[str, list[BaseProcess]] = {}
     show(queue)  # the first child waits until torch is loaded
     with signals_handled(_raise_stopped, (signal.SIGINT, signal.SIGTERM)):
@@ -108,6 +109,7 @@ def launch(
                 _reap(queue, children)
                 if len(queue.over) > over:
                     _plan(planning, queue, wanted)
+                    _settle_all(queue)
         except BaseException:
             _stop(queue, children)
             raise
@@ -127,6 +129,9 @@ def fitting(runs: Iterable[PlannedRun], processes: int) -> int:
 def _plan(planning: Planner, queue: Queue, wanted: Callable[[PlannedRun], bool]) -> None:
     queue.decided = [planned for planned in planning.decided() if wanted(planned)]
     queue.whole = [planned for planned in planning.whole() if wanted(planned)]
+
+
+def _settle_all(queue: Queue) -> None:
     for planned in queue.decided:
         _settle(queue, planned)
     # `cancel`, and commands that know only the study's folder, see a waiting run by this file.

@@ -23,66 +23,23 @@ PERCENT = "\ue000"
 TASK = "tst_study.experiments.slurm.task"
 
 
-def array_script(submission: Submission, root: Path, profile: Profile, resources: Resources) -> str:
-    """The batch script of an array: one element for each run of a submission."""
-    listed = shlex.quote(str(submission.folder(root).absolute() / RUNS))
-    line = f'sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {listed}'
-    rules = profile.retries, profile.signal_seconds, profile.exclude or ""
-    around = {
-        "setup": [
-            f'TST_RUN={shlex.quote(str(root.absolute()))}/"$({line})"',
-            *_setup(submission, profile),
-            "srun() { tst_supervise " + shlex.join(map(str, rules)) + ' "$@"; }',
-        ],
-    }
-    python = _python(profile.container, profile.srun, profile.python)
-    # -P: the working directory, most likely a checkout, must not shadow the copy of the code.
-    gpu = " --gpu" if profile.on_gpu(resources) else ""
-    command = f'{python} -P -u -m {TASK} "$TST_RUN"{gpu}'
-    parameters = _parameters(submission, profile, resources) | around
-    return script_text(submission.folder(root), command, parameters, len(submission.runs))
-
-
-def command_script(
-    submission: Submission, root: Path, profile: Profile, words: Sequence[str], *, inside: bool
+def array_script(
+    submission: Submission,
+    code: Path,
+    profile: Profile,
+    resources: Resources,
+    dependency: str = "",
 ) -> str:
-    """The batch script of a small job that runs `tst-study WORDS`.
+    """The batch script of an array: one element for each run of a submission.
 
-    `inside`: run it in the container; else with the interpreter that submits, beside Slurm's
-    programs.
+    `code`: the copy of the code that the jobs run. `dependency`: Slurm's words for the job that
+    they wait for.
     """
-    small, resources = profile.of_small_jobs()
-    small = small if inside else small.model_copy(update={"srun": ()})
-    python = _python(profile.container, small.srun, profile.python) if inside else _python()
-    parameters = _parameters(submission, small, resources)
-    parameters["setup"] = ["TST_RUN=", *_setup(submission, profile)]
-    if account := parameters["account"]:  # the user may have set it in a variable only
-        parameters["setup"].append(f"export SBATCH_ACCOUNT={shlex.quote(account)}")
-    # It listens to no signal and has nothing to save, so it is "warned" when its time is up.
-    parameters["signal_delay_s"] = 1
-    return script_text(
-        submission.folder(root), f"{python} -P -u -m tst_study {shlex.join(words)}", parameters, 1
-    )
-
-
-def _python(container: str = "", srun: Sequence[str] = (), python: str | None = None) -> str:
-    """The words that start Python. In a container it starts in the folder where the study was
-    submitted, because paths of corpora are relative to it and an image has a working directory of
-    its own."""
-    words = shlex.quote(python or sys.executable)
-    if not container and not any(option.startswith("--container") for option in srun):
-        return words
-    enter = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())}"""
-    return f"{container} {enter} {words}".strip()
-
-
-def _parameters(submission: Submission, profile: Profile, resources: Resources) -> dict[str, Any]:
-    """Options of the job, by submitit's names. None leaves an option out."""
     memory = f"{round(resources.memory_gb * 1024)}M" if resources.memory_gb else None
-    return {
+    parameters = {
         "job_name": submission.name,
         "comment": submission.comment,
-        "dependency": ",".join(filter(None, (submission.dependency, "singleton"))),
+        "dependency": f"{dependency},singleton".removeprefix(","),
         "array_parallelism": profile.parallel,
         "nodes": resources.nodes,
         "ntasks_per_node": resources.tasks_per_node,
@@ -92,40 +49,57 @@ def _parameters(submission: Submission, profile: Profile, resources: Resources) 
         "partition": resources.partition,
         # Users may set the account in this variable; the profile comes first.
         "account": profile.account or os.environ.get("SBATCH_ACCOUNT"),
-        "qos": profile.qos,
-        "constraint": profile.constraint,
-        "exclude": profile.exclude or None,
         "signal_delay_s": profile.signal_seconds,
         "stderr_to_stdout": True,
         "wckey": None,  # submitit's own; a cluster that keeps such keys may refuse it
-        # Paths of corpora are relative to the folder where the study was submitted.
+        "setup": _setup(submission, code, profile),
         "additional_parameters": {
             "requeue": True,
-            **({"kill-on-invalid-dep": "yes"} if submission.dependency else {}),
+            **({"kill-on-invalid-dep": "yes"} if dependency else {}),
+            # Paths of corpora are relative to the folder where the study was submitted.
             "chdir": os.getcwd(),
-            **profile.gpus(resources),
-            # An option that is set to false is left out.
-            **{name: value for name, value in profile.sbatch.items() if value is not False},
+            **resources.gpus(),
+            **profile.sbatch,
         },
         # One dead rank ends the others, and none outlives the first to end by a minute.
         "srun_args": ["--kill-on-bad-exit=1", "--wait=60", *profile.srun],
     }
+    # -P: the working directory, most likely a checkout, must not shadow the copy of the code.
+    command = f'{_python(profile)} -P -u -m {TASK} "$TST_RUN"'
+    if resources.gpus_per_node:
+        command += " --gpu"
+    return script_text(submission.folder, command, parameters, len(submission.runs))
 
 
-def _setup(submission: Submission, profile: Profile) -> list[str]:
+def _python(profile: Profile) -> str:
+    """The words that start Python. In a container it starts in the folder where the study was
+    submitted, because paths of corpora are relative to it and an image has a working directory of
+    its own."""
+    words = shlex.quote(profile.python or sys.executable)
+    if not profile.container and not any(word.startswith("--container") for word in profile.srun):
+        return words
+    enter = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())}"""
+    return f"{profile.container} {enter} {words}".strip()
+
+
+def _setup(submission: Submission, code: Path, profile: Profile) -> list[str]:
     """Lines of shell before the ranks start. Each line of the profile must succeed."""
-    lines = [*(f"module load {shlex.quote(name)}" for name in profile.modules), *profile.setup]
+    listed = shlex.quote(str(submission.folder.absolute() / RUNS))
+    line = f'sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {listed}'
     return [
-        f"TST_PYTHON={shlex.quote(sys.executable)} TST_CODE={shlex.quote(submission.code)}",
+        f'TST_RUN={shlex.quote(str(submission.study.absolute()))}/"$({line})"',
+        f"TST_PYTHON={shlex.quote(sys.executable)} TST_CODE={shlex.quote(str(code))}",
         'source "$TST_CODE/tst_study/experiments/slurm/launch.sh" || exit 1',
         # The colon is for lines that are only a comment.
-        *(f"{{ :\n{line}\n}} || tst_stop {shlex.quote(line)}" for line in lines),
+        *(f"{{ :\n{line}\n}} || tst_stop {shlex.quote(line)}" for line in profile.setup),
         "trap - EXIT",
         'export PYTHONPATH="$TST_CODE${PYTHONPATH:+:$PYTHONPATH}"',
         "export PYTHONSAFEPATH=1",
         "export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}",
         # Since Slurm 22.05 a step does not inherit this from its job.
         "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}",
+        f"srun() {{ tst_launch {profile.retries} {profile.signal_seconds} "
+        '"$(type -P srun)" "$@"; }',
     ]
 
 
@@ -151,10 +125,14 @@ def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count
     """
     from submitit import SlurmExecutor
 
-    _check_lines("folder of runs", str(folder.absolute()))
-    for key, value in parameters.items():
-        if key != "setup":  # shell, which may have lines
-            _check_lines(key, value)
+    options = {"folder of runs": folder.absolute(), **parameters}
+    options |= parameters.get("additional_parameters", {})
+    for key, value in options.items():
+        if not str(value).isprintable():
+            raise UserError(
+                f"{key} = {str(value)!r}: holds control characters, which would be more lines of "
+                "the batch script; rename it"
+            )
 
     class Executor(SlurmExecutor):  # type: ignore[misc]
         @classmethod
@@ -169,17 +147,3 @@ def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count
     executor.parameters["map_count"] = count
     text: str = executor._make_submission_file_text(command, uid="")
     return text.replace(PERCENT, "%%")
-
-
-def _check_lines(key: str, value: Any) -> None:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            _check_lines(f"{key} {name}", inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            _check_lines(key, inner)
-    elif not str(value).isprintable():
-        raise UserError(
-            f"{key} = {str(value)!r}: holds control characters, which would be more lines of the "
-            "batch script; rename it"
-        )

@@ -61,12 +61,3 @@ def call(*command: str, pass_fds: Sequence[int] = (), standard_input: str = "") 
         kind = NoAnswerError if re.search("ontact|onnect|imed out", text) else SlurmError
         raise kind(f"{command[0]}: {text or f'ended with status {done.returncode}'}")
     return done.stdout
-
-
-def setting(name: str) -> str | None:
-    """A value of the cluster's configuration, such as `MaxArraySize`; None if it is not set."""
-    for line in call("scontrol", "show", "config").splitlines():
-        key, _, value = line.partition("=")
-        if key.strip() == name:
-            return value.strip()
-    return None

@@ -6,48 +6,36 @@ import json
 import re
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
 from tst_study.config.keys import problem_of
-from tst_study.config.schema import NotNegative, Positive, PositiveFloat, Strict, read_toml
+from tst_study.config.schema import NotNegative, Positive, Strict, read_toml
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import RETRIES
-from tst_study.experiments.slurm.commands import call
 
 PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))
 """Places where a profile is looked for if none is named."""
 WallTime = Annotated[str, Field(pattern=r"^(\d{1,3}-)?\d{1,6}(:\d{1,6}){0,2}$")]
 """A time in Slurm's format: minutes, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:…]`.
 Numbers that are too large for Slurm would make a job without an end."""
-TAKEN = {
-    "array": "holds the runs; say max_array and parallel",
-    "chdir": "is where the study was submitted; submit from the folder that you mean",
-    "cpus_per_task": "goes with the ranks; say cpus_per_task in [resources] or [small]",
-    "comment": "is the mark by which the study's jobs are known; say wckey or account",
-    "dependency": "is how branches wait for their prefix run; to start later, say begin",
-    "error": "goes with the output; read it by tst-study logs",
-    "exclude": "is extended by nodes that fail; say exclude at the top of the profile",
-    "job_name": "keeps equal submissions apart; it begins with the study's folder: say --runs",
-    "nodes": "goes with the ranks; say nodes in [resources]",
-    "ntasks": "goes with the ranks; say nodes and tasks_per_node in [resources]",
-    "ntasks_per_node": "goes with the ranks; say tasks_per_node in [resources]",
-    "no_requeue": "would end a run with the time of its job; say retries",
-    "output": "lies in the study's folder; read it by tst-study logs",
-    "requeue": "is how a run outlives the time of its job; say retries",
-    "signal": "warns a run before its time is up; say signal_seconds",
-    "time": "decides when a run is warned; say time in [resources] or [small]",
-}
-"""Options of sbatch that this package sets itself, and what to say in their place."""
+TAKEN = frozenset(
+    {"array", "chdir", "comment", "cpus_per_task", "dependency", "error", "job_name", "nodes"}
+    | {"no_requeue", "ntasks", "ntasks_per_node", "output", "requeue", "signal", "time"}
+)
+"""Options of sbatch that this package sets itself."""
 
 
 def _not_taken(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
     for name in options:
         if not re.fullmatch("[a-z][a-z0-9_-]+", name):
             raise ValueError(f"{name!r}: is no long option of sbatch, such as mail-type")
-        if why := TAKEN.get(name.replace("-", "_")):
-            raise ValueError(f"{name}: {why}")
+        if name.replace("-", "_") in TAKEN:
+            raise ValueError(
+                f"{name}: is set by this package, by what other keys of the profile say "
+                "(docs/slurm.md)"
+            )
     return options
 
 
@@ -98,6 +86,11 @@ class Resources(Strict):
         seconds: int = sum(n * first // 60**i for i, n in enumerate(parts))
         return 86400 * int(days or 0) + seconds
 
+    def gpus(self) -> dict[str, str]:
+        """The option of sbatch that asks for GPUs; empty if none are wanted."""
+        kind = f"{self.gpu_type}:" if self.gpu_type else ""
+        return {"gres": f"gpu:{kind}{self.gpus_per_node}"} if self.gpus_per_node else {}
+
     @property
     def ranks(self) -> int:
         return self.nodes * self.tasks_per_node
@@ -108,19 +101,6 @@ class Resources(Strict):
             f"nodes: {self.nodes}{where}, tasks: {self.ranks}, "
             f"GPUs per node: {self.gpus_per_node}, time: {self.time}"
         )
-
-
-class SmallJob(Strict):
-    """A job that trains nothing: it collects a study, or submits the rest of it. It shares only the
-    account with the runs, so that it never occupies GPUs or whole nodes."""
-
-    time: WallTime = "1:00:00"
-    partition: Line | None = None
-    qos: Line | None = None
-    cpus_per_task: Positive = 1
-    memory_gb: Gigabytes | None = None
-    srun: tuple[Line, ...] = ()
-    sbatch: SbatchOptions = Field(default_factory=dict)
 
 
 class Match(Strict):
@@ -137,21 +117,12 @@ class Profile(Strict):
     runs: tuple[Match, ...] = ()
     """`[[runs]]`: for each key, the last entry that matches the run's name wins."""
     account: Line | None = None
-    qos: Line | None = None
-    constraint: Line | None = None
-    exclude: Line | None = None
     signal_seconds: Positive = 300
     """Seconds before the end of its time at which a run is told to write a checkpoint."""
     retries: NotNegative = RETRIES
     """Launches in a row without a new checkpoint before the run is given up."""
     parallel: Positive = 64
     """Runs of one array at a time."""
-    gpu_option: Literal["gpus-per-node", "gres"] = "gpus-per-node"
-    """The option of sbatch that asks for GPUs on this cluster."""
-    max_array: Positive | None = None
-    """Runs per array; by default the cluster's MaxArraySize."""
-    modules: tuple[Line, ...] = ()
-    """Environment modules to load before the run."""
     setup: tuple[Line, ...] = ()
     """Lines of shell to run before the run. Each must succeed."""
     container: Line = ""
@@ -162,15 +133,8 @@ class Profile(Strict):
     """More options of the srun that starts the ranks, such as `--container-image=…`."""
     sbatch: SbatchOptions = Field(default_factory=dict)
     """More options of sbatch for runs."""
-    mail: Line | None = None
-    """The address that Slurm tells when the study has been collected."""
-    small: SmallJob = SmallJob()
-    """`[small]`: resources of jobs that collect a study or submit the rest of it."""
     device: Line | None = None
-    """The GPU's name for the hours of `plan`, as in `tst_study.cost.devices`."""
-    mfu: Annotated[float | None, Field(gt=0.0, le=1.0)] = None
-    """A measured MFU; by default `plan` estimates it."""
-    price_per_gpu_hour: PositiveFloat | None = None
+    """The GPU's name, as in `tst_study.cost.devices`: a layout that does not fit it is refused."""
 
     def resources_of(self, *names: str) -> Resources:
         """Resources of a run that goes by these names."""
@@ -180,61 +144,10 @@ class Profile(Strict):
                 values |= entry.resources
         return Resources.model_validate(values)
 
-    def gpus(self, resources: Resources) -> dict[str, str | int]:
-        """The option of sbatch that asks for GPUs; empty if none are wanted."""
-        if not resources.gpus_per_node:
-            return {}
-        kind = f"{resources.gpu_type}:" if resources.gpu_type else ""
-        by_gres = self.gpu_option == "gres"
-        return {self.gpu_option: f"{'gpu:' if by_gres else ''}{kind}{resources.gpus_per_node}"}
-
-    def on_gpu(self, resources: Resources) -> bool:
-        """Whether a run gets a GPU, by any option."""
-        asked = (
-            name.startswith("gpus") or (name.startswith(("gres", "tres")) and "gpu" in str(value))
-            for name, value in self.sbatch.items()
-            if value is not False  # turned off
-        )
-        return resources.gpus_per_node > 0 or any(asked)
-
-    def of_small_jobs(self) -> tuple[Profile, Resources]:
-        """The profile and the resources of small jobs."""
-        small = self.small
-        mail = {"mail-user": self.mail, "mail-type": "END,FAIL"} if self.mail else {}
-        profile = Profile(
-            account=self.account, qos=small.qos, srun=small.srun, sbatch={**mail, **small.sbatch}
-        )
-        shared = ("time", "partition", "cpus_per_task", "memory_gb")
-        return profile, Resources(**{name: getattr(small, name) for name in shared})
-
 
 def usual_place() -> Path | None:
     """The first of `PLACES` that exists."""
     return next((path for place in PLACES if (path := place.expanduser()).exists()), None)
-
-
-def template() -> str:
-    """A first profile for the cluster at hand: a whole node for each run, of a partition with GPUs
-    if there is one, else of the default partition. Raises `SlurmError`."""
-    rows = [
-        line.split("|")
-        for line in call("sinfo", "--noheader", "--format=%P|%G|%c|%l").splitlines()
-        if line.count("|") == 3
-    ]
-    rows.sort(key=lambda row: ("gpu" not in row[1], not row[0].endswith("*")))
-    name, devices, cpus, limit = rows[0] if rows else ("", "", "1", "")
-    gpus = re.search(r"gpu:(?:([a-zA-Z]\w*):)?(\d+)", devices)
-    ranks = int(gpus[2]) if gpus else 1
-    lines = ["# slurm.toml: docs/slurm.md has every key", '# account = "…"', "", "[resources]"]
-    others = ", ".join(dict.fromkeys(row[0].rstrip("*") for row in rows))
-    lines.append(f'partition = "{name.rstrip("*")}"  # there are: {others}')
-    lines.append(f"tasks_per_node = {ranks}  # ranks of a run")
-    if gpus:
-        lines.append(f"gpus_per_node = {ranks}")
-        lines += [f'gpu_type = "{gpus[1]}"'] if gpus[1] else []
-    lines.append(f"cpus_per_task = {max(1, int(re.sub(r'[^0-9]', '', cpus) or 1) // ranks)}")
-    lines.append(f'time = "{limit if limit and limit != "infinite" else "24:00:00"}"')
-    return "\n".join(lines)
 
 
 def load_profile(path: Path | None = None) -> Profile:

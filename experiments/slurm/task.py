@@ -46,17 +46,15 @@ def main(folder: Path, *, on_gpu: bool) -> int:
         resolved = resolved.executed(device="cuda")
     try:
         ended = train_rank(resolved, folder, rank, lock_seconds=LOCK_SECONDS)
-        last_word = str(int(ended))
     except Stopped as stopped:
         print(f"stopped by {stopped} before the first step", flush=True)
-        ended, last_word = Exit.PREEMPTED, "early"
+        ended = Exit.PREEMPTED
     for number in EARLY:
         signal.signal(number, signal.SIG_IGN)
     if rank == 0:
         # srun's own status is the highest of all ranks, including those that it killed itself.
-        insist(
-            lambda: (folder / "job" / "ended").write_text(f"{last_word}\n"), AWAY_SECONDS, OSError
-        )
+        last_word = folder / "job" / "ended"
+        insist(lambda: last_word.write_text(f"{ended.value}\n"), AWAY_SECONDS, OSError)
     elif ended == Exit.PREEMPTED:
         return Exit.OVER  # after a bad exit srun would kill the first rank
     return ended

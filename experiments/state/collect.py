@@ -4,44 +4,35 @@ the runs that are over, small enough for git."""
 from collections.abc import Sequence
 from pathlib import Path
 
-from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
-from tst_study.experiments.state.status import StatusRow, check_is_there, rows_below
+from tst_study.experiments.state.status import StatusRow, check_is_there
 from tst_study.record.reader import FINAL_STATES
 
 ROWS = 100
 
 
-def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> list[str]:
+def collect(root: Path, rows: Sequence[StatusRow]) -> list[str]:
     """Write `report/` beside the runs from what is there, and return lines that sum it up.
 
-    `rows`: status of all runs of the study, if they are known; by default runs that never began are
-    not missed. Raises `UserError` if there is no such folder.
+    `rows`: status of all runs of the study. Raises `UserError` if there is no such folder.
     """
     from tst_study.analysis.tables.source import load
     from tst_study.paper_figures.build import build
     from tst_study.paper_figures.item import csv_bytes, write_bytes
 
     check_is_there(root)
-    rows = rows_below(root) if rows is None else rows
     over = [row for row in rows if row.state in FINAL_STATES]
     missing = [row for row in rows if row.state not in FINAL_STATES]
     report = root / "report"
     report.mkdir(exist_ok=True)
-    table = load(root)
-    write_bytes(report / "runs.csv", csv_bytes(table, numbers=None))
-    table.to_parquet(report / "runs.parquet", index=False)
+    write_bytes(report / "runs.csv", csv_bytes(load(root), numbers=None))
     summary = (
         build(root, report, only=("study", "report")).sources.summary.lines()
         if over
         else ["No run is over yet."]
     )
-    why = {row.run_id: f"{row.state} {row.message}".strip() for row in missing}
-    # Written last: it tells a later submission that the study was collected.
-    names = [row.run_id for row in over]
-    write_json(report / "collected.json", {"over": names, "missing": why})
     text = [*summary, "", f"{len(over)} runs over, {len(missing)} missing"]
-    text += [f"  {run}: {reason}" for run, reason in why.items()]
+    text += [f"  {row.run_id}: {row.state} {row.message}".rstrip() for row in missing]
     return [*text, f"Tables, figures and report.html: {report}/"]
 
 

@@ -1,5 +1,6 @@
 """Stops the runs of a study and shows their logs, through the launchers."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from tst_study.experiments.state.status import (
     check_is_one_study,
     matching,
     rows_below,
-    say_once,
 )
 from tst_study.text import printable
 
@@ -33,7 +33,7 @@ def cancel_runs(root: Path, pattern: str) -> list[str]:
     if problems and not stopped:
         raise problems[0]
     for problem in problems:
-        say_once(f"without jobs that are queued: {problem}")
+        print(f"without jobs that are queued: {problem}", file=sys.stderr)
     return sorted(stopped)
 
 

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tst_study import file_lock
-from tst_study.checkpoints.places import checkpoint_place
 from tst_study.config import schema as config
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, launchers
 from tst_study.experiments.plan.planned_run import DAMAGED, PlannedRun, matches
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import cancel_mark, config_path
-from tst_study.experiments.studies.catalogue import on_device
 from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 from tst_study.text import duration
 
 QUIET_SECONDS = 60.0
 """Seconds without a heartbeat that are normal for any run, as in an evaluation or a checkpoint."""
-FULL_BYTES = 2**20
 STOPPED = frozenset({"failed", "preempted", "interrupted", "cancelled", "blocked", DAMAGED})
 """States that a run leaves only when it is submitted again."""
 
@@ -66,8 +60,6 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
     running = status is not None and state == "running"
     if status is not None and running:
         message = "; ".join(filter(None, (_silent(status), message)))
-    if status is not None and state in ("failed", "interrupted", "preempted"):
-        message = "; ".join(filter(None, (message, _obstacle(folder))))
     evaluation = run_record.last_evaluation(folder)
     return StatusRow(
         run_id=folder.name,
@@ -115,14 +107,6 @@ def _silent(status: run_record.Status) -> str:
     return f"silent for {duration(lag)}: hangs? (a step takes {duration(usual)})"
 
 
-def _obstacle(folder: Path) -> str:
-    """The obstacle to the run's next launch and its remedy; empty if there is none."""
-    with suppress(OSError):
-        if shutil.disk_usage(folder).free < FULL_BYTES:
-            return "the disk is full: make room, then retry"
-    return ""
-
-
 def rows_of(study: Study) -> list[StatusRow]:
     """The status of every run that the study has decided on, and of every other run in its folder.
     Raises `UserError` if its corpora are not prepared."""
@@ -144,7 +128,7 @@ def _rows(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
     try:
         jobs = {run: job for launcher in launchers() for run, job in launcher.jobs(root).items()}
     except UserError as error:
-        say_once(f"without job states: {error}")
+        print(f"without job states: {error}", file=sys.stderr)
         jobs = {}
     rows = [
         row(folder, runs[folder].steps if folder in runs else 0, jobs.get(folder.name))
@@ -193,31 +177,6 @@ def matching(rows: Sequence[StatusRow], pattern: str, root: Path) -> list[Status
     return chosen
 
 
-def of_folder(root: Path, device: str | None = None) -> Study:
-    """The runs of a folder as a study, each with the config of its last submission. Raises
-    `UserError`."""
-    execution = on_device(device)
-    check_is_one_study(root)
-    configs = []
-    for folder in folders_below(root):
-        there = [path for path in (config_path(folder), folder / "run.json") if path.exists()]
-        if not there:  # it failed before it wrote either
-            continue
-        try:
-            asked = config.load(there[0])
-        except UserError as error:
-            say_once(f"without {folder.name}: {error}")
-            continue
-        fork = asked.execution.fork_from
-        # A branch is left out until the checkpoint that it forks from is there.
-        if fork is None or checkpoint_place(Path(fork.folder), fork.step).exists():
-            configs.append(asked.executed(**execution))
-    if not configs:
-        raise UserError(f"{root}: holds no runs")
-    runs = f"Runs of {root}"
-    return Study(str(root), "", runs, "", {}, lambda results: configs, root, share=False)
-
-
 def stopped(study: Study, pattern: str) -> Callable[[PlannedRun], bool]:
     """A function that tells whether to retry a run: one that matches and failed or was stopped, a
     branch of such a shared prefix run, or the shared prefix run of such a branch."""
@@ -245,12 +204,6 @@ def check_is_one_study(root: Path) -> None:
     below = {path.parent for path in folders_below(root)}
     if below and root not in below:
         raise UserError(f"{root}: holds studies; name one of them, such as {min(below)}")
-
-
-@cache
-def say_once(line: str) -> None:
-    """Print a line to standard error once, however often a live screen is redrawn."""
-    print(line, file=sys.stderr)
 
 
 def folders_below(root: Path) -> list[Path]:

@@ -1,20 +1,17 @@
-"""`tst-study status`: a summary, then one line per run; once, or again and again."""
+"""`tst-study status`: a summary, then one line per run."""
 
 import sys
-import time
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections.abc import Sequence
 from pathlib import Path
 
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import totals
-from tst_study.experiments.screen import columns, fitted
+from tst_study.experiments.screen import fitted
 from tst_study.experiments.state.status import (
     StatusRow,
     check_is_there,
     rows_below,
     rows_of,
-    say_once,
 )
 from tst_study.experiments.studies.catalogue import STUDIES, load
 from tst_study.text import ENDLESS, duration, printable, wrapped
@@ -22,18 +19,9 @@ from tst_study.text import ENDLESS, duration, printable, wrapped
 NUMBERS = ("step", "training", "held-out", "tokens/s", "left")
 
 
-def show(root: Path, rows: Callable[[], list[StatusRow]], every: float | None) -> None:
-    """Print the status once, or again and again after so many seconds."""
-    is_screen = sys.stdout.isatty()
-    for redraw in count():
-        entries = rows()
-        width = columns()
-        text = [*wrapped([f"{root}: {sums(entries)}"], width), "", *lines(entries, width)]
-        clear = "\x1b[2J\x1b[H" if is_screen and redraw else ""
-        print(clear + "\n".join(text), flush=True)
-        if every is None:
-            return
-        time.sleep(every)
+def screen(root: Path, rows: Sequence[StatusRow], width: int) -> list[str]:
+    """The summary, and a line for each run."""
+    return [*wrapped([f"{root}: {sums(rows)}"], width), "", *lines(rows, width)]
 
 
 def study_rows(study: str, scale: str, root: Path, share: bool = True) -> list[StatusRow]:
@@ -43,7 +31,7 @@ def study_rows(study: str, scale: str, root: Path, share: bool = True) -> list[S
             return rows_of(load(study, scale, root, share=share))
         except UserError as error:
             check_is_there(root)
-            say_once(f"without runs of {study} that never began: {error}")
+            print(f"without runs of {study} that never began: {error}", file=sys.stderr)
     return rows_below(root)
 
 

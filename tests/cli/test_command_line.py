@@ -23,7 +23,6 @@ from tst_study.command_line import USAGE_ERROR, count_option
 from tst_study.config.schema import from_dict, to_toml
 from tst_study.dry_run import describe
 from tst_study.errors import UserError
-from tst_study.experiments.slurm.code_copy import keep_code
 
 ROOT = Path(__file__).parents[2]
 
@@ -238,8 +237,7 @@ def test_a_shell_completes_presets_keys_and_runs_without_torch(
     )
 
 
-def test_verbs_are_found_where_the_package_is_a_mere_copy(tmp_path: Path) -> None:
-    """As in a Slurm job's container."""
+def test_verbs_are_found_where_the_package_is_not_installed(tmp_path: Path) -> None:
     libraries = [path for path in sys.path if path.endswith("site-packages")]
     found = (
         "import importlib.metadata as metadata; metadata.entry_points = None\n"
@@ -249,7 +247,7 @@ def test_verbs_are_found_where_the_package_is_a_mere_copy(tmp_path: Path) -> Non
     shown = subprocess.run(
         [sys.executable, "-S", "-P", "-c", found],
         cwd=tmp_path,
-        env={"PYTHONPATH": os.pathsep.join([str(keep_code(tmp_path)), *libraries])},
+        env={"PYTHONPATH": os.pathsep.join([str(ROOT), *libraries])},
         capture_output=True,
         text=True,
     )

@@ -37,7 +37,6 @@ from tst_study.experiments.plan.plan_table import table
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import Exit, train_rank
 from tst_study.experiments.state.jobs import cancel_runs
-from tst_study.experiments.state.status import of_folder, stopped
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.studies.catalogue import load
 from tst_study.experiments.studies.grid import Declared, Tuning, against_baseline, choice
@@ -268,38 +267,6 @@ def test_runs_end_with_a_launcher_that_is_killed(tmp_path: Path, device: str) ->
     assert status(root, "seconds_60")["message"].startswith("SIGTERM at step ")
 
 
-@pytest.mark.parametrize("verb", [cli.submit, cli.retry])
-def test_to_go_on_a_study_keeps_all_that_was_asked_for(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    verb: Callable[..., None],
-) -> None:
-    """Without the device, runs on processors would go on, or their rest be queued, on a GPU."""
-
-    def stop(*arguments: object, **more: object) -> None:
-        raise StoppedError(signal.SIGINT)
-
-    monkeypatch.setattr("tst_study.experiments.local.local_launcher.launch", stop)
-    monkeypatch.setattr(Study, "prepare", lambda study: None)
-    cli.retry("bag-grid", scale="smoke", runs=tmp_path / "r s")
-    assert capsys.readouterr().out.startswith("nothing to retry")
-    stopped = "tst_study.experiments.state.status.stopped"
-    monkeypatch.setattr(stopped, lambda study, pattern: lambda run: True)
-    with pytest.raises(typer.Exit):
-        verb(
-            "bag-grid",
-            scale="smoke",
-            runs=tmp_path / "r s",
-            parallel=3,
-            processes=2,
-            device="cpu",
-            no_share=True,
-        )
-    again = f"--runs '{tmp_path}/r s' --parallel 3 --processes 2 --device cpu --no-share"
-    assert f"submit bag-grid --scale smoke {again}" in capsys.readouterr().out
-
-
 def test_what_was_preempted_or_killed_is_taken_up_again_as_long_as_it_gets_on(
     tmp_path: Path,
 ) -> None:
@@ -417,13 +384,3 @@ def test_studies_of_laptop_models_stay_on_processors_unless_asked(
     assert devices("one-gpu") == devices("paper") == {"auto"}
     with pytest.raises(UserError, match="--device 'gpu' is not known"):
         devices("smoke", "gpu")
-
-
-def test_retry_takes_a_folder_of_runs(tmp_path: Path) -> None:
-    """As `train` leaves them, of no study that has a name; what is done stays as it is."""
-    submit(study_of(config("a", "seed=1"), config("fail", "seed=2")), tmp_path)
-    (tmp_path / "healed").touch()
-    again = of_folder(tmp_path)
-    wanted = stopped(again, "")
-    assert not launch(again, Options(), wanted=wanted, target=fake_training.run).failed
-    assert launches(tmp_path) == {"a": 1, "fail": 2}

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import re
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from tests.examples import example
 from tests.record.test_record import evaluation, open_run
 from tst_study import file_lock
 from tst_study.config.schema import to_toml
 from tst_study.errors import UserError
-from tst_study.experiments.launcher import Job, submission_lock
+from tst_study.experiments.launcher import submission_lock
 from tst_study.experiments.local.progress import shown, time_left
 from tst_study.experiments.local.queue import Queue
 from tst_study.experiments.plan.planned_run import PlannedRun, totals
@@ -168,14 +165,6 @@ def test_a_run_without_a_word_for_twice_its_step_is_marked(tmp_path: Path) -> No
             assert ("silent for" in status.row(tmp_path / "a").message) == marked
 
 
-def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_run(tmp_path / "a").status("running", 3)
-    full = SimpleNamespace(free=0)
-    monkeypatch.setattr("tst_study.experiments.state.status.shutil.disk_usage", lambda path: full)
-    one = status.row(tmp_path / "a", job=Job("1_0", "failed", "job 1_0: FAILED"))
-    assert one.message == "job 1_0: FAILED; the disk is full: make room, then retry"
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.4, "0 s"), (59.4, "59 s"), (187, "3.1 min"), (7387, "2.1 h"), (-1, "0 s"), (None, "–")],
@@ -209,23 +198,13 @@ def test_time_left_follows_the_runs_own_and_slots(tmp_path: Path) -> None:
         assert time_left(queue) == pytest.approx(140.0)
 
 
-def test_without_a_terminal_progress_is_plain_lines(tmp_path: Path) -> None:
+def test_progress_is_plain_lines_in_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = planned(tmp_path, "a", 1000)
     open_run(run.folder, "name=a", "schedule.steps=1000").status("running", 7, loss=3.25)
-    text = io.StringIO()
     queue = Queue(decided=[run], whole=[run], running={run.fingerprint: run})
-    with shown(Console(file=text, width=40), "study", every=0.0) as look:
-        look(queue)
+    with shown(every=0.0) as draw:
+        draw(queue)
     said = "0 of 1 runs over | 1 running | time left: measuring | a 7/1000 loss 3.250"
-    assert text.getvalue().endswith(f"{said}\n")
-
-
-def test_in_a_terminal_progress_is_a_table(tmp_path: Path) -> None:
-    runs = [planned(tmp_path, f"run{n}", 1000) for n in range(3)]
-    text = io.StringIO()
-    console = Console(file=text, width=100, height=4, force_terminal=True)
-    with shown(console, "[study]") as look:
-        look(Queue(decided=runs, whole=runs))
-    for part in ("[study]", "0 of 3 runs over", "loading torch"):
-        assert part in text.getvalue()
-    assert "run2" not in text.getvalue()  # it would push the first lines off the screen
+    assert capsys.readouterr().out.endswith(f"{said}\n")

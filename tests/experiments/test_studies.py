@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import csv
 import lzma
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +15,6 @@ from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.errors import UserError
 from tst_study.experiments.corpora import Books
-from tst_study.experiments.slurm.code_copy import keep_code
 from tst_study.experiments.studies import catalogue, data_constrained
 from tst_study.experiments.studies.scales import FINEWEB_EDU, SCALES, scale_of
 
@@ -220,22 +216,3 @@ def test_runs_in_another_folder_bring_their_corpora_there(
     (usual / "manifest.json").touch()
     elsewhere = catalogue.load("bag-grid", "smoke", tmp_path / "mine")
     assert set(elsewhere.corpora) == {usual}
-
-
-@pytest.mark.parametrize("recipe", ["Books(1)", "Books(megabytes=9)"])
-def test_a_copy_of_the_code_takes_whole_corpora_of_the_books_as_they_are(
-    tmp_path: Path, recipe: str
-) -> None:
-    """It has no books with it, and submits the rest of a study all the same."""
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "whole" / "manifest.json").touch()
-    path = {**os.environ, "PYTHONPATH": str(keep_code(tmp_path))}
-
-    def prepare(folder: str) -> str:
-        code = f"from tst_study.experiments.corpora import *; {recipe}.prepare(Path({folder!r}))"
-        command = [sys.executable, "-P", "-c", code]
-        done = subprocess.run(command, cwd=tmp_path, env=path, capture_output=True, text=True)
-        return done.stderr
-
-    assert prepare("whole") == ""
-    assert "does not hold the bundled books" in prepare("missing")

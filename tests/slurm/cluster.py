@@ -1,6 +1,6 @@
 """A real Slurm on this machine for the length of a test session: no root, nothing installed.
 
-Its programs are the system's, or Debian's packages unpacked into a folder of their own. munged,
+Its programs are Debian's packages, unpacked into a folder of their own. munged,
 slurmctld and one slurmd per virtual node run beside each other and listen on the loopback alone.
 """
 
@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.slurm.packages import LIBRARIES, NoSlurmError, programs
+from tests.slurm.packages import LIBRARIES, programs
 
 CPUS, GPUS, MEMORY = 8, 4, 16_000
 START_SECONDS = 30
@@ -30,7 +30,7 @@ class Cluster:
     """
 
     def __init__(self) -> None:
-        """Started. Raises `NoSlurmError`."""
+        """Started. Raises `RuntimeError`."""
         self.prefix = programs()
         # Short: Slurm's sockets lie below.
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
@@ -62,7 +62,7 @@ class Cluster:
         deadline = time.monotonic() + START_SECONDS
         while self.idle_nodes() < len(self.nodes):
             if time.monotonic() > deadline:
-                raise NoSlurmError(f"no cluster after {START_SECONDS} s: {self._last_words()}")
+                raise RuntimeError(f"no cluster after {START_SECONDS} s: {self._last_words()}")
             time.sleep(0.1)
 
     def start_controller(self) -> None:
@@ -241,14 +241,14 @@ def _free_ports(count: int) -> list[int]:
         finally:
             for one in sockets:
                 one.close()
-    raise NoSlurmError("no free ports between 17000 and 32000")
+    raise RuntimeError("no free ports between 17000 and 32000")
 
 
 def _wait_for(path: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not path.exists():
         if time.monotonic() > deadline:
-            raise NoSlurmError(f"{path}: not there after {START_SECONDS} s")
+            raise RuntimeError(f"{path}: not there after {START_SECONDS} s")
         time.sleep(0.02)
 
 

@@ -1,8 +1,7 @@
-"""One cluster for all Slurm tests of a session; skipped, with the reason, where none can be had."""
+"""One cluster for all Slurm tests of a session."""
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,34 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster
-from tests.slurm.packages import NoSlurmError
 from tst_study.data import run_data
 from tst_study.experiments.slurm.profile import Profile, Resources
-
-REQUIRED = "TST_STUDY_REQUIRE_SLURM"
-"""Set by `.ci/run`: there, a cluster that does not come up is a failure."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slurm: starts a Slurm cluster of its own on this machine")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Minutes long, so they run when asked for: `pytest -m slurm`."""
-    if "slurm" not in (config.option.markexpr or ""):
-        ours = [item for item in items if item.get_closest_marker("slurm")]
-        config.hook.pytest_deselected(items=ours)
-        items[:] = [item for item in items if item not in ours]
 
 
 @pytest.fixture(scope="session")
 def running_cluster() -> Iterator[Cluster]:
-    try:
-        cluster = Cluster()
-    except NoSlurmError as error:
-        if os.environ.get(REQUIRED):
-            raise
-        pytest.skip(f"no Slurm here: {error}")
+    cluster = Cluster()
     yield cluster
     cluster.stop()
 

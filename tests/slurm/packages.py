@@ -1,4 +1,4 @@
-"""Slurm's programs: the system's, or Debian's packages in a folder of this user. Needs no root."""
+"""Slurm's programs: Debian's packages, in a folder of this user. Needs no root."""
 
 from __future__ import annotations
 
@@ -21,26 +21,16 @@ PACKAGES = [
     "libyaml-0-2",
     "liblua5.1-0",
 ]
-DAEMONS = ("slurmctld", "slurmd", "slurmstepd", "munged")
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 
 
-class NoSlurmError(Exception):
-    """Slurm cannot be had here; says why."""
-
-
 def programs() -> Path:
-    """The root below which Slurm's programs lie: the system's own, or a folder of this user into
-    which Debian's packages are unpacked once. Raises `NoSlurmError`."""
-    if all(os.access(f"/usr/sbin/{name}", os.X_OK) for name in DAEMONS):
-        return Path("/")
+    """The folder of this user into which Debian's packages are unpacked once. Raises
+    `RuntimeError`."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tst-study"
     place = cache / f"slurm-{sha256(' '.join(PACKAGES).encode()).hexdigest()[:8]}"
     if place.is_dir():
         return place
-    for program in ("apt-get", "dpkg"):
-        if shutil.which(program) is None:
-            raise NoSlurmError(f"{program} is not here: Slurm's packages are Debian's")
     beside = place.with_name(f".{place.name}.{os.getpid()}")
     beside.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as downloads:
@@ -60,20 +50,11 @@ def programs() -> Path:
 
 
 def _download(to: Path) -> None:
-    """Download the packages by the machine's package lists, else by fresh ones in a folder of our
-    own."""
-    lists = to / "lists"
-    own = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={to / 'cache'}"]
-    failed = None
-    for options in ([], own):
-        if options:
-            (lists / "partial").mkdir(parents=True)
-            (to / "cache" / "archives" / "partial").mkdir(parents=True)
-            subprocess.run(["apt-get", *options, "update"], capture_output=True, check=False)
-        failed = subprocess.run(
-            ["apt-get", *options, "download", *PACKAGES], cwd=to, capture_output=True, text=True
-        )
-        if failed.returncode == 0:
-            return
-    lines = failed.stderr.strip().splitlines() if failed else []
-    raise NoSlurmError(f"apt-get download: {lines[-1] if lines else 'failed'}")
+    """Download the packages by fresh lists in a folder of our own, which needs no root."""
+    for folder in ("lists", "cache/archives"):
+        (to / folder / "partial").mkdir(parents=True)
+    own = ["-o", f"Dir::State::lists={to / 'lists'}", "-o", f"Dir::Cache={to / 'cache'}"]
+    for words in (["update"], ["download", *PACKAGES]):
+        done = subprocess.run(["apt-get", *own, *words], cwd=to, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"apt-get download: {done.stderr.strip()}")

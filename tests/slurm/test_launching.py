@@ -19,7 +19,7 @@ from tst_study.experiments.slurm.slurm_launcher import Slurm
 from tst_study.experiments.slurm.submission import in_the_queue
 from tst_study.experiments.slurm.submit import Submitted, submit_to_slurm
 from tst_study.experiments.state.jobs import cancel_runs
-from tst_study.experiments.state.status import StatusRow, rows_of
+from tst_study.experiments.state.status import StatusRow, rows_of, stopped
 from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 
@@ -36,7 +36,7 @@ def rows(study: Study, root: Path) -> list[StatusRow]:
 
 
 def submit(study: Study, root: Path, how: Profile | None = None) -> Submitted:
-    return submit_to_slurm(at(study, root), how or profile(), Options(collects=False))
+    return submit_to_slurm(at(study, root), how or profile(), Options())
 
 
 def state(root: Path, name: str) -> str:
@@ -61,7 +61,7 @@ def wait_for_end(root: Path, seconds: float = 180.0) -> None:
     """Until no job of the study is left in the queue."""
 
     def ended() -> bool:
-        ours = {one.id for one in submission.all_of(root)}
+        ours = {array.folder.name for array in submission.all_of(root)}
         return not any(job.is_active for key, job in in_the_queue().items() if key[0] in ours)
 
     wait_until(ended, seconds)
@@ -97,7 +97,7 @@ def test_a_thousand_runs_are_one_call_of_sbatch(
     monkeypatch.setattr(submission, "call", lambda *c, **more: calls.append(c) or call(*c, **more))
     held = profile(sbatch={"hold": True})
     done = submit(study, tmp_path, held)
-    assert (len(done.new), len(done.jobs), len(calls)) == (1000, 1, 1)
+    assert (len(done.new), len(done.arrays), len(calls)) == (1000, 1, 1)
     assert len(submit(study, tmp_path, held).adopted) == 1000
     assert len(cancel_runs(tmp_path, "")) == 1000
     wait_for_end(tmp_path)
@@ -112,3 +112,41 @@ def test_jobs_run_the_copy_of_the_code_that_was_submitted(tmp_path: Path) -> Non
     (row,) = run_record.read(run).segments
     assert row["package"].startswith(f"{root}/code/")
     assert all(path.exists() for path in Slurm(Options()).logs(root, run.name))
+
+
+def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(tmp_path: Path) -> None:
+    study = seeded("a", "elsewhere")
+    wrong = {"match": "elsewhere", "resources": {"partition": "nowhere"}}
+    text = "\n".join(submit(study, tmp_path, profile(runs=(wrong,))).lines())
+    assert "1 submitted in 1 array" in text
+    assert "refused: sbatch: " in text
+    assert [run.config.name for run in submit(study, tmp_path).new] == ["elsewhere"]
+    wait_for_end(tmp_path)
+    assert launches(tmp_path) == {"a": 1, "elsewhere": 1}
+
+
+def test_cancelled_and_blocked_runs_say_why_and_are_what_retry_takes(tmp_path: Path) -> None:
+    branches = [config(f"branch{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
+    chosen = study_of(*branches, config("a", "seed=1"), config("never", "seed=2"))
+    (tmp_path / "no_trunks").touch()
+    first = study_of(*branches, config("a", "seed=1"))
+    submit(first, tmp_path, profile(retries=0, sbatch={"begin": "now+5"}))
+    assert len(cancel_runs(tmp_path, "a-")) == 1
+    wait_for_end(tmp_path)
+    found = {row.run_id.rsplit("-", 1)[0]: row for row in rows(chosen, tmp_path)}
+    prefix = found.pop("trunk-s4-20steps-seed0")
+    assert {name: row.state for name, row in found.items()} == {
+        "branch0.2": "blocked", "branch0.3": "blocked", "a": "cancelled", "never": "waiting",
+    }  # fmt: skip
+    assert found["branch0.2"].message == f"its shared prefix run {prefix.run_id}: failed"
+    assert (prefix.message, prefix.steps) == ("this trunk fails", 20)
+    (tmp_path / "no_trunks").unlink()
+    done = submit_to_slurm(
+        at(chosen, tmp_path), profile(), Options(), stopped(at(chosen, tmp_path), "")
+    )
+    assert sorted(run.config.name for run in done.new) == [
+        "a", "branch0.2", "branch0.3", "trunk-s4-20steps-seed0",
+    ]  # fmt: skip
+    wait_for_end(tmp_path)
+    assert launches(tmp_path)["a"] == 1
+    assert state(tmp_path, "branch0.2") == "done"

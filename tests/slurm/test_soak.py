@@ -65,7 +65,7 @@ class Soak:
 
     def submit(self) -> None:
         try:
-            submit_to_slurm(self.study, self.profile, Options(collects=False))
+            submit_to_slurm(self.study, self.profile, Options())
         except UserError as error:  # a controller that is being started again
             print(error)
 

@@ -19,7 +19,6 @@ from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 from tst_study.experiments.slurm import commands, submission
 from tst_study.experiments.state.status import rows_below
-from tst_study.experiments.state.status_screen import show
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
 NAMES = ("a", "b", "seconds_0.2")
@@ -54,32 +53,26 @@ def die(*arguments: Any, **more: Any) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_killed_between_intent_and_sbatch_nothing_is_lost(cluster: Cluster, tmp_path: Path) -> None:
-    def prepare() -> None:
-        submission.call = die  # type: ignore[assignment]
+def die_before_sbatch() -> None:
+    submission.call = die  # type: ignore[assignment]
 
+
+def die_behind_sbatch() -> None:
+    submission.write_json = die  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "new"), [(die_before_sbatch, 3), (die_behind_sbatch, 0)], ids=["before", "behind"]
+)
+def test_a_killed_submitter_loses_no_run_and_its_jobs_are_adopted(
+    cluster: Cluster, tmp_path: Path, prepare: Callable[[], None], new: int
+) -> None:
     killed_when(prepare, tmp_path)
     (intent,) = submission.all_of(tmp_path)
-    assert intent.job_id(tmp_path) is None
-    assert len(submit(seeded(*NAMES), tmp_path).new) == 3
-    wait_for_end(tmp_path)
-    assert launches(tmp_path) == dict.fromkeys(NAMES, 1)
-
-
-def test_killed_behind_sbatch_its_jobs_are_adopted(cluster: Cluster, tmp_path: Path) -> None:
-    def prepare() -> None:
-        def write(path: Path, value: Any) -> None:
-            if path.name == "job.json":
-                die()
-            write_json(path, value)
-
-        submission.write_json = write  # type: ignore[assignment]
-
-    killed_when(prepare, tmp_path)
+    assert intent.job_id is None
     done = submit(seeded(*NAMES), tmp_path)
-    assert (len(done.new), len(done.adopted) + len(done.over)) == (0, 3)
-    (intent,) = submission.all_of(tmp_path)
-    assert intent.job_id(tmp_path)
+    assert (len(done.new), len(done.adopted) + len(done.over)) == (new, 3 - new)
+    assert submission.all_of(tmp_path)[-1].job_id
     wait_for_end(tmp_path)
     assert launches(tmp_path) == dict.fromkeys(NAMES, 1)
 
@@ -118,10 +111,10 @@ def test_ids_that_begin_anew_harm_nothing(cluster: Cluster, tmp_path: Path) -> N
     study, ours = seeded("seconds_1"), tmp_path / "ours"
     submit(study, tmp_path / "other")
     (other,) = submission.all_of(tmp_path / "other")
-    lost = submission.new(ours, "", ["seconds_1-0", *other.runs], tmp_path)
-    lost.folder(ours).mkdir(parents=True)
-    write_json(lost.folder(ours) / "intent.json", lost.__dict__)
-    write_json(lost.folder(ours) / "job.json", {"job": other.job_id(tmp_path / "other")})
+    lost = submission.new(ours, ["seconds_1-0", *other.runs])
+    lost.folder.mkdir(parents=True)
+    (lost.folder / submission.RUNS).write_text("\n".join(lost.runs))
+    write_json(lost.folder / "job.json", {"job": other.job_id})
     assert len(submit(study, ours).new) == 1
     wait_for_end(ours)
     assert launches(ours) == {"seconds_1": 1}
@@ -144,10 +137,8 @@ def test_without_a_controller_nothing_is_submitted_and_jobs_outlive_it(
         with pytest.raises(UserError, match="squeue: "):
             submit(study, tmp_path)
         # The runs' own words need no Slurm.
-        show(tmp_path, lambda: rows_below(tmp_path), every=None)
-        shown = capsys.readouterr()
-        assert "1 running" in shown.out
-        assert "without job states: squeue: " in shown.err
+        assert [row.state for row in rows_below(tmp_path)] == ["running"]
+        assert "without job states: squeue: " in capsys.readouterr().err
     finally:
         monkeypatch.setattr(commands, "SECONDS", 60)
         cluster.start_controller()

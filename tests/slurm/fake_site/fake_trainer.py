@@ -32,9 +32,8 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     a tenth, each with its checkpoint; `hops_N`, N launches, each stopped after three steps more;
     `deaf_N` and `slow_N` as `seconds_N`, but that the first launch is stopped (SIGSTOP) after three
     steps, or never gets the checkpoint written that it was told to write, and the second has little
-    left; `slow-start`, whose first launch does not come to its first step, and `deaf-start`, which
-    does not even listen; `stuck`, stopped before its first; `crash_N`, killed N times before its
-    first; `bad-node`, killed wherever it was killed first."""
+    left; `slow-start`, whose first launch does not come to its first step; `stuck`, stopped before
+    its first; `crash_N`, killed N times before its first."""
     import tst_study
     from tst_study.atomic_files import disk_errors_named
     from tst_study.errors import UserError
@@ -60,13 +59,9 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
         raise ZeroDivisionError("division\nby zero")
     if (behaviour == "killed" and not healed) or (behaviour == "crash" and launch <= int(argument)):
         os.kill(os.getpid(), signal.SIGKILL)
-    if behaviour == "bad-node":
-        _die_on_the_bad_node(folder)
     if config.role == "trunk" and (folder.parent / "no_trunks").exists():
         raise UserError("this trunk fails")
-    if behaviour in ("slow-start", "deaf-start") and launch == 1:
-        if behaviour == "deaf-start":
-            signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    if behaviour == "slow-start" and launch == 1:
         time.sleep(600.0)
     checkpoint.parent.mkdir(exist_ok=True)
     with listening() as stop:
@@ -109,19 +104,6 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     writer.status("done", end, loss=loss)
     writer.end_segment("done")
     return "done"
-
-
-def _die_on_the_bad_node(folder: Path) -> None:
-    """After three seconds, and again when the other nodes are back, for as long as the test keeps
-    them away."""
-    here, bad = os.environ["SLURMD_NODENAME"], folder.parent / "bad_node"
-    if not bad.exists():
-        bad.write_text(here)
-    if bad.read_text() == here:
-        time.sleep(3.0)
-        while (folder / "launches").stat().st_size > 1 and (folder.parent / "drained").exists():
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _other_rank(folder: Path) -> str:
