@@ -119,11 +119,9 @@ def launch(
 
 def fitting(runs: Iterable[PlannedRun], processes: int) -> int:
     """How many runs of so many ranks the cores hold; one run if any of them may use a GPU."""
-    executions = [run.config.execution for run in runs]
-    if any(execution.device != "cpu" for execution in executions):
+    if any(run.config.execution.device != "cpu" for run in runs):
         return 1
-    threads = [execution.threads or 1 for execution in executions]
-    return max(1, cores() // (max(threads, default=1) * processes))
+    return max(1, cores() // processes)
 
 
 def _plan(planning: Planner, queue: Queue, wanted: Callable[[PlannedRun], bool]) -> None:
@@ -132,6 +130,7 @@ def _plan(planning: Planner, queue: Queue, wanted: Callable[[PlannedRun], bool])
 
 
 def _settle_all(queue: Queue) -> None:
+    """Record the runs that need no process, and prepare the others."""
     for planned in queue.decided:
         _settle(queue, planned)
     # `cancel`, and commands that know only the study's folder, see a waiting run by this file.

@@ -24,15 +24,15 @@ def cancel_runs(root: Path, pattern: str) -> list[str]:
     """
     check_is_one_study(root)
     stopped: set[str] = set()
-    problems: list[UnreachableError] = []
+    problem = None
     for launcher in launchers():
         try:
             stopped |= launcher.cancel(root, lambda run: matches(run, pattern))
         except UnreachableError as error:
-            problems.append(error)
-    if problems and not stopped:
-        raise problems[0]
-    for problem in problems:
+            problem = error
+    if problem and not stopped:
+        raise problem
+    if problem:
         print(f"without jobs that are queued: {problem}", file=sys.stderr)
     return sorted(stopped)
 

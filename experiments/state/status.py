@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +18,7 @@ from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import cancel_mark, config_path
 from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
-from tst_study.text import duration
 
-QUIET_SECONDS = 60.0
-"""Seconds without a heartbeat that are normal for any run, as in an evaluation or a checkpoint."""
 STOPPED = frozenset({"failed", "preempted", "interrupted", "cancelled", "blocked", DAMAGED})
 """States that a run leaves only when it is submitted again."""
 
@@ -58,8 +54,6 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
         status, state, message = None, DAMAGED, str(error)
     known_status: Mapping[str, Any] = status or {"step": 0, "steps": 0}
     running = status is not None and state == "running"
-    if status is not None and running:
-        message = "; ".join(filter(None, (_silent(status), message)))
     evaluation = run_record.last_evaluation(folder)
     return StatusRow(
         run_id=folder.name,
@@ -96,17 +90,6 @@ def _state(status: run_record.Status | None, folder: Path, job: Job | None) -> t
     return state, message
 
 
-def _silent(status: run_record.Status) -> str:
-    """A remark on a run without a heartbeat for longer than two of its steps and `QUIET_SECONDS`;
-    empty for any other."""
-    lag = time.time() - status["heartbeat"]
-    left, steps = status.get("seconds_left"), status["steps"] - status["step"]
-    usual = left / steps if left and steps else 0.0
-    if lag <= max(2 * usual, QUIET_SECONDS):
-        return ""
-    return f"silent for {duration(lag)}: hangs? (a step takes {duration(usual)})"
-
-
 def rows_of(study: Study) -> list[StatusRow]:
     """The status of every run that the study has decided on, and of every other run in its folder.
     Raises `UserError` if its corpora are not prepared."""
@@ -139,16 +122,11 @@ def _rows(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
     def told(entry: StatusRow, folder: Path) -> StatusRow:
         """Mark a run that waits for a shared prefix run as blocked, if the shared prefix run has
         stopped."""
-        if entry.state not in ("waiting", "cancelled"):
-            return entry
-        prefix = _prefix_of(folder, runs.get(folder))
-        state = states.get(prefix, "done")
-        if state in STOPPED:
-            return replace(
-                entry, state="blocked", message=f"its shared prefix run {prefix}: {state}"
-            )
-        if entry.state == "waiting" and state not in run_record.FINAL_STATES and not entry.message:
-            return replace(entry, message=f"for its shared prefix run {prefix}: {state}")
+        if entry.state in ("waiting", "cancelled"):
+            prefix = _prefix_of(folder, runs.get(folder))
+            if states.get(prefix) in STOPPED:
+                why = f"its shared prefix run {prefix}: {states[prefix]}"
+                return replace(entry, state="blocked", message=why)
         return entry
 
     return [told(entry, folder) for entry, folder in zip(rows, folders, strict=True)]

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.slurm.packages import LIBRARIES, programs
+from tst_study.process.local_ranks import free_port
 
 CPUS, GPUS, MEMORY = 8, 4, 16_000
 START_SECONDS = 30
@@ -37,7 +38,7 @@ class Cluster:
         self.folder.chmod(0o755)
         self.nodes = [f"127.0.0.{number + 1}" for number in range(4)]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._ports = _free_ports(len(self.nodes) + 1)
+        self._ports = [free_port() for _ in ("slurmctld", *self.nodes)]
         libraries = f"{self.prefix}/{LIBRARIES}:{self.prefix}/{LIBRARIES}/slurm-wlm"
         self.environment = {
             "PATH": f"{self.prefix}/usr/bin:{os.environ['PATH']}",
@@ -103,13 +104,6 @@ class Cluster:
         return killed
 
     def stop(self) -> None:
-        if "slurmctld" in self._processes:
-            subprocess.run(
-                ["scancel", "--quiet", "--full", "--signal=KILL", f"--user={getpass.getuser()}"],
-                env={**os.environ, **self.environment},
-                capture_output=True,
-                timeout=10,
-            )
         for name in list(self._processes):
             self.kill(name)
         for process in _processes_of(self.folder):
@@ -160,12 +154,13 @@ class Cluster:
             (self.folder / "devices" / f"gpu{gpu}").symlink_to("/dev/null")
         gpus = f"Name=gpu Type=a100 File={self.folder}/devices/gpu[0-{GPUS - 1}]\n"
         (self.folder / "gres.conf").write_text(gpus)
-        controller, first, *others = self._ports
+        controller, *ports = self._ports
+        host = socket.gethostname().split(".")[0]
         values = {
             "ClusterName": "test",
             # Ids of one cluster are not those of the next.
             "FirstJobId": str(int(time.time()) % 60_000_000 + 1),
-            "SlurmctldHost": f"{socket.gethostname().split('.')[0]}(127.0.0.1)",
+            "SlurmctldHost": f"{host}(127.0.0.1)",
             "SlurmctldPort": controller,
             "SlurmUser": getpass.getuser(),
             "SlurmdUser": getpass.getuser(),
@@ -188,7 +183,6 @@ class Cluster:
             "GresTypes": "gpu",
             "CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny",
             "PropagateResourceLimits": "NONE",
-            "MailProg": "/bin/true",
             "ReturnToService": 2,
             "SchedulerParameters": (
                 "batch_sched_delay=0,sched_min_interval=0,bf_interval=1,sched_interval=1"
@@ -201,13 +195,14 @@ class Cluster:
             "PreemptMode": "REQUEUE",
             "SlurmctldParameters": "preempt_send_user_signal",
         }
-        ports = f"[{first}-{first + len(others)}]"
         lines = [f"{key}={value}" for key, value in values.items()]
         lines += [
-            f"NodeName=127.0.0.[1-{len(self.nodes)}] NodeHostname="
-            f"{socket.gethostname().split('.')[0]} NodeAddr=127.0.0.1 Port={ports} CPUs={CPUS} "
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} "
             f"Sockets=1 CoresPerSocket={CPUS} ThreadsPerCore=1 RealMemory={MEMORY} "
-            f"Gres=gpu:a100:{GPUS} State=UNKNOWN",
+            f"Gres=gpu:a100:{GPUS} State=UNKNOWN"
+            for node, port in zip(self.nodes, ports, strict=True)
+        ]
+        lines += [
             "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=5 "
             "PreemptMode=OFF",
             "PartitionName=low Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE "
@@ -216,7 +211,7 @@ class Cluster:
             # As the example profiles call them.
             *(
                 f"PartitionName={name} Nodes=ALL MaxTime=INFINITE PriorityTier=5 PreemptMode=OFF"
-                for name in ("gpu", "cpu", "batch")
+                for name in ("gpu", "batch")
             ),
         ]
         (self.folder / "slurm.conf").write_text("\n".join(lines) + "\n")
@@ -224,24 +219,6 @@ class Cluster:
     def _last_words(self) -> str:
         texts = [path.read_text(errors="replace") for path in (self.folder / "log").iterdir()]
         return " | ".join(text.strip().splitlines()[-1] for text in texts if text.strip())
-
-
-def _free_ports(count: int) -> list[int]:
-    """Neighbours, below the range that the kernel hands out by itself."""
-    for base in range(17_000, 32_000, 50):
-        sockets = []
-        try:
-            for port in range(base, base + count):
-                one = socket.socket()
-                sockets.append(one)
-                one.bind(("127.0.0.1", port))
-            return list(range(base, base + count))
-        except OSError:
-            continue
-        finally:
-            for one in sockets:
-                one.close()
-    raise RuntimeError("no free ports between 17000 and 32000")
 
 
 def _wait_for(path: Path) -> None:

@@ -12,7 +12,6 @@ from tests.slurm.test_launching import (
     at,
     launches,
     rows,
-    run_state,
     seeded,
     state,
     submit,
@@ -33,24 +32,28 @@ fake = pytest.mark.usefixtures("without_data")
 @fake
 def test_what_gets_on_is_launched_again_and_what_gets_nowhere_is_given_up(tmp_path: Path) -> None:
     """Two retries are allowed; one run is requeued five times, with a new checkpoint each time."""
-    study = seeded("hops_5", "crash_2", "stuck")
+    study = seeded("hops_5", "crash_2", "stuck", "fail", "bug", "good")
     submit(study, tmp_path, profile(retries=2))
-    said: set[str] = set()
-
-    def both_said() -> bool:
-        said.update(row.message for row in rows(study, tmp_path))
-        wanted = ("in a row without a new checkpoint: 1", "last: stopped by a signal")
-        return all(any(words in message for message in said) for words in wanted)
-
-    wait_until(both_said)
+    wanted = ("in a row without a new checkpoint: 1", "last: stopped by a signal")
+    wait_until(lambda: any(all(w in row.message for w in wanted) for row in rows(study, tmp_path)))
     wait_for_end(tmp_path)
-    assert launches(tmp_path) == {"hops_5": 6, "crash_2": 3, "stuck": 3}
-    assert [row.state for row in rows(study, tmp_path)] == ["done", "done", "failed"]
-    given_up = "given up: launches in a row without a new checkpoint: 3 (stopped by a signal): "
-    assert run_state(tmp_path, "stuck")["message"] == f"{given_up}stopped at once"
-    submit(study, tmp_path, profile(retries=0))
+    assert launches(tmp_path) == {
+        "hops_5": 6, "crash_2": 3, "stuck": 3, "fail": 1, "bug": 3, "good": 1,
+    }  # fmt: skip
+    _, _, stuck, fail, bug, _ = found = rows(study, tmp_path)
+    assert [row.state for row in found] == ["done", "done", "failed", "failed", "failed", "done"]
+    given_up = "given up: launches in a row without a new checkpoint: 3"
+    assert stuck.message == f"{given_up} (stopped by a signal): stopped at once"
+    assert fail.message == "corpus: too short; give more text"
+    assert bug.message.startswith(f"{given_up} (")
+    assert bug.message.endswith("code 70): ZeroDivisionError: division by zero")
+    (log,) = tmp_path.glob("bug-*/job/log.txt")
+    assert "Traceback" in log.read_text()
+    (tmp_path / "healed").touch()
+    assert len(submit(study, tmp_path, profile(retries=0)).new) == 3
     wait_for_end(tmp_path)
     assert launches(tmp_path)["stuck"] == 4  # a new submission counts anew
+    assert state(tmp_path, "fail") == state(tmp_path, "bug") == "done"
 
 
 @fake

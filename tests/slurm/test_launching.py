@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -65,28 +64,6 @@ def wait_for_end(root: Path, seconds: float = 180.0) -> None:
         return not any(job.is_active for key, job in in_the_queue().items() if key[0] in ours)
 
     wait_until(ended, seconds)
-
-
-def test_what_failed_is_shown_with_its_traceback_and_alone_tried_again(tmp_path: Path) -> None:
-    study = seeded("fail", "bug", "killed", "good")
-    submit(study, tmp_path, profile(retries=0))
-    wait_for_end(tmp_path)
-    found = {row.run_id.rsplit("-", 1)[0]: row for row in rows(study, tmp_path)}
-    assert {name: row.state for name, row in found.items()} == {
-        "fail": "failed", "bug": "failed", "killed": "failed", "good": "done",
-    }  # fmt: skip
-    assert found["fail"].message == "corpus: too short; give more text"
-    given_up = r"given up: launches in a row without a new checkpoint: 1 \(\S+: task 0: "
-    bug = r"Exited with exit code 70\): ZeroDivisionError: division by zero"
-    assert re.fullmatch(given_up + bug, found["bug"].message)
-    assert re.fullmatch(given_up + r"Killed\): starting", found["killed"].message)
-    (log,) = tmp_path.glob("bug-*/job/log.txt")
-    assert "Traceback" in log.read_text()
-    (tmp_path / "healed").touch()
-    assert len(submit(study, tmp_path).new) == 3
-    wait_for_end(tmp_path)
-    assert launches(tmp_path) == {"fail": 2, "bug": 2, "killed": 2, "good": 1}
-    assert all(row.state == "done" for row in rows(study, tmp_path))
 
 
 def test_a_thousand_runs_are_one_call_of_sbatch(

@@ -90,17 +90,10 @@ def test_a_study_from_text_to_report(cluster: Cluster, tmp_path: Path) -> None:
     """The same command as on a laptop, but for the launcher; the verbs of a day with it."""
     study = ("reinitialise", "--scale", "smoke")
     (tmp_path / "slurm.toml").write_text(PROFILE)
-    dry = tst_study("submit", *study, "--launcher", "slurm", "--dry-run", cwd=tmp_path)
-    assert (
-        "array1: runs: 1; each: nodes: 1, partition: main, tasks: 1, GPUs per node: 0, time: 20"
-        in dry.stdout
-    )
     submitted = tst_study("submit", *study, "--launcher", "slurm", cwd=tmp_path)
     assert submitted.returncode == 0, submitted.stderr
     assert "4 submitted in 3 arrays" in submitted.stdout
     root = tmp_path / "runs" / "reinitialise-smoke"
-    waiting = tst_study("status", *study, cwd=tmp_path).stdout
-    assert waiting.splitlines()[0].startswith("runs/reinitialise-smoke: ")
     wait_for_end(root, 600.0)  # four real jobs, on whatever else the machine has to do
     ended = tst_study("status", *study, cwd=tmp_path).stdout
     assert ended.splitlines()[0] == "runs/reinitialise-smoke: 4 done", ended
@@ -112,9 +105,6 @@ def test_a_study_from_text_to_report(cluster: Cluster, tmp_path: Path) -> None:
         record.segments[1]["code"]
         == run_record.read(next(root.glob("trunk-*"))).segments[0]["code"]
     )
-    cleaned = tst_study("clean", *study, "--yes", cwd=tmp_path).stdout
-    assert "nothing forks from this prefix run any more" in cleaned
-    assert tst_study("status", *study, cwd=tmp_path).stdout.splitlines()[0] == ended.splitlines()[0]
 
 
 def test_the_array_of_the_documents_prepares_what_one_process_prepares(

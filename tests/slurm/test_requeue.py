@@ -12,9 +12,7 @@ from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import enter, profile
 from tests.slurm.fake_site.fake_trainer import DATA
 from tests.slurm.test_launching import (
-    launches as counted,
-)
-from tests.slurm.test_launching import (
+    launches,
     rows,
     run_state,
     seeded,
@@ -55,11 +53,6 @@ def resumed_from(root: Path, name: str) -> list[int | None]:
     return [row["resumed_from"] for row in run_record.read(folder).segments]
 
 
-def job_of(root: Path, name: str, study_names: tuple[str, ...]) -> str:
-    found = rows(seeded(*study_names), root)
-    return next(row.job for row in found if row.run_id.startswith(name))
-
-
 @pytest.mark.usefixtures("timed")  # which begin here, beside these
 def test_scontrol_requeue_and_a_dead_node_resume_from_disk(
     cluster: Cluster, tmp_path: Path
@@ -81,8 +74,9 @@ def test_scontrol_requeue_and_a_dead_node_resume_from_disk(
 
     def struck() -> bool:
         """Each as soon as it trains: the other may wait for a node longer than it lasts."""
-        for name in [name for name in left if is_training(tmp_path, name)]:
-            left.pop(name)(job_of(tmp_path, name, names))
+        for name, row in zip(names, rows(seeded(*names), tmp_path), strict=True):
+            if name in left and is_training(tmp_path, name):
+                left.pop(name)(row.job)
         return not left
 
     wait_until(struck)
@@ -102,7 +96,7 @@ def test_cancel_checkpoints_and_is_not_undone(cluster: Cluster, tmp_path: Path) 
     wait_for_end(tmp_path)
     found = {row.run_id.rsplit("-", 1)[0]: row for row in rows(seeded(*names), tmp_path)}
     assert (found["seconds_6"].state, found["seconds_0.3"].state) == ("cancelled", "done")
-    assert counted(tmp_path)["seconds_6"] == 1
+    assert launches(tmp_path)["seconds_6"] == 1
     assert [run.run_id for run in submit(seeded(*names), tmp_path).new] == [cancelled]
     wait_for_end(tmp_path)
     assert state(tmp_path, "seconds_6") == "done"
@@ -123,7 +117,7 @@ def test_the_limit_ends_no_run_whose_ranks_do_not_obey(
 ) -> None:
     """A rank that is stopped, a checkpoint that takes for ever, a start-up that is too long."""
     wait_for_end(timed)
-    assert counted(timed)[name] > 1
+    assert launches(timed)[name] > 1
     assert state(timed, name) == "done"
 
 

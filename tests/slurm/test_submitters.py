@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,17 +35,6 @@ def killed_when(prepare: Callable[[], None], root: Path) -> None:
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
-
-
-def slow_sbatch(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second passes before a job is queued; `asked` is there from its beginning."""
-    slow = tmp_path / "slow" / "sbatch"
-    slow.parent.mkdir()
-    slow.write_text(
-        f'#!/bin/sh\ntouch {tmp_path}/asked\nsleep 1\nexec {cluster.prefix}/usr/bin/sbatch "$@"\n'
-    )
-    slow.chmod(slow.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
 
 
 def die(*arguments: Any, **more: Any) -> Any:
@@ -81,7 +69,12 @@ def test_killed_while_sbatch_runs_the_next_one_waits_for_its_answer(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer comes a second after the first command was killed."""
-    slow_sbatch(cluster, tmp_path, monkeypatch)
+    slow = tmp_path / "slow" / "sbatch"
+    slow.parent.mkdir()
+    real = f"{cluster.prefix}/usr/bin/sbatch"
+    slow.write_text(f'#!/bin/sh\ntouch {tmp_path}/asked\nsleep 1\nexec {real} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
     root = tmp_path / "runs"
     submitter = FORK.Process(target=submit, args=(seeded(*NAMES), root))
     submitter.start()
