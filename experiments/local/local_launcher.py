@@ -93,6 +93,5 @@ def _conclude(study: Study) -> None:
     from tst_study.experiments.state.collect import collect
 
     lines = collect(study.folder, rows_of(study))
-    at_scale = f" at scale {study.scale}" if study.scale else ""
-    lines = ["", f"What {study.name}{at_scale} says", study.claims, "", *lines]
+    lines = ["", f"What {study.name} at scale {study.scale} says", study.claims, "", *lines]
     print(*wrapped(lines, columns()), sep="\n")

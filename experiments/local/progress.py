@@ -25,11 +25,11 @@ def shown(every: float = 10.0) -> Iterator[Callable[[Queue], None]]:
             if not is_over and now - last < (0.5 if is_screen else every):
                 return
             last = now
-            text = _summary(queue)
+            text = f"{duration(now - started)} | {_summary(queue)}"
             if is_screen:
                 say(text)
             else:
-                print(f"{duration(now - started)} | {text}", flush=True)
+                print(text, flush=True)
 
         yield draw
 
