@@ -89,8 +89,7 @@ def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) 
 def _installed_verbs() -> Iterable[EntryPoint]:
     """Return the packages' verbs.
 
-    In a checkout, and in the copy of it that a Slurm job runs, `pyproject.toml` lists them, because
-    the package need not be installed there.
+    In a checkout `pyproject.toml` lists them, because the package need not be installed there.
     """
     declared = Path(tst_study.__file__).parents[1] / "pyproject.toml"
     if declared.is_file():

@@ -84,8 +84,7 @@ def test_scontrol_requeue_and_a_dead_node_resume_from_disk(
     for name in names:
         first, second = resumed_from(tmp_path, name)
         assert (first, state(tmp_path, name)) == (None, "done")
-        assert second
-        assert second >= 5
+        assert (second or 0) >= 5
 
 
 def test_cancel_checkpoints_and_is_not_undone(cluster: Cluster, tmp_path: Path) -> None:
@@ -105,10 +104,9 @@ def test_cancel_checkpoints_and_is_not_undone(cluster: Cluster, tmp_path: Path) 
 def test_time_that_is_up_checkpoints_and_requeues(cluster: Cluster, timed: Path) -> None:
     wait_for_end(timed)
     first, *later = resumed_from(timed, TIMED[0])
-    assert first is None
+    assert (first, state(timed, TIMED[0])) == (None, "done")
     assert later
-    assert all(step for step in later)
-    assert state(timed, TIMED[0]) == "done"
+    assert all(later)
 
 
 @pytest.mark.parametrize("name", ["deaf_2", "slow_40", "slow-start"])
@@ -136,5 +134,4 @@ def test_preemption_checkpoints_and_requeues_whether_ranks_obey_or_not(
     wait_for_end(tmp_path / "low")
     first, second, *_ = resumed_from(tmp_path / "low", name)
     assert (first, state(tmp_path / "low", name)) == (None, "done")
-    assert second
-    assert second >= 3
+    assert (second or 0) >= 3

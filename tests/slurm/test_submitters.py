@@ -24,19 +24,6 @@ NAMES = ("a", "b", "seconds_0.2")
 FORK = multiprocessing.get_context("fork")
 
 
-def killed_when(prepare: Callable[[], None], root: Path) -> None:
-    """Submit in a process of its own, in which `prepare` has arranged for a kill."""
-
-    def work() -> None:
-        prepare()
-        submit(seeded(*NAMES), root)
-
-    process = FORK.Process(target=work)
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
-
-
 def die(*arguments: Any, **more: Any) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -55,7 +42,14 @@ def die_behind_sbatch() -> None:
 def test_a_killed_submitter_loses_no_run_and_its_jobs_are_adopted(
     cluster: Cluster, tmp_path: Path, prepare: Callable[[], None], new: int
 ) -> None:
-    killed_when(prepare, tmp_path)
+    def killed() -> None:
+        prepare()
+        submit(seeded(*NAMES), tmp_path)
+
+    process = FORK.Process(target=killed)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
     (intent,) = submission.all_of(tmp_path)
     assert intent.job_id is None
     done = submit(seeded(*NAMES), tmp_path)
