@@ -55,7 +55,7 @@ class Launches:
 
 
 def launches_of(folder: Path) -> Launches:
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, ValueError, TypeError):  # damage must not hide the study
         return Launches(**json.loads((folder / "job" / "launches").read_bytes()))
     return Launches()
 

@@ -100,7 +100,9 @@ def submit(submission: Submission, script: str, lock: int) -> str:
 def all_of(root: Path) -> list[Submission]:
     """All submissions of a study, oldest first."""
     return [
-        Submission(path.parent, tuple(path.read_text(encoding="utf8").splitlines()))
+        Submission(
+            path.parent, tuple(path.read_text(encoding="utf8", errors="replace").splitlines())
+        )
         for path in sorted((root / FOLDER).glob(f"*/{RUNS}"))
     ]
 
