@@ -166,32 +166,17 @@ class Bookkeeper:
             "flops": self.clock.flops_per_step * done,
         }
 
-    def save(self, done: int, *, owes_evaluation: bool, waits: bool) -> None:
-        """Begin a checkpoint, after the one before; to its end where the run waits for it."""
-        self.finish_save(done)
+    def save(self, done: int, *, owes_evaluation: bool) -> None:
+        """Write a checkpoint, for which training waits."""
         common: dict[str, Any] = {"training_seconds": self.clock.training_seconds}
         common |= {"owes_evaluation": True} if owes_evaluation else {}
-        on_gpu = self.ranks.device.type == "cuda"
-        goes_on = not waits and self.config.execution.trains_while_saving(on_gpu=on_gpu)
-        self.checkpoints.begin(done, self.model, self.optimizer, common, while_training=goes_on)
-        if not goes_on:
-            self.finish_save(done)
-
-    def finish_save(self, done: int) -> None:
-        """Put the checkpoint that is being written, if one is, into its place; all ranks
-        together."""
-        saved = self.checkpoints.finish()
-        if saved is not None:
-            self.log.checkpoint(done, saved)
+        self.checkpoints.save(done, self.model, self.optimizer, common)
+        self.log.checkpoint(done)
 
     def stopped(self, done: int) -> State:
         """Record that a signal has stopped the run."""
         self.log.end("preempted", done, f"{self.stop.signal or 'a signal'} at step {done}")
         return "preempted"
-
-    def close(self) -> None:
-        """End the thread that writes a checkpoint."""
-        self.checkpoints.close()
 
 
 def _devices(ranks: Ranks) -> dict[str, Any]:

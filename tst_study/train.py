@@ -81,14 +81,11 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
             collectives_named(ranks.rank),
         ):
             barrier()  # rank 0 has found the folder to be of this run, or raised
-            with (
-                closing(Trainer(launch)) as trainer,
-                closing(Bookkeeper(trainer, folder, log, data, held_out, stop)) as bookkeeper,
-            ):
+            with closing(Trainer(launch)) as trainer:
+                bookkeeper = Bookkeeper(trainer, folder, log, data, held_out, stop)
                 try:
                     return _run(trainer, bookkeeper, stop)
                 except DivergedError as error:
-                    bookkeeper.finish_save(error.step)
                     log.end("diverged", error.step, str(error))
                     return "diverged"
 
@@ -111,17 +108,14 @@ def _run(trainer: Trainer, bookkeeper: Bookkeeper, stop: StopRequest) -> State:
         with bookkeeper.clock.waiting():  # the ranks' exchange waits for queued work of the device
             if step == first:  # the longer time for the start is over
                 ranks.wait_at_most(config.execution.timeout_seconds)
-            timed.poll(logged=due.logs, writing=bookkeeper.checkpoints.writing)
-        if timed.written:
-            bookkeeper.finish_save(done)
+            timed.poll(logged=due.logs)
         stops = timed.stops and not due.is_last
         saves = due.saves or timed.saves or stops
         if due.logs or due.evaluates or saves:
             bookkeeper.log_loss(done, loss, norm, due)
         evaluated = not due.evaluates or bookkeeper.evaluate(done)
         if saves or not evaluated:
-            waits = due.is_last or stops or not evaluated
-            bookkeeper.save(done, owes_evaluation=not evaluated, waits=waits)
+            bookkeeper.save(done, owes_evaluation=not evaluated)
             timed.saved()
         if stops or not evaluated:
             return bookkeeper.stopped(done)

@@ -50,13 +50,9 @@ def test_resolved_config_reads_back_the_same(file: Path) -> None:
     assert (first.model.experts.count, first.model.experts.per_token) == (4, 2)
 
 
-@pytest.mark.parametrize(
-    ("key", "method"),
-    [("compile", "compiles"), ("asynchronous_checkpoints", "trains_while_saving")],
-)
-def test_what_is_automatic_happens_on_gpus_alone(key: str, method: str) -> None:
+def test_layers_are_compiled_on_gpus_alone_unless_that_is_said() -> None:
     for value, happens in (("auto", (True, False)), (True, (True, True)), (False, (False, False))):
-        asked = getattr(Execution.model_validate({key: value}), method)
+        asked = Execution(compile=value).compiles
         assert (asked(on_gpu=True), asked(on_gpu=False)) == happens
 
 

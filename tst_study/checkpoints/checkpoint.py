@@ -29,12 +29,7 @@ from tst_study.checkpoints.places import (
     write_digests,
 )
 from tst_study.checkpoints.reader import CheckpointReader
-from tst_study.checkpoints.writer import (
-    COMMON,
-    FilesBeingWritten,
-    shards_of,
-    write_common,
-)
+from tst_study.checkpoints.writer import COMMON, shards_of, write_common, write_shards
 from tst_study.errors import UserError
 from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.optimizer import ModelOptimizer
@@ -47,8 +42,7 @@ class Checkpoints:
     """The checkpoints of one run folder; `step-N` holds the state after N steps.
 
     A checkpoint is written beside its place and renamed when it is whole, so a killed launch
-    leaves at most a folder that no one reads and the next save removes. Between `begin` and
-    `finish` training may go on.
+    leaves at most a folder that no one reads and the next save removes.
     """
 
     def __init__(self, run: Path, keep: int, keep_steps: Collection[int] = ()) -> None:
@@ -59,62 +53,29 @@ class Checkpoints:
         self.keep_steps = keep_steps
         self.damaged: list[str] = []
         """The checkpoints that `load_last` has passed over, each with the reason."""
-        self._begun: tuple[int, FilesBeingWritten] | None = None
 
     def save(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer, common: dict[str, Any]
     ) -> None:
-        """Write a checkpoint and wait for it: `begin`, then `finish`."""
-        self.begin(step, model, optimizer, common, while_training=False)
-        self.finish()
+        """Write a checkpoint of the present state; all ranks together.
 
-    def begin(
-        self,
-        step: int,
-        model: SuperposedGPT,
-        optimizer: ModelOptimizer,
-        common: dict[str, Any],
-        *,
-        while_training: bool,
-    ) -> None:
-        """Begin to save the present state, after the save before is finished; all ranks together.
-
-        `common` is rank 0's: counters and whatever else is small. `while_training`: a thread
-        writes a copy, so that the state may change before `finish`; else `finish` writes.
-        Raises `UserError` where it cannot be written; earlier checkpoints stay.
+        `common` is rank 0's: counters and whatever else is small. Raises `UserError` where it
+        cannot be written; earlier checkpoints stay.
         """
-        with self._refused_in_one_line(step) as beside:
-            if dist.get_rank() == 0:
+        place, first = checkpoint_place(self.run, step), dist.get_rank() == 0
+        with self._refused_in_one_line(place) as beside:
+            if first:
                 for left_by_a_killed_launch in self.folder.glob(f"{PARTIAL}*"):
                     shutil.rmtree(left_by_a_killed_launch, ignore_errors=True)
                 beside.mkdir(parents=True)
             barrier()
             model_state = _weights(model)
             state = optimizer.sharded_state_dict(model_state)
-            shards = shards_of({"model": model_state, "optimizer": state["tensors"]})
-            if dist.get_rank() == 0:
+            shards = shards_of({"model": model_state, "optimizer": state.pop("tensors")})
+            if first:
                 common = {**common, "step": step, "random_state": torch.get_rng_state()}
-                del state["tensors"]
                 write_common(beside, {"optimizer": state, "common": common})
-            self._begun = step, FilesBeingWritten(shards, beside, while_training=while_training)
-
-    @property
-    def writing(self) -> bool:
-        """True while a thread writes this rank's files of the save that has begun."""
-        return self._begun is not None and not self._begun[1].done
-
-    def finish(self) -> int | None:
-        """Wait for the save that has begun, and move it into its place; all ranks together.
-
-        Returns its step, or None where none has begun. Raises `UserError` where it cannot be
-        written; earlier checkpoints stay.
-        """
-        if self._begun is None:
-            return None
-        (step, files), self._begun = self._begun, None
-        place, first = checkpoint_place(self.run, step), dist.get_rank() == 0
-        with self._refused_in_one_line(step) as beside:
-            digests = files.finish()
+            digests = write_shards(shards, beside)
             if first:
                 described = {path.name for path in beside.iterdir()} - digests.keys()
                 write_digests(beside, digests | digests_of(beside, described))
@@ -126,18 +87,10 @@ class Checkpoints:
                 for old in self._not_kept(step):
                     shutil.rmtree(checkpoint_place(self.run, old))
         barrier()
-        return step
-
-    def close(self) -> None:
-        """Wait for the thread that writes, if one does; what it has written is not used."""
-        if self._begun is not None:
-            self._begun[1].wait()
-            self._begun = None
 
     @contextmanager
-    def _refused_in_one_line(self, step: int) -> Iterator[Path]:
+    def _refused_in_one_line(self, place: Path) -> Iterator[Path]:
         """Yield the folder in which a save lies until it is whole; a failure removes it."""
-        place = checkpoint_place(self.run, step)
         beside = self.folder / f"{PARTIAL}{place.name}"
         try:
             yield beside

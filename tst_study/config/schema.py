@@ -458,9 +458,6 @@ class Execution(Strict):
     """Steps between checkpoints; by default only after the last step, and by the clock."""
     checkpoint_minutes: NotNegativeFloat = 30.0
     """Minutes without a checkpoint after which one is written all the same; 0: none."""
-    asynchronous_checkpoints: bool | Literal["auto"] = "auto"
-    """Train on while a checkpoint is written, from a copy in the host's memory: by default on GPUs.
-    The next save, and the end of the run, wait for it."""
     keep_checkpoints: Positive = 2
     """Number of the last checkpoints that stay on disk."""
     keep_steps: tuple[Positive, ...] = ()
@@ -479,11 +476,6 @@ class Execution(Strict):
     def compiles(self, *, on_gpu: bool) -> bool:
         """Return whether layers are compiled on such a device."""
         return on_gpu if self.compile == "auto" else self.compile
-
-    def trains_while_saving(self, *, on_gpu: bool) -> bool:
-        """Return whether steps go on while a checkpoint is written."""
-        asked = self.asynchronous_checkpoints
-        return on_gpu if asked == "auto" else asked
 
 
 class Config(Strict):

@@ -125,10 +125,9 @@ class RunLog:
         self._line.evaluated(row)
         self._trackers.row("held_out", row)
 
-    def checkpoint(self, step: int, saved: int) -> None:
-        """Record that the checkpoint after step `saved` is complete. `step`: the last step that was
-        trained."""
-        self._writer.status("running", step, last_checkpoint=saved)
+    def checkpoint(self, step: int) -> None:
+        """Record that the checkpoint after this step is complete."""
+        self._writer.status("running", step, last_checkpoint=step)
 
     def end(self, state: State, step: int, message: str = "") -> None:
         self._writer.status(state, step, message, seconds_left=None)
