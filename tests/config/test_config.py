@@ -19,11 +19,6 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_several_problems_are_counted() -> None:
-    with pytest.raises(UserError, match=r"and 1 more"):
-        example("model.layers=0", "batch.sequences=0")
-
-
 def test_override_wins_over_file_and_last_override_wins(file: Path) -> None:
     read = load(file, ["seed=4", "model.layers=3", "model.layers=5", "name=a=b"])
     assert (read.seed, read.model.layers, read.model.hidden_size) == (4, 5, 64)

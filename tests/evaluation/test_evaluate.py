@@ -124,6 +124,6 @@ def test_rows_tell_bits_per_byte_and_whether_the_rate_is_annealed(
         assert row["tokens"] == held_out.predicted_tokens
         assert row["eval_set"] == f"validation-{held_out.fingerprint[:16]}"
     assert [row["annealed"] for row in record.evals] == [False, True]
-    generated = run(words, tmp_path / "words", "schedule.kind=constant")
+    generated = run(words, tmp_path / "words", "schedule.decay_ratio=0.0")
     assert generated.evals[-1]["bits_per_byte"] is None
     assert not generated.evals[-1]["annealed"]

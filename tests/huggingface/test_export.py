@@ -177,7 +177,7 @@ def test_a_superposition_checkpoint_is_refused_until_one_insists(
 def test_a_whole_run_without_a_decay_is_finished_but_not_annealed(
     documents: Path, tmp_path: Path
 ) -> None:
-    run(documents, tmp_path / "run", *BYTES, "schedule.kind=constant")
+    run(documents, tmp_path / "run", *BYTES, "schedule.decay_ratio=0.0")
     card = (export(open_run(tmp_path / "run"), tmp_path / "made", None) / "README.md").read_text()
     assert "**Not annealed.**" in card
     assert "Unfinished" not in card
