@@ -42,7 +42,6 @@ def finished(folder: Path, *overrides: str) -> None:
     segment = writer.start_segment(None, {"code": {"commit": "a" * 40, "dirty": False}})
     writer.evaluation({**evaluation(segment, 100, 3.0), "annealed": True})
     writer.status("done", 100)
-    writer.close()
 
 
 def test_collect_writes_tables_and_names_what_is_missing(tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ def launch(folder: Path, resumed_from: int | None, steps: range, loss: float) ->
     for step in steps:
         writer.metrics(metrics(writer.segment, step, loss))
         writer.evaluation(evaluation(writer.segment, step, loss))
-    writer.close()
     return writer
 
 
@@ -158,7 +157,7 @@ def test_a_trunk_has_the_time_left_to_its_own_end(tmp_path: Path) -> None:
 
 def test_runs_are_found_by_their_record_at_any_depth(tmp_path: Path) -> None:
     for name in ("b/x", "a"):
-        open_run(tmp_path / name).close()
+        open_run(tmp_path / name)
     (tmp_path / "b" / "x" / "checkpoints" / "run.json").mkdir(parents=True)
     assert run_record.find_run_folders(tmp_path) == [tmp_path / "a", tmp_path / "b" / "x"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,16 +59,14 @@ def test_a_tracker_that_is_not_installed_is_named_before_the_first_step(
     assert run_record.read(tmp_path / "run").metrics == []
 
 
-@pytest.mark.parametrize("dies", ["opening", "showing", "finishing", "never answers"])
-def test_a_tracker_that_fails_or_hangs_costs_a_line_at_most(
+@pytest.mark.parametrize("dies", ["opening", "showing", "finishing"])
+def test_a_tracker_that_fails_costs_a_line(
     words: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     dies: str,
 ) -> None:
-    ever = threading.Event()
-
     def fail(moment: str) -> None:
         if moment == dies:
             raise ConnectionError("no route")
@@ -77,17 +74,10 @@ def test_a_tracker_that_fails_or_hangs_costs_a_line_at_most(
     @contextmanager
     def tracker(*_: object) -> Iterator[Show]:
         fail("opening")
-        if dies == "never answers":
-            ever.wait()
         yield lambda *_: fail("showing")
         fail("finishing")
 
     monkeypatch.setitem(trackers.TRACKERS, "tensorboard", tracker)
-    if dies == "never answers":
-        monkeypatch.setattr(trackers, "MOST_WAITING", 3)
-        monkeypatch.setattr(trackers, "SECONDS_TO_FINISH", 0.1)
     record = run(words, tmp_path / "run", "execution.track=['tensorboard']")
-    ever.set()
     assert (record.state, len(record.metrics)) == ("done", 20)
-    said = capsys.readouterr().err.count("tensorboard: ConnectionError: no route")
-    assert said == (dies != "never answers")
+    assert capsys.readouterr().err.count("tensorboard: ConnectionError: no route") == 1

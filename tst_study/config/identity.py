@@ -13,7 +13,7 @@ lengths of a baseline a stable phase; a grid trains each once and forks from it.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
@@ -28,7 +28,7 @@ LABELS_AND_EXECUTION = ("study", "name", "role", "execution", "fork_from")
 """Keys that do not count: labels, how a result is computed, and the place of initial weights, whose
 fingerprint is among those of the data."""
 SEEDS = ("seed", "data_seed")
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
 AFTER_THE_TRUNK = (
     "schema_version",
     *(ablation.key for ablation in ABLATIONS if ablation.at_switch),

@@ -139,7 +139,6 @@ class RunLog:
             self._writer.end_segment(one_line(error))
 
     def close(self) -> None:
-        self._writer.close()
         self._trackers.close()
 
 

@@ -1,27 +1,19 @@
 """Copies of a run's rows for TensorBoard and W&B. The run folder stays the truth.
 
-Each tracker that `execution.track` names takes the rows on a thread of its own. One that fails,
-blocks or has lost its network costs a line on the terminal, but no step and no run.
+A tracker that fails costs a line on the terminal, but no run. Both libraries send rows in the
+background.
 """
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from queue import Full, Queue
-from threading import Thread
 from typing import Any
 
 from tst_study.config.schema import TrackerName
 from tst_study.errors import UserError, one_line
 from tst_study.record.reader import RunHeader
-
-MOST_WAITING = 10_000
-"""Rows that a slow tracker may lag behind; further ones are not shown."""
-SECONDS_TO_FINISH = 60.0
-"""Seconds for which the end of a launch waits for trackers."""
 
 Show = Callable[[dict[str, float], int], Any]
 """A function that takes the values of a row, by name, and their step."""
@@ -58,7 +50,6 @@ def _wandb(folder: Path, header: RunHeader, _: int | None) -> Iterator[Show]:
         yield lambda values, step: run.log({**values, "step": step})
 
 
-Rows = Queue[tuple[dict[str, float], int] | None]
 Tracker = Callable[[Path, RunHeader, int | None], AbstractContextManager[Show]]
 TRACKERS: dict[TrackerName, Tracker] = {"tensorboard": _tensorboard, "wandb": _wandb}
 
@@ -86,14 +77,14 @@ class Trackers:
                     f"execution.track: {name!r} is not installed; pip install 'tst-study[{name}]', "
                     "or leave it out"
                 )
-        self._followers: list[tuple[Thread, Rows]] = []
+        self._shows: dict[str, Show] = {}
+        self._ends: list[tuple[str, ExitStack]] = []
         for name in names:
-            rows: Rows = Queue(MOST_WAITING)
-            opening = TRACKERS[name](folder, header, resumed_from)
-            # A daemon, because a tracker that never answers must not keep the process alive.
-            thread = Thread(target=_follow, args=(name, opening, rows), daemon=True)
-            thread.start()
-            self._followers.append((thread, rows))
+            end = ExitStack()
+            self._ends.append((name, end))
+            with self._failing_alone(name):
+                opening = TRACKERS[name](folder, header, resumed_from)
+                self._shows[name] = end.enter_context(opening)
 
     def row(self, kind: str, row: Mapping[str, Any]) -> None:
         """Show the numbers of a logged row as `KIND/NAME`. A loss is shown under its own name,
@@ -103,24 +94,22 @@ class Trackers:
             for name, value in row.items()
             if isinstance(value, float | int) and name not in ("segment", "step")
         }
-        for _, rows in self._followers:
-            with suppress(Full):
-                rows.put_nowait((values, row["step"]))
+        for name, show in list(self._shows.items()):
+            with self._failing_alone(name):
+                show(values, row["step"])
 
     def close(self) -> None:
-        """Let the trackers show what they have, as long as they answer."""
-        for _, rows in self._followers:
-            with suppress(Full):
-                rows.put_nowait(None)
-        until = time.monotonic() + SECONDS_TO_FINISH
-        for thread, _ in self._followers:
-            thread.join(max(0.0, until - time.monotonic()))
+        """Let the trackers show what they have."""
+        for name, end in self._ends:
+            with self._failing_alone(name):
+                end.close()
 
-
-def _follow(name: str, opening: AbstractContextManager[Show], rows: Rows) -> None:
-    try:
-        with opening as show:
-            while (row := rows.get()) is not None:
-                show(*row)
-    except Exception as error:  # no error of a library, network or disk may stop the run
-        print(f"{name}: {one_line(error)}; the run goes on without it", file=sys.stderr)
+    @contextmanager
+    def _failing_alone(self, name: str) -> Iterator[None]:
+        """Go on without a tracker that fails: no error of a library, network or disk stops a
+        run."""
+        try:
+            yield
+        except Exception as error:
+            self._shows.pop(name, None)
+            print(f"{name}: {one_line(error)}; the run goes on without it", file=sys.stderr)
