@@ -37,16 +37,6 @@ def _complete_run(incomplete: str) -> list[str]:
     return sorted(folder for folder in folders if folder.startswith(incomplete))
 
 
-def _complete_override(incomplete: str) -> list[str]:
-    from tst_study.config.keys import dotted_keys
-    from tst_study.config.presets import PRESETS
-    from tst_study.config.schema import Config
-
-    presets = [f"model.preset={name}" for name in PRESETS]
-    known = [*(f"{key}=" for key in dotted_keys(Config)), "model.preset=", *presets]
-    return [text for text in known if text.startswith(incomplete)]
-
-
 TrainedRunFolder = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="The folder of a run.", autocompletion=_complete_run),
@@ -240,7 +230,6 @@ def train(
             "--set",
             metavar="KEY=VALUE",
             help="Set a key of the configuration, such as model.hidden_size=256; may be repeated.",
-            autocompletion=_complete_override,
         ),
     ] = None,
     folder: Annotated[
@@ -276,14 +265,8 @@ def train(
     from tst_study.process.rank_environment import prepare_for_gpus
 
     prepare_for_gpus()  # before anything initialises CUDA
-    if config_file is None and not overrides:
-        raise UserError("name a config: `tst-study train run.toml`; docs/config.md has its keys")
-    for name, value in {"time": time or None, "device": device}.items():
-        if value is not None and not dry_run:
-            raise UserError(f"--{name}: only with --dry-run, which says what a run costs")
-    for name, number in {"mfu": mfu, "price": price}.items():
-        if number is not None and device is None:
-            raise UserError(f"--{name} {number:g}: name the GPU as well, such as --device H100")
+    if not dry_run and (time or device or mfu or price):
+        raise UserError("--time, --device, --mfu, --price: only with --dry-run, which tells costs")
     resolved = config.load(config_file, overrides or [])
     if resolved.execution.device != "cpu" and has_gpu():
         from tst_study.cost.auto_layout import with_gpu_defaults
@@ -407,8 +390,6 @@ def _is_done(config: Config, folder: Path) -> bool:
     from tst_study.data.run_data import fingerprints
     from tst_study.record import reader as run_record
 
-    if not (folder / "status.json").is_file():  # bad paths are reported when training begins
-        return False
     status = run_record.read_status(folder)
     if status is None or status["state"] != "done":
         return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -165,21 +164,6 @@ def test_dry_run_estimates_the_time_by_a_few_steps(tmp_path: Path, config_file: 
     assert seconds == pytest.approx(1000 * float(said[3]), rel=0.05, abs=1)
 
 
-def test_what_no_memory_holds_is_one_line(tmp_path: Path) -> None:
-    words = "-m tst_study data generate --to out --tokens 1000000000000"
-    shown = subprocess.run(
-        f"ulimit -v 8000000; exec {shlex.quote(sys.executable)} {words}",
-        shell=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert shown.returncode == 2
-    assert re.fullmatch(r"error: memory ran out \(.*TiB.*\); ask for less, or .*\n", shown.stderr)
-
-
 def test_two_tokenizers_are_told_apart(tmp_path: Path, config_file: Path) -> None:
     (tmp_path / "held.txt").write_text("held out")
     for name in ("one", "other"):  # of one size
@@ -217,25 +201,15 @@ def test_every_verb_stands_in_a_group_and_its_help_ends_with_examples() -> None:
             assert warning in " ".join(shown.split())
 
 
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
-        ("train --set model.preset=moe-1", ["moe-10b-a1b", "moe-10b-a1b-twin", "moe-1b"]),
-        ("train --set model.hid", ["model.hidden_size="]),
-        ("export runs/mine/", ["runs/mine/run-0123"]),
-    ],
-)
-def test_a_shell_completes_presets_keys_and_runs_without_torch(
-    tmp_path: Path, typed: str, completed: list[str]
-) -> None:
+def test_a_shell_completes_runs_without_torch(tmp_path: Path) -> None:
     for folder in ("run-0123", "no-run"):
         (tmp_path / "runs" / "mine" / folder).mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "run-0123" / "run.json").touch()
-    asked = {"_TST_STUDY_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"tst-study {typed}"}
-    shown = tst_study(cwd=tmp_path, **asked).stdout
-    assert [text.removeprefix("model.preset=") for text in re.findall('"([^"]+)"', shown)] == (
-        completed
-    )
+    typed = "tst-study export runs/mine/"
+    asked = {"_TST_STUDY_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": typed}
+    assert re.findall('"([^"]+)"', tst_study(cwd=tmp_path, **asked).stdout) == [
+        "runs/mine/run-0123"
+    ]
 
 
 def test_verbs_are_found_where_the_package_is_a_mere_copy(tmp_path: Path) -> None:
@@ -301,8 +275,7 @@ def test_what_is_no_count_is_refused_with_what_would_be_one(text: str, complaint
     ("arguments", "complaint"),
     [
         (["train", "run.toml", "--set", "model.depth=3"], "run.toml: model.depth: unknown key"),
-        (["train", "run.toml", "--time"], "--time: only with --dry-run"),
-        (["train", "run.toml", "--dry-run", "--price", "2"], "--price 2: name the GPU as well"),
+        (["train", "run.toml", "--device", "cuda"], "--price: only with --dry-run"),
         (
             ["train", "run.toml", "--set", "seed=1", "name=b"],
             "name=b: give a value to each --set: --set seed=1 --set name=b",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.input.answers import UNKNOWN, answer, refusal
 from tests.tiny_runs import run, tiny
-from tst_study.checkpoints.pickles import read_description
+from tst_study.checkpoints.reader import COMMON, CheckpointReader
 from tst_study.config import schema as config
 from tst_study.config.schema import to_toml
 from tst_study.data.integrity import verify
@@ -184,7 +184,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "run.toml": config.load,
     "slurm.toml": load_profile,
     MANIFEST: lambda path: read_manifest(path.parent),
-    ".metadata": lambda path: read_description(path.parent),
+    COMMON: lambda path: CheckpointReader(path.parent),
 }
 
 

@@ -19,7 +19,6 @@ import tst_study.model  # noqa: F401  # before megatron.core, which it prepares
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 
 from tst_study.atomic_files import FULL
-from tst_study.checkpoints.pickles import read_description, reason_of
 from tst_study.checkpoints.places import (
     checkpoint_folder,
     checkpoint_place,
@@ -28,8 +27,8 @@ from tst_study.checkpoints.places import (
     digests_of,
     write_digests,
 )
-from tst_study.checkpoints.reader import CheckpointReader
-from tst_study.checkpoints.writer import COMMON, shards_of, write_common, write_shards
+from tst_study.checkpoints.reader import CheckpointReader, reason_of
+from tst_study.checkpoints.writer import Shards, shards_of, write_checkpoint
 from tst_study.errors import UserError
 from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.optimizer import ModelOptimizer
@@ -74,8 +73,7 @@ class Checkpoints:
             shards = shards_of({"model": model_state, "optimizer": state.pop("tensors")})
             if first:
                 common = {**common, "step": step, "random_state": torch.get_rng_state()}
-                write_common(beside, {"optimizer": state, "common": common})
-            digests = write_shards(shards, beside)
+            digests = write_checkpoint(beside, shards, {"optimizer": state, "common": common})
             if first:
                 described = {path.name for path in beside.iterdir()} - digests.keys()
                 write_digests(beside, digests | digests_of(beside, described))
@@ -140,18 +138,14 @@ class Checkpoints:
 
     def load_weights(self, step: int, model: SuperposedGPT) -> None:
         """Restore the weights alone, of the checkpoint after `step`, in a model for evaluation."""
-        self._fill(checkpoint_place(self.run, step), {"model": _weights(model)})
+        _fill(checkpoint_place(self.run, step), shards_of({"model": _weights(model)}))
 
     def _problem(self, step: int) -> str | None:
         """Return what is wrong with a checkpoint, or None; all ranks get the same answer."""
+        problems: list[str | None] = [None] * dist.get_world_size()
         place = checkpoint_place(self.run, step)
-        problem = damage(place, dist.get_rank(), dist.get_world_size())
-        if problem is None:
-            try:
-                read_description(place)
-            except UserError as error:
-                problem = str(error).removeprefix(f"{place}/")
-        return next(filter(None, _from_all_ranks(problem)), None)
+        dist.all_gather_object(problems, damage(place, dist.get_rank(), len(problems)))
+        return next(filter(None, problems), None)
 
     def _restore(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer
@@ -159,36 +153,28 @@ class Checkpoints:
         place, model_state = checkpoint_place(self.run, step), _weights(model)
         wanted = optimizer.sharded_state_dict(model_state)["tensors"]
         # Each rank reads its own part of the main weights, of which the others get the model's.
-        self._fill(place, wanted if "main" in wanted else {"model": model_state, **wanted})
-        try:
-            state: dict[str, Any] = torch.load(place / COMMON, "cpu", weights_only=True)
-        except Exception as error:  # damaged files fail in more ways than a list could name
-            raise _unreadable(place, f"{COMMON}: {reason_of(error)}") from None
+        shards = shards_of(wanted if "main" in wanted else {"model": model_state, **wanted})
+        state = _fill(place, shards)
         optimizer.restored(int(state["optimizer"]["steps_taken"]))
         common: dict[str, Any] = state["common"]
         torch.set_rng_state(common["random_state"])
         return common
 
-    def _fill(self, place: Path, wanted: dict[str, Any]) -> None:
-        """Read this rank's parts of tensors into their places."""
-        try:
-            CheckpointReader(place).fill(
-                {index: shard.tensor for index, shard in shards_of(wanted).items()}
-            )
-        except UserError as error:
-            raise _unreadable(place, str(error).removeprefix(f"{place}/")) from None
+
+def _fill(place: Path, shards: Shards) -> dict[str, Any]:
+    """Read this rank's parts of tensors into their places; returns what is no tensor."""
+    try:
+        reader = CheckpointReader(place)
+        reader.fill({index: shard.tensor for index, shard in shards.items()})
+    except UserError as error:
+        raise _unreadable(place, str(error).removeprefix(f"{place}/")) from None
+    return reader.common
 
 
 def _weights(model: SuperposedGPT) -> ShardedStateDict:
     """The model's weights, without the empty extra states of some of Megatron's classes."""
     state = model.sharded_state_dict()
     return {name: value for name, value in state.items() if "_extra_state" not in name}
-
-
-def _from_all_ranks(value: Any) -> list[Any]:
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
 
 
 def _unreadable(place: Path, reason: str) -> UserError:

@@ -1,45 +1,89 @@
 """Reads tensors of a distributed checkpoint, whatever layout wrote it.
 
-A checkpoint holds whole tensors in chunks, under Megatron's names, with layers and experts as
-leading axes. `torch.distributed.checkpoint` puts the chunks together, from a description that
-`read_description` has checked. No process groups and no model are needed.
+A checkpoint holds whole tensors in pieces, under Megatron's names, with layers and experts as
+leading axes. `torch.distributed.checkpoint` puts the pieces together. No process groups and no
+model are needed. Nothing in a checkpoint can run anything: files are read as tensors and plain
+values alone, and lie in the checkpoint's own folder.
 """
 
 import math
+import pickle
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
+    Metadata,
     MetadataIndex,
+    TensorProperties,
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from tst_study.checkpoints.pickles import read_description, reason_of
 from tst_study.errors import UserError
+
+COMMON = "common.pt"
+"""The file that holds what is no tensor of the model, and lists the tensors' pieces."""
+
+
+class Piece(NamedTuple):
+    """A part of a tensor in a file of a checkpoint."""
+
+    name: str
+    whole: torch.Size
+    """The shape of the whole tensor."""
+    dtype: torch.dtype
+    offset: torch.Size
+    sizes: torch.Size
+    file: str
+    start: int
+    length: int
+
+
+def description_of(pieces: Iterable[Piece]) -> Metadata:
+    """Describe the tensors of a checkpoint as torch does."""
+    tensors: dict[str, Any] = {}
+    whole = Metadata(tensors, storage_data={})
+    for piece in pieces:
+        new = TensorStorageMetadata(TensorProperties(piece.dtype), piece.whole, [])
+        chunk = ChunkStorageMetadata(piece.offset, piece.sizes)
+        tensors.setdefault(piece.name, new).chunks.append(chunk)
+        stored = _StorageInfo(piece.file, piece.start, piece.length)
+        whole.storage_data[MetadataIndex(piece.name, piece.offset)] = stored
+    return whole
 
 
 class CheckpointReader:
     """The tensors of one checkpoint folder. Raises `UserError` where it holds no checkpoint, or a
     damaged or hostile one."""
 
+    common: dict[str, Any]
+    """What is no tensor of the model."""
+
     def __init__(self, place: str | Path) -> None:
         self.place = Path(place)
-        self._description = read_description(self.place)
+        try:
+            self.common = torch.load(self.place / COMMON, "cpu", weights_only=True)
+            pieces = [Piece(*values) for values in self.common["pieces"]]
+            self._description = description_of(pieces)
+        except Exception as error:  # damaged files fail in more ways than a list could name
+            raise UserError(f"{self.place / COMMON}: cannot be read ({reason_of(error)})") from None
+        for piece in pieces:
+            if Path(piece.file).name != piece.file:
+                raise UserError(
+                    f"{self.place / COMMON}: {piece.name} lies at {piece.file!r}, which is not a "
+                    "file of this folder; nothing in this folder is to be trusted"
+                )
         self._files = FileSystemReader(self.place)
         self._files.set_up_storage_reader(self._description, is_coordinator=True)
-        self._tensors = {
-            name: value
-            for name, value in self._description.state_dict_metadata.items()
-            if isinstance(value, TensorStorageMetadata)
-        }
+        self._tensors: dict[str, Any] = self._description.state_dict_metadata
 
     @property
     def names(self) -> list[str]:
@@ -97,7 +141,8 @@ class CheckpointReader:
     def _of(self, name: str) -> TensorStorageMetadata:
         if name not in self._tensors:
             raise UserError(f"{self.place}: has no tensor {name}; it is of another kind of model")
-        return self._tensors[name]
+        tensor: TensorStorageMetadata = self._tensors[name]
+        return tensor
 
 
 class _Filling(DefaultLoadPlanner):
@@ -109,3 +154,13 @@ class _Filling(DefaultLoadPlanner):
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
         return self._targets[index]
+
+
+def reason_of(error: BaseException) -> str:
+    """Return in one line why torch could not read something.
+
+    torch advises to read a refused pickle without its checks; that advice is left out.
+    """
+    if isinstance(error, pickle.UnpicklingError):
+        return "it holds more than tensors and plain values: damaged, or not to be trusted"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -21,24 +21,17 @@ from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint.metadata import MetadataIndex
 
-from tst_study.checkpoints.pickles import reason_of
 from tst_study.checkpoints.places import digests_of
+from tst_study.checkpoints.reader import COMMON, Piece, description_of, reason_of
 
 FORMAT = (
     '{"sharded_backend": "torch_dist", "sharded_backend_version": 1, '
     '"common_backend": "torch", "common_backend_version": 1}'
 )
-"""Megatron's name for this format, in `metadata.json`, so that its own tools open it."""
-COMMON = "common.pt"
+"""Megatron's name for this format, in `metadata.json`; its tools open that and `.metadata`, which
+nothing of ours reads."""
 
 
 class Shard(NamedTuple):
@@ -78,62 +71,17 @@ def shards_of(state: dict[str, Any]) -> Shards:
     return shards
 
 
-class _Written(NamedTuple):
-    """A shard as the description of a checkpoint lists it."""
-
-    size: torch.Size
-    properties: TensorProperties
-    chunk: ChunkStorageMetadata
-    place: _StorageInfo
-
-
-_File = dict[MetadataIndex, _Written]
-
-
-def _write(shards: Shards, path: Path) -> _File:
-    """Write tensors to a file one after another."""
-    written: _File = {}
-    with open(path, "wb") as file:
-        for index, (tensor, size, _) in shards.items():
-            tensor = tensor.cpu()
-            if tensor.untyped_storage().nbytes() > tensor.nbytes:  # all of it would be written
-                tensor = tensor.clone()
-            start = file.tell()
-            torch.save(tensor, file)
-            written[index] = _Written(
-                size,
-                TensorProperties(tensor.dtype),
-                ChunkStorageMetadata(torch.Size(index.offset or ()), tensor.shape),
-                _StorageInfo(path.name, start, file.tell() - start),
-            )
-        file.flush()
-        os.fsync(file.fileno())
-    return written
-
-
-def _described(files: list[_File]) -> Metadata:
-    """Describe the tensors that all files together hold."""
-    tensors: dict[str, Any] = {}
-    whole = Metadata(tensors, storage_data={})
-    for index, shard in (entry for file in files for entry in file.items()):
-        new = TensorStorageMetadata(shard.properties, shard.size, [])
-        tensors.setdefault(index.fqn, new).chunks.append(shard.chunk)
-        whole.storage_data[index] = shard.place
-    return whole
-
-
-def write_shards(shards: Shards, place: Path) -> dict[str, str]:
+def write_checkpoint(place: Path, shards: Shards, common: dict[str, Any]) -> dict[str, str]:
     """Write each rank's file of a checkpoint and describe them all; all ranks together.
 
-    Returns the digests of these files by name. Raises, on all ranks, what writing has raised on
-    any.
+    `common`: what is no tensor of the model, on the first rank. Returns the digests of the ranks'
+    files by name. Raises, on all ranks, what writing has raised on any.
     """
     path = place / f"__{dist.get_rank()}_0.distcp"
     failure: Exception | None = None
-    result: tuple[_File, dict[str, str]] | str
+    result: tuple[list[Piece], dict[str, str]] | str
     try:
-        own = {index: shard for index, shard in shards.items() if shard.is_own}
-        result = _write(own, path), digests_of(place, [path.name])
+        result = _write(shards, path), digests_of(place, [path.name])
     except Exception as error:
         failure, result = error, reason_of(error)
     everyone: list[Any] = [None] * dist.get_world_size()
@@ -144,13 +92,29 @@ def write_shards(shards: Shards, place: Path) -> dict[str, str]:
         if isinstance(reason, str):
             raise RuntimeError(reason)
     if dist.get_rank() == 0:
-        description = _described([file for file, _ in everyone])
-        (place / ".metadata").write_bytes(pickle.dumps(description))
+        pieces = [piece for written, _ in everyone for piece in written]
+        with open(place / COMMON, "wb") as file:  # whose errors name the disk, unlike torch's own
+            torch.save({**common, "pieces": [tuple(piece) for piece in pieces]}, file)
+        (place / "metadata.json").write_text(FORMAT)
+        (place / ".metadata").write_bytes(pickle.dumps(description_of(pieces)))
     return {name: digest for _, digests in everyone for name, digest in digests.items()}
 
 
-def write_common(place: Path, common: dict[str, Any]) -> None:
-    """Write what is no tensor of the model: the first rank's counters, and the format's name."""
-    with open(place / COMMON, "wb") as file:  # whose errors name the disk, unlike torch's own
-        torch.save(common, file)
-    (place / "metadata.json").write_text(FORMAT)
+def _write(shards: Shards, path: Path) -> list[Piece]:
+    """Write a rank's own tensors to a file, one after another."""
+    pieces = []
+    with open(path, "wb") as file:
+        for index, (tensor, size, is_own) in shards.items():
+            if not is_own:
+                continue
+            tensor = tensor.cpu()
+            if tensor.untyped_storage().nbytes() > tensor.nbytes:  # all of it would be written
+                tensor = tensor.clone()
+            start = file.tell()
+            torch.save(tensor, file)
+            place = index.offset or torch.Size(), tensor.shape, path.name
+            length = file.tell() - start
+            pieces.append(Piece(index.fqn, size, tensor.dtype, *place, start, length))
+        file.flush()
+        os.fsync(file.fileno())
+    return pieces
