@@ -41,10 +41,6 @@ class Training(Protocol):
     routing: RoutingLog | None
 
 
-class StoppedError(Exception):
-    """A signal came during an evaluation."""
-
-
 class DivergedError(Exception):
     """A loss is not finite, or beyond the bound: the same one on all ranks."""
 
@@ -73,7 +69,6 @@ class Bookkeeper:
         self.log, self.data, self.held_out, self.stop = log, data, held_out, stop
         execution = self.config.execution
         self.checkpoints = Checkpoints(folder, execution.keep_checkpoints, execution.keep_steps)
-        self.owes_evaluation = False
         ranks, flops = self.ranks, count_flops(self.config).per_step
         self.clock = StepClock(ranks.device, ranks.world_size, flops, self.config.numerics.dtype)
 
@@ -82,16 +77,12 @@ class Bookkeeper:
         done."""
         config = self.config
         restored = self.checkpoints.load_last(self.model, self.optimizer)
-        if restored is not None:
-            # Stopped in the middle of an evaluation, which only this launch can make up.
-            self.owes_evaluation = restored.get("owes_evaluation", False)
-        else:
+        if restored is None:
             restored = self._forked()
         if restored is not None:
             self.clock.training_seconds = restored["training_seconds"]
         done = restored["step"] if restored else None
-        damaged = {"damaged_checkpoints": self.checkpoints.damaged}
-        self.log.start(config, done, **self.launch.record(), **damaged, **_devices(self.ranks))
+        self.log.start(config, done, **self.launch.record(), **_devices(self.ranks))
         return done or 0
 
     def _forked(self) -> dict[str, Any] | None:
@@ -127,24 +118,17 @@ class Bookkeeper:
         if diverged:
             raise DivergedError(objective.name, value, done)
 
-    def evaluate(self, done: int) -> bool:
+    def evaluate(self, done: int) -> None:
         """Log the held-out next-token loss, by which alone methods are compared.
 
-        Returns False where a signal stopped it half-way. Raises `DivergedError`: nothing can be
-        compared with no number.
+        Raises `DivergedError`: nothing can be compared with no number.
         """
         held_out, began = self.held_out, time.perf_counter()
 
-        def check_for_stop(tokens: int) -> None:
-            if any(self.ranks.largest([self.stop.signal is not None])):
-                raise StoppedError
+        def say(tokens: int) -> None:
             self.log.evaluating(done, tokens, held_out.predicted_tokens)
 
-        micro_batch = self.launch.micro_batch
-        try:
-            result = evaluate(self.model, held_out, self.ranks, micro_batch, check_for_stop)
-        except StoppedError:
-            return False
+        result = evaluate(self.model, held_out, self.ranks, self.launch.micro_batch, say)
         if not math.isfinite(result.nats_per_token):
             raise DivergedError("held-out", result.nats_per_token, done)
         row = {
@@ -156,7 +140,6 @@ class Bookkeeper:
             "training_seconds": self.clock.training_seconds,
         }
         self.log.evaluation(self._counters(done) | row)
-        return True
 
     def _counters(self, done: int) -> dict[str, Any]:
         """Steps, tokens, epochs and FLOPs after `done` steps."""
@@ -166,10 +149,9 @@ class Bookkeeper:
             "flops": self.clock.flops_per_step * done,
         }
 
-    def save(self, done: int, *, owes_evaluation: bool) -> None:
+    def save(self, done: int) -> None:
         """Write a checkpoint, for which training waits."""
-        common: dict[str, Any] = {"training_seconds": self.clock.training_seconds}
-        common |= {"owes_evaluation": True} if owes_evaluation else {}
+        common = {"training_seconds": self.clock.training_seconds}
         self.checkpoints.save(done, self.model, self.optimizer, common)
         self.log.checkpoint(done)
 

@@ -215,7 +215,7 @@ def data_verify(
     verbs,
     ONE_RUN,
     "tst-study train run.toml --set seed=1",
-    "tst-study train run.toml --dry-run --time",
+    "tst-study train run.toml --dry-run --device H100",
 )
 def train(
     config_file: Annotated[
@@ -238,9 +238,6 @@ def train(
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Check everything, print the whole config and its cost."),
-    ] = False,
-    time: Annotated[
-        bool, typer.Option("--time", help="Time a few steps on this machine, with --dry-run.")
     ] = False,
     device: Annotated[
         str | None,
@@ -265,8 +262,8 @@ def train(
     from tst_study.process.rank_environment import prepare_for_gpus
 
     prepare_for_gpus()  # before anything initialises CUDA
-    if not dry_run and (time or device or mfu or price):
-        raise UserError("--time, --device, --mfu, --price: only with --dry-run, which tells costs")
+    if not dry_run and (device or mfu or price):
+        raise UserError("--device, --mfu, --price: only with --dry-run, which tells costs")
     resolved = config.load(config_file, overrides or [])
     if resolved.execution.device != "cpu" and has_gpu():
         from tst_study.cost.auto_layout import with_gpu_defaults
@@ -274,19 +271,15 @@ def train(
         resolved = with_gpu_defaults(resolved)
     if dry_run:
         from tst_study.cost.prices import Prices
-        from tst_study.dry_run import check_start, describe, seconds_per_step
+        from tst_study.dry_run import check_start, describe
 
         prices = Prices(device, mfu, price) if device else None
         try:
             identity, stream = check_start(resolved, folder, processes)
         except NoTokenFilesError as error:  # the cost of the run does not depend on them
-            print(describe(resolved, f"no id yet: {error}", prices=prices))
+            print(describe(resolved, f"no id yet: {error}", None, prices))
             raise
-        seconds = None
-        if time:
-            with waiting("timing a few steps"):
-                seconds = seconds_per_step(resolved)
-        print(describe(resolved, identity, stream, seconds, prices))
+        print(describe(resolved, identity, stream, prices))
         return
     status = train_here(resolved, folder or _run_folder(resolved), processes)
     if os.environ.get("WORLD_SIZE", "1") != "1":  # one rank of several

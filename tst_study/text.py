@@ -1,6 +1,7 @@
 """Text that can be stored and shown safely; times and sizes as people read them."""
 
 import math
+import re
 from collections.abc import Container, Iterable, Sequence
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -99,8 +100,18 @@ def big(value: float) -> str:
     return f"{value:.3g}"
 
 
+_TELLING = re.compile(r"baseline|(s|r|seed)[\d.]+|[0-9a-f]{8}")
+"""The parts of a run's name that are cut last: s and r, or `baseline`; seed and identity."""
+
+
 def shortened(name: str, width: int) -> str:
-    """Cut the middle of a name that is too long for its column; runs differ at the ends."""
+    """Cut a name that is too long for its column: first the parts of a run's name that do not tell
+    it from others, then its middle."""
+    parts = name.split("-")
+    for place in range(1, len(parts)):
+        if len(name) > width and not _TELLING.fullmatch(parts[place]):
+            parts[place] = "…"
+            name = re.sub("…(-…)+", "…", "-".join(parts))
     if len(name) <= width:
         return name
     end = 2 * (width - 1) // 3
@@ -178,7 +189,7 @@ def fitted(
     return [line.rstrip() for line in drawn.get().splitlines()], dropped
 
 
-_WORDS, _LONGEST_WORD = 24, 32
+_WORDS, _LONGEST_WORD = 24, 36
 """The narrowest column in which words still read well; the length at which names are shortened."""
 
 

@@ -93,8 +93,6 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
 def _run(trainer: Trainer, bookkeeper: Bookkeeper, stop: StopRequest) -> State:
     config, ranks, plan = trainer.config, trainer.ranks, trainer.plan
     first, last = bookkeeper.resume(), config.schedule.last_step
-    if bookkeeper.owes_evaluation and not bookkeeper.evaluate(first):
-        return bookkeeper.stopped(first)
     timed = TimedEvents(config.execution, ranks, stop)
     for step in range(first, last):
         if step == plan.superposed_steps > 0:
@@ -113,11 +111,12 @@ def _run(trainer: Trainer, bookkeeper: Bookkeeper, stop: StopRequest) -> State:
         saves = due.saves or timed.saves or stops
         if due.logs or due.evaluates or saves:
             bookkeeper.log_loss(done, loss, norm, due)
-        evaluated = not due.evaluates or bookkeeper.evaluate(done)
-        if saves or not evaluated:
-            bookkeeper.save(done, owes_evaluation=not evaluated)
+        if due.evaluates:
+            bookkeeper.evaluate(done)
+        if saves:
+            bookkeeper.save(done)
             timed.saved()
-        if stops or not evaluated:
+        if stops:
             return bookkeeper.stopped(done)
     bookkeeper.log.end("done", last)
     return "done"

@@ -116,7 +116,7 @@ def test_a_hostile_checkpoint_is_refused_in_one_line(
     write_digests(place, digests_of(place, names))
     with pytest.raises(UserError) as raised:  # resuming reads all of a checkpoint
         run(words, folder, "schedule.steps=4", "execution.checkpoint_every=2")
-    assert "step-00000004: cannot be read" in str(raised.value)
+    assert str(raised.value).startswith(f"{place}/")
     assert POISONS[poison] in str(raised.value)
     assert "\n" not in str(raised.value)
     with pytest.raises(UserError):

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_runs import run
-from tst_study.errors import UserError
-from tst_study.record import reader as run_record
 from tst_study.record import trackers
 from tst_study.record.trackers import Show
 
@@ -50,15 +48,6 @@ def test_weights_and_biases_takes_every_row_offline(
     assert b"held_out/nats_per_token" in stored
 
 
-def test_a_tracker_that_is_not_installed_is_named_before_the_first_step(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"'wandb'.*pip install 'tst-study\[wandb\]'"):
-        run(words, tmp_path / "run", "execution.track=['wandb']")
-    assert run_record.read(tmp_path / "run").metrics == []
-
-
 @pytest.mark.parametrize("dies", ["opening", "showing", "finishing"])
 def test_a_tracker_that_fails_costs_a_line(
     words: Path,
@@ -80,4 +69,4 @@ def test_a_tracker_that_fails_costs_a_line(
     monkeypatch.setitem(trackers.TRACKERS, "tensorboard", tracker)
     record = run(words, tmp_path / "run", "execution.track=['tensorboard']")
     assert (record.state, len(record.metrics)) == ("done", 20)
-    assert capsys.readouterr().err.count("tensorboard: ConnectionError: no route") == 1
+    assert capsys.readouterr().err.count(": ConnectionError: no route; the run goes on") == 1

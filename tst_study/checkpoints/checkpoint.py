@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +49,6 @@ class Checkpoints:
         self.folder = checkpoint_folder(run)
         self.keep = keep
         self.keep_steps = keep_steps
-        self.damaged: list[str] = []
-        """The checkpoints that `load_last` has passed over, each with the reason."""
 
     def save(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer, common: dict[str, Any]
@@ -62,7 +59,8 @@ class Checkpoints:
         cannot be written; earlier checkpoints stay.
         """
         place, first = checkpoint_place(self.run, step), dist.get_rank() == 0
-        with self._refused_in_one_line(place) as beside:
+        beside = self.folder / f"{PARTIAL}{place.name}"
+        try:
             if first:
                 for left_by_a_killed_launch in self.folder.glob(f"{PARTIAL}*"):
                     shutil.rmtree(left_by_a_killed_launch, ignore_errors=True)
@@ -84,17 +82,9 @@ class Checkpoints:
                 _sync(self.folder)
                 for old in self._not_kept(step):
                     shutil.rmtree(checkpoint_place(self.run, old))
-        barrier()
-
-    @contextmanager
-    def _refused_in_one_line(self, place: Path) -> Iterator[Path]:
-        """Yield the folder in which a save lies until it is whole; a failure removes it."""
-        beside = self.folder / f"{PARTIAL}{place.name}"
-        try:
-            yield beside
         except Exception as error:
-            reason = _reason(error)
-            if dist.get_rank() == 0:
+            reason = reason_of(error)
+            if first:
                 shutil.rmtree(beside, ignore_errors=True)
             # Of another rank's error there are the words alone.
             full = any(os.strerror(number) in reason for number in FULL)
@@ -102,6 +92,7 @@ class Checkpoints:
                 f"{place}: cannot be written ({reason}); {'free some space' if full else 'mend it'}"
                 " and start the run again: it resumes from its last checkpoint"
             ) from error
+        barrier()
 
     def _not_kept(self, step: int) -> list[int]:
         passing = [saved for saved in checkpoint_steps(self.run) if saved not in self.keep_steps]
@@ -115,17 +106,18 @@ class Checkpoints:
         A damaged checkpoint is passed over, which is said; the one before it takes its place.
         Raises `UserError` where all are damaged.
         """
+        newest = ""
         for step in reversed(checkpoint_steps(self.run)):
             problem = self._problem(step)
             if problem is None:
-                if self.damaged and dist.get_rank() == 0:
-                    print(f"{self.damaged[0]}; going on from step {step}", file=sys.stderr)
+                if newest and dist.get_rank() == 0:
+                    print(f"{newest}; going on from step {step}", file=sys.stderr)
                 return self._restore(step, model, optimizer)
-            self.damaged.append(f"{checkpoint_place(self.run, step)}: cannot be read ({problem})")
-        if self.damaged:
+            newest = newest or f"{checkpoint_place(self.run, step)}: cannot be read ({problem})"
+        if newest:
             raise UserError(
-                f"{self.damaged[0]}, nor is a checkpoint before it whole; delete {self.folder} to "
-                "train from the first step"
+                f"{newest}, nor is a checkpoint before it whole; delete {self.folder} to train "
+                "from the first step"
             )
         return None
 
@@ -133,7 +125,10 @@ class Checkpoints:
         """Restore the checkpoint after `step` in place; returns its `common`."""
         problem = self._problem(step)
         if problem is not None:
-            raise _unreadable(checkpoint_place(self.run, step), problem)
+            raise UserError(
+                f"{checkpoint_place(self.run, step)}: cannot be read ({problem}); delete it and "
+                "start its run again, to go on from the one before"
+            )
         return self._restore(step, model, optimizer)
 
     def load_weights(self, step: int, model: SuperposedGPT) -> None:
@@ -163,11 +158,8 @@ class Checkpoints:
 
 def _fill(place: Path, shards: Shards) -> dict[str, Any]:
     """Read this rank's parts of tensors into their places; returns what is no tensor."""
-    try:
-        reader = CheckpointReader(place)
-        reader.fill({index: shard.tensor for index, shard in shards.items()})
-    except UserError as error:
-        raise _unreadable(place, str(error).removeprefix(f"{place}/")) from None
+    reader = CheckpointReader(place)
+    reader.fill({index: shard.tensor for index, shard in shards.items()})
     return reader.common
 
 
@@ -175,13 +167,6 @@ def _weights(model: SuperposedGPT) -> ShardedStateDict:
     """The model's weights, without the empty extra states of some of Megatron's classes."""
     state = model.sharded_state_dict()
     return {name: value for name, value in state.items() if "_extra_state" not in name}
-
-
-def _unreadable(place: Path, reason: str) -> UserError:
-    return UserError(
-        f"{place}: cannot be read ({reason}); delete it and start its run again, to go on from the "
-        "one before"
-    )
 
 
 def _sync(*paths: Path) -> None:
@@ -192,11 +177,3 @@ def _sync(*paths: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _reason(error: BaseException) -> str:
-    """Return in one line the cause of an error: the first exception of its chain."""
-    # torch's zip writer, when it is refused a write, complains of its own state.
-    while before := error.__cause__ or error.__context__:
-        error = before
-    return reason_of(error)

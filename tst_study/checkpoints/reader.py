@@ -157,10 +157,13 @@ class _Filling(DefaultLoadPlanner):
 
 
 def reason_of(error: BaseException) -> str:
-    """Return in one line why torch could not read something.
+    """Return in one line why torch could not read or write something.
 
     torch advises to read a refused pickle without its checks; that advice is left out.
     """
+    # The first of a chain: torch's zip writer, when it is refused a write, complains of itself.
+    while before := error.__cause__ or error.__context__:
+        error = before
     if isinstance(error, pickle.UnpicklingError):
         return "it holds more than tensors and plain values: damaged, or not to be trusted"
     return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -7,12 +7,11 @@ background.
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from tst_study.config.schema import TrackerName
-from tst_study.errors import UserError, one_line
+from tst_study.errors import one_line
 from tst_study.record.reader import RunHeader
 
 Show = Callable[[dict[str, float], int], Any]
@@ -55,14 +54,7 @@ TRACKERS: dict[TrackerName, Tracker] = {"tensorboard": _tensorboard, "wandb": _w
 
 
 class Trackers:
-    """The trackers of one launch.
-
-    Args:
-        resumed_from: the steps that the launch begins after, or None at the beginning.
-
-    Raises:
-        UserError: one of them is not installed.
-    """
+    """The trackers of one launch. `resumed_from`: the steps that it begins after, or None."""
 
     def __init__(
         self,
@@ -71,20 +63,12 @@ class Trackers:
         header: RunHeader,
         resumed_from: int | None,
     ) -> None:
-        for name in names:
-            if find_spec(name) is None:
-                raise UserError(
-                    f"execution.track: {name!r} is not installed; pip install 'tst-study[{name}]', "
-                    "or leave it out"
-                )
         self._shows: dict[str, Show] = {}
-        self._ends: list[tuple[str, ExitStack]] = []
+        self._open = ExitStack()
         for name in names:
-            end = ExitStack()
-            self._ends.append((name, end))
             with self._failing_alone(name):
                 opening = TRACKERS[name](folder, header, resumed_from)
-                self._shows[name] = end.enter_context(opening)
+                self._shows[name] = self._open.enter_context(opening)
 
     def row(self, kind: str, row: Mapping[str, Any]) -> None:
         """Show the numbers of a logged row as `KIND/NAME`. A loss is shown under its own name,
@@ -100,9 +84,8 @@ class Trackers:
 
     def close(self) -> None:
         """Let the trackers show what they have."""
-        for name, end in self._ends:
-            with self._failing_alone(name):
-                end.close()
+        with self._failing_alone("a tracker"):
+            self._open.close()
 
     @contextmanager
     def _failing_alone(self, name: str) -> Iterator[None]:
