@@ -98,10 +98,6 @@ AT_THE_PAPERS_STEPS = {
 WAVE = {step: 0.55 + 0.45 * math.cos(math.pi * (step - 10) / 100) for step in range(10, 110)}
 SHAPES = {
     "the paper's": (PAPER, AT_THE_PAPERS_STEPS),
-    "square root": (
-        Schedule(steps=100, decay_ratio=0.5, decay_shape="sqrt"),
-        {0: 1.0, 50: 1.0, 75: 1 - math.sqrt(0.5), 99: 1 - math.sqrt(0.98)},
-    ),
     "half a wave from the end of warm-up": (
         Schedule(steps=110, kind="cosine", warmup_steps=10, final_ratio=0.1),
         WAVE,

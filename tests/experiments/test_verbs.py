@@ -73,8 +73,8 @@ def test_a_damaged_run_is_one_row_and_all_others_go_on(
         write_config(run.config, run.folder)
         writer = open_run(run.folder, f"name={run.config.name}", f"seed={run.config.seed}")
         writer.status("running", 3)
-    (bad.folder / "run.json").write_bytes(b"")
-    damage = f"{bad.folder}/run.json: not JSON"
+    (bad.folder / "status.json").write_bytes(b"")
+    damage = f"{bad.folder}/status.json: Invalid JSON"
     with file_lock.hold(bad.folder), file_lock.hold(fail.folder):
         rows = {row.run_id: row for row in rows_of(study)}
         assert rows[bad.run_id].message.startswith(damage)

@@ -36,7 +36,7 @@ BEYOND = {
     "1.5": "model.layers superposition.step_ratio schedule.decay_ratio data.corpora",
     "true": "model.layers optimizer.learning_rate seed execution.keep_steps model",
     "odd": "model.layers superposition.mode superposition.loss superposition.optimizer_at_switch "
-    "optimizer.kind schedule.kind schedule.decay_shape numerics.dtype role execution.device "
+    "optimizer.kind schedule.kind numerics.dtype role execution.device "
     "execution.parallel execution.track",
     "1000000000000": "model.layers model.hidden_size model.vocabulary_size superposition.bag_size "
     "batch.sequences batch.sequence_length execution.threads execution.timeout_seconds",

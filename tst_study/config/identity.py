@@ -102,6 +102,8 @@ def identity_form(
     for key in LABELS_AND_EXECUTION:
         form.pop(key, None)
     form |= {"schema_version": SCHEMA_VERSION, "data": dict(data)}
+    # A key of the first records, in all of which it had this value.
+    form["schedule"] = {"decay_shape": "linear", **form["schedule"]}
     form["superposition"] = _superposition(form["superposition"], form["schedule"])
     if form.get("data_seed") == form["seed"]:
         del form["data_seed"]

@@ -311,9 +311,7 @@ class Schedule(Strict):
     warmup_steps: NotNegative = 0
     """Steps over which the rate grows from zero."""
     decay_ratio: Fraction = 0.1
-    """Share of the steps over which `wsd` decays; with 0 the rate stays constant."""
-    decay_shape: Literal["linear", "sqrt"] = "linear"
-    """Shape of the decay of `wsd`."""
+    """Share of the steps over which `wsd` decays, linearly; with 0 the rate stays constant."""
     final_ratio: Fraction = 0.0
     """Last learning rate over the peak one (`wsd` and `cosine`)."""
     stop_after: Annotated[Positive | None, AddedLater(None)] = None
@@ -528,32 +526,20 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
         raise UserError(f"{source}: {problem_of(Config, error)}") from None
 
 
-def of_record(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a recorded config as its run had them.
+def of_record(config: Mapping[str, Any], kind: type[BaseModel] = Config) -> dict[str, Any]:
+    """Return the values of a recorded config, or of a section of it, as its run had them.
 
     Keys that came later get the value of their `AddedLater` mark, whatever their defaults are now.
-    Keys that were removed since are left out of `execution`, and elsewhere if the run did not set
-    them.
+    Keys that were removed since are left out.
     """
-    return _recorded(config, Config, in_execution=False)
-
-
-def _recorded(
-    values: Mapping[str, Any], kind: type[BaseModel], *, in_execution: bool
-) -> dict[str, Any]:
-    """Apply `of_record` to one section. `in_execution`: True below `execution`, which changes no
-    result."""
-    fields = kind.model_fields
-    kept = {k: v for k, v in values.items() if k in fields or not (in_execution or v is None)}
-    for key, field in fields.items():
+    kept = {key: value for key, value in config.items() if key in kind.model_fields}
+    for key, field in kind.model_fields.items():
         for mark in field.metadata:
             if isinstance(mark, AddedLater):
                 kept.setdefault(key, mark.default)
     for key, section in sections_of(kind).items():
         if isinstance(kept.get(key), Mapping):
-            kept[key] = _recorded(
-                kept[key], section, in_execution=in_execution or section is Execution
-            )
+            kept[key] = of_record(kept[key], section)
     return kept
 
 
