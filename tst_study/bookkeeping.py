@@ -77,24 +77,17 @@ class Bookkeeper:
         done."""
         config = self.config
         restored = self.checkpoints.load_last(self.model, self.optimizer)
-        if restored is None:
-            restored = self._forked()
+        fork = None if restored else fork_point(config, self.data)
+        if fork is not None:
+            folder = Path(fork.folder)
+            prefix = Checkpoints(folder, keep=1)
+            restored = prefix.load(fork.step, self.model, self.optimizer)
+            self.log.forked(config, folder, fork.step)
         if restored is not None:
             self.clock.training_seconds = restored["training_seconds"]
         done = restored["step"] if restored else None
         self.log.start(config, done, **self.launch.record(), **_devices(self.ranks))
         return done or 0
-
-    def _forked(self) -> dict[str, Any] | None:
-        """Restore the shared prefix run's state and take over its rows; None where the run begins
-        by itself."""
-        fork = fork_point(self.config, self.data)
-        if fork is None:
-            return None
-        folder = Path(fork.folder)
-        common = Checkpoints(folder, keep=1).load(fork.step, self.model, self.optimizer)
-        self.log.forked(self.config, folder, fork.step)
-        return common
 
     def log_loss(self, done: int, loss: Tensor, norm: Tensor, due: Due) -> None:
         """Log the last step where that is due. Raises `DivergedError`."""
@@ -162,9 +155,8 @@ class Bookkeeper:
 
 
 def _devices(ranks: Ranks) -> dict[str, Any]:
-    name = "cpu"
-    if ranks.device.type == "cuda":
-        name = torch.cuda.get_device_name(ranks.device)
+    on_gpu = ranks.device.type == "cuda"
+    name = torch.cuda.get_device_name(ranks.device) if on_gpu else "cpu"
     return {
         "devices": {"name": name, "count": ranks.world_size, "threads": torch.get_num_threads()},
         "cpu_count": os.cpu_count(),

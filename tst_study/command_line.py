@@ -69,11 +69,9 @@ def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) 
             value = whole_amount(str(text), "")
         except UserError as error:
             raise typer.BadParameter(str(error).strip()) from None
-        if value < least:
-            asked = f"above {least - 1:,}" if least else "of 0 or more"
-            raise typer.BadParameter(f"{text!r}: give a number {asked}")
-        if value > most:
-            raise typer.BadParameter(f"{text!r}: give a number of at most {most:,}")
+        if not least <= value <= most:
+            bound = f"least {least:,}" if value < least else f"most {most:,}"
+            raise typer.BadParameter(f"{text!r}: give a number of at {bound}")
         return value
 
     return typer.Option(*names, parser=read, metavar="COUNT", help=help)

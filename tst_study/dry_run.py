@@ -37,10 +37,8 @@ def describe(
     lines = [f"run                     {identity}", "", *_costs(config)]
     if stream is not None:
         tokens = sum(corpus.file.token_count for corpus in stream.corpora)
-        several = len(stream.corpora) > 1
-        of = f"{'the corpus read most; all have' if several else 'the text has'} {tokens:,} tokens"
         read = stream.epochs(config.schedule.last_step)
-        lines.append(_row("text is read", f"{read:.3g} times ({of})"))
+        lines.append(_row("text is read", f"{read:.3g} times ({tokens:,} tokens)"))
     if prices is not None:
         lines.append(_row("cost", _gpu_hours(config, prices)))
     lines += ["", *_memory(config)]
@@ -48,8 +46,8 @@ def describe(
 
 
 def check_start(config: Config, folder: Path | None, processes: int) -> tuple[str, TokenStream]:
-    """Everything that training checks before its first step: the run's id and what it reads.
-    Raises its `UserError`."""
+    """Everything that training checks before its first step but the device: the run's id and what
+    it reads. Raises its `UserError`."""
     if processes > 1 and config.execution.parallel != "auto":
         check(config, processes)
     data = fingerprints(config)
@@ -59,11 +57,6 @@ def check_start(config: Config, folder: Path | None, processes: int) -> tuple[st
         check_same_run(folder, digest)
     if folder is None or not checkpoint_steps(folder):  # else it goes on from its own
         fork_point(config, data)
-    if config.execution.device == "cuda" or config.execution.attention != "auto":
-        from tst_study.model.layers import attention_backend
-        from tst_study.parallel.process_groups import choose_device
-
-        attention_backend(config, choose_device(config.execution))
     return run_id(config, digest), stream
 
 

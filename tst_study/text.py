@@ -160,7 +160,8 @@ def fitted(
     """Lines of a table that is at most `width` wide, and the places of the columns left out.
 
     Columns go in the order of `dispensable` until the others fit; then words wrap, except in the
-    columns `right`, which are numbers. Only if that is not enough do names lose their middle.
+    columns `right`, which are numbers. Only if that is not enough do names lose their middle, and
+    a table that is still too wide stays so.
     """
     from rich.console import Console
     from rich.table import Table
@@ -176,14 +177,17 @@ def fitted(
     if sum(_longest_word(cells) + 2 for cells in columns.values()) - 2 > width:
         columns = {i: tuple(map(_short_words, cells)) for i, cells in columns.items()}
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    narrowest = -2
     for place, cells in columns.items():
         number = place in right
-        table.add_column(
-            justify="right" if number else "left", no_wrap=number, min_width=_longest_word(cells)
-        )
+        narrow = least[place] if number else _longest_word(cells)
+        narrowest += narrow + 2
+        table.add_column(justify="right" if number else "left", no_wrap=number, min_width=narrow)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
-    console = Console(width=width, markup=False, emoji=False, highlight=False, color_system=None)
+    console = Console(
+        width=max(width, narrowest), markup=False, emoji=False, highlight=False, color_system=None
+    )
     with console.capture() as drawn:
         console.print(table)
     return [line.rstrip() for line in drawn.get().splitlines()], dropped

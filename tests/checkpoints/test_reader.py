@@ -54,7 +54,7 @@ def test_a_flipped_bit_keeps_a_model_from_being_used(trained: Path, tmp_path: Pa
         open_run(folder)
     said = str(raised.value)
     assert said.startswith(f"{place}: ")
-    assert all(part in said for part in ("__0_0.distcp", "--step", "there are: 2"))
+    assert all(part in said for part in ("__0_0.distcp", "--step of [2, 4]"))
     assert open_run(folder, 2).step == 2
 
 
@@ -100,7 +100,7 @@ def change_pieces(place: Path, **changes: Any) -> None:
 POISONS = {
     poison_common: "damaged, or not to be trusted",
     poison_tensor: "damaged, or not to be trusted",
-    lead_out_of_the_folder: "is not a file of this folder",
+    lead_out_of_the_folder: "no file of this folder",
 }
 
 
@@ -116,7 +116,7 @@ def test_a_hostile_checkpoint_is_refused_in_one_line(
     write_digests(place, digests_of(place, names))
     with pytest.raises(UserError) as raised:  # resuming reads all of a checkpoint
         run(words, folder, "schedule.steps=4", "execution.checkpoint_every=2")
-    assert str(raised.value).startswith(f"{place}/")
+    assert str(raised.value).startswith(str(place))
     assert POISONS[poison] in str(raised.value)
     assert "\n" not in str(raised.value)
     with pytest.raises(UserError):

@@ -30,7 +30,7 @@ def test_counts_are_read_as_people_write_them() -> None:
     assert (read.schedule.steps, read.schedule.warmup_steps) == (5000, 100)
     assert read.data.validation_tokens == 10**6
     assert example("name=5k").name == "5k"
-    with pytest.raises(UserError, match=r"schedule\.steps: 'many': should be a whole number"):
+    with pytest.raises(UserError, match=r"schedule\.steps: 'many': should be a valid integer"):
         example("schedule.steps=many")
 
 

@@ -50,7 +50,6 @@ ARGUMENTS = [
     (["analyse"], "comparison: name --runs DIR"),
     (["analyse", "--runs", "folder"], "folder: no run folder there; name the folder that holds"),
     (["analyse", "--published", "--to", "fifo"], "fifo: is a folder, pipe or device"),
-    (["analyse", "--published", "--to", "loop"], "loop: cannot be written (Too many levels"),
     (["analyse", "--published", "--to", "file/x"], "file: File exists; name another place"),
     (["analyse", "mutual-information", "--tokens", "nowhere"], "nowhere.idx: cannot be read"),
     (["data", "verify", "file"], "file: is a file; give the folder"),

@@ -52,6 +52,8 @@ def description_of(pieces: Iterable[Piece]) -> Metadata:
     tensors: dict[str, Any] = {}
     whole = Metadata(tensors, storage_data={})
     for piece in pieces:
+        if Path(piece.file).name != piece.file:
+            raise ValueError(f"{piece.name} lies at {piece.file!r}, no file of this folder")
         new = TensorStorageMetadata(TensorProperties(piece.dtype), piece.whole, [])
         chunk = ChunkStorageMetadata(piece.offset, piece.sizes)
         tensors.setdefault(piece.name, new).chunks.append(chunk)
@@ -71,16 +73,9 @@ class CheckpointReader:
         self.place = Path(place)
         try:
             self.common = torch.load(self.place / COMMON, "cpu", weights_only=True)
-            pieces = [Piece(*values) for values in self.common["pieces"]]
-            self._description = description_of(pieces)
+            self._description = description_of(Piece(*it) for it in self.common["pieces"])
         except Exception as error:  # damaged files fail in more ways than a list could name
             raise UserError(f"{self.place / COMMON}: cannot be read ({reason_of(error)})") from None
-        for piece in pieces:
-            if Path(piece.file).name != piece.file:
-                raise UserError(
-                    f"{self.place / COMMON}: {piece.name} lies at {piece.file!r}, which is not a "
-                    "file of this folder; nothing in this folder is to be trusted"
-                )
         self._files = FileSystemReader(self.place)
         self._files.set_up_storage_reader(self._description, is_coordinator=True)
         self._tensors: dict[str, Any] = self._description.state_dict_metadata
@@ -97,10 +92,7 @@ class CheckpointReader:
         return self._of(name).properties.dtype
 
     def read(self, name: str, index: tuple[int, ...] = ()) -> Tensor:
-        """Read a whole tensor, or the part of it at `index` of its leading axes, on the CPU.
-
-        Raises `UserError`, which names the file, where that cannot be read.
-        """
+        """Read a whole tensor, or the part of it at `index` of its leading axes, on the CPU."""
         sizes = self.shape(name)[len(index) :]
         offset = torch.Size((*index, *(0,) * len(sizes)))
         target = torch.empty((*(1,) * len(index), *sizes), dtype=self.dtype(name))
@@ -108,35 +100,27 @@ class CheckpointReader:
         return target.view(sizes)
 
     def fill(self, targets: Mapping[MetadataIndex, Tensor]) -> None:
-        """Read parts of tensors into their places, each under its tensor's name and its offset.
-
-        Raises `UserError`, which names the file, where one cannot be read.
-        """
+        """Read parts of tensors into their places, each under its tensor's name and its offset."""
         chunks: dict[str, list[ChunkStorageMetadata]] = defaultdict(list)
         for index, target in targets.items():
             assert index.offset is not None
             chunks[index.fqn].append(ChunkStorageMetadata(index.offset, target.shape))
-        files: dict[str, list[ReadItem]] = defaultdict(list)
+        items: list[ReadItem] = []
         for name, wanted in chunks.items():
             # For all parts of a tensor at once: that is a sweep, and not a search for each.
-            items = create_read_items_for_chunk_list(name, self._of(name), wanted)
-            stored = sum(math.prod(item.lengths) for item in items)
+            found = create_read_items_for_chunk_list(name, self._of(name), wanted)
+            stored = sum(math.prod(item.lengths) for item in found)
             numbers = sum(chunk.sizes.numel() for chunk in wanted)
             if stored != numbers:
                 raise UserError(
                     f"{self.place}: {name} holds {stored} of the {numbers} numbers at "
                     f"{tuple(wanted[0].offsets)}; it is of another model, or not whole"
                 )
-            for item in items:
-                place = self._description.storage_data[item.storage_index].relative_path
-                files[place].append(item)
-        for file, items in files.items():
-            try:
-                self._files.read_data(LoadPlan(items), _Filling(targets)).wait()
-            except Exception as error:  # damaged files fail in more ways than a list could name
-                raise UserError(
-                    f"{self.place / file}: cannot be read ({reason_of(error)})"
-                ) from None
+            items += found
+        try:
+            self._files.read_data(LoadPlan(items), _Filling(targets)).wait()
+        except Exception as error:  # damaged files fail in more ways than a list could name
+            raise UserError(f"{self.place}: cannot be read ({reason_of(error)})") from None
 
     def _of(self, name: str) -> TensorStorageMetadata:
         if name not in self._tensors:

@@ -142,7 +142,5 @@ def _without_later_defaults(values: Mapping[str, Any], kind: type[BaseModel]) ->
 def _remove(form: dict[str, Any], key: str) -> None:
     *sections, last = key.split(".")
     for section in sections:
-        # The copy leaves the caller's nested dictionaries as they are.
-        form[section] = dict(form.get(section) or {})
-        form = form[section]
+        form = form.get(section) or {}
     form.pop(last, None)

@@ -10,9 +10,6 @@ from pydantic import BaseModel, ValidationError
 
 from tst_study.text import short
 
-_WANTED = {"bool": "true or false", "int": "a whole number", "float": "a number"}
-"""The values that a key takes, by the first word of pydantic's type of a problem."""
-
 
 def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
     """Return the first problem of a schema's values in one line: the key, the value, and for an
@@ -24,8 +21,7 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
         return f"{key}: unknown key; {_meant(key, keys)}"
     if kind == "missing":
         return f"{key}: missing; give it in the file or by --set {key}=…"
-    wanted = _WANTED.get(kind.partition("_")[0])
-    message = f"should be {wanted}" if wanted else first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ")
     message = message.replace("Input should", "should").replace("String should", "should")
     message = message.replace("an object", "a table such as {}")
     value = "" if isinstance(given, dict | list) else f"{short(given)}: "

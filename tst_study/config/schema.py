@@ -37,7 +37,6 @@ from tst_study.superposition.loss_kinds import (
     check_loss_kind,
     loss_of,
 )
-from tst_study.superposition.steps import superposed_steps
 from tst_study.superposition.weighting import NamedWeighting, offset_weights, weight_rows
 from tst_study.text import whole_amount
 
@@ -113,14 +112,6 @@ class Experts(Strict):
     """Coefficient of the sequence-wise load-balancing loss (not stated in the paper)."""
     router_z_loss: NotNegativeFloat = 0.0
     """Coefficient of the loss that keeps the router's logits small."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.per_token > self.count:
-            raise ValueError(
-                f"per_token = {self.per_token} is more than count = {self.count}: lower per_token"
-            )
-        return self
 
 
 class Model(Strict):
@@ -489,21 +480,10 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        chosen, steps, smoothing = self.superposition, self.schedule.steps, self.label_smoothing
-        superposed = superposed_steps(steps, chosen.bag_size, chosen.step_ratio, chosen.steps)
+        superposed, steps = self.superposition.steps or 0, self.schedule.steps
         if superposed > steps:
             raise ValueError(
                 f"superposition.steps = {superposed} is more than schedule.steps = {steps}"
-            )
-        if chosen.bag_size > 1 and chosen.step_ratio and not superposed:
-            raise ValueError(
-                f"superposition.step_ratio = {chosen.step_ratio:g} of schedule.steps = {steps} is "
-                "less than one step: raise it, or leave superposition out for the baseline"
-            )
-        if smoothing and not superposed < smoothing.first_step <= smoothing.last_step <= steps:
-            raise ValueError(
-                f"label_smoothing: steps {smoothing.first_step} to {smoothing.last_step} do not "
-                f"lie in the next-token steps, {superposed + 1} to {steps}"
             )
         return self
 

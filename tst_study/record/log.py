@@ -34,28 +34,23 @@ class Progress(rich.Progress):
             speed_estimate_period=float("inf"),  # the whole launch, since steps may take long
             disable=not enabled,
         )
-        self._steps = steps
         self._line = self.add_task(name, total=steps, facts="")
-        self._name, self._plain = name, enabled and not self.console.is_terminal
+        self._plain = enabled and not self.console.is_terminal
         self._printed = time.monotonic()
 
-    def resumed(self, step: int) -> None:
-        self.update(self._line, completed=step)
-        if not self.disable:
-            self.console.print(f"{self._name}: goes on from step {step:,}")
-
-    def tell(self, facts: str) -> None:
-        self.update(self._line, facts=facts)
+    def tell(self, facts: str, step: int | None = None) -> None:
+        self.update(self._line, facts=facts, completed=step)
 
     def show(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Show a row of `Metrics`, and return what `status.json` keeps of it."""
         step = row["step"]
         loss, speed = f"{row['loss_name']} {row['loss']:.4f}", f"{row['tokens_per_second']:,.0f}"
         facts = f"{loss}  {speed} tokens/s"
-        self.update(self._line, completed=step, facts=facts)
+        self.tell(facts, step)
         if self._plain and time.monotonic() - self._printed >= LINE_SECONDS:
             self._printed = time.monotonic()
-            print(f"{self._name} {step:,}/{self._steps:,}  {facts}", flush=True)
+            line = self.tasks[0]
+            print(f"{line.description} {step:,}/{line.total:,.0f}  {facts}", flush=True)
         return {
             **{key: row[key] for key in ("step", "phase", "loss", "tokens_per_second")},
             "seconds_left": self.tasks[0].time_remaining,
@@ -65,10 +60,8 @@ class Progress(rich.Progress):
 class RunLog:
     """The log of one launch on rank 0."""
 
-    def __init__(self, writer: RunWriter, line: Progress) -> None:
-        self._writer = writer
-        self._line = line
-        self._trackers = Trackers((), writer.folder, writer.header, None)
+    def __init__(self, writer: RunWriter, line: Progress, trackers: Trackers) -> None:
+        self._writer, self._line, self._trackers = writer, line, trackers
         self._last_heartbeat = float("-inf")
 
     def start(self, config: Config, resumed_from: int | None, **facts: Any) -> None:
@@ -77,10 +70,7 @@ class RunLog:
             resumed_from, {**launch_facts(), **facts, "execution": config.execution.model_dump()}
         )
         self._writer.status("running", resumed_from or 0)
-        if resumed_from:
-            self._line.resumed(resumed_from)
-        track = config.execution.track
-        self._trackers = Trackers(track, self._writer.folder, self._writer.header, resumed_from)
+        self._line.tell("", resumed_from)
 
     def forked(self, config: Config, prefix: Path, step: int) -> None:
         """Copy the shared prefix run's rows into a segment of their own, so that the run's record
@@ -146,7 +136,10 @@ def run_log(
     writer = RunWriter(folder, header_of(config, data)) if writes else None
     steps = config.schedule.last_step
     with Progress(config.name, steps, enabled=progress and writes) as line:
-        log = RunLog(writer, line) if writer else cast(RunLog, _NoLog())
+        log = cast(RunLog, _NoLog())
+        if writer:
+            trackers = Trackers(config.execution.track, folder, writer.header)
+            log = RunLog(writer, line, trackers)
         try:
             yield log
         except BaseException as error:

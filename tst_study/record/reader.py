@@ -250,7 +250,7 @@ _HEADER = TypeAdapter(RunHeader)
 _STATUS = TypeAdapter(Status)
 _SEGMENT_ROW = TypeAdapter(_SegmentRow)
 _METRICS = TypeAdapter(Metrics)
-EVALUATION_ROW: TypeAdapter[Any] = TypeAdapter(
+_EVALUATION_ROW: TypeAdapter[Any] = TypeAdapter(
     Annotated[
         Annotated[Evaluation, Tag("held-out loss")] | Annotated[TaskResult, Tag("task")],
         Discriminator(
@@ -291,7 +291,7 @@ def read(folder: str | Path) -> RunRecord:
     segments = read_segments(folder)
     starts = {row["segment"]: row["resumed_from"] or 0 for row in segments}
     metrics, dropped_metrics = _rows(folder / "metrics.jsonl", _METRICS, starts)
-    evals, dropped_evals = _rows(folder / "evals.jsonl", EVALUATION_ROW, starts)
+    evals, dropped_evals = _rows(folder / "evals.jsonl", _EVALUATION_ROW, starts)
     return RunRecord(
         folder=folder,
         header=header,
@@ -306,11 +306,7 @@ def read(folder: str | Path) -> RunRecord:
 
 def last_evaluation(folder: str | Path) -> Evaluation | None:
     """Return the last held-out loss, or None; other rows are not looked at."""
-    try:
-        lines = (Path(folder) / "evals.jsonl").read_bytes().splitlines()
-    except FileNotFoundError:
-        return None
-    for line in reversed(lines):
+    for line in reversed((_content(Path(folder) / "evals.jsonl") or b"").splitlines()):
         with suppress(ValueError):  # a torn one
             row = json.loads(line)
             if "nats_per_token" in row:
@@ -345,14 +341,20 @@ def read_status(folder: str | Path) -> Status | None:
 
 def _whole(path: Path, schema: TypeAdapter[T]) -> T | None:
     """Read a file of one JSON value; None where there is no such file."""
+    content = _content(path)
     try:
-        return schema.validate_json(path.read_bytes())
+        return None if content is None else schema.validate_json(content)
+    except ValidationError as error:
+        raise UserError(f"{path}: {first_problem(error)}; the file is damaged") from None
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValidationError as error:
-        raise UserError(f"{path}: {first_problem(error)}; the file is damaged") from None
 
 
 def is_over(folder: str | Path) -> bool:
@@ -384,13 +386,7 @@ def check_same_run(folder: Path, fingerprint: str) -> None:
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the whole lines of a log with their numbers; a torn last one is left out."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    whole, _, _torn = content.rpartition(b"\n")
+    whole, _, _torn = (_content(path) or b"").rpartition(b"\n")
     if whole:
         yield from enumerate(whole.split(b"\n"), start=1)
 

@@ -5,7 +5,7 @@ background.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,16 @@ Show = Callable[[dict[str, float], int], Any]
 
 
 @contextmanager
-def _tensorboard(folder: Path, header: RunHeader, resumed_from: int | None) -> Iterator[Show]:
+def _tensorboard(folder: Path, header: RunHeader) -> Iterator[Show]:
     """Write event files into `tensorboard/` of the run folder."""
     from torch.utils.tensorboard import SummaryWriter
 
-    # Steps after the resume point leave the curves, as they leave the record.
-    purge = None if resumed_from is None else resumed_from + 1
-    with SummaryWriter(str(folder / "tensorboard"), purge_step=purge) as writer:
+    with SummaryWriter(str(folder / "tensorboard")) as writer:
         yield lambda values, step: [writer.add_scalar(k, v, step) for k, v in values.items()]
 
 
 @contextmanager
-def _wandb(folder: Path, header: RunHeader, _: int | None) -> Iterator[Show]:
+def _wandb(folder: Path, header: RunHeader) -> Iterator[Show]:
     """Log to a run in the project of the study's name; `WANDB_MODE` and its other variables
     apply."""
     import wandb
@@ -49,26 +47,19 @@ def _wandb(folder: Path, header: RunHeader, _: int | None) -> Iterator[Show]:
         yield lambda values, step: run.log({**values, "step": step})
 
 
-Tracker = Callable[[Path, RunHeader, int | None], AbstractContextManager[Show]]
+Tracker = Callable[[Path, RunHeader], AbstractContextManager[Show]]
 TRACKERS: dict[TrackerName, Tracker] = {"tensorboard": _tensorboard, "wandb": _wandb}
 
 
 class Trackers:
-    """The trackers of one launch. `resumed_from`: the steps that it begins after, or None."""
+    """The trackers of one launch."""
 
-    def __init__(
-        self,
-        names: tuple[TrackerName, ...],
-        folder: Path,
-        header: RunHeader,
-        resumed_from: int | None,
-    ) -> None:
+    def __init__(self, names: Iterable[TrackerName], folder: Path, header: RunHeader) -> None:
         self._shows: dict[str, Show] = {}
         self._open = ExitStack()
         for name in names:
             with self._failing_alone(name):
-                opening = TRACKERS[name](folder, header, resumed_from)
-                self._shows[name] = self._open.enter_context(opening)
+                self._shows[name] = self._open.enter_context(TRACKERS[name](folder, header))
 
     def row(self, kind: str, row: Mapping[str, Any]) -> None:
         """Show the numbers of a logged row as `KIND/NAME`. A loss is shown under its own name,

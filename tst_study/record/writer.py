@@ -13,9 +13,7 @@ from tst_study.config.identity import SCHEMA_VERSION, fingerprint, run_id
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, Execution, to_dict
 from tst_study.cost.compute import count_flops, count_parameters
-from tst_study.errors import UserError
 from tst_study.record.reader import (
-    EVALUATION_ROW,
     RunHeader,
     RunRecord,
     State,
@@ -126,16 +124,10 @@ class RunWriter:
 def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append rows of `TaskResult`. They need no segment: they belong to the run's last launch.
 
-    The caller must hold the run's lock. Raises `UserError` if the run was never launched, a row is
-    incomplete, or the disk is full.
+    The caller must hold the run's lock. Raises `UserError` if the disk is full.
     """
-    path, segments = Path(folder) / "evals.jsonl", read_segments(Path(folder))
-    if not segments:
-        raise UserError(f"{folder}: was never launched; there is nothing to add results to")
-    whole = [{"segment": segments[-1]["segment"], **row} for row in rows]
-    for row in whole:
-        EVALUATION_ROW.validate_python(row)
-    _append(path, *whole)
+    segment = read_segments(Path(folder))[-1]["segment"]
+    _append(Path(folder) / "evals.jsonl", *({"segment": segment, **row} for row in rows))
 
 
 def _json(value: Any, indent: int | None = None) -> bytes:
