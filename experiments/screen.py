@@ -1,14 +1,10 @@
 """Tables of runs in the width of the terminal."""
 
-import re
 import sys
 from collections.abc import Sequence
 from shutil import get_terminal_size
 
 from tst_study.text import ENDLESS, aligned, shortened, wrapped
-
-_NEEDED = re.compile(r"baseline|(s|r|seed)[\d.]+|[0-9a-f]{8}")
-"""The parts of a run's name that are never cut: s and r, or `baseline`; seed and identity."""
 
 
 def columns() -> int:
@@ -40,7 +36,7 @@ def fitted(
         if overlap() > 0:
             kept = [column for column in kept if column[0] != heading]
     available = max(map(len, kept[0])) - max(0, overlap())
-    kept[0] = [_short_name(name, max(24, available)) for name in kept[0]]
+    kept[0] = [shortened(name, max(24, available)) for name in kept[0]]
     right = [place for place, column in enumerate(kept) if column[0] in numbers]
     table = aligned(list(zip(*kept, strict=True)), right)
     return [
@@ -48,13 +44,3 @@ def fitted(
         for row, sentence in zip(table, below, strict=True)
         for line in (row, *wrapped([f"    {sentence}"] if sentence else [], width))
     ]
-
-
-def _short_name(name: str, width: int) -> str:
-    """Shorten a run's name in its middle, sparing what tells the run from others."""
-    parts = name.split("-")
-    for place in range(1, len(parts)):
-        if len(name) > width and not _NEEDED.fullmatch(parts[place]):
-            parts[place] = "…"
-            name = re.sub("…(-…)+", "…", "-".join(parts))
-    return shortened(name, width)

@@ -25,7 +25,6 @@ TORCH_HALF = (
     "tst_study.model",
     "tst_study.parallel",
     "tst_study.checkpoints.checkpoint",
-    "tst_study.checkpoints.pickles",
     "tst_study.checkpoints.reader",
     "tst_study.checkpoints.writer",
     "tst_study.train",

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import secrets
-import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -61,7 +60,7 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
     """
     with disk_errors_named(path):
         target = Path(os.path.realpath(path))
-        if not _ordinary(target):
+        if target.exists() and not target.is_file():
             raise UserError(f"{path}: is a folder, pipe or device; name an ordinary file")
         # The name cannot be guessed, and a link of this name would not be followed.
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
@@ -79,10 +78,3 @@ def write_json(path: Path, value: Any) -> None:
     """Write a value as indented JSON, whole or not at all."""
     with written_atomically(path) as file:
         file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
-
-
-def _ordinary(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except FileNotFoundError:
-        return True

@@ -41,10 +41,6 @@ class Training(Protocol):
     routing: RoutingLog | None
 
 
-class StoppedError(Exception):
-    """A signal came during an evaluation."""
-
-
 class DivergedError(Exception):
     """A loss is not finite, or beyond the bound: the same one on all ranks."""
 
@@ -73,7 +69,6 @@ class Bookkeeper:
         self.log, self.data, self.held_out, self.stop = log, data, held_out, stop
         execution = self.config.execution
         self.checkpoints = Checkpoints(folder, execution.keep_checkpoints, execution.keep_steps)
-        self.owes_evaluation = False
         ranks, flops = self.ranks, count_flops(self.config).per_step
         self.clock = StepClock(ranks.device, ranks.world_size, flops, self.config.numerics.dtype)
 
@@ -82,28 +77,17 @@ class Bookkeeper:
         done."""
         config = self.config
         restored = self.checkpoints.load_last(self.model, self.optimizer)
-        if restored is not None:
-            # Stopped in the middle of an evaluation, which only this launch can make up.
-            self.owes_evaluation = restored.get("owes_evaluation", False)
-        else:
-            restored = self._forked()
+        fork = None if restored else fork_point(config, self.data)
+        if fork is not None:
+            folder = Path(fork.folder)
+            prefix = Checkpoints(folder, keep=1)
+            restored = prefix.load(fork.step, self.model, self.optimizer)
+            self.log.forked(config, folder, fork.step)
         if restored is not None:
             self.clock.training_seconds = restored["training_seconds"]
         done = restored["step"] if restored else None
-        damaged = {"damaged_checkpoints": self.checkpoints.damaged}
-        self.log.start(config, done, **self.launch.record(), **damaged, **_devices(self.ranks))
+        self.log.start(config, done, **self.launch.record(), **_devices(self.ranks))
         return done or 0
-
-    def _forked(self) -> dict[str, Any] | None:
-        """Restore the shared prefix run's state and take over its rows; None where the run begins
-        by itself."""
-        fork = fork_point(self.config, self.data)
-        if fork is None:
-            return None
-        folder = Path(fork.folder)
-        common = Checkpoints(folder, keep=1).load(fork.step, self.model, self.optimizer)
-        self.log.forked(self.config, folder, fork.step)
-        return common
 
     def log_loss(self, done: int, loss: Tensor, norm: Tensor, due: Due) -> None:
         """Log the last step where that is due. Raises `DivergedError`."""
@@ -127,24 +111,17 @@ class Bookkeeper:
         if diverged:
             raise DivergedError(objective.name, value, done)
 
-    def evaluate(self, done: int) -> bool:
+    def evaluate(self, done: int) -> None:
         """Log the held-out next-token loss, by which alone methods are compared.
 
-        Returns False where a signal stopped it half-way. Raises `DivergedError`: nothing can be
-        compared with no number.
+        Raises `DivergedError`: nothing can be compared with no number.
         """
         held_out, began = self.held_out, time.perf_counter()
 
-        def check_for_stop(tokens: int) -> None:
-            if any(self.ranks.largest([self.stop.signal is not None])):
-                raise StoppedError
+        def say(tokens: int) -> None:
             self.log.evaluating(done, tokens, held_out.predicted_tokens)
 
-        micro_batch = self.launch.micro_batch
-        try:
-            result = evaluate(self.model, held_out, self.ranks, micro_batch, check_for_stop)
-        except StoppedError:
-            return False
+        result = evaluate(self.model, held_out, self.ranks, self.launch.micro_batch, say)
         if not math.isfinite(result.nats_per_token):
             raise DivergedError("held-out", result.nats_per_token, done)
         row = {
@@ -156,7 +133,6 @@ class Bookkeeper:
             "training_seconds": self.clock.training_seconds,
         }
         self.log.evaluation(self._counters(done) | row)
-        return True
 
     def _counters(self, done: int) -> dict[str, Any]:
         """Steps, tokens, epochs and FLOPs after `done` steps."""
@@ -166,38 +142,21 @@ class Bookkeeper:
             "flops": self.clock.flops_per_step * done,
         }
 
-    def save(self, done: int, *, owes_evaluation: bool, waits: bool) -> None:
-        """Begin a checkpoint, after the one before; to its end where the run waits for it."""
-        self.finish_save(done)
-        common: dict[str, Any] = {"training_seconds": self.clock.training_seconds}
-        common |= {"owes_evaluation": True} if owes_evaluation else {}
-        on_gpu = self.ranks.device.type == "cuda"
-        goes_on = not waits and self.config.execution.trains_while_saving(on_gpu=on_gpu)
-        self.checkpoints.begin(done, self.model, self.optimizer, common, while_training=goes_on)
-        if not goes_on:
-            self.finish_save(done)
-
-    def finish_save(self, done: int) -> None:
-        """Put the checkpoint that is being written, if one is, into its place; all ranks
-        together."""
-        saved = self.checkpoints.finish()
-        if saved is not None:
-            self.log.checkpoint(done, saved)
+    def save(self, done: int) -> None:
+        """Write a checkpoint, for which training waits."""
+        common = {"training_seconds": self.clock.training_seconds}
+        self.checkpoints.save(done, self.model, self.optimizer, common)
+        self.log.checkpoint(done)
 
     def stopped(self, done: int) -> State:
         """Record that a signal has stopped the run."""
         self.log.end("preempted", done, f"{self.stop.signal or 'a signal'} at step {done}")
         return "preempted"
 
-    def close(self) -> None:
-        """End the thread that writes a checkpoint."""
-        self.checkpoints.close()
-
 
 def _devices(ranks: Ranks) -> dict[str, Any]:
-    name = "cpu"
-    if ranks.device.type == "cuda":
-        name = torch.cuda.get_device_name(ranks.device)
+    on_gpu = ranks.device.type == "cuda"
+    name = torch.cuda.get_device_name(ranks.device) if on_gpu else "cpu"
     return {
         "devices": {"name": name, "count": ranks.world_size, "threads": torch.get_num_threads()},
         "cpu_count": os.cpu_count(),

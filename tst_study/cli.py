@@ -37,16 +37,6 @@ def _complete_run(incomplete: str) -> list[str]:
     return sorted(folder for folder in folders if folder.startswith(incomplete))
 
 
-def _complete_override(incomplete: str) -> list[str]:
-    from tst_study.config.keys import dotted_keys
-    from tst_study.config.presets import PRESETS
-    from tst_study.config.schema import Config
-
-    presets = [f"model.preset={name}" for name in PRESETS]
-    known = [*(f"{key}=" for key in dotted_keys(Config)), "model.preset=", *presets]
-    return [text for text in known if text.startswith(incomplete)]
-
-
 TrainedRunFolder = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="The folder of a run.", autocompletion=_complete_run),
@@ -225,7 +215,7 @@ def data_verify(
     verbs,
     ONE_RUN,
     "tst-study train run.toml --set seed=1",
-    "tst-study train run.toml --dry-run --time",
+    "tst-study train run.toml --dry-run --device H100",
 )
 def train(
     config_file: Annotated[
@@ -240,7 +230,6 @@ def train(
             "--set",
             metavar="KEY=VALUE",
             help="Set a key of the configuration, such as model.hidden_size=256; may be repeated.",
-            autocompletion=_complete_override,
         ),
     ] = None,
     folder: Annotated[
@@ -249,9 +238,6 @@ def train(
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Check everything, print the whole config and its cost."),
-    ] = False,
-    time: Annotated[
-        bool, typer.Option("--time", help="Time a few steps on this machine, with --dry-run.")
     ] = False,
     device: Annotated[
         str | None,
@@ -276,14 +262,8 @@ def train(
     from tst_study.process.rank_environment import prepare_for_gpus
 
     prepare_for_gpus()  # before anything initialises CUDA
-    if config_file is None and not overrides:
-        raise UserError("name a config: `tst-study train run.toml`; docs/config.md has its keys")
-    for name, value in {"time": time or None, "device": device}.items():
-        if value is not None and not dry_run:
-            raise UserError(f"--{name}: only with --dry-run, which says what a run costs")
-    for name, number in {"mfu": mfu, "price": price}.items():
-        if number is not None and device is None:
-            raise UserError(f"--{name} {number:g}: name the GPU as well, such as --device H100")
+    if not dry_run and (device or mfu or price):
+        raise UserError("--device, --mfu, --price: only with --dry-run, which tells costs")
     resolved = config.load(config_file, overrides or [])
     if resolved.execution.device != "cpu" and has_gpu():
         from tst_study.cost.auto_layout import with_gpu_defaults
@@ -291,19 +271,15 @@ def train(
         resolved = with_gpu_defaults(resolved)
     if dry_run:
         from tst_study.cost.prices import Prices
-        from tst_study.dry_run import check_start, describe, seconds_per_step
+        from tst_study.dry_run import check_start, describe
 
         prices = Prices(device, mfu, price) if device else None
         try:
             identity, stream = check_start(resolved, folder, processes)
         except NoTokenFilesError as error:  # the cost of the run does not depend on them
-            print(describe(resolved, f"no id yet: {error}", prices=prices))
+            print(describe(resolved, f"no id yet: {error}", None, prices))
             raise
-        seconds = None
-        if time:
-            with waiting("timing a few steps"):
-                seconds = seconds_per_step(resolved)
-        print(describe(resolved, identity, stream, seconds, prices))
+        print(describe(resolved, identity, stream, prices))
         return
     status = train_here(resolved, folder or _run_folder(resolved), processes)
     if os.environ.get("WORLD_SIZE", "1") != "1":  # one rank of several
@@ -407,8 +383,6 @@ def _is_done(config: Config, folder: Path) -> bool:
     from tst_study.data.run_data import fingerprints
     from tst_study.record import reader as run_record
 
-    if not (folder / "status.json").is_file():  # bad paths are reported when training begins
-        return False
     status = run_record.read_status(folder)
     if status is None or status["state"] != "done":
         return False

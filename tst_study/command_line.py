@@ -22,11 +22,11 @@ from tst_study.errors import OtherRankError, UserError, not_installed
 
 try:
     import typer
-    from typer.core import TyperCommand, TyperGroup
+    from typer.core import TyperGroup
 except ModuleNotFoundError as missing:  # without extras there is superposition alone
     sys.exit(f"error: {not_installed(missing.name or 'typer')}")
 
-from tst_study.text import is_whole, printable, whole_amount, wrapped
+from tst_study.text import printable, whole_amount, wrapped
 
 VERBS = "tst_study.verbs"
 ONE_RUN, STUDIES, RESULTS = ("One run", "Studies", "Results")
@@ -49,20 +49,13 @@ class Verbs(TyperGroup):
                 )
 
 
-class Verb(TyperCommand):
-    """A command whose help ends with examples, one on each line."""
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Examples"):
-            for line in (self.epilog or "").splitlines():
-                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
-
-
 def verb(
     app: typer.Typer, group: str, *examples: str, name: str | None = None
 ) -> Callable[[Function], Function]:
     """Make a function a verb of `app`, under the heading `group` of `--help`."""
-    return app.command(name, cls=Verb, rich_help_panel=group, epilog="\n".join(examples))
+    # Click keeps the lines of a paragraph that begins with this character.
+    epilog = "\n".join(["\b", "Examples:", *examples])
+    return app.command(name, rich_help_panel=group, epilog=epilog)
 
 
 def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) -> Any:
@@ -76,11 +69,9 @@ def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) 
             value = whole_amount(str(text), "")
         except UserError as error:
             raise typer.BadParameter(str(error).strip()) from None
-        if value < least:
-            asked = f"above {least - 1:,}" if least else "of 0 or more"
-            raise typer.BadParameter(f"{text!r}: give a number {asked}")
-        if value > most:
-            raise typer.BadParameter(f"{text!r}: give a number of at most {most:,}")
+        if not least <= value <= most:
+            bound = f"least {least:,}" if value < least else f"most {most:,}"
+            raise typer.BadParameter(f"{text!r}: give a number of at {bound}")
         return value
 
     return typer.Option(*names, parser=read, metavar="COUNT", help=help)
@@ -164,17 +155,11 @@ def _in_words(error: BaseException) -> tuple[str, int]:
             pass
         # The system refuses a path: a folder that is a file, a loop, no permission.
         case OSError() if error.filename is not None:
-            remedy = "name another place"
-            if isinstance(error, PermissionError):
-                remedy = "ask its owner for the right to write, or name a place of your own"
-            message = f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}"
+            message = f"{os.fsdecode(error.filename)}: {error.strerror}; name another place"
         case RuntimeError() if message.startswith("Symlink loop"):  # raised by `Path.resolve`
             message = f"{message}; name another place"
         case ModuleNotFoundError(name=str(name)) if not name.startswith(("tst_study", "_")):
             message = not_installed(name.partition(".")[0])
-        case MemoryError():
-            more = f" ({message})" if message else ""
-            message = f"memory ran out{more}; ask for less, or on a machine with more"
         case _:
             status, message = 1, f"{type(error).__name__}: {message} (--debug shows where)"
     # Several processes of one run print to the same screen.
@@ -184,9 +169,6 @@ def _in_words(error: BaseException) -> tuple[str, int]:
 
 def _answered(arguments: list[str]) -> int:
     """Run a command and return its exit status. Raises `UserError` for bad arguments."""
-    for argument in arguments:
-        if not is_whole(argument):
-            raise UserError(f"argument {argument!r}: is not UTF-8; rename what it names")
     for option, override, following in zip(arguments, arguments[1:], arguments[2:], strict=False):
         if option == "--set" and re.match(r"[\w.]+=", following):
             raise UserError(

@@ -1,5 +1,5 @@
-"""The answer of `tst-study train --dry-run`: the resolved config and what it would cost, with a few
-steps timed on this machine where that is asked for."""
+"""The answer of `tst-study train --dry-run`: the resolved config and what it would cost. A plan has
+a few steps timed on this machine, too."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from tst_study.data.run_data import fingerprints, open_stream
 from tst_study.data.token_stream import TokenStream
 from tst_study.record import reader as run_record
 from tst_study.record.reader import check_same_run
-from tst_study.text import duration, memory_size
+from tst_study.text import memory_size
 
 WARM_UP, TIMED = 3, 9
 
@@ -28,7 +28,6 @@ def describe(
     config: Config,
     identity: str,
     stream: TokenStream | None = None,
-    seconds_per_step: float | None = None,
     prices: Prices | None = None,
 ) -> str:
     """Write the config as TOML, then, as TOML comments, everything that follows from it.
@@ -38,16 +37,8 @@ def describe(
     lines = [f"run                     {identity}", "", *_costs(config)]
     if stream is not None:
         tokens = sum(corpus.file.token_count for corpus in stream.corpora)
-        several = len(stream.corpora) > 1
-        of = f"{'the corpus read most; all have' if several else 'the text has'} {tokens:,} tokens"
         read = stream.epochs(config.schedule.last_step)
-        lines.append(_row("text is read", f"{read:.3g} times ({of})"))
-    time = "not timed; --dry-run --time trains a few steps to estimate it"
-    if seconds_per_step is not None:
-        whole = duration(seconds_per_step * config.schedule.last_step)
-        each = f"{seconds_per_step:.3g} s per step on this machine, without evaluations"
-        time = f"about {whole} ({each})"
-    lines.append(_row("time", time))
+        lines.append(_row("text is read", f"{read:.3g} times ({tokens:,} tokens)"))
     if prices is not None:
         lines.append(_row("cost", _gpu_hours(config, prices)))
     lines += ["", *_memory(config)]
@@ -55,8 +46,8 @@ def describe(
 
 
 def check_start(config: Config, folder: Path | None, processes: int) -> tuple[str, TokenStream]:
-    """Everything that training checks before its first step: the run's id and what it reads.
-    Raises its `UserError`."""
+    """Everything that training checks before its first step but the device: the run's id and what
+    it reads. Raises its `UserError`."""
     if processes > 1 and config.execution.parallel != "auto":
         check(config, processes)
     data = fingerprints(config)
@@ -66,11 +57,6 @@ def check_start(config: Config, folder: Path | None, processes: int) -> tuple[st
         check_same_run(folder, digest)
     if folder is None or not checkpoint_steps(folder):  # else it goes on from its own
         fork_point(config, data)
-    if config.execution.device == "cuda" or config.execution.attention != "auto":
-        from tst_study.model.layers import attention_backend
-        from tst_study.parallel.process_groups import choose_device
-
-        attention_backend(config, choose_device(config.execution))
     return run_id(config, digest), stream
 
 

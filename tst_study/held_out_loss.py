@@ -46,12 +46,12 @@ def evaluate(
     held_out: HeldOut,
     ranks: Ranks,
     micro_batch: int,
-    check_for_stop: Callable[[int], None] = lambda tokens: None,
+    say: Callable[[int], None] = lambda tokens: None,
 ) -> HeldOutLoss:
     """Mean next-token loss over all held-out tokens, each counted once whatever the layout.
 
-    `micro_batch`: sequences of a forward pass when training. `check_for_stop` is called before each
-    pass with the number of tokens done so far; an exception from it ends the evaluation.
+    `micro_batch`: sequences of a forward pass when training. `say` is called before each pass
+    with the number of tokens done so far.
     """
     model.eval()
     count = len(held_out.ids)
@@ -61,7 +61,7 @@ def evaluate(
     # does not depend on how many there are.
     sums = torch.zeros(count, dtype=torch.float64)
     for first in range(0, count, ranks.data_size * at_once):
-        check_for_stop(first * held_out.ids.shape[1])
+        say(first * held_out.ids.shape[1])
         start = first + ranks.data_rank * at_once
         rows = np.arange(start, start + at_once)
         if ranks.data_size == 1:

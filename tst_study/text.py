@@ -1,6 +1,7 @@
 """Text that can be stored and shown safely; times and sizes as people read them."""
 
 import math
+import re
 from collections.abc import Container, Iterable, Sequence
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -99,8 +100,18 @@ def big(value: float) -> str:
     return f"{value:.3g}"
 
 
+_TELLING = re.compile(r"baseline|(s|r|seed)[\d.]+|[0-9a-f]{8}")
+"""The parts of a run's name that are cut last: s and r, or `baseline`; seed and identity."""
+
+
 def shortened(name: str, width: int) -> str:
-    """Cut the middle of a name that is too long for its column; runs differ at the ends."""
+    """Cut a name that is too long for its column: first the parts of a run's name that do not tell
+    it from others, then its middle."""
+    parts = name.split("-")
+    for place in range(1, len(parts)):
+        if len(name) > width and not _TELLING.fullmatch(parts[place]):
+            parts[place] = "…"
+            name = re.sub("…(-…)+", "…", "-".join(parts))
     if len(name) <= width:
         return name
     end = 2 * (width - 1) // 3
@@ -149,7 +160,8 @@ def fitted(
     """Lines of a table that is at most `width` wide, and the places of the columns left out.
 
     Columns go in the order of `dispensable` until the others fit; then words wrap, except in the
-    columns `right`, which are numbers. Only if that is not enough do names lose their middle.
+    columns `right`, which are numbers. Only if that is not enough do names lose their middle, and
+    a table that is still too wide stays so.
     """
     from rich.console import Console
     from rich.table import Table
@@ -165,20 +177,23 @@ def fitted(
     if sum(_longest_word(cells) + 2 for cells in columns.values()) - 2 > width:
         columns = {i: tuple(map(_short_words, cells)) for i, cells in columns.items()}
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    narrowest = -2
     for place, cells in columns.items():
         number = place in right
-        table.add_column(
-            justify="right" if number else "left", no_wrap=number, min_width=_longest_word(cells)
-        )
+        narrow = least[place] if number else _longest_word(cells)
+        narrowest += narrow + 2
+        table.add_column(justify="right" if number else "left", no_wrap=number, min_width=narrow)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
-    console = Console(width=width, markup=False, emoji=False, highlight=False, color_system=None)
+    console = Console(
+        width=max(width, narrowest), markup=False, emoji=False, highlight=False, color_system=None
+    )
     with console.capture() as drawn:
         console.print(table)
     return [line.rstrip() for line in drawn.get().splitlines()], dropped
 
 
-_WORDS, _LONGEST_WORD = 24, 32
+_WORDS, _LONGEST_WORD = 24, 36
 """The narrowest column in which words still read well; the length at which names are shortened."""
 
 

@@ -81,14 +81,11 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
             collectives_named(ranks.rank),
         ):
             barrier()  # rank 0 has found the folder to be of this run, or raised
-            with (
-                closing(Trainer(launch)) as trainer,
-                closing(Bookkeeper(trainer, folder, log, data, held_out, stop)) as bookkeeper,
-            ):
+            with closing(Trainer(launch)) as trainer:
+                bookkeeper = Bookkeeper(trainer, folder, log, data, held_out, stop)
                 try:
                     return _run(trainer, bookkeeper, stop)
                 except DivergedError as error:
-                    bookkeeper.finish_save(error.step)
                     log.end("diverged", error.step, str(error))
                     return "diverged"
 
@@ -96,8 +93,6 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
 def _run(trainer: Trainer, bookkeeper: Bookkeeper, stop: StopRequest) -> State:
     config, ranks, plan = trainer.config, trainer.ranks, trainer.plan
     first, last = bookkeeper.resume(), config.schedule.last_step
-    if bookkeeper.owes_evaluation and not bookkeeper.evaluate(first):
-        return bookkeeper.stopped(first)
     timed = TimedEvents(config.execution, ranks, stop)
     for step in range(first, last):
         if step == plan.superposed_steps > 0:
@@ -111,19 +106,17 @@ def _run(trainer: Trainer, bookkeeper: Bookkeeper, stop: StopRequest) -> State:
         with bookkeeper.clock.waiting():  # the ranks' exchange waits for queued work of the device
             if step == first:  # the longer time for the start is over
                 ranks.wait_at_most(config.execution.timeout_seconds)
-            timed.poll(logged=due.logs, writing=bookkeeper.checkpoints.writing)
-        if timed.written:
-            bookkeeper.finish_save(done)
+            timed.poll(logged=due.logs)
         stops = timed.stops and not due.is_last
         saves = due.saves or timed.saves or stops
         if due.logs or due.evaluates or saves:
             bookkeeper.log_loss(done, loss, norm, due)
-        evaluated = not due.evaluates or bookkeeper.evaluate(done)
-        if saves or not evaluated:
-            waits = due.is_last or stops or not evaluated
-            bookkeeper.save(done, owes_evaluation=not evaluated, waits=waits)
+        if due.evaluates:
+            bookkeeper.evaluate(done)
+        if saves:
+            bookkeeper.save(done)
             timed.saved()
-        if stops or not evaluated:
+        if stops:
             return bookkeeper.stopped(done)
     bookkeeper.log.end("done", last)
     return "done"

@@ -135,7 +135,6 @@ def write_run(
         )
     writer.end_segment(state)
     writer.status(state, last, "loss above 100 nats" if state == "diverged" else "")  # type: ignore[arg-type]
-    writer.close()
     return writer.folder
 
 

@@ -6,26 +6,27 @@ import errno
 import os
 import re
 import shutil
-import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.distributed import run_ranks
 from tests.tiny_runs import (
     assert_same_run,
     checkpoint_folders,
     launched,
     run,
     stop_this_process,
+    tiny,
     when_step_begins,
 )
 from tst_study.checkpoints.places import DIGESTS
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
+from tst_study.train import train
 
 EVERY_FIVE = "execution.checkpoint_every=5"
-EITHER_WAY = ((EVERY_FIVE,), (EVERY_FIVE, "execution.asynchronous_checkpoints=true"))
 WRITTEN = "not what was written"
 
 
@@ -60,7 +61,6 @@ DAMAGED = [
     *((file, damage) for file in FILES for damage in ("flipped", "unlink")),
     *((file, damage) for file in ("__0_0.distcp", DIGESTS) for damage in ("cut_off", "garbage")),
 ]
-DAMAGED.remove((DIGESTS, "unlink"))  # as in a checkpoint from before there were digests
 
 
 @pytest.mark.parametrize(("file", "damage"), DAMAGED)
@@ -83,7 +83,6 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_takes_its_place(
     pattern = rf"{newest}: cannot be read \({name} is {what}\); going on from step 15"
     assert re.fullmatch(pattern, said)
     assert record.segments[-1]["resumed_from"] == 15
-    assert record.segments[-1]["damaged_checkpoints"] == [said.partition("; ")[0]]
     assert checkpoint_folders(folder) == [before, newest]  # which was written again
     assert_same_run(folder, finished)
 
@@ -120,12 +119,8 @@ def test_a_damaged_checkpoint_is_not_counted_among_those_that_are_kept(
 
 
 @pytest.mark.parametrize(
-    ("call", "number", "remedy", "settings"),
-    [
-        ("fsync", errno.ENOSPC, "free some space", EITHER_WAY[0]),
-        ("fsync", errno.ENOSPC, "free some space", EITHER_WAY[1]),
-        ("rename", errno.EACCES, "mend it", EITHER_WAY[0]),
-    ],
+    ("call", "number", "remedy"),
+    [("fsync", errno.ENOSPC, "free some space"), ("rename", errno.EACCES, "mend it")],
 )
 def test_what_a_disk_refuses_of_a_save_costs_nothing_that_was_saved(
     words: Path,
@@ -134,7 +129,6 @@ def test_what_a_disk_refuses_of_a_save_costs_nothing_that_was_saved(
     call: str,
     number: int,
     remedy: str,
-    settings: tuple[str, ...],
 ) -> None:
     honest = getattr(os, call)
 
@@ -147,27 +141,34 @@ def test_what_a_disk_refuses_of_a_save_costs_nothing_that_was_saved(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, call, refused_at_step_ten)
         with pytest.raises(UserError) as raised:
-            run(words, tmp_path, *settings)
+            run(words, tmp_path, EVERY_FIVE)
     said = rf"\S+/step-00000010: cannot be written \(.*{os.strerror(number)}\); {remedy} and .*"
     assert re.fullmatch(said, str(raised.value))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000005"]
     record = run_record.read(tmp_path)
     assert (record.state, record.segments[0]["ended"]) == ("failed", str(raised.value))
-    run(words, tmp_path, *settings)
+    run(words, tmp_path, EVERY_FIVE)
     assert_same_run(tmp_path, finished)
 
 
-@pytest.mark.parametrize("settings", EITHER_WAY)
-@pytest.mark.parametrize("kilobytes", [88, 230, 256, 400, 452, 640])
-def test_wherever_a_disk_becomes_full_the_disk_is_named_and_the_run_goes_on_when_it_is_larger(
-    words: Path, finished: Path, small_disk: Path, kilobytes: int, settings: tuple[str, ...]
-) -> None:
-    """torch's zip writer may say `unexpected pos`; a person wants to hear of the disk."""
-    resized = f"remount,size={kilobytes}k"
-    subprocess.run(["mount", "-o", resized, str(small_disk)], check=True)
-    with pytest.raises(UserError, match=r"cannot be written \(.*No space left on device\); free"):
-        run(words, small_disk / "run", *settings, "execution.keep_checkpoints=4")
-    if kilobytes == 400:
-        subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-        run(words, small_disk / "run", *settings)
-        assert_same_run(small_disk / "run", finished)
+def test_what_the_disk_of_one_rank_refuses_all_of_them_say(words: Path, tmp_path: Path) -> None:
+    config = tiny(words, EVERY_FIVE, 'execution.parallel.optimizer="distributed"')
+
+    def refused() -> str:
+        def refuse(file: int) -> None:
+            if "partial-step-00000010/__1_" in os.readlink(f"/proc/self/fd/{file}"):
+                raise OSError(28, os.strerror(28))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "fsync", refuse)
+            with pytest.raises(UserError) as raised:
+                train(config, tmp_path, progress=False)
+        return str(raised.value)
+
+    first, other = run_ranks(2, refused)
+    assert "step-00000010: " in first
+    assert "[Errno 28]" in first
+    assert "step-00000010: cannot be written" in other
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000005"]
+    assert run_record.read(tmp_path).segments[0]["ended"] == first
+    assert run_ranks(2, train, config, tmp_path) == ["done"] * 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import io
 import os
 import pickle
 import shutil
@@ -13,12 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from tests.tiny_runs import checkpoint_folders, run
 from tst_study.checkpoints.places import DIGESTS, digests_of, write_digests
-from tst_study.checkpoints.reader import CheckpointReader
+from tst_study.checkpoints.reader import COMMON, CheckpointReader, Piece
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.errors import UserError
 from tst_study.evaluation.run import trained_model
@@ -58,21 +54,8 @@ def test_a_flipped_bit_keeps_a_model_from_being_used(trained: Path, tmp_path: Pa
         open_run(folder)
     said = str(raised.value)
     assert said.startswith(f"{place}: ")
-    assert all(part in said for part in ("__0_0.distcp", "--step", "there are: 2"))
+    assert all(part in said for part in ("__0_0.distcp", "--step of [2, 4]"))
     assert open_run(folder, 2).step == 2
-
-
-def test_a_torn_file_is_named_also_without_digests(trained: Path, tmp_path: Path) -> None:
-    """As in checkpoints from before there were any."""
-    folder = shutil.copytree(trained, tmp_path / "run")
-    place = checkpoint_folders(folder)[-1]
-    (place / DIGESTS).unlink()
-    for file in place.glob("*.distcp"):
-        file.write_bytes(file.read_bytes()[:-2000])
-    reader = CheckpointReader(open_run(folder).checkpoint)
-    with pytest.raises(UserError, match=r"__0_\d\.distcp: cannot be read") as raised:
-        [reader.read(name) for name in reader.names]
-    assert "\n" not in str(raised.value)
 
 
 def test_what_is_not_there_is_named(trained: Path) -> None:
@@ -81,9 +64,6 @@ def test_what_is_not_there_is_named(trained: Path) -> None:
         reader.read("lm_head")
     with pytest.raises(UserError, match=r"holds 0 of the \d+ numbers"):
         reader.read("decoder.layers.mlp.linear_fc1.weight", (2,))
-
-
-Poison = Callable[[Path, Path], None]
 
 
 class Hostile:
@@ -96,81 +76,52 @@ class Hostile:
         return os.mkdir, (str(self.mark),)
 
 
-def poison_description(place: Path, mark: Path) -> None:
-    (place / ".metadata").write_bytes(pickle.dumps(Hostile(mark)))
-
-
-def change_a_class(place: Path, mark: Path) -> None:
-    """Every class that it names is one that a description may name."""
-    (place / ".metadata").write_bytes(
-        b"\x80\x04cpathlib\nPosixPath\nN}(\x8c\x07is_file\x8c\x02nou\x86b."
-    )
-
-
 def poison_common(place: Path, mark: Path) -> None:
-    torch.save({"common": Hostile(mark)}, place / "common.pt")
+    torch.save({"common": Hostile(mark)}, place / COMMON)
 
 
 def poison_tensor(place: Path, mark: Path) -> None:
-    """The description is an honest one, what it points to is not."""
-    metadata = FileSystemReader(place).read_metadata()
-    index = next(index for index in metadata.storage_data if index.fqn == "output_layer.weight")
-    content = io.BytesIO()
-    torch.save([Hostile(mark)], content)
-    (place / "poison").write_bytes(content.getvalue())
-    there = next(iter(metadata.storage_data.values()))
-    changes = {"relative_path": "poison", "offset": 0, "length": len(content.getvalue())}
-    metadata.storage_data[index] = dataclasses.replace(there, **changes)
-    (place / ".metadata").write_bytes(pickle.dumps(metadata))
+    """The list of pieces is an honest one, what it points to is not."""
+    torch.save([Hostile(mark)], place / "poison")
+    length = (place / "poison").stat().st_size
+    change_pieces(place, file="poison", start=0, length=length)
 
 
 def lead_out_of_the_folder(place: Path, mark: Path) -> None:
-    metadata = FileSystemReader(place).read_metadata()
-    for index, stored in metadata.storage_data.items():
-        path = f"../../checkpoints/{place.name}/{stored.relative_path}"
-        metadata.storage_data[index] = dataclasses.replace(stored, relative_path=path)
-    (place / ".metadata").write_bytes(pickle.dumps(metadata))
+    change_pieces(place, file=f"../../checkpoints/{place.name}/__0_0.distcp")
 
 
-def add_an_object(place: Path, mark: Path) -> None:
-    metadata = FileSystemReader(place).read_metadata()
-    metadata.state_dict_metadata["object"] = BytesStorageMetadata()
-    (place / ".metadata").write_bytes(pickle.dumps(metadata))
+def change_pieces(place: Path, **changes: Any) -> None:
+    common = torch.load(place / COMMON)
+    pieces = [Piece(*values)._replace(**changes) for values in common["pieces"]]
+    torch.save({**common, "pieces": [tuple(piece) for piece in pieces]}, place / COMMON)
 
 
 POISONS = {
-    poison_description: ".metadata: it would run ",
-    change_a_class: f".metadata: it would change {type(Path())!r}",
     poison_common: "damaged, or not to be trusted",
     poison_tensor: "damaged, or not to be trusted",
-    lead_out_of_the_folder: "is not a file of this folder",
-    add_an_object: ".metadata: object is",
+    lead_out_of_the_folder: "no file of this folder",
 }
 
 
 @pytest.mark.parametrize("poison", POISONS, ids=lambda poison: poison.__name__)
-@pytest.mark.parametrize("forged", [False, True], ids=["without digests", "digests forged"])
 def test_a_hostile_checkpoint_is_refused_in_one_line(
-    trained: Path, words: Path, tmp_path: Path, poison: Poison, forged: bool
+    trained: Path, words: Path, tmp_path: Path, poison: Callable[[Path, Path], None]
 ) -> None:
     folder = shutil.copytree(trained, tmp_path / "run")
-    (folder / "checkpoints" / "step-00000004").rename(tmp_path / "newer")
     mark = tmp_path / "executed"
     place = checkpoint_folders(folder)[-1]
     poison(place, mark)
-    (place / DIGESTS).unlink()
-    if forged:
-        write_digests(place, digests_of(place, os.listdir(place)))
+    names = {path.name for path in place.iterdir()} - {DIGESTS}
+    write_digests(place, digests_of(place, names))
     with pytest.raises(UserError) as raised:  # resuming reads all of a checkpoint
         run(words, folder, "schedule.steps=4", "execution.checkpoint_every=2")
-    assert "step-00000002: cannot be read" in str(raised.value)
+    assert str(raised.value).startswith(str(place))
     assert POISONS[poison] in str(raised.value)
     assert "\n" not in str(raised.value)
-    if poison is not poison_common:  # which an export does not read
-        with pytest.raises(UserError):
-            [CheckpointReader(place).read(name) for name in CheckpointReader(place).names]
+    with pytest.raises(UserError):
+        [CheckpointReader(place).read(name) for name in CheckpointReader(place).names]
     assert not mark.exists()
-    assert callable(Path.is_file)
 
 
 def test_the_hostile_pickle_of_these_tests_is_one(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ("schedule.steps=200", "execution.checkpoint_every=30", "execution.evaluate_every=50")
-ASYNCHRONOUS = "execution.asynchronous_checkpoints=true"
 
 
 def command(config_file: Path, folder: Path) -> list[str]:
@@ -48,7 +47,7 @@ def test_a_run_whose_terminal_hangs_up_is_then_stopped_then_left_alone(
 ) -> None:
     """As a dropped ssh session does: its terminal is gone, for the live line as well."""
     file, folder = tmp_path / "run.toml", tmp_path / "broken"
-    file.write_text(to_toml(tiny(words, *SETTINGS, ASYNCHRONOUS)))
+    file.write_text(to_toml(tiny(words, *SETTINGS)))
 
     process, terminal = pty.fork()
     if process == 0:
@@ -80,7 +79,7 @@ def test_a_run_whose_terminal_hangs_up_is_then_stopped_then_left_alone(
     assert error in ("", "loading torch and Megatron-Core …\n")  # said where it takes long
     assert run_record.read(folder).state == "preempted"
 
-    record = run(words, folder, *SETTINGS, ASYNCHRONOUS)
+    record = run(words, folder, *SETTINGS)
     assert [segment["ended"].split()[0] for segment in record.segments] == [
         "SIGHUP",
         "SIGTERM",

@@ -98,16 +98,12 @@ AT_THE_PAPERS_STEPS = {
 WAVE = {step: 0.55 + 0.45 * math.cos(math.pi * (step - 10) / 100) for step in range(10, 110)}
 SHAPES = {
     "the paper's": (PAPER, AT_THE_PAPERS_STEPS),
-    "square root": (
-        Schedule(steps=100, decay_ratio=0.5, decay_shape="sqrt"),
-        {0: 1.0, 50: 1.0, 75: 1 - math.sqrt(0.5), 99: 1 - math.sqrt(0.98)},
-    ),
     "half a wave from the end of warm-up": (
         Schedule(steps=110, kind="cosine", warmup_steps=10, final_ratio=0.1),
         WAVE,
     ),
     "constant": (
-        Schedule(steps=100, kind="constant", warmup_steps=4),
+        Schedule(steps=100, decay_ratio=0.0, warmup_steps=4),
         {0: 0.25, 1: 0.5, 2: 0.75, 3: 1.0, 99: 1.0, 100: 1.0},
     ),
     "to the final ratio after the last step": (
@@ -128,5 +124,4 @@ def test_losses_are_annealed_only_after_a_whole_decay() -> None:
     assert [is_annealed(PAPER, step) for step in (0, 18_000, 19_999)] == [False] * 3
     assert is_annealed(PAPER, 20_000)
     assert is_annealed(Schedule(steps=10, kind="cosine"), 10)
-    assert not is_annealed(Schedule(steps=10, kind="constant"), 10)
     assert not is_annealed(Schedule(steps=10, decay_ratio=0.0), 10)

@@ -17,9 +17,6 @@ from tst_study.cost.compute import count_parameters
         ("270m", "267.2M"),
         ("600m", "600.2M"),
         ("3b", "3.564B"),
-        ("270m-grouped", "253.95M"),
-        ("600m-grouped", "560.9M"),
-        ("3b-grouped", "3.338B"),
         ("moe-10b-a1b", "10.489B"),
     ],
 )

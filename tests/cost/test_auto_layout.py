@@ -66,7 +66,7 @@ def test_what_fits_is_left_to_data_parallelism_with_a_shared_optimizer(
     assert too_much or found.execution.micro_batch == 1024 // gpus
 
 
-@pytest.mark.parametrize("preset", ["600m", "3b", "3b-grouped", "moe-10b-a1b"])
+@pytest.mark.parametrize("preset", ["600m", "3b", "moe-10b-a1b"])
 def test_less_memory_is_answered_by_tensor_ranks_then_recomputing_then_stages(preset: str) -> None:
     """Never by something later in that order before the earlier does not help any more."""
     order = []

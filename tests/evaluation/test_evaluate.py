@@ -17,7 +17,6 @@ from tst_study.data.preparation.generated_language import LanguageParameters, ge
 from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.held_out_loss import evaluate, sequences_at_once
 from tst_study.model.model import SuperposedGPT
-from tst_study.record.log import Progress
 from tst_study.superposition.steps import NEXT_TOKEN
 
 # 499 predictions: 62 whole sequences of 8 and one that is filled up.
@@ -107,8 +106,6 @@ def test_it_says_how_far_it_is(words: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with built(config) as (model, ranks):
         evaluate(model, held_out_of(config), ranks, 20, seen.append)
     assert seen == [0, 160, 320, 480]
-    line = Progress("run", 20, enabled=False)
-    assert line.evaluating(4096, 131_072) == "evaluating 4,096 of 131,072 held-out tokens"
 
 
 def test_rows_tell_bits_per_byte_and_whether_the_rate_is_annealed(
@@ -124,6 +121,6 @@ def test_rows_tell_bits_per_byte_and_whether_the_rate_is_annealed(
         assert row["tokens"] == held_out.predicted_tokens
         assert row["eval_set"] == f"validation-{held_out.fingerprint[:16]}"
     assert [row["annealed"] for row in record.evals] == [False, True]
-    generated = run(words, tmp_path / "words", "schedule.kind=constant")
+    generated = run(words, tmp_path / "words", "schedule.decay_ratio=0.0")
     assert generated.evals[-1]["bits_per_byte"] is None
     assert not generated.evals[-1]["annealed"]

@@ -42,7 +42,6 @@ def finished(folder: Path, *overrides: str) -> None:
     segment = writer.start_segment(None, {"code": {"commit": "a" * 40, "dirty": False}})
     writer.evaluation({**evaluation(segment, 100, 3.0), "annealed": True})
     writer.status("done", 100)
-    writer.close()
 
 
 def test_collect_writes_tables_and_names_what_is_missing(tmp_path: Path) -> None:
@@ -69,8 +68,8 @@ def test_a_damaged_run_is_one_row_and_all_others_go_on(
         write_config(run.config, run.folder)
         writer = open_run(run.folder, f"name={run.config.name}", f"seed={run.config.seed}")
         writer.status("running", 3)
-    (bad.folder / "run.json").write_bytes(b"")
-    damage = f"{bad.folder}/run.json: not JSON"
+    (bad.folder / "status.json").write_bytes(b"")
+    damage = f"{bad.folder}/status.json: Invalid JSON"
     with file_lock.hold(bad.folder), file_lock.hold(fail.folder):
         rows = {row.run_id: row for row in rows_of(study)}
         assert rows[bad.run_id].message.startswith(damage)

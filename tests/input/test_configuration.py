@@ -25,7 +25,7 @@ TOP = config.to_dict(example())
 SECTIONS = [key for key, value in TOP.items() if isinstance(value, dict)]
 INNER = {f"{section}.{key}" for section in SECTIONS for key in TOP[section]}
 KEYS = sorted({*TOP, *INNER} - {*SECTIONS, *OTHERWISE})
-OF_NO_KIND = ["[[]]", "{x = 1}", "1979-05-27", "12:00:00", "-1", "nan", "1e400"]
+OF_NO_KIND = ["[[]]", "{x = 1}", "-1", "nan", "1e400"]
 BEYOND = {
     "0": "model.layers model.rope_theta superposition.bag_size data.validation_tokens "
     "schedule.steps batch.sequences optimizer.learning_rate optimizer.epsilon "
@@ -36,7 +36,7 @@ BEYOND = {
     "1.5": "model.layers superposition.step_ratio schedule.decay_ratio data.corpora",
     "true": "model.layers optimizer.learning_rate seed execution.keep_steps model",
     "odd": "model.layers superposition.mode superposition.loss superposition.optimizer_at_switch "
-    "optimizer.kind schedule.kind schedule.decay_shape numerics.dtype role execution.device "
+    "optimizer.kind schedule.kind numerics.dtype role execution.device "
     "execution.parallel execution.track",
     "1000000000000": "model.layers model.hidden_size model.vocabulary_size superposition.bag_size "
     "batch.sequences batch.sequence_length execution.threads execution.timeout_seconds",
@@ -54,12 +54,8 @@ def test_a_value_that_a_key_cannot_have_is_named_with_it(place: Path, value: str
 OVERRIDES = [
     ("model.preset=[1]", "model.preset: [1] is not known"),
     ("model.preset='270'", "model.preset: '270' is not known; did you mean '270m'?"),
-    ("model.head_size=7", "model: head_size = 7 is odd"),
+    ("model.head_size=7", "model.head_size: 7: should be a multiple of 2"),
     ("model.key_value_heads=5", "model: attention_heads = 1 is not a multiple of"),
-    (
-        "model.experts={count=4,per_token=9,feed_forward_size=3}",
-        "model.experts: per_token = 9 is more than count = 4",
-    ),
     ("model.hiden_size=64", "model.hiden_size: unknown key; did you mean model.hidden_size?"),
     ("model.experts={cuont=4}", "did you mean model.experts.count?"),
     ("schedule.step=4", "schedule.step: unknown key; did you mean schedule.steps?"),
@@ -73,33 +69,22 @@ OVERRIDES = [
     ("schedule.warmup_steps=91", "warmup_steps = 91"),
     ("superposition.steps=101", "superposition: steps and step_ratio are both set"),
     (
-        "superposition={bag_size=4, step_ratio=0.004}",
-        "superposition.step_ratio = 0.004 of schedule.steps = 100 is less than one step",
-    ),
-    (
         "superposition.weighting='linear'",
         "superposition.weighting: 'linear': should be 'uniform', 'power_law', ",
     ),
     ("superposition.weighting=[1.0]", "superposition: weighting has 1 numbers; bag_size 4 needs"),
     ("data.corpora=[]", "data.corpora: "),
-    ("data.corpora=[{path=''}]", "data.corpora.0.path: '': is not a path"),
-    ('data.corpora=[{path="a\\nb"}]', "data.corpora.0.path: 'a\\nb': is not a path"),
-    ("optimizer.momentum=0.5", "optimizer: momentum = 0.5 has no meaning with kind = 'adamw'"),
+    ("data.corpora=[{path=''}]", "data.corpora.0.path: '': should have at least 1 character"),
     ("schedule.stop_after=100", "schedule: stop_after = 100 does not lie before steps = 100"),
-    ("study='../../x'", "study: '../../x': names a folder"),
-    ('name="\\u001b[31m"', "name: '\\x1b[31m': names a folder"),
-    (f"name='{'字' * 100}'", "names a folder: begin with a letter or digit"),
+    ("study='../../x'", "study: '../../x': should match pattern"),
+    ('name="\\u001b[31m"', "name: '\\x1b[31m': should match pattern"),
     ("execution.micro_batch=3", "execution.micro_batch = 3 does not divide the 16 sequences"),
-    ("execution.keep_steps=[101]", "execution.keep_steps = 101 lies beyond the last step, 100"),
     ("execution.fork_from={folder='x'}", "execution.fork_from.step: missing"),
     ("=3", "--set =3: write it as section.key=value"),
     ("model..layers=3", "model.: unknown key"),
     ("model", "--set model: write it as section.key=value"),
-    ("seed=07:32:00", "seed: should be a whole number"),
-    ("data.corpora=[{path=2024-01-01}]", "data.corpora.0.path: should be a valid string"),
-    ("name='a'\nseed=3", "is more than one value; give one --set for each"),
+    ("seed=07:32:00", "seed: '07:32:00': should be a valid integer"),
     (f"{'x' * 100_000}=3", "unknown key"),
-    (f"seed={'[' * 5000}{']' * 5000}", "--set seed=…: not valid TOML: "),
     (f"seed='{'9' * 5000}'", "seed: '99999999"),
 ]  # fmt: skip
 
@@ -113,8 +98,6 @@ def test_a_bad_override_is_named(place: Path, override: str, expected: str) -> N
 FILES = {
     "nothing": (b"", "run.toml: model: missing; give it in the file or by --set model="),
     "not UTF-8": (b"seed = '\xff'", "run.toml: not valid TOML: "),
-    "a deep list": (b"seed = " + b"[" * 20_000, "run.toml: not valid TOML: "),
-    "a deep table": (b"[" + b".".join([b"a"] * 20_000) + b"]", "run.toml: "),
     "a long number": (b"seed = " + b"9" * 5000, "run.toml: not valid TOML: "),
     "an unknown section": (b"[modle]\nlayers = 1", "modle: unknown key; did you mean model?"),
 }

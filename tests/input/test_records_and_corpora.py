@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.input.answers import UNKNOWN, answer, refusal
 from tests.tiny_runs import run, tiny
-from tst_study.checkpoints.pickles import read_description
+from tst_study.checkpoints.reader import COMMON, CheckpointReader
 from tst_study.config import schema as config
 from tst_study.config.schema import to_toml
 from tst_study.data.integrity import verify
@@ -85,7 +85,7 @@ def test_a_file_of_a_run_that_holds_something_else_is_named(
 
 
 CHANGES: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
-    ("run.json", lambda row: row.update(schema_version=99), "schema_version = 99"),
+    ("run.json", lambda row: row.update(schema_version=99), "schema_version: Input should be 1"),
     ("run.json", lambda row: row.update(more=1), "more: Extra inputs"),
     ("run.json", lambda row: row["config"].pop("model"), "config: model: missing"),
     ("run.json", lambda row: row["config"]["model"].update(layers="2"), "model.layers: '2'"),
@@ -125,7 +125,11 @@ VERBS = (
 
 
 REFUSED: list[tuple[Callable[[dict[str, Any]], Any], str, int]] = [
-    (lambda row: row.update(schema_version=2, something="new"), "schema_version = 2", 6),
+    (
+        lambda row: row.update(schema_version=2, something="new"),
+        "schema_version: Input should be 1",
+        3,
+    ),
     (lambda row: row["config"]["batch"].update(sequences="x"), "config: batch.sequences: 'x'", 3),
 ]
 
@@ -180,7 +184,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "run.toml": config.load,
     "slurm.toml": load_profile,
     MANIFEST: lambda path: read_manifest(path.parent),
-    ".metadata": lambda path: read_description(path.parent),
+    COMMON: lambda path: CheckpointReader(path.parent),
 }
 
 

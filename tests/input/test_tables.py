@@ -255,8 +255,6 @@ def test_digests_that_are_none_say_that_a_checkpoint_is_damaged(name: str, tmp_p
     ):
         (tmp_path / DIGESTS).write_text(json.dumps(value))
         assert "is not what was written" in str(damage(tmp_path))
-    (tmp_path / DIGESTS).write_text(json.dumps({"sha256": {f"../{tmp_path.name}/weights": "0"}}))
-    assert damage(tmp_path) == f"{DIGESTS} is not what was written"
 
 
 def keys(section: type[BaseModel]) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +13,8 @@ from tst_study.analysis.tables import source
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.tables.run_folders import of_config
 from tst_study.config import schema as configuration
-from tst_study.config.identity import digest, fingerprint, identity_form, run_id
+from tst_study.config.identity import fingerprint, identity_form, run_id
 from tst_study.config.schema import AddedLater, Config, from_dict, of_record, to_dict
-from tst_study.errors import UserError
 
 RECORDS = [
     {**row, "config": json.loads(row["config"]), "data": json.loads(row["data"])}
@@ -61,20 +59,6 @@ def test_what_changes_the_result_is_another_run_and_nothing_else_is(override: st
 def test_a_smoothed_baseline_is_another_run_than_the_baseline() -> None:
     smoothed = "label_smoothing={epsilon = 0.1, last_step = 20}"
     assert identity("superposition={}", smoothed) != identity("superposition={}")
-    with pytest.raises(UserError, match=r"label_smoothing\.first_step = 1"):
-        identity(smoothed)
-    with pytest.raises(UserError, match=r"label_smoothing\.last_step = 101"):
-        identity("superposition={}", "label_smoothing={epsilon = 0.1, last_step = 101}")
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, {"a": {"b": object()}}, [b"x"]])
-def test_a_value_without_a_stable_form_is_an_error(value: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match=r"not JSON|Out of range"):
-        digest(value)
-
-
-def test_canonical_form_does_not_depend_on_the_order_of_keys() -> None:
-    assert digest({"b": 1, "a": [1.0, None]}) == digest({"a": [1.0, None], "b": 1})
 
 
 @pytest.mark.parametrize("header", RECORDS, ids=lambda row: row["run_id"])

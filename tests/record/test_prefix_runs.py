@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 
@@ -105,10 +104,6 @@ def prefix(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "role=trunk",
         *LOGGED,
     )
-    header = json.loads((folder / "run.json").read_bytes())  # of before trackers had names
-    del header["config"]["execution"]["track"]
-    header["config"]["execution"]["tensorboard"] = True
-    (folder / "run.json").write_text(json.dumps(header))
     return folder
 
 

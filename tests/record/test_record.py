@@ -13,8 +13,8 @@ from tests.examples import example
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
 from tst_study.record.launch_facts import code_version
-from tst_study.record.log import Progress, run_log
-from tst_study.record.writer import RunWriter, append_task_results, header_of
+from tst_study.record.log import Progress
+from tst_study.record.writer import RunWriter, header_of
 
 DATA = {
     "corpora": [{"fingerprint": "ab", "weight": 1.0, "tokens": 1000}],
@@ -34,7 +34,6 @@ def launch(folder: Path, resumed_from: int | None, steps: range, loss: float) ->
     for step in steps:
         writer.metrics(metrics(writer.segment, step, loss))
         writer.evaluation(evaluation(writer.segment, step, loss))
-    writer.close()
     return writer
 
 
@@ -144,46 +143,11 @@ def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:
     assert '"loss": null' in (tmp_path / "status.json").read_text()  # JSON has no NaN
 
 
-def test_a_trunk_has_the_time_left_to_its_own_end(tmp_path: Path) -> None:
-    config = example("schedule.stop_after=20")
-    with run_log(config, DATA, tmp_path, writes=True, progress=False) as log:
-        log.start(config, None)
-        for step, left in ((10, None), (20, 0.0)):
-            row = {key: x for key, x in metrics(0, step, 3.0).items() if key != "segment"}
-            log.metrics(row, last=True)
-            status = run_record.read_status(tmp_path)
-            assert status is not None
-            assert status["seconds_left"] == left
-
-
 def test_runs_are_found_by_their_record_at_any_depth(tmp_path: Path) -> None:
     for name in ("b/x", "a"):
-        open_run(tmp_path / name).close()
+        open_run(tmp_path / name)
     (tmp_path / "b" / "x" / "checkpoints" / "run.json").mkdir(parents=True)
     assert run_record.find_run_folders(tmp_path) == [tmp_path / "a", tmp_path / "b" / "x"]
-
-
-def test_the_last_held_out_loss_is_found_behind_a_long_row_of_a_task(tmp_path: Path) -> None:
-    """Losses by position of hundreds of sequences, appended after training."""
-    launch(tmp_path, None, range(1, 3), loss=3.5)
-    values = [[round(0.001 * place, 3) for place in range(9)] for _ in range(2000)]
-    counters = {name: value for name, value in _counters(0, 2).items() if name != "epochs"}
-    whole = {
-        **counters,
-        "annealed": True,
-        "task": "loss_by_position",
-        "data": "books-cd",
-        "metrics": {"nats": 3.0},
-        "samples": 2000,
-        "details": {"values": values},
-        "seconds": 1.0,
-    }
-    append_task_results(tmp_path, [whole])
-    assert (tmp_path / "evals.jsonl").stat().st_size > 2**16
-    found = run_record.last_evaluation(tmp_path)
-    assert found is not None
-    assert (found["step"], found["nats_per_token"]) == (2, 3.5)
-    assert len(run_record.read(tmp_path).tasks) == 1
 
 
 def test_without_a_terminal_a_launch_says_a_line_every_ten_seconds(
@@ -200,8 +164,6 @@ def test_without_a_terminal_a_launch_says_a_line_every_ten_seconds(
         ["made", f"{step}/1,000"] for step in (10, 20, 30)
     ]
     assert "4.5000" in said[0]
-    line.show({**metrics(0, 31, 4.5), "compile_seconds": 43.2})
-    assert line.tasks[0].fields["facts"].endswith("10 tokens/s  compiled in 43 s")
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_runs import run
-from tst_study.errors import UserError
-from tst_study.record import reader as run_record
 from tst_study.record import trackers
 from tst_study.record.trackers import Show
 
@@ -51,25 +48,14 @@ def test_weights_and_biases_takes_every_row_offline(
     assert b"held_out/nats_per_token" in stored
 
 
-def test_a_tracker_that_is_not_installed_is_named_before_the_first_step(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"'wandb'.*pip install 'tst-study\[wandb\]'"):
-        run(words, tmp_path / "run", "execution.track=['wandb']")
-    assert run_record.read(tmp_path / "run").metrics == []
-
-
-@pytest.mark.parametrize("dies", ["opening", "showing", "finishing", "never answers"])
-def test_a_tracker_that_fails_or_hangs_costs_a_line_at_most(
+@pytest.mark.parametrize("dies", ["opening", "showing", "finishing"])
+def test_a_tracker_that_fails_costs_a_line(
     words: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     dies: str,
 ) -> None:
-    ever = threading.Event()
-
     def fail(moment: str) -> None:
         if moment == dies:
             raise ConnectionError("no route")
@@ -77,17 +63,10 @@ def test_a_tracker_that_fails_or_hangs_costs_a_line_at_most(
     @contextmanager
     def tracker(*_: object) -> Iterator[Show]:
         fail("opening")
-        if dies == "never answers":
-            ever.wait()
         yield lambda *_: fail("showing")
         fail("finishing")
 
     monkeypatch.setitem(trackers.TRACKERS, "tensorboard", tracker)
-    if dies == "never answers":
-        monkeypatch.setattr(trackers, "MOST_WAITING", 3)
-        monkeypatch.setattr(trackers, "SECONDS_TO_FINISH", 0.1)
     record = run(words, tmp_path / "run", "execution.track=['tensorboard']")
-    ever.set()
     assert (record.state, len(record.metrics)) == ("done", 20)
-    said = capsys.readouterr().err.count("tensorboard: ConnectionError: no route")
-    assert said == (dies != "never answers")
+    assert capsys.readouterr().err.count(": ConnectionError: no route; the run goes on") == 1

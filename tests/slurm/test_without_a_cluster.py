@@ -321,7 +321,7 @@ def test_a_damaged_run_is_not_submitted_and_all_others_are(
     assert Slurm(Options(profile=tmp_path / "slurm.toml")).submit(study) == 1
     said = capsys.readouterr().out
     assert "1 submitted in 1 array" in said
-    assert f"not submitted: {bad.run_id}: {bad.folder}/run.json: not JSON" in said
+    assert f"not submitted: {bad.run_id}: {bad.folder}/run.json: Invalid JSON" in said
     (array,) = submission.all_of(study.folder)
     assert array.runs == (good.run_id,)
 

@@ -20,9 +20,7 @@ from tests.tiny_runs import (
     stop_this_process,
     when_step_begins,
 )
-from tst_study import held_out_loss
 from tst_study.record import reader as run_record
-from tst_study.record.log import RunLog
 from tst_study.record.reader import RunRecord
 
 # The switch is at step 10 of 20.
@@ -137,32 +135,4 @@ def test_a_signal_stops_a_run_behind_its_step_with_a_checkpoint(
     record = to_the_end(words, tmp_path / "broken")
     assert record.segments[1]["resumed_from"] == step + 1
     assert record.dropped_rows == 0
-    assert_same_run(tmp_path / "broken", unbroken)
-
-
-@pytest.mark.parametrize("done", [12, 20], ids=["on the way", "after the last step"])
-def test_a_signal_stops_an_evaluation_which_is_made_up(
-    words: Path, unbroken: Path, tmp_path: Path, done: int
-) -> None:
-    """In the middle of it: training stops at once, and the next launch begins with it."""
-
-    def prepare() -> None:
-        evaluating = RunLog.evaluating
-
-        def signalled(self: RunLog, step: int, tokens: int, of: int) -> None:
-            evaluating(self, step, tokens, of)
-            if step == done and tokens > 0:
-                stop_this_process()
-
-        RunLog.evaluating = signalled  # type: ignore[method-assign]
-        held_out_loss.POSITIONS_AT_ONCE = 1
-
-    assert broken(words, tmp_path / "broken", prepare) == 7
-    stopped = run_record.read(tmp_path / "broken")
-    assert stopped.status is not None
-    assert (stopped.state, stopped.status["last_checkpoint"]) == ("preempted", done)
-    assert [row["step"] for row in stopped.evals] == [6, 12, 18][: (done - 1) // 6]
-    record = to_the_end(words, tmp_path / "broken")
-    assert record.segments[1]["resumed_from"] == done
-    assert record.state == "done"
     assert_same_run(tmp_path / "broken", unbroken)

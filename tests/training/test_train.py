@@ -15,7 +15,6 @@ from tests.tiny_runs import MIXTURE, MUON, VOCABULARY, run, tiny
 from tst_study import bookkeeping, train
 from tst_study.config.phase_plan import learning_rate_factor, plan_phases
 from tst_study.cost.compute import count_flops
-from tst_study.dry_run import check_start
 from tst_study.errors import UserError
 from tst_study.model.layers import compile_layers
 from tst_study.parallel.optimizer import ModelOptimizer
@@ -184,5 +183,3 @@ def test_attention_is_computed_as_asked_and_the_record_says_how_and_where(
     assert losses["flash"] == pytest.approx(losses["math"], abs=1e-3)
     with pytest.raises(UserError, match=r"execution\.attention = 'cudnn': .* on cpu; leave it out"):
         run(words, tmp_path / "cudnn", "execution.attention=cudnn")
-    with pytest.raises(UserError, match=r"execution\.attention = 'cudnn'"):
-        check_start(tiny(words, "execution.attention=cudnn"), None, 1)

@@ -1,2 +1,2 @@
 """Checkpoints: their paths (`places`), saving and resuming a run (`checkpoint`), their files
-(`writer`, `reader`, `pickles`), and using a run's checkpoint elsewhere (`trained_run`)."""
+(`writer`, `reader`), and using a run's checkpoint elsewhere (`trained_run`)."""

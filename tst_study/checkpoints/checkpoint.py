@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import tst_study.model  # noqa: F401  # before megatron.core, which it prepares
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 
 from tst_study.atomic_files import FULL
-from tst_study.checkpoints.pickles import read_description, reason_of
 from tst_study.checkpoints.places import (
     checkpoint_folder,
     checkpoint_place,
@@ -28,13 +26,8 @@ from tst_study.checkpoints.places import (
     digests_of,
     write_digests,
 )
-from tst_study.checkpoints.reader import CheckpointReader
-from tst_study.checkpoints.writer import (
-    COMMON,
-    FilesBeingWritten,
-    shards_of,
-    write_common,
-)
+from tst_study.checkpoints.reader import CheckpointReader, reason_of
+from tst_study.checkpoints.writer import Shards, shards_of, write_checkpoint
 from tst_study.errors import UserError
 from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.optimizer import ModelOptimizer
@@ -47,8 +40,7 @@ class Checkpoints:
     """The checkpoints of one run folder; `step-N` holds the state after N steps.
 
     A checkpoint is written beside its place and renamed when it is whole, so a killed launch
-    leaves at most a folder that no one reads and the next save removes. Between `begin` and
-    `finish` training may go on.
+    leaves at most a folder that no one reads and the next save removes.
     """
 
     def __init__(self, run: Path, keep: int, keep_steps: Collection[int] = ()) -> None:
@@ -57,64 +49,29 @@ class Checkpoints:
         self.folder = checkpoint_folder(run)
         self.keep = keep
         self.keep_steps = keep_steps
-        self.damaged: list[str] = []
-        """The checkpoints that `load_last` has passed over, each with the reason."""
-        self._begun: tuple[int, FilesBeingWritten] | None = None
 
     def save(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer, common: dict[str, Any]
     ) -> None:
-        """Write a checkpoint and wait for it: `begin`, then `finish`."""
-        self.begin(step, model, optimizer, common, while_training=False)
-        self.finish()
+        """Write a checkpoint of the present state; all ranks together.
 
-    def begin(
-        self,
-        step: int,
-        model: SuperposedGPT,
-        optimizer: ModelOptimizer,
-        common: dict[str, Any],
-        *,
-        while_training: bool,
-    ) -> None:
-        """Begin to save the present state, after the save before is finished; all ranks together.
-
-        `common` is rank 0's: counters and whatever else is small. `while_training`: a thread
-        writes a copy, so that the state may change before `finish`; else `finish` writes.
-        Raises `UserError` where it cannot be written; earlier checkpoints stay.
+        `common` is rank 0's: counters and whatever else is small. Raises `UserError` where it
+        cannot be written; earlier checkpoints stay.
         """
-        with self._refused_in_one_line(step) as beside:
-            if dist.get_rank() == 0:
+        place, first = checkpoint_place(self.run, step), dist.get_rank() == 0
+        beside = self.folder / f"{PARTIAL}{place.name}"
+        try:
+            if first:
                 for left_by_a_killed_launch in self.folder.glob(f"{PARTIAL}*"):
                     shutil.rmtree(left_by_a_killed_launch, ignore_errors=True)
                 beside.mkdir(parents=True)
             barrier()
             model_state = _weights(model)
             state = optimizer.sharded_state_dict(model_state)
-            shards = shards_of({"model": model_state, "optimizer": state["tensors"]})
-            if dist.get_rank() == 0:
+            shards = shards_of({"model": model_state, "optimizer": state.pop("tensors")})
+            if first:
                 common = {**common, "step": step, "random_state": torch.get_rng_state()}
-                del state["tensors"]
-                write_common(beside, {"optimizer": state, "common": common})
-            self._begun = step, FilesBeingWritten(shards, beside, while_training=while_training)
-
-    @property
-    def writing(self) -> bool:
-        """True while a thread writes this rank's files of the save that has begun."""
-        return self._begun is not None and not self._begun[1].done
-
-    def finish(self) -> int | None:
-        """Wait for the save that has begun, and move it into its place; all ranks together.
-
-        Returns its step, or None where none has begun. Raises `UserError` where it cannot be
-        written; earlier checkpoints stay.
-        """
-        if self._begun is None:
-            return None
-        (step, files), self._begun = self._begun, None
-        place, first = checkpoint_place(self.run, step), dist.get_rank() == 0
-        with self._refused_in_one_line(step) as beside:
-            digests = files.finish()
+            digests = write_checkpoint(beside, shards, {"optimizer": state, "common": common})
             if first:
                 described = {path.name for path in beside.iterdir()} - digests.keys()
                 write_digests(beside, digests | digests_of(beside, described))
@@ -125,25 +82,9 @@ class Checkpoints:
                 _sync(self.folder)
                 for old in self._not_kept(step):
                     shutil.rmtree(checkpoint_place(self.run, old))
-        barrier()
-        return step
-
-    def close(self) -> None:
-        """Wait for the thread that writes, if one does; what it has written is not used."""
-        if self._begun is not None:
-            self._begun[1].wait()
-            self._begun = None
-
-    @contextmanager
-    def _refused_in_one_line(self, step: int) -> Iterator[Path]:
-        """Yield the folder in which a save lies until it is whole; a failure removes it."""
-        place = checkpoint_place(self.run, step)
-        beside = self.folder / f"{PARTIAL}{place.name}"
-        try:
-            yield beside
         except Exception as error:
-            reason = _reason(error)
-            if dist.get_rank() == 0:
+            reason = reason_of(error)
+            if first:
                 shutil.rmtree(beside, ignore_errors=True)
             # Of another rank's error there are the words alone.
             full = any(os.strerror(number) in reason for number in FULL)
@@ -151,6 +92,7 @@ class Checkpoints:
                 f"{place}: cannot be written ({reason}); {'free some space' if full else 'mend it'}"
                 " and start the run again: it resumes from its last checkpoint"
             ) from error
+        barrier()
 
     def _not_kept(self, step: int) -> list[int]:
         passing = [saved for saved in checkpoint_steps(self.run) if saved not in self.keep_steps]
@@ -164,17 +106,18 @@ class Checkpoints:
         A damaged checkpoint is passed over, which is said; the one before it takes its place.
         Raises `UserError` where all are damaged.
         """
+        newest = ""
         for step in reversed(checkpoint_steps(self.run)):
             problem = self._problem(step)
             if problem is None:
-                if self.damaged and dist.get_rank() == 0:
-                    print(f"{self.damaged[0]}; going on from step {step}", file=sys.stderr)
+                if newest and dist.get_rank() == 0:
+                    print(f"{newest}; going on from step {step}", file=sys.stderr)
                 return self._restore(step, model, optimizer)
-            self.damaged.append(f"{checkpoint_place(self.run, step)}: cannot be read ({problem})")
-        if self.damaged:
+            newest = newest or f"{checkpoint_place(self.run, step)}: cannot be read ({problem})"
+        if newest:
             raise UserError(
-                f"{self.damaged[0]}, nor is a checkpoint before it whole; delete {self.folder} to "
-                "train from the first step"
+                f"{newest}, nor is a checkpoint before it whole; delete {self.folder} to train "
+                "from the first step"
             )
         return None
 
@@ -182,23 +125,22 @@ class Checkpoints:
         """Restore the checkpoint after `step` in place; returns its `common`."""
         problem = self._problem(step)
         if problem is not None:
-            raise _unreadable(checkpoint_place(self.run, step), problem)
+            raise UserError(
+                f"{checkpoint_place(self.run, step)}: cannot be read ({problem}); delete it and "
+                "start its run again, to go on from the one before"
+            )
         return self._restore(step, model, optimizer)
 
     def load_weights(self, step: int, model: SuperposedGPT) -> None:
         """Restore the weights alone, of the checkpoint after `step`, in a model for evaluation."""
-        self._fill(checkpoint_place(self.run, step), {"model": _weights(model)})
+        _fill(checkpoint_place(self.run, step), shards_of({"model": _weights(model)}))
 
     def _problem(self, step: int) -> str | None:
         """Return what is wrong with a checkpoint, or None; all ranks get the same answer."""
+        problems: list[str | None] = [None] * dist.get_world_size()
         place = checkpoint_place(self.run, step)
-        problem = damage(place, dist.get_rank(), dist.get_world_size())
-        if problem is None:
-            try:
-                read_description(place)
-            except UserError as error:
-                problem = str(error).removeprefix(f"{place}/")
-        return next(filter(None, _from_all_ranks(problem)), None)
+        dist.all_gather_object(problems, damage(place, dist.get_rank(), len(problems)))
+        return next(filter(None, problems), None)
 
     def _restore(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer
@@ -206,43 +148,25 @@ class Checkpoints:
         place, model_state = checkpoint_place(self.run, step), _weights(model)
         wanted = optimizer.sharded_state_dict(model_state)["tensors"]
         # Each rank reads its own part of the main weights, of which the others get the model's.
-        self._fill(place, wanted if "main" in wanted else {"model": model_state, **wanted})
-        try:
-            state: dict[str, Any] = torch.load(place / COMMON, "cpu", weights_only=True)
-        except Exception as error:  # damaged files fail in more ways than a list could name
-            raise _unreadable(place, f"{COMMON}: {reason_of(error)}") from None
+        shards = shards_of(wanted if "main" in wanted else {"model": model_state, **wanted})
+        state = _fill(place, shards)
         optimizer.restored(int(state["optimizer"]["steps_taken"]))
         common: dict[str, Any] = state["common"]
         torch.set_rng_state(common["random_state"])
         return common
 
-    def _fill(self, place: Path, wanted: dict[str, Any]) -> None:
-        """Read this rank's parts of tensors into their places."""
-        try:
-            CheckpointReader(place).fill(
-                {index: shard.tensor for index, shard in shards_of(wanted).items()}
-            )
-        except UserError as error:
-            raise _unreadable(place, str(error).removeprefix(f"{place}/")) from None
+
+def _fill(place: Path, shards: Shards) -> dict[str, Any]:
+    """Read this rank's parts of tensors into their places; returns what is no tensor."""
+    reader = CheckpointReader(place)
+    reader.fill({index: shard.tensor for index, shard in shards.items()})
+    return reader.common
 
 
 def _weights(model: SuperposedGPT) -> ShardedStateDict:
     """The model's weights, without the empty extra states of some of Megatron's classes."""
     state = model.sharded_state_dict()
     return {name: value for name, value in state.items() if "_extra_state" not in name}
-
-
-def _from_all_ranks(value: Any) -> list[Any]:
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
-
-
-def _unreadable(place: Path, reason: str) -> UserError:
-    return UserError(
-        f"{place}: cannot be read ({reason}); delete it and start its run again, to go on from the "
-        "one before"
-    )
 
 
 def _sync(*paths: Path) -> None:
@@ -253,11 +177,3 @@ def _sync(*paths: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _reason(error: BaseException) -> str:
-    """Return in one line the cause of an error: the first exception of its chain."""
-    # torch's zip writer, when it is refused a write, complains of its own state.
-    while before := error.__cause__ or error.__context__:
-        error = before
-    return reason_of(error)

@@ -1,45 +1,84 @@
 """Reads tensors of a distributed checkpoint, whatever layout wrote it.
 
-A checkpoint holds whole tensors in chunks, under Megatron's names, with layers and experts as
-leading axes. `torch.distributed.checkpoint` puts the chunks together, from a description that
-`read_description` has checked. No process groups and no model are needed.
+A checkpoint holds whole tensors in pieces, under Megatron's names, with layers and experts as
+leading axes. `torch.distributed.checkpoint` puts the pieces together. No process groups and no
+model are needed. Nothing in a checkpoint can run anything: files are read as tensors and plain
+values alone, and lie in the checkpoint's own folder.
 """
 
 import math
+import pickle
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
+    Metadata,
     MetadataIndex,
+    TensorProperties,
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from tst_study.checkpoints.pickles import read_description, reason_of
 from tst_study.errors import UserError
+
+COMMON = "common.pt"
+"""The file that holds what is no tensor of the model, and lists the tensors' pieces."""
+
+
+class Piece(NamedTuple):
+    """A part of a tensor in a file of a checkpoint."""
+
+    name: str
+    whole: torch.Size
+    """The shape of the whole tensor."""
+    dtype: torch.dtype
+    offset: torch.Size
+    sizes: torch.Size
+    file: str
+    start: int
+    length: int
+
+
+def description_of(pieces: Iterable[Piece]) -> Metadata:
+    """Describe the tensors of a checkpoint as torch does."""
+    tensors: dict[str, Any] = {}
+    whole = Metadata(tensors, storage_data={})
+    for piece in pieces:
+        if Path(piece.file).name != piece.file:
+            raise ValueError(f"{piece.name} lies at {piece.file!r}, no file of this folder")
+        new = TensorStorageMetadata(TensorProperties(piece.dtype), piece.whole, [])
+        chunk = ChunkStorageMetadata(piece.offset, piece.sizes)
+        tensors.setdefault(piece.name, new).chunks.append(chunk)
+        stored = _StorageInfo(piece.file, piece.start, piece.length)
+        whole.storage_data[MetadataIndex(piece.name, piece.offset)] = stored
+    return whole
 
 
 class CheckpointReader:
     """The tensors of one checkpoint folder. Raises `UserError` where it holds no checkpoint, or a
     damaged or hostile one."""
 
+    common: dict[str, Any]
+    """What is no tensor of the model."""
+
     def __init__(self, place: str | Path) -> None:
         self.place = Path(place)
-        self._description = read_description(self.place)
+        try:
+            self.common = torch.load(self.place / COMMON, "cpu", weights_only=True)
+            self._description = description_of(Piece(*it) for it in self.common["pieces"])
+        except Exception as error:  # damaged files fail in more ways than a list could name
+            raise UserError(f"{self.place / COMMON}: cannot be read ({reason_of(error)})") from None
         self._files = FileSystemReader(self.place)
         self._files.set_up_storage_reader(self._description, is_coordinator=True)
-        self._tensors = {
-            name: value
-            for name, value in self._description.state_dict_metadata.items()
-            if isinstance(value, TensorStorageMetadata)
-        }
+        self._tensors: dict[str, Any] = self._description.state_dict_metadata
 
     @property
     def names(self) -> list[str]:
@@ -53,10 +92,7 @@ class CheckpointReader:
         return self._of(name).properties.dtype
 
     def read(self, name: str, index: tuple[int, ...] = ()) -> Tensor:
-        """Read a whole tensor, or the part of it at `index` of its leading axes, on the CPU.
-
-        Raises `UserError`, which names the file, where that cannot be read.
-        """
+        """Read a whole tensor, or the part of it at `index` of its leading axes, on the CPU."""
         sizes = self.shape(name)[len(index) :]
         offset = torch.Size((*index, *(0,) * len(sizes)))
         target = torch.empty((*(1,) * len(index), *sizes), dtype=self.dtype(name))
@@ -64,40 +100,33 @@ class CheckpointReader:
         return target.view(sizes)
 
     def fill(self, targets: Mapping[MetadataIndex, Tensor]) -> None:
-        """Read parts of tensors into their places, each under its tensor's name and its offset.
-
-        Raises `UserError`, which names the file, where one cannot be read.
-        """
+        """Read parts of tensors into their places, each under its tensor's name and its offset."""
         chunks: dict[str, list[ChunkStorageMetadata]] = defaultdict(list)
         for index, target in targets.items():
             assert index.offset is not None
             chunks[index.fqn].append(ChunkStorageMetadata(index.offset, target.shape))
-        files: dict[str, list[ReadItem]] = defaultdict(list)
+        items: list[ReadItem] = []
         for name, wanted in chunks.items():
             # For all parts of a tensor at once: that is a sweep, and not a search for each.
-            items = create_read_items_for_chunk_list(name, self._of(name), wanted)
-            stored = sum(math.prod(item.lengths) for item in items)
+            found = create_read_items_for_chunk_list(name, self._of(name), wanted)
+            stored = sum(math.prod(item.lengths) for item in found)
             numbers = sum(chunk.sizes.numel() for chunk in wanted)
             if stored != numbers:
                 raise UserError(
                     f"{self.place}: {name} holds {stored} of the {numbers} numbers at "
                     f"{tuple(wanted[0].offsets)}; it is of another model, or not whole"
                 )
-            for item in items:
-                place = self._description.storage_data[item.storage_index].relative_path
-                files[place].append(item)
-        for file, items in files.items():
-            try:
-                self._files.read_data(LoadPlan(items), _Filling(targets)).wait()
-            except Exception as error:  # damaged files fail in more ways than a list could name
-                raise UserError(
-                    f"{self.place / file}: cannot be read ({reason_of(error)})"
-                ) from None
+            items += found
+        try:
+            self._files.read_data(LoadPlan(items), _Filling(targets)).wait()
+        except Exception as error:  # damaged files fail in more ways than a list could name
+            raise UserError(f"{self.place}: cannot be read ({reason_of(error)})") from None
 
     def _of(self, name: str) -> TensorStorageMetadata:
         if name not in self._tensors:
             raise UserError(f"{self.place}: has no tensor {name}; it is of another kind of model")
-        return self._tensors[name]
+        tensor: TensorStorageMetadata = self._tensors[name]
+        return tensor
 
 
 class _Filling(DefaultLoadPlanner):
@@ -109,3 +138,16 @@ class _Filling(DefaultLoadPlanner):
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
         return self._targets[index]
+
+
+def reason_of(error: BaseException) -> str:
+    """Return in one line why torch could not read or write something.
+
+    torch advises to read a refused pickle without its checks; that advice is left out.
+    """
+    # The first of a chain: torch's zip writer, when it is refused a write, complains of itself.
+    while before := error.__cause__ or error.__context__:
+        error = before
+    if isinstance(error, pickle.UnpicklingError):
+        return "it holds more than tensors and plain values: damaged, or not to be trusted"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

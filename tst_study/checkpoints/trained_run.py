@@ -65,19 +65,16 @@ def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
     values = of_record({**header["config"], "execution": {}})
     config = from_dict(values, source=str(folder / "run.json"))
     steps = checkpoint_steps(folder)
-    if not steps:
-        raise UserError(f"{folder}: has no checkpoint; train the run first")
-    if step is not None and step not in steps:
-        existing = ", ".join(map(str, steps))
-        raise UserError(f"{folder}: has no checkpoint after step {step}; there are {existing}")
-    chosen = steps[-1] if step is None else step
+    chosen = max(steps, default=0) if step is None else step
+    if chosen not in steps:
+        existing = ", ".join(map(str, steps)) or "none; train the run first"
+        raise UserError(f"{folder}: has no checkpoint after step {chosen}; there are {existing}")
     place = checkpoint_place(folder, chosen)
     problem = damage(place)
     if problem is not None:
-        others = ", ".join(str(other) for other in steps if other != chosen) or "none"
         raise UserError(
-            f"{place}: cannot be used ({problem}); name another --step (there are: {others}), or "
-            "delete it and train the run again from the one before"
+            f"{place}: cannot be used ({problem}); name another --step of {steps}, or delete it "
+            "and train the run again from the one before"
         )
     return TrainedRun(folder, header, config, chosen, place)
 

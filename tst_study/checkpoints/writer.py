@@ -1,17 +1,13 @@
-"""Checkpoint files in torch's distributed format, written by the training process itself.
+"""Checkpoint files in torch's distributed format, while training waits.
 
-Each rank writes one file, in a thread if it trains on meanwhile; which tensors are in it follows
-from the layout, so that nothing has to be agreed. The thread ends with its process, whatever ends
-that, and takes part in no message between ranks. Megatron's own asynchronous writer forks processes
-or keeps a manager in one, and its main branch has removed it (Megatron-LM PR 7052).
+Each rank writes one file; which tensors are in it follows from the layout, so that nothing has to
+be agreed.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,24 +21,17 @@ from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint.metadata import MetadataIndex
 
-from tst_study.checkpoints.pickles import reason_of
 from tst_study.checkpoints.places import digests_of
+from tst_study.checkpoints.reader import COMMON, Piece, description_of, reason_of
 
 FORMAT = (
     '{"sharded_backend": "torch_dist", "sharded_backend_version": 1, '
     '"common_backend": "torch", "common_backend_version": 1}'
 )
-"""Megatron's name for this format, in `metadata.json`, so that its own tools open it."""
-COMMON = "common.pt"
+"""Megatron's name for this format, in `metadata.json`; its tools open that and `.metadata`, which
+nothing of ours reads."""
 
 
 class Shard(NamedTuple):
@@ -82,112 +71,50 @@ def shards_of(state: dict[str, Any]) -> Shards:
     return shards
 
 
-class _Written(NamedTuple):
-    """A shard as the description of a checkpoint lists it."""
+def write_checkpoint(place: Path, shards: Shards, common: dict[str, Any]) -> dict[str, str]:
+    """Write each rank's file of a checkpoint and describe them all; all ranks together.
 
-    size: torch.Size
-    properties: TensorProperties
-    chunk: ChunkStorageMetadata
-    place: _StorageInfo
+    `common`: what is no tensor of the model, on the first rank. Returns the digests of the ranks'
+    files by name. Raises, on all ranks, what writing has raised on any.
+    """
+    path = place / f"__{dist.get_rank()}_0.distcp"
+    failure: Exception | None = None
+    result: tuple[list[Piece], dict[str, str]] | str
+    try:
+        result = _write(shards, path), digests_of(place, [path.name])
+    except Exception as error:
+        failure, result = error, reason_of(error)
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, result)
+    if failure:
+        raise failure
+    for reason in everyone:
+        if isinstance(reason, str):
+            raise RuntimeError(reason)
+    if dist.get_rank() == 0:
+        pieces = [piece for written, _ in everyone for piece in written]
+        with open(place / COMMON, "wb") as file:  # whose errors name the disk, unlike torch's own
+            torch.save({**common, "pieces": [tuple(piece) for piece in pieces]}, file)
+        (place / "metadata.json").write_text(FORMAT)
+        (place / ".metadata").write_bytes(pickle.dumps(description_of(pieces)))
+    return {name: digest for _, digests in everyone for name, digest in digests.items()}
 
 
-_File = dict[MetadataIndex, _Written]
-
-
-def _write(shards: Shards, path: Path) -> _File:
-    """Write tensors to a file one after another, and empty `shards`, which frees their memory."""
-    written: _File = {}
+def _write(shards: Shards, path: Path) -> list[Piece]:
+    """Write a rank's own tensors to a file, one after another."""
+    pieces = []
     with open(path, "wb") as file:
-        for index in list(shards):
-            tensor, size, _ = shards.pop(index)
+        for index, (tensor, size, is_own) in shards.items():
+            if not is_own:
+                continue
             tensor = tensor.cpu()
             if tensor.untyped_storage().nbytes() > tensor.nbytes:  # all of it would be written
                 tensor = tensor.clone()
             start = file.tell()
             torch.save(tensor, file)
-            written[index] = _Written(
-                size,
-                TensorProperties(tensor.dtype),
-                ChunkStorageMetadata(torch.Size(index.offset or ()), tensor.shape),
-                _StorageInfo(path.name, start, file.tell() - start),
-            )
+            place = index.offset or torch.Size(), tensor.shape, path.name
+            length = file.tell() - start
+            pieces.append(Piece(index.fqn, size, tensor.dtype, *place, start, length))
         file.flush()
         os.fsync(file.fileno())
-    return written
-
-
-def _described(files: list[_File]) -> Metadata:
-    """Describe the tensors that all files together hold."""
-    tensors: dict[str, Any] = {}
-    whole = Metadata(tensors, storage_data={})
-    for index, shard in (entry for file in files for entry in file.items()):
-        new = TensorStorageMetadata(shard.properties, shard.size, [])
-        tensors.setdefault(index.fqn, new).chunks.append(shard.chunk)
-        whole.storage_data[index] = shard.place
-    return whole
-
-
-class FilesBeingWritten:
-    """The file of each rank of one checkpoint, on its way to the disk."""
-
-    def __init__(self, shards: Shards, place: Path, *, while_training: bool) -> None:
-        """Start to write. `while_training`: a thread writes a copy, since the next step changes
-        the state in its place; otherwise `finish` writes the state itself."""
-        self._place = place
-        own = {index: shard for index, shard in shards.items() if shard.is_own}
-        self._thread: Future[Any] | None = None
-        self._work: Callable[[], Any] = lambda: self._write_own(own)
-        if while_training:
-            # In ordinary memory: torch would keep pinned memory for ever.
-            for index, shard in own.items():
-                own[index] = shard._replace(tensor=shard.tensor.to("cpu", copy=True))
-            threads = ThreadPoolExecutor(1, "checkpoint")
-            self._thread = threads.submit(self._work)
-            threads.shutdown(wait=False)  # which ends with its work
-
-    @property
-    def done(self) -> bool:
-        """True once no thread writes any more."""
-        return self._thread is None or self._thread.done()
-
-    def wait(self) -> None:
-        """Wait for the thread, whatever became of its file."""
-        wait([self._thread] if self._thread else [])
-
-    def finish(self) -> dict[str, str]:
-        """Wait until all ranks have written, and describe their files; all ranks together.
-
-        Returns the digests of all these files on the first rank, and an empty dictionary on the
-        others. Raises, on all ranks, what writing has raised on any.
-        """
-        failure: Exception | None = None
-        written: tuple[_File, dict[str, str]] = {}, {}
-        try:
-            written = self._thread.result() if self._thread else self._work()
-        except Exception as error:
-            failure = error
-        reasons: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(reasons, reason_of(failure) if failure else None)
-        if failure:
-            raise failure
-        for reason in filter(None, reasons):
-            raise RuntimeError(reason)
-        everyone: list[Any] = [None] * dist.get_world_size()
-        first = dist.get_rank() == 0
-        dist.gather_object(written, everyone if first else None)
-        if not first:
-            return {}
-        description = _described([file for file, _ in everyone])
-        (self._place / ".metadata").write_bytes(pickle.dumps(description))
-        return {name: digest for _, digests in everyone for name, digest in digests.items()}
-
-    def _write_own(self, own: Shards) -> tuple[_File, dict[str, str]]:
-        path = self._place / f"__{dist.get_rank()}_0.distcp"
-        return _write(own, path), digests_of(self._place, [path.name])
-
-
-def write_common(place: Path, common: dict[str, Any]) -> None:
-    """Write what is no tensor of the model: the first rank's counters, and the format's name."""
-    with open(place / COMMON, "wb") as file:  # whose errors name the disk, unlike torch's own
-        torch.save(common, file)
-    (place / "metadata.json").write_text(FORMAT)
+    return pieces

@@ -13,7 +13,7 @@ lengths of a baseline a stable phase; a grid trains each once and forks from it.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
@@ -28,7 +28,7 @@ LABELS_AND_EXECUTION = ("study", "name", "role", "execution", "fork_from")
 """Keys that do not count: labels, how a result is computed, and the place of initial weights, whose
 fingerprint is among those of the data."""
 SEEDS = ("seed", "data_seed")
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
 AFTER_THE_TRUNK = (
     "schema_version",
     *(ablation.key for ablation in ABLATIONS if ablation.at_switch),
@@ -102,6 +102,8 @@ def identity_form(
     for key in LABELS_AND_EXECUTION:
         form.pop(key, None)
     form |= {"schema_version": SCHEMA_VERSION, "data": dict(data)}
+    # A key of the first records, in all of which it had this value.
+    form["schedule"] = {"decay_shape": "linear", **form["schedule"]}
     form["superposition"] = _superposition(form["superposition"], form["schedule"])
     if form.get("data_seed") == form["seed"]:
         del form["data_seed"]
@@ -140,7 +142,5 @@ def _without_later_defaults(values: Mapping[str, Any], kind: type[BaseModel]) ->
 def _remove(form: dict[str, Any], key: str) -> None:
     *sections, last = key.split(".")
     for section in sections:
-        # The copy leaves the caller's nested dictionaries as they are.
-        form[section] = dict(form.get(section) or {})
-        form = form[section]
+        form = form.get(section) or {}
     form.pop(last, None)

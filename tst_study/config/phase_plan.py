@@ -113,8 +113,6 @@ def learning_rate_factor(schedule: Schedule, step: int) -> float:
     progress = (step - start) / length
     if schedule.kind == "cosine":
         shape = 0.5 * (1.0 + math.cos(math.pi * progress))
-    elif schedule.decay_shape == "sqrt":
-        shape = 1.0 - math.sqrt(progress)
     else:
         shape = 1.0 - progress
     return schedule.final_ratio + (1.0 - schedule.final_ratio) * shape

@@ -1,8 +1,7 @@
 """Named model shapes, from the public configurations of the families that the paper names.
 
 The paper's labels 270M and 600M come out only with as many key/value heads as query heads (what
-its training library does when the number is not set), so `270m`, `600m` and `3b` have full heads;
-`270m-grouped` and so on carry the grouped heads of SmolLM2 and SmolLM3.
+its training library does when the number is not set), so `270m`, `600m` and `3b` have full heads.
 """
 
 from collections.abc import Mapping
@@ -10,29 +9,20 @@ from typing import Any
 
 from tst_study.errors import one_of
 
+LAPTOP_VOCABULARY = 1024
+"""That of the bundled corpus' tokenizer."""
 LLAMA3_VOCABULARY = 128_256
-QWEN3_VOCABULARY = 151_936
+_QWEN3 = {"rope_theta": 50_000.0, "norm_epsilon": 1e-6}
 
 
-def _dense(
-    layers: int,
-    hidden_size: int,
-    heads: int,
-    key_value_heads: int,
-    feed_forward_size: int,
-    vocabulary_size: int = LLAMA3_VOCABULARY,
-    **more: Any,
-) -> dict[str, Any]:
-    return {
-        "layers": layers,
-        "hidden_size": hidden_size,
-        "attention_heads": heads,
-        "key_value_heads": key_value_heads,
-        "head_size": hidden_size // heads,
-        "feed_forward_size": feed_forward_size,
-        "vocabulary_size": vocabulary_size,
-        **more,
-    }
+_SHAPE = "layers", "hidden_size", "attention_heads", "key_value_heads", "feed_forward_size"
+
+
+def _dense(*numbers: int, vocabulary_size: int = LLAMA3_VOCABULARY) -> dict[str, Any]:
+    """A shape with these numbers, in the order of `_SHAPE`."""
+    shape = dict(zip(_SHAPE, numbers, strict=True))
+    head_size = shape["hidden_size"] // shape["attention_heads"]
+    return shape | {"head_size": head_size, "vocabulary_size": vocabulary_size}
 
 
 def _moe(shape: dict[str, Any], count: int, per_token: int, size: int) -> dict[str, Any]:
@@ -44,38 +34,28 @@ def _moe(shape: dict[str, Any], count: int, per_token: int, size: int) -> dict[s
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # Laptop sizes; the vocabulary is that of the bundled corpus' tokenizer.
-    "laptop-32": _dense(2, 32, 1, 1, 88, 1024),
-    "laptop-64": _dense(2, 64, 2, 2, 176, 1024),
-    "laptop-128": _dense(4, 128, 4, 4, 352, 1024),
-    "laptop-256": _dense(4, 256, 4, 4, 704, 1024),
-    "laptop-moe": _moe(_dense(2, 64, 4, 2, 176, 1024), 8, 2, 64),
+    # Laptop sizes.
+    "laptop-32": _dense(2, 32, 1, 1, 88, vocabulary_size=LAPTOP_VOCABULARY),
+    "laptop-64": _dense(2, 64, 2, 2, 176, vocabulary_size=LAPTOP_VOCABULARY),
+    "laptop-128": _dense(4, 128, 4, 4, 352, vocabulary_size=LAPTOP_VOCABULARY),
+    "laptop-256": _dense(4, 256, 4, 4, 704, vocabulary_size=LAPTOP_VOCABULARY),
+    "laptop-moe": _moe(_dense(2, 64, 4, 2, 176, vocabulary_size=LAPTOP_VOCABULARY), 8, 2, 64),
     # SmolLM2-135M, SmolLM2-360M and SmolLM3-3B with Llama-3's vocabulary, untied.
     "270m": _dense(30, 576, 9, 9, 1536),
-    "270m-grouped": _dense(30, 576, 9, 3, 1536),
     "600m": _dense(32, 960, 15, 15, 2560),
-    "600m-grouped": _dense(32, 960, 15, 5, 2560),
     "3b": _dense(36, 2048, 16, 16, 11008),
-    "3b-grouped": _dense(36, 2048, 16, 4, 11008),
     # Qwen3-MoE at 10B total, 1B active, as in the training library's fork of the authors' lab.
     "moe-10b-a1b": _moe(
-        _dense(32, 1536, 24, 4, 512, QWEN3_VOCABULARY, rope_theta=50_000.0, norm_epsilon=1e-6)
-        | {"head_size": 128},
-        128,
-        8,
-        512,
-    ),
+        _dense(32, 1536, 24, 4, 512, vocabulary_size=151_936) | {"head_size": 128}, 128, 8, 512
+    )
+    | _QWEN3,
     # The same structure with small widths, for CPUs.
     "moe-10b-a1b-twin": _moe(
-        _dense(4, 96, 24, 4, 16, 1024, rope_theta=50_000.0, norm_epsilon=1e-6) | {"head_size": 8},
-        128,
-        8,
-        16,
-    ),
+        _dense(4, 96, 24, 4, 16, vocabulary_size=LAPTOP_VOCABULARY) | {"head_size": 8}, 128, 8, 16
+    )
+    | _QWEN3,
     # The same family at about 1B in total, which one GPU holds with its optimizer.
-    "moe-1b": _moe(
-        _dense(16, 1024, 16, 4, 512, 50_304, rope_theta=50_000.0, norm_epsilon=1e-6), 32, 8, 512
-    ),
+    "moe-1b": _moe(_dense(16, 1024, 16, 4, 512, vocabulary_size=50_304), 32, 8, 512) | _QWEN3,
 }
 
 

@@ -6,19 +6,26 @@ sections change the result and make up the run's identity (`identity.py`).
 
 import dataclasses
 import json
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, assert_never
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from tst_study.config.architecture import HUGGING_FACE, from_huggingface
-from tst_study.config.keys import problem_of, sections_of, takes_count
+from tst_study.config.keys import problem_of, sections_of
 from tst_study.config.optimizer_kinds import OptimizerName
 from tst_study.config.presets import expand_preset
 from tst_study.errors import UserError
@@ -33,32 +40,30 @@ from tst_study.superposition.loss_kinds import (
 from tst_study.superposition.weighting import NamedWeighting, offset_weights, weight_rows
 from tst_study.text import whole_amount
 
-Positive = Annotated[int, Field(ge=1, le=10**12)]
-Width = Annotated[int, Field(ge=1, le=2**20)]
+
+def _as_count(given: Any) -> Any:
+    """Read a whole number as people write it, such as `5k` or `1e6`; other values stay, for the
+    key's type to refuse."""
+    with suppress(UserError):
+        return whole_amount(str(given), "") if isinstance(given, str | float) else given
+    return given
+
+
+COUNT = BeforeValidator(_as_count)
+Positive = Annotated[int, Field(ge=1, le=10**12), COUNT]
+Width = Annotated[int, Field(ge=1, le=2**20), COUNT]
 Recompute = Literal["none", "feed_forward", "layer"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 TrackerName = Literal["tensorboard", "wandb"]
-NotNegative = Annotated[int, Field(ge=0, le=10**12)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+NotNegative = Annotated[int, Field(ge=0, le=10**12), COUNT]
+Seed = Annotated[int, Field(ge=0, lt=2**63), COUNT]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Momentum = Annotated[float, Field(ge=0.0, lt=1.0)]
 NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-
-
-def _validate_folder_name(name: str) -> str:
-    if not re.fullmatch(r"\w[\w.,=+@ -]{0,99}", name) or len(name.encode()) > 200:
-        raise ValueError(
-            "names a folder: begin with a letter or digit, then use only these, spaces and "
-            "_ . , = + @ -, at most 100 characters"
-        )
-    return name
-
-
-def _fit_for_a_path(path: str) -> str:
-    if not path or not path.isprintable():
-        raise ValueError("is not a path: it is empty or holds control characters")
-    return path
+FolderName = Annotated[str, Field(pattern=r"^\w[\w.,=+@ -]{0,99}$")]
+PathText = Annotated[str, Field(min_length=1)]
+HuggingFacePlace = Annotated[str, Field(pattern=f"^{HUGGING_FACE}.")]
 
 
 def _plainest(setting: Any) -> Any:
@@ -68,11 +73,6 @@ def _plainest(setting: Any) -> Any:
     if loss == LOSSES[loss.name]():
         return loss.name
     return {"kind": loss.name, **dataclasses.asdict(loss)}
-
-
-FolderName = Annotated[str, AfterValidator(_validate_folder_name)]
-PathText = Annotated[str, AfterValidator(_fit_for_a_path)]
-HuggingFacePlace = Annotated[PathText, Field(pattern=f"^{HUGGING_FACE}.")]
 
 
 @dataclass(frozen=True)
@@ -113,19 +113,11 @@ class Experts(Strict):
     router_z_loss: NotNegativeFloat = 0.0
     """Coefficient of the loss that keeps the router's logits small."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.per_token > self.count:
-            raise ValueError(
-                f"per_token = {self.per_token} is more than count = {self.count}: lower per_token"
-            )
-        return self
-
 
 class Model(Strict):
     """A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
 
-    layers: Annotated[int, Field(ge=1, le=10_000)]
+    layers: Annotated[int, Field(ge=1, le=10_000), COUNT]
     """Decoder layers."""
     hidden_size: Width
     """Width of the residual stream."""
@@ -134,11 +126,11 @@ class Model(Strict):
     key_value_heads: Width
     """Key and value heads, which divide the query heads; fewer than query heads means
     grouped-query attention."""
-    head_size: Width
-    """Width of one head; even."""
+    head_size: Annotated[Width, Field(multiple_of=2)]
+    """Width of one head; even, since rotary positions need pairs."""
     feed_forward_size: Width
     """Width of the SwiGLU layer; not used where `experts` is set."""
-    vocabulary_size: Annotated[int, Field(ge=2, lt=2**31)]
+    vocabulary_size: Annotated[int, Field(ge=2, lt=2**31), COUNT]
     """Rows of the embedding; at least the tokenizer's number of tokens."""
     tied_embeddings: bool = False
     """Whether the output head is the input embedding."""
@@ -161,8 +153,6 @@ class Model(Strict):
                 f"attention_heads = {self.attention_heads} is not a multiple of "
                 f"key_value_heads = {self.key_value_heads}"
             )
-        if self.head_size % 2:
-            raise ValueError(f"head_size = {self.head_size} is odd: rotary positions need pairs")
         return self
 
 
@@ -237,14 +227,6 @@ class LabelSmoothing(Strict):
         """Return whether the step after `step` steps is smoothed."""
         return self.first_step <= step + 1 <= self.last_step
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.last_step < self.first_step:
-            raise ValueError(
-                f"last_step = {self.last_step} lies before first_step = {self.first_step}"
-            )
-        return self
-
 
 class Corpus(Strict):
     """One prepared folder (`tst-study data prepare`) or one Megatron `.bin/.idx` prefix."""
@@ -276,9 +258,9 @@ class Data(Strict):
 class Batch(Strict):
     """A step: `sequences` of `sequence_length` latent positions, in both phases."""
 
-    sequences: Annotated[int, Field(ge=1, lt=2**31)]
+    sequences: Annotated[int, Field(ge=1, lt=2**31), COUNT]
     """Sequences of a step, over all ranks."""
-    sequence_length: Annotated[int, Field(ge=2, le=2**24)]
+    sequence_length: Annotated[int, Field(ge=2, le=2**24), COUNT]
     """Latent positions of a sequence, L; a superposed one reads s · L tokens."""
 
     @property
@@ -309,28 +291,18 @@ class Optimizer(Strict):
     gradient_clip: NotNegativeFloat = 1.0
     """Largest global gradient norm; 0 turns clipping off."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.kind != "muon" and self.momentum != Optimizer.model_fields["momentum"].default:
-            raise ValueError(
-                f"momentum = {self.momentum} has no meaning with kind = {self.kind!r}; set beta1"
-            )
-        return self
-
 
 class Schedule(Strict):
     """Learning rate over steps; the paper's is warm-up, constant, decay over the last tenth."""
 
     steps: Positive
     """Steps of both phases together."""
-    kind: Literal["wsd", "cosine", "constant"] = "wsd"
-    """`wsd`: warm-up, stable rate, decay."""
+    kind: Literal["wsd", "cosine"] = "wsd"
+    """`wsd`: warm-up, stable rate, decay. `cosine`: warm-up, half a wave."""
     warmup_steps: NotNegative = 0
     """Steps over which the rate grows from zero."""
     decay_ratio: Fraction = 0.1
-    """Share of the steps over which `wsd` decays."""
-    decay_shape: Literal["linear", "sqrt"] = "linear"
-    """Shape of the decay of `wsd`."""
+    """Share of the steps over which `wsd` decays, linearly; with 0 the rate stays constant."""
     final_ratio: Fraction = 0.0
     """Last learning rate over the peak one (`wsd` and `cosine`)."""
     stop_after: Annotated[Positive | None, AddedLater(None)] = None
@@ -344,15 +316,10 @@ class Schedule(Strict):
 
     @property
     def decay_steps(self) -> int:
-        """Steps of the final decay: all after warm-up for `cosine`, none for `constant`."""
-        match self.kind:
-            case "wsd":
-                return round(self.decay_ratio * self.steps)
-            case "cosine":
-                return self.steps - self.warmup_steps
-            case "constant":
-                return 0
-        assert_never(self.kind)
+        """Steps of the final decay: all after warm-up for `cosine`."""
+        if self.kind == "cosine":
+            return self.steps - self.warmup_steps
+        return round(self.decay_ratio * self.steps)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -360,14 +327,11 @@ class Schedule(Strict):
             raise ValueError(
                 f"stop_after = {self.stop_after} does not lie before steps = {self.steps}"
             )
-        if self.warmup_steps >= self.steps:
+        decay = max(1, self.decay_steps)
+        if self.warmup_steps + decay > self.steps:  # the rate would jump between them
             raise ValueError(
-                f"warmup_steps = {self.warmup_steps} leaves nothing of steps = {self.steps}"
-            )
-        if self.warmup_steps > self.steps - self.decay_steps:  # the rate would jump between them
-            raise ValueError(
-                f"warmup_steps = {self.warmup_steps} reaches into the decay, the last "
-                f"{self.decay_steps} of steps = {self.steps}: lower warmup_steps or decay_ratio"
+                f"warmup_steps = {self.warmup_steps} and {decay} steps of decay are more than "
+                f"steps = {self.steps}: lower warmup_steps or decay_ratio"
             )
         return self
 
@@ -419,13 +383,6 @@ class ForkPoint(Strict):
     step: Positive
     """The step after which that checkpoint was written."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _check(cls, given: Any) -> Any:
-        if isinstance(given, str) and given.startswith(HUGGING_FACE):
-            raise ValueError("other weights make another run: set fork_from, outside [execution]")
-        return given
-
 
 class Execution(Strict):
     """Everything that must not change the result beyond floating-point reordering."""
@@ -433,7 +390,7 @@ class Execution(Strict):
     micro_batch: Positive | None = None
     """Sequences per forward pass and rank; by default a rank's whole share of the batch, on a GPU
     the most that fit."""
-    parallel: Parallel | Literal["auto"] = Parallel()
+    parallel: Literal["auto"] | Parallel = Parallel()
     """`"auto"` picks a layout for the ranks that are there and their memory, and says why; so does
     `tst-study train` on GPUs where no file or `--set` names one."""
     recompute: Recompute = "none"
@@ -443,9 +400,9 @@ class Execution(Strict):
     it."""
     device: DeviceName = "auto"
     """`auto` takes a GPU where there is one."""
-    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    threads: Annotated[int, Field(ge=1, le=4096), COUNT] | None = None
     """CPU threads per rank; by default torch's own choice."""
-    compile: bool | Literal["auto"] = "auto"
+    compile: Literal["auto"] | bool = "auto"
     """torch.compile for the layers: by default on GPUs. On a CPU it needs a C++ compiler, and
     minutes to pay off."""
     log_every: Positive = 10
@@ -458,9 +415,6 @@ class Execution(Strict):
     """Steps between checkpoints; by default only after the last step, and by the clock."""
     checkpoint_minutes: NotNegativeFloat = 30.0
     """Minutes without a checkpoint after which one is written all the same; 0: none."""
-    asynchronous_checkpoints: bool | Literal["auto"] = "auto"
-    """Train on while a checkpoint is written, from a copy in the host's memory: by default on GPUs.
-    The next save, and the end of the run, wait for it."""
     keep_checkpoints: Positive = 2
     """Number of the last checkpoints that stay on disk."""
     keep_steps: tuple[Positive, ...] = ()
@@ -470,20 +424,15 @@ class Execution(Strict):
     track: tuple[TrackerName, ...] = ()
     """Trackers that get a copy of every logged row; each is an extra of the package. The run folder
     stays the truth, and a tracker that fails does not stop a run."""
-    start_timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 1800
+    start_timeout_seconds: Annotated[int, Field(ge=1, le=10**7), COUNT] = 1800
     """How long ranks wait for each other up to the end of the first step, which reads a checkpoint
     and compiles, before they give up."""
-    timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 600
+    timeout_seconds: Annotated[int, Field(ge=1, le=10**7), COUNT] = 600
     """How long ranks wait for each other after the first step before they give up."""
 
     def compiles(self, *, on_gpu: bool) -> bool:
         """Return whether layers are compiled on such a device."""
         return on_gpu if self.compile == "auto" else self.compile
-
-    def trains_while_saving(self, *, on_gpu: bool) -> bool:
-        """Return whether steps go on while a checkpoint is written."""
-        asked = self.asynchronous_checkpoints
-        return on_gpu if asked == "auto" else asked
 
 
 class Config(Strict):
@@ -531,36 +480,10 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        superposed = self.superposition.steps
-        if superposed is not None and superposed > self.schedule.steps:
+        superposed, steps = self.superposition.steps or 0, self.schedule.steps
+        if superposed > steps:
             raise ValueError(
-                f"superposition.steps = {superposed} is more than schedule.steps = "
-                f"{self.schedule.steps}"
-            )
-        bags, steps = self.superposition.bag_size > 1, self.schedule.steps
-        ratio = self.superposition.step_ratio
-        if bags and ratio and round(ratio * steps) == 0:
-            raise ValueError(
-                f"superposition.step_ratio = {ratio:g} of schedule.steps = {steps} is less than "
-                "one step: raise it, or leave superposition out for the baseline"
-            )
-        smoothing = self.label_smoothing
-        if smoothing is not None and smoothing.last_step > steps:
-            raise ValueError(
-                f"label_smoothing.last_step = {smoothing.last_step} is more than schedule.steps = "
-                f"{steps}"
-            )
-        bagged = (round(ratio * steps) if superposed is None else superposed) if bags else 0
-        if smoothing is not None and smoothing.first_step <= bagged:
-            raise ValueError(
-                f"label_smoothing.first_step = {smoothing.first_step} lies in the superposed "
-                f"phase, whose targets are bags: begin after step {bagged}"
-            )
-        last_kept = max(self.execution.keep_steps, default=0)
-        if last_kept > self.schedule.last_step:
-            raise ValueError(
-                f"execution.keep_steps = {last_kept} lies beyond the last step, "
-                f"{self.schedule.last_step}"
+                f"superposition.steps = {superposed} is more than schedule.steps = {steps}"
             )
         return self
 
@@ -578,45 +501,25 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
         values["model"] = expand_preset(values["model"], source)
     try:
         # Through JSON mode, so that TOML's arrays become tuples while types stay strict.
-        return Config.model_validate_json(json.dumps(values, default=_as_table))
+        return Config.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
         raise UserError(f"{source}: {problem_of(Config, error)}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{source}: a value has no JSON form: {error}") from None
 
 
-def _as_table(value: Any) -> dict[str, str]:
-    """Turn a value that JSON lacks (a TOML date) into a table, so that validation rejects it with
-    the name of its key."""
-    return {type(value).__name__: str(value)}
-
-
-def of_record(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a recorded config as its run had them.
+def of_record(config: Mapping[str, Any], kind: type[BaseModel] = Config) -> dict[str, Any]:
+    """Return the values of a recorded config, or of a section of it, as its run had them.
 
     Keys that came later get the value of their `AddedLater` mark, whatever their defaults are now.
-    Keys that were removed since are left out of `execution`, and elsewhere if the run did not set
-    them.
+    Keys that were removed since are left out.
     """
-    return _recorded(config, Config, in_execution=False)
-
-
-def _recorded(
-    values: Mapping[str, Any], kind: type[BaseModel], *, in_execution: bool
-) -> dict[str, Any]:
-    """Apply `of_record` to one section. `in_execution`: True below `execution`, which changes no
-    result."""
-    fields = kind.model_fields
-    kept = {k: v for k, v in values.items() if k in fields or not (in_execution or v is None)}
-    for key, field in fields.items():
+    kept = {key: value for key, value in config.items() if key in kind.model_fields}
+    for key, field in kind.model_fields.items():
         for mark in field.metadata:
             if isinstance(mark, AddedLater):
                 kept.setdefault(key, mark.default)
     for key, section in sections_of(kind).items():
         if isinstance(kept.get(key), Mapping):
-            kept[key] = _recorded(
-                kept[key], section, in_execution=in_execution or section is Execution
-            )
+            kept[key] = of_record(kept[key], section)
     return kept
 
 
@@ -626,7 +529,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name a TOML file") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -643,8 +546,7 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
     """Read a TOML file or a run's `run.json`, and apply overrides such as `seed=3`, in order.
 
     An override's value is TOML (`true`, `3`, `2e-3`, `"text"`, `[1, 2]`); what is not valid TOML
-    is taken as a string. A key of whole numbers also takes `5k`, `270M` or `1e6`. Raises
-    `UserError`.
+    is taken as a string. Raises `UserError`.
     """
     values = {}
     if path is not None:
@@ -660,18 +562,9 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     if not separator or not key.strip():
         raise UserError(f"--set {override}: write it as section.key=value")
     try:
-        given = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        given = {"value": text}
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"--set {key}=…: not valid TOML: {error}") from None
-    if len(given) > 1:
-        raise UserError(f"--set {key}=…: {text!r} is more than one value; give one --set for each")
-    value = given["value"]
-    amount_like = value == text or (isinstance(value, float) and "e" in text.lower())
-    if amount_like and takes_count(Config, key.strip()):
-        with suppress(UserError):  # the config's own check says what is wrong with it
-            value = whole_amount(text, key)
+        value = tomllib.loads(f"value = {text}")["value"]
+    except ValueError:
+        value = text
     *sections, last = key.strip().split(".")
     for section in sections:
         inner = values.get(section)

@@ -36,20 +36,19 @@ class Due:
 
 
 class TimedEvents:
-    """After each `poll`: whether to stop, to save, to log the next step, and whether no rank writes
-    to a checkpoint; alike on all ranks."""
+    """After each `poll`: whether to stop, to save and to log the next step; alike on all ranks."""
 
     def __init__(self, execution: Execution, ranks: Ranks, stop: StopRequest) -> None:
-        self.stops = self.saves = self.logs = self.written = False
+        self.stops = self.saves = self.logs = False
         self._ranks, self._stop = ranks, stop
         self._seconds = (60.0 * execution.checkpoint_minutes, execution.log_seconds)
         self._saved = self._logged = self._polled = time.monotonic()
         self._steps = self._until_poll = 1
 
-    def poll(self, *, logged: bool, writing: bool) -> None:
+    def poll(self, *, logged: bool) -> None:
         """Ask the other ranks; all of them call this after every step. `logged`: the step has a row
-        in the log; `writing`: this rank still writes to a checkpoint."""
-        self.stops = self.saves = self.logs = self.written = False
+        in the log."""
+        self.stops = self.saves = self.logs = False
         self._logged = time.monotonic() if logged else self._logged
         self._until_poll -= 1
         if self._until_poll:
@@ -57,16 +56,15 @@ class TimedEvents:
         now = time.monotonic()
         between = POLL_SECONDS[self._ranks.device.type] if self._ranks.world_size > 1 else 0.0
         steps = round(between * self._steps / max(now - self._polled, 1e-9))
-        numbers = [int(self._stop.signal is not None), int(writing), 0, 0, 0]
+        numbers = [int(self._stop.signal is not None), 0, 0, 0]
         if self._ranks.is_first:
             since = (now - self._saved, now - self._logged)
             due = (0.0 < every <= past for every, past in zip(self._seconds, since, strict=True))
-            numbers[2:] = [*map(int, due), min(max(steps, 1), 1000)]
-        stops, writing_ranks, saves, logs, self._steps = self._ranks.largest(numbers)
+            numbers[1:] = [*map(int, due), min(max(steps, 1), 1000)]
+        stops, saves, logs, self._steps = self._ranks.largest(numbers)
         self.stops, self.saves, self.logs = bool(stops), bool(saves), bool(logs)
-        self.written = not writing_ranks
         self._until_poll, self._polled = self._steps, now
 
     def saved(self) -> None:
-        """A save has begun, for whatever reason."""
+        """A checkpoint was written, for whatever reason."""
         self._saved = time.monotonic()

@@ -6,6 +6,7 @@ import platform
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,12 @@ def code_version(root: Path = Path(__file__).parents[2]) -> dict[str, Any]:
     if (root / COPY_FACTS).exists():  # a copy may lie inside another checkout
         copied: dict[str, Any] = json.loads((root / COPY_FACTS).read_bytes())
         return copied
-    try:
+    with suppress(OSError, subprocess.SubprocessError):
         top, commit = _git(root, "rev-parse", "--show-toplevel", "HEAD").splitlines()
-        if not root.samefile(top):
-            return {"commit": None, "dirty": None}
-        dirty = bool(_git(root, "status", "--porcelain", "--untracked-files=no").strip())
-    except (OSError, subprocess.SubprocessError):
-        return {"commit": None, "dirty": None}
-    return {"commit": commit, "dirty": dirty}
+        if root.samefile(top):
+            changes = _git(root, "status", "--porcelain", "--untracked-files=no").strip()
+            return {"commit": commit, "dirty": bool(changes)}
+    return {"commit": None, "dirty": None}
 
 
 def _git(root: Path, *arguments: str) -> str:
@@ -53,7 +52,6 @@ def _git(root: Path, *arguments: str) -> str:
 
 def package_version(name: str) -> str | None:
     """Return the installed version of a package, or None."""
-    try:
+    with suppress(PackageNotFoundError):
         return version(name)
-    except PackageNotFoundError:
-        return None
+    return None

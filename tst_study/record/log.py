@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from rich import progress as rich
 
-from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.errors import UserError, one_line
 from tst_study.record.launch_facts import launch_facts
@@ -25,8 +24,7 @@ LINE_SECONDS = 10.0
 class Progress(rich.Progress):
     """The progress line of one run; without a terminal, it prints a line every ten seconds."""
 
-    def __init__(self, name: str, steps: int, *, phases: bool = True, enabled: bool) -> None:
-        """`phases`: whether the run has two phases, so that the line names the current one."""
+    def __init__(self, name: str, steps: int, *, enabled: bool) -> None:
         super().__init__(
             rich.TextColumn("{task.description}"),
             rich.BarColumn(),
@@ -36,43 +34,25 @@ class Progress(rich.Progress):
             speed_estimate_period=float("inf"),  # the whole launch, since steps may take long
             disable=not enabled,
         )
-        self._steps, self._phases = steps, phases
         self._line = self.add_task(name, total=steps, facts="")
-        self._name, self._plain = name, enabled and not self.console.is_terminal
+        self._plain = enabled and not self.console.is_terminal
         self._printed = time.monotonic()
 
-    def resumed(self, step: int) -> None:
-        self.update(self._line, completed=step)
-        if not self.disable:
-            self.console.print(f"{self._name}: goes on from step {step:,}")
-
-    def evaluating(self, tokens: int, of: int) -> str:
-        """Show the progress of an evaluation, and return it in words."""
-        facts = f"evaluating {tokens:,} of {of:,} held-out tokens"
-        self.update(self._line, facts=facts)
-        return facts
-
-    def evaluated(self, row: Mapping[str, Any]) -> None:
-        """Show the result of an evaluation. `row`: keys of `Evaluation`."""
-        facts = f"held-out loss {row['nats_per_token']:.4f} over {row['tokens']:,} tokens"
-        self.update(self._line, facts=facts)
+    def tell(self, facts: str, step: int | None = None) -> None:
+        self.update(self._line, facts=facts, completed=step)
 
     def show(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Show a row of `Metrics`, and return what `status.json` keeps of it."""
         step = row["step"]
-        phase = row["phase"] if self._phases else ""
-        facts = [phase] if phase else []
-        facts.append(f"{row['loss_name']} {row['loss']:.4f}")
-        facts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
-        if "compile_seconds" in row:
-            facts.append(f"compiled in {row['compile_seconds']:.0f} s")
-        self.update(self._line, completed=step, facts="  ".join(facts))
+        loss, speed = f"{row['loss_name']} {row['loss']:.4f}", f"{row['tokens_per_second']:,.0f}"
+        facts = f"{loss}  {speed} tokens/s"
+        self.tell(facts, step)
         if self._plain and time.monotonic() - self._printed >= LINE_SECONDS:
             self._printed = time.monotonic()
-            print(f"{self._name} {step:,}/{self._steps:,}", *facts, sep="  ", flush=True)
+            line = self.tasks[0]
+            print(f"{line.description} {step:,}/{line.total:,.0f}  {facts}", flush=True)
         return {
-            **{key: row[key] for key in ("step", "loss", "tokens_per_second")},
-            "phase": phase,
+            **{key: row[key] for key in ("step", "phase", "loss", "tokens_per_second")},
             "seconds_left": self.tasks[0].time_remaining,
         }
 
@@ -80,10 +60,8 @@ class Progress(rich.Progress):
 class RunLog:
     """The log of one launch on rank 0."""
 
-    def __init__(self, writer: RunWriter, line: Progress) -> None:
-        self._writer = writer
-        self._line = line
-        self._trackers = Trackers((), writer.folder, writer.header, None)
+    def __init__(self, writer: RunWriter, line: Progress, trackers: Trackers) -> None:
+        self._writer, self._line, self._trackers = writer, line, trackers
         self._last_heartbeat = float("-inf")
 
     def start(self, config: Config, resumed_from: int | None, **facts: Any) -> None:
@@ -92,10 +70,7 @@ class RunLog:
             resumed_from, {**launch_facts(), **facts, "execution": config.execution.model_dump()}
         )
         self._writer.status("running", resumed_from or 0)
-        if resumed_from:
-            self._line.resumed(resumed_from)
-        track = config.execution.track
-        self._trackers = Trackers(track, self._writer.folder, self._writer.header, resumed_from)
+        self._line.tell("", resumed_from)
 
     def forked(self, config: Config, prefix: Path, step: int) -> None:
         """Copy the shared prefix run's rows into a segment of their own, so that the run's record
@@ -110,7 +85,8 @@ class RunLog:
             self._writer.status("running", **now)
 
     def evaluating(self, step: int, tokens: int, of: int) -> None:
-        facts = self._line.evaluating(tokens, of)
+        facts = f"evaluating {tokens:,} of {of:,} held-out tokens"
+        self._line.tell(facts)
         if self._beats():
             self._writer.status("running", step, facts)
 
@@ -122,13 +98,12 @@ class RunLog:
 
     def evaluation(self, row: dict[str, Any]) -> None:
         self._writer.evaluation({"segment": self._writer.segment, **row})
-        self._line.evaluated(row)
+        self._line.tell(f"held-out loss {row['nats_per_token']:.4f}")
         self._trackers.row("held_out", row)
 
-    def checkpoint(self, step: int, saved: int) -> None:
-        """Record that the checkpoint after step `saved` is complete. `step`: the last step that was
-        trained."""
-        self._writer.status("running", step, last_checkpoint=saved)
+    def checkpoint(self, step: int) -> None:
+        """Record that the checkpoint after this step is complete."""
+        self._writer.status("running", step, last_checkpoint=step)
 
     def end(self, state: State, step: int, message: str = "") -> None:
         self._writer.status(state, step, message, seconds_left=None)
@@ -140,7 +115,6 @@ class RunLog:
             self._writer.end_segment(one_line(error))
 
     def close(self) -> None:
-        self._writer.close()
         self._trackers.close()
 
 
@@ -160,10 +134,12 @@ def run_log(
     Raises `UserError` if `folder` holds another run.
     """
     writer = RunWriter(folder, header_of(config, data)) if writes else None
-    phases = plan_phases(config).superposed_steps > 0
-    shown = progress and writes
-    with Progress(config.name, config.schedule.last_step, phases=phases, enabled=shown) as line:
-        log = RunLog(writer, line) if writer else cast(RunLog, _NoLog())
+    steps = config.schedule.last_step
+    with Progress(config.name, steps, enabled=progress and writes) as line:
+        log = cast(RunLog, _NoLog())
+        if writer:
+            trackers = Trackers(config.execution.track, folder, writer.header)
+            log = RunLog(writer, line, trackers)
         try:
             yield log
         except BaseException as error:

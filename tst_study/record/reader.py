@@ -17,10 +17,10 @@ is an error that names file and line.
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, cast
+from typing import Annotated, Any, Literal, NotRequired, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -32,13 +32,10 @@ from pydantic import (
     ValidationError,
     with_config,
 )
-from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from tst_study.config.identity import SCHEMA_VERSION
 from tst_study.config.schema import from_dict, of_record
 from tst_study.errors import UserError, first_problem
-from tst_study.text import is_file_name, short
 
 State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
@@ -51,8 +48,7 @@ Whole = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 Large = Annotated[int, Field(ge=0, lt=10**300, strict=True)]
 """FLOPs, which outgrow 64 bits."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-SCHEMA_MARK = f'"schema_version": {SCHEMA_VERSION},'.encode()
-"""How every `run.json` begins."""
+T = TypeVar("T")
 
 
 class _Plan(TypedDict):
@@ -99,18 +95,12 @@ def _has(*keys: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _file_name(text: str) -> str:
-    if not is_file_name(text):
-        raise ValueError(f"{short(text)} is not a valid folder name")
-    return text
-
-
 @with_config(_STRICT)
 class RunHeader(TypedDict):
     """`run.json`: the facts of a run that are known before its first step."""
 
-    schema_version: Whole
-    run_id: Annotated[str, AfterValidator(_file_name)]
+    schema_version: Literal[1]
+    run_id: str
     fingerprint: str
     study: str
     name: str
@@ -260,7 +250,7 @@ _HEADER = TypeAdapter(RunHeader)
 _STATUS = TypeAdapter(Status)
 _SEGMENT_ROW = TypeAdapter(_SegmentRow)
 _METRICS = TypeAdapter(Metrics)
-EVALUATION_ROW: TypeAdapter[Any] = TypeAdapter(
+_EVALUATION_ROW: TypeAdapter[Any] = TypeAdapter(
     Annotated[
         Annotated[Evaluation, Tag("held-out loss")] | Annotated[TaskResult, Tag("task")],
         Discriminator(
@@ -301,7 +291,7 @@ def read(folder: str | Path) -> RunRecord:
     segments = read_segments(folder)
     starts = {row["segment"]: row["resumed_from"] or 0 for row in segments}
     metrics, dropped_metrics = _rows(folder / "metrics.jsonl", _METRICS, starts)
-    evals, dropped_evals = _rows(folder / "evals.jsonl", EVALUATION_ROW, starts)
+    evals, dropped_evals = _rows(folder / "evals.jsonl", _EVALUATION_ROW, starts)
     return RunRecord(
         folder=folder,
         header=header,
@@ -315,19 +305,9 @@ def read(folder: str | Path) -> RunRecord:
 
 
 def last_evaluation(folder: str | Path) -> Evaluation | None:
-    """Return the last held-out loss, or None.
-
-    Only the end of the file is read, for screens that show thousands of runs.
-    """
-    try:
-        with open(Path(folder) / "evals.jsonl", "rb") as file:
-            # Far enough back for what may follow it: a row with values by position is long.
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 2**20))
-            lines = file.read().splitlines()
-    except FileNotFoundError:
-        return None
-    for line in reversed(lines):
-        with suppress(ValueError):  # a line that is torn at either end
+    """Return the last held-out loss, or None; other rows are not looked at."""
+    for line in reversed((_content(Path(folder) / "evals.jsonl") or b"").splitlines()):
+        with suppress(ValueError):  # a torn one
             row = json.loads(line)
             if "nats_per_token" in row:
                 return cast(Evaluation, row)
@@ -344,18 +324,9 @@ def measures(metrics: Mapping[str, float | None]) -> Iterator[tuple[str, float, 
 def read_header(folder: str | Path) -> RunHeader:
     """Read `run.json`. Raises `UserError` unless its config can be trained."""
     path = Path(folder) / "run.json"
-    with _damage_named(path):
-        try:
-            values = from_json(path.read_bytes())
-        except FileNotFoundError:
-            raise UserError(f"{path}: missing; {folder} is not a run folder") from None
-        version = values.get("schema_version") if isinstance(values, dict) else None
-        if version not in (SCHEMA_VERSION, None):
-            raise UserError(
-                f"{path}: schema_version = {short(version)}, but this version of tst_study knows "
-                f"{SCHEMA_VERSION}; use the version that wrote it"
-            )
-        header = _HEADER.validate_python(values)
+    header = _whole(path, _HEADER)
+    if header is None:
+        raise UserError(f"{path}: missing; {folder} is not a run folder")
     from_dict(of_record(header["config"]), f"{path}: config")
     return header
 
@@ -363,41 +334,27 @@ def read_header(folder: str | Path) -> RunHeader:
 def read_status(folder: str | Path) -> Status | None:
     """Read the state that a run wrote down itself; None before it wrote any.
 
-    Raises `UserError` where it is damaged, or the record is of another version's schema.
+    Raises `UserError` where it is damaged.
     """
-    path = Path(folder) / "status.json"
-    with _damage_named(path):
-        try:
-            status = _STATUS.validate_python(from_json(path.read_bytes()))
-        except FileNotFoundError:
-            return None
-    if not _is_of_this_schema(Path(folder) / "run.json"):
-        read_header(folder)  # raises and says which
-    return status
+    return _whole(Path(folder) / "status.json", _STATUS)
 
 
-def _is_of_this_schema(path: Path) -> bool:
-    """Return whether a `run.json` begins with our schema version; True where there is none.
-
-    Only its first bytes are read, for screens that show thousands of runs.
-    """
+def _whole(path: Path, schema: TypeAdapter[T]) -> T | None:
+    """Read a file of one JSON value; None where there is no such file."""
+    content = _content(path)
     try:
-        with open(path, "rb") as file:
-            return SCHEMA_MARK in file.read(64)
-    except OSError:
-        return True
-
-
-@contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        return None if content is None else schema.validate_json(content)
     except ValidationError as error:
         raise UserError(f"{path}: {first_problem(error)}; the file is damaged") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); the file is damaged") from None
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def is_over(folder: str | Path) -> bool:
@@ -429,13 +386,7 @@ def check_same_run(folder: Path, fingerprint: str) -> None:
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the whole lines of a log with their numbers; a torn last one is left out."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    whole, _, _torn = content.rpartition(b"\n")
+    whole, _, _torn = (_content(path) or b"").rpartition(b"\n")
     if whole:
         yield from enumerate(whole.split(b"\n"), start=1)
 
@@ -446,7 +397,7 @@ def read_segments(folder: Path) -> list[dict[str, Any]]:
     segments: dict[int, dict[str, Any]] = {}
     for number, line in _lines(path):
         try:
-            row = cast(dict[str, Any], _SEGMENT_ROW.validate_python(from_json(line)))
+            row = cast(dict[str, Any], _SEGMENT_ROW.validate_json(line))
             if "resumed_from" in row:
                 segments[row["segment"]] = {**row, "end": None, "ended": "lost"}
             else:
@@ -455,8 +406,6 @@ def read_segments(folder: Path) -> list[dict[str, Any]]:
             raise UserError(f"{path}:{number}: {first_problem(error)}; not a segment row") from None
         except KeyError as error:
             raise UserError(f"{path}:{number}: segment {error} ends, but never began") from None
-        except ValueError as error:
-            raise UserError(f"{path}:{number}: not a segment row ({error})") from None
     return [segments[number] for number in sorted(segments)]
 
 

@@ -1,12 +1,10 @@
 """The writer of a run folder; `tst_study.record.reader` has the schema and the rules."""
 
-import os
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 from pydantic_core import to_json
 
@@ -15,9 +13,7 @@ from tst_study.config.identity import SCHEMA_VERSION, fingerprint, run_id
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, Execution, to_dict
 from tst_study.cost.compute import count_flops, count_parameters
-from tst_study.errors import UserError
 from tst_study.record.reader import (
-    EVALUATION_ROW,
     RunHeader,
     RunRecord,
     State,
@@ -68,7 +64,6 @@ class RunWriter:
             write_json(self.folder / "run.json", header)
         self.segment = 0
         self._segment_open = False
-        self._files: dict[str, IO[bytes]] = {}
         read_status(self.folder)  # raises before the first step if it is damaged
 
     def start_segment(self, resumed_from: int | None, facts: Mapping[str, Any]) -> int:
@@ -76,7 +71,7 @@ class RunWriter:
         earlier = read_segments(self.folder)
         self.segment = 1 + max((row["segment"] for row in earlier), default=-1)
         row = {"segment": self.segment, "resumed_from": resumed_from, "start": time.time(), **facts}
-        self._append("segments.jsonl", row)
+        _append(self.folder / "segments.jsonl", row)
         self._segment_open = True
         return self.segment
 
@@ -85,7 +80,8 @@ class RunWriter:
         if not self._segment_open:
             return
         self._segment_open = False
-        self._append("segments.jsonl", {"segment": self.segment, "end": time.time(), "ended": why})
+        row = {"segment": self.segment, "end": time.time(), "ended": why}
+        _append(self.folder / "segments.jsonl", row)
 
     def take_over(self, prefix: RunRecord, step: int, execution: Execution) -> None:
         """Copy a shared prefix run's rows up to the fork into a segment that names that run.
@@ -114,44 +110,24 @@ class RunWriter:
 
     def metrics(self, row: Mapping[str, Any]) -> None:
         """Append a row with the keys of `Metrics`, which the reader checks."""
-        self._append("metrics.jsonl", row)
+        _append(self.folder / "metrics.jsonl", row)
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
         """Append a row with the keys of `Evaluation`, which the reader checks."""
-        self._append("evals.jsonl", row)
+        _append(self.folder / "evals.jsonl", row)
 
     def status(self, state: State, step: int, message: str = "", **more: Any) -> None:
         """Replace the run's status, as `write_status` does."""
         write_status(self.folder, state, self.steps, message, step=step, **more)
 
-    def close(self) -> None:
-        for file in self._files.values():
-            with suppress(OSError):  # a full disk, which has raised for a row before
-                file.close()
-        self._files.clear()
-
-    def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        with disk_errors_named(self.folder / name):
-            if name not in self._files:
-                self._files[name] = _open_for_append(self.folder / name)
-            self._files[name].write(_json(row))
-            self._files[name].flush()
-
 
 def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append rows of `TaskResult`. They need no segment: they belong to the run's last launch.
 
-    The caller must hold the run's lock. Raises `UserError` if the run was never launched, a row is
-    incomplete, or the disk is full.
+    The caller must hold the run's lock. Raises `UserError` if the disk is full.
     """
-    path, segments = Path(folder) / "evals.jsonl", read_segments(Path(folder))
-    if not segments:
-        raise UserError(f"{folder}: was never launched; there is nothing to add results to")
-    whole = [{"segment": segments[-1]["segment"], **row} for row in rows]
-    for row in whole:
-        EVALUATION_ROW.validate_python(row)
-    with disk_errors_named(path), _open_for_append(path) as file:
-        file.write(b"".join(map(_json, whole)))
+    segment = read_segments(Path(folder))[-1]["segment"]
+    _append(Path(folder) / "evals.jsonl", *({"segment": segment, **row} for row in rows))
 
 
 def _json(value: Any, indent: int | None = None) -> bytes:
@@ -159,18 +135,13 @@ def _json(value: Any, indent: int | None = None) -> bytes:
     return to_json(value, indent=indent, inf_nan_mode="null") + b"\n"
 
 
-def _open_for_append(path: Path) -> IO[bytes]:
-    """Open a log for appending, and cut off a torn last line that a killed launch may have left."""
-    file = open(path, "ab+")  # noqa: SIM115 - stays open for the launch
-    end = file.seek(0, os.SEEK_END)
-    if end:
-        file.seek(max(0, end - 2**20))
-        tail = file.read()
-        if not tail.endswith(b"\n"):
-            keep = end - len(tail) + tail.rfind(b"\n") + 1
-            file.truncate(keep)
-            file.seek(keep)
-    return file
+def _append(path: Path, *rows: Mapping[str, Any]) -> None:
+    """Append rows to a log, in place of a torn last line that a killed launch may have left."""
+    with disk_errors_named(path), open(path, "ab+") as file:
+        file.seek(max(0, file.tell() - 1))
+        if file.read() not in (b"", b"\n"):
+            file.truncate(path.read_bytes().rfind(b"\n") + 1)
+        file.write(b"".join(map(_json, rows)))
 
 
 def mark(folder: Path, config: Config, state: State, message: str) -> None:
