@@ -187,8 +187,6 @@ class SuperposedPhase(Strict):
     that lie evenly over the superposed steps, with straight lines between them."""
     pooling: Annotated[Pooling, AddedLater("mean")] = "mean"
     """Ablation: how the embeddings of a bag become one vector."""
-    align_bags_to_documents: bool = False
-    """Pad documents to whole bags instead of letting a bag straddle two documents."""
     shuffle_targets: Annotated[bool, AddedLater(False)] = False
     """Control: every position gets the next bag of another position of the step's batch, drawn anew
     in each step."""
@@ -206,11 +204,7 @@ class SuperposedPhase(Strict):
         meaningful: dict[Mode, dict[str, tuple[Any, ...]]] = {
             "full": {},
             "input_only": {"weighting": ("uniform", "first_token"), "loss": ("mce",)},
-            "output_only": {
-                "align_bags_to_documents": (False,),
-                "shuffle_targets": (False,),
-                "pooling": ("mean",),
-            },
+            "output_only": {"shuffle_targets": (False,), "pooling": ("mean",)},
         }
         for key, values in meaningful[self.mode].items():
             if getattr(self, key) not in values:
@@ -596,7 +590,7 @@ def of_record(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Keys that came later get the value of their `AddedLater` mark, whatever their defaults are now.
     Keys that were removed since are left out of `execution`, and elsewhere if the run did not set
-    them.
+    them or had them turned off.
     """
     return _recorded(config, Config, in_execution=False)
 
@@ -607,7 +601,11 @@ def _recorded(
     """Apply `of_record` to one section. `in_execution`: True below `execution`, which changes no
     result."""
     fields = kind.model_fields
-    kept = {k: v for k, v in values.items() if k in fields or not (in_execution or v is None)}
+    kept = {
+        key: value
+        for key, value in values.items()
+        if key in fields or not (in_execution or value is None or value is False)
+    }
     for key, field in fields.items():
         for mark in field.metadata:
             if isinstance(mark, AddedLater):

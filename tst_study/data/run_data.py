@@ -24,8 +24,7 @@ def open_stream(config: Config) -> TokenStream:
         split = _open(config, token_prefix(corpus.path))
         # Runs check different parts, so that together they check all.
         check_sample(split, f"{config.study}/{config.name}/{config.seed}")
-        end = split.manifest.tokenizer.end_of_document
-        corpora.append(Corpus(split.file, corpus.weight, end))
+        corpora.append(Corpus(split.file, corpus.weight))
     return TokenStream(
         corpora,
         sequences_per_step=plan.sequences,
@@ -33,8 +32,6 @@ def open_stream(config: Config) -> TokenStream:
         superposed_steps=plan.superposed_steps,
         superposed_length=plan.tokens_per_sequence("superposition"),
         seed=config.order_seed,
-        bag_size=plan.bag_size,
-        align_bags_to_documents=config.superposition.align_bags_to_documents,
         vocabulary_size=config.model.vocabulary_size,
     )
 
