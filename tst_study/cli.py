@@ -133,35 +133,6 @@ def data_merge(
 @verb(
     data,
     "",
-    "tst-study data generate --to prepared/topical",
-    "tst-study data generate --to prepared/small --tokens 100000 --words 256",
-    name="generate",
-)
-def data_generate(
-    to: Annotated[Path, typer.Option(help="The folder to write.")],
-    tokens: Annotated[
-        int, count_option("Training tokens to write.", least=2, most=10**12)
-    ] = 5_000_000,
-    validation_tokens: Annotated[
-        int, count_option("Held-out tokens to write.", least=2, most=10**12)
-    ] = 262_144,
-    words: Annotated[int, count_option("Words of the vocabulary.", least=2, most=2**20)] = 2048,
-    classes: Annotated[int, count_option("Markov classes of words.", most=2**14)] = 64,
-    topics: Annotated[int, count_option("Topics of documents.", most=2**14)] = 16,
-    seed: Annotated[int, count_option("Seed of the language and its text.", least=0)] = 0,
-) -> None:
-    """Generate a topical language of known entropy rate."""
-    from tst_study.data.preparation.generated_language import LanguageParameters, generate
-
-    language = LanguageParameters(words, classes, topics, seed=seed)
-    with waiting(f"generating {tokens:,} tokens, and the least loss on held-out ones"):
-        manifest = generate(to, tokens, validation_tokens, language)
-    _say_prepared(to, manifest)
-
-
-@verb(
-    data,
-    "",
     "tst-study data adopt gpt2/train.bin gpt2/val.bin --vocabulary-size 50257 --dtype uint16",
     "tst-study data adopt megatron/text_document.bin --tokenizer tokenizer.json",
     name="adopt",

@@ -63,8 +63,6 @@ ARGUMENTS = [
     (["data", "verify", "file"], "file: is a file; give the folder"),
     (["data", "verify", "loop"], "loop/manifest.json: "),
     (["data", "verify", "folder"], "folder/manifest.json: no such file; `tst-study data prepare`"),
-    (["data", "generate", "--to", "file"], "file: cannot be written (File exists)"),
-    (["data", "generate", "--to", "g", "--words", "100"], "words 100, classes 64: the words must"),
     (["export", "folder", "--to", "x"], "folder/run.json: missing; folder is not a run folder"),
     (["evaluate", "folder"], "folder/run.json: missing"),
     *(

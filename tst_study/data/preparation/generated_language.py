@@ -22,7 +22,6 @@ from tst_study.data.integrity import record_of
 from tst_study.data.manifest import Entropies, GeneratedRecord, Manifest, TokenizerRecord
 from tst_study.data.preparation.prepared_folder import prepared
 from tst_study.data.token_file import dtype_for_vocabulary, write_tokens
-from tst_study.errors import UserError
 
 GRAIN = 4096
 """Class transitions are multiples of 1/4096, so that drawing one is a look-up."""
@@ -33,6 +32,7 @@ class LanguageParameters:
     """All that defines a language; the same parameters are the same language."""
 
     words: int = 2048
+    """A multiple of `classes`."""
     classes: int = 64
     topics: int = 16
     document_tokens: float = 300.0
@@ -45,14 +45,6 @@ class LanguageParameters:
     favour: float = 50.0
     """How many times likelier a favoured class is to come next than it would be otherwise."""
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Raise `UserError` unless words split evenly into classes."""
-        if self.words % self.classes:
-            raise UserError(
-                f"words {self.words}, classes {self.classes}: the words must divide evenly among"
-                " the classes"
-            )
 
 
 class Language:
