@@ -405,16 +405,6 @@ def export(
             help="Export a checkpoint of the superposition phase, which is no language model.",
         ),
     ] = False,
-    card: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Set license, language, datasets or base_model of the card; may be repeated.",
-        ),
-    ] = None,
-    form: Annotated[
-        str, typer.Option(help="`huggingface`, or `megatron` for the weights of Megatron-Core.")
-    ] = "huggingface",
     push: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Upload to this place of the hub; a new one is private."),
@@ -435,8 +425,6 @@ def export(
             to,
             its_tokenizer,
             allow_superposition_checkpoint=allow_superposition_checkpoint,
-            card=card or (),
-            form=form,
         )
     print(f"step {opened.step} of {run}: {made}")
     if push is not None:

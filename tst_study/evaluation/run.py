@@ -47,7 +47,7 @@ def evaluate_run(
 
         say("exporting the checkpoint and starting lm-eval")
         with TemporaryDirectory() as folder:
-            exported = export(run, folder, tokenizer)
+            exported = export(run, Path(folder) / "model", tokenizer)
             yield from _keep(run, evaluate_tasks(exported, options, device))
 
 

@@ -13,43 +13,16 @@ from tst_study.config.architecture import architecture_of
 from tst_study.config.schema import to_dict, to_toml
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.data.manifest import Manifest, manifest_of, token_prefix
-from tst_study.errors import UserError, one_of
+from tst_study.errors import UserError
 from tst_study.huggingface.tokenizer_files import RunTokenizer
 from tst_study.record.reader import Evaluation, RunRecord, measures
 from tst_study.text import printable
 
-FIELDS = {
-    "license": r"[a-z0-9][a-z0-9.-]*",
-    "language": r"[a-z]{2,3}",
-    "datasets": r"[\w.-]+/[\w.-]+",
-    "base_model": r"[\w.-]+/[\w.-]+",
-}
-"""Fields of the front matter that a user can give, and the values that the hub takes."""
-
-
-def card_fields(given: Iterable[str]) -> dict[str, list[str]]:
-    """Parse fields such as `language=en`. Raises `UserError` for what the hub would refuse."""
-    fields: dict[str, list[str]] = {}
-    for text in given:
-        key, _, value = text.partition("=")
-        one_of(key, FIELDS, "--card")
-        if not re.fullmatch(FIELDS[key], value) or (key == "license" and key in fields):
-            raise UserError(f"--card {text}: the hub takes one {key} like {FIELDS[key]}")
-        fields.setdefault(key, []).append(value)
-    return fields
-
 
 def model_card(
-    run: TrainedRun,
-    record: RunRecord,
-    dtype: str,
-    tokenizer: RunTokenizer | None,
-    fields: Mapping[str, list[str]] | None = None,
+    run: TrainedRun, record: RunRecord, dtype: str, tokenizer: RunTokenizer | None
 ) -> str:
-    """Write the card in Markdown, with the front matter that Hugging Face reads.
-
-    `fields`: see `card_fields`.
-    """
+    """Write the card in Markdown, with the front matter that Hugging Face reads."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -67,7 +40,7 @@ def model_card(
     manifests = [_manifest(corpus.path) for corpus in run.config.data.corpora]
     counters, setting = run.counters(), SuperpositionSetting.from_config(to_dict(run.config))
     return templates.get_template("model_card.md.jinja").render(
-        front_matter=Markup(_front_matter(run, record, manifests, fields or {})),
+        front_matter=Markup(_front_matter(run, record, manifests)),
         config=run.config,
         plan=run.plan,
         phase=run.phase,
@@ -97,12 +70,7 @@ def _plain(value: Any) -> str:
     return text.translate(str.maketrans("[]`|", "()'/", "\\")).replace("<", "&lt;")
 
 
-def _front_matter(
-    run: TrainedRun,
-    record: RunRecord,
-    manifests: Iterable[Manifest | None],
-    fields: Mapping[str, list[str]],
-) -> str:
+def _front_matter(run: TrainedRun, record: RunRecord, manifests: Iterable[Manifest | None]) -> str:
     """Write YAML by Hugging Face's own class.
 
     It names the data sets of the hub among the corpora, and all that was measured (`model-index`).
@@ -110,17 +78,14 @@ def _front_matter(
     from huggingface_hub import ModelCardData
 
     sources = [source.name for manifest in manifests if manifest for source in manifest.sources]
-    known = [re.match(rf"hf://(?:datasets/)?({FIELDS['datasets']})", name) for name in sources]
-    datasets = [*fields.get("datasets", []), *(match[1] for match in known if match)]
+    of_hub = [re.match(r"hf://([\w.-]+/[\w.-]+)", name) for name in sources]
+    datasets = dict.fromkeys(match[1] for match in of_hub if match)
     method = "token-superposition-training" if run.plan["superposed_steps"] else "baseline"
     data = ModelCardData(
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=[method, "tst-study"],
-        license=next(iter(fields.get("license", [])), None),
-        language=fields.get("language"),
-        datasets=list(dict.fromkeys(datasets)) or None,
-        base_model=fields.get("base_model"),
+        datasets=list(datasets) or None,
         model_name=_plain(run.config.name),
         eval_results=list(_results(run, record)) or None,
     )
