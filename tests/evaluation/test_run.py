@@ -163,11 +163,3 @@ def test_text_of_another_tokenizer_is_refused(documents: Path, tmp_path: Path) -
     wanted = EvaluationOptions(held_out=[f"other={tmp_path / 'other'}"])
     with pytest.raises(UserError, match=r"other: .*tokenizer \(bpe of 270"):
         list(evaluate_run(open_run(tmp_path / "run"), wanted))
-
-
-@pytest.mark.parametrize("key", ["limit", "shots", "max_length", "task_data", "tokenizer"])
-def test_an_option_of_tasks_without_tasks_is_refused(key: str) -> None:
-    """Ignored, it would let a user mistake the result for another."""
-    values = {"limit": 3, "shots": 0, "max_length": 9}
-    with pytest.raises(UserError, match=f"--{key.replace('_', '-')} .*--tasks"):
-        EvaluationOptions(**{key: values.get(key, Path("x"))})  # type: ignore[arg-type]

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from tst_study.command_line import count_option
-from tst_study.errors import UserError
 
 TokenizerFile = Annotated[
     Path | None,
@@ -34,16 +33,6 @@ class EvaluationOptions:
         str | None,
         typer.Option(help="Tasks of lm-eval with commas between them, or `paper` for its own."),
     ] = None
-    task_data: Annotated[
-        Path | None, typer.Option(help="The tasks' data sets, for a machine without a network.")
-    ] = None
-    task_definitions: Annotated[
-        Path | None,
-        typer.Option(
-            help="A folder of further tasks in lm-eval's YAML. They can run code on this machine: "
-            "use none that you do not trust."
-        ),
-    ] = None
     shots: Annotated[
         int | None, count_option("Solved examples before a question; by default none.", least=0)
     ] = None
@@ -55,14 +44,6 @@ class EvaluationOptions:
     ] = None
     tokenizer: TokenizerFile = None
     device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto"
-
-    def __post_init__(self) -> None:
-        """Raise `UserError` for an option of tasks without tasks."""
-        for key in ("task_data", "task_definitions", "shots", "limit", "max_length", "tokenizer"):
-            value = getattr(self, key)
-            if self.tasks is None and value is not None:
-                name = key.replace("_", "-")
-                raise UserError(f"--{name} {value}: is about tasks; name them with --tasks")
 
 
 def takes_options(options: type) -> Callable[[Callable[..., None]], Callable[..., None]]:

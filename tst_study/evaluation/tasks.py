@@ -1,10 +1,8 @@
 """Downstream tasks by EleutherAI's lm-eval and its own Hugging Face backend, on a run's export.
 
-Task data come from the hub, or from a local folder that mirrors it.
+Task data come from the hub, or from where `datasets` finds them without a network.
 """
 
-import contextlib
-import functools
 import hashlib
 import math
 import time
@@ -45,22 +43,17 @@ def evaluate_tasks(
 
     Args:
         exported: a folder that `tst-study export` wrote; no code of it is run.
-        options: `task_definitions` can run code, by `!function`, which loads a Python file, and in
-            Jinja templates. `task_data` holds the data sets by their hub names
-            (`allenai/ai2_arc`), as `hf download --repo-type dataset --local-dir` writes them;
-            nothing is fetched then.
 
     Raises:
         UserError: a task is not known, its data are not there, or an answer is too long.
     """
     names = PAPER_TASKS if options.tasks == "paper" else (options.tasks or "").split(",")
-    own = options.task_definitions
-    manager = _manager(None if own is None else str(own.resolve()))
+    manager = TaskManager()
     for name in names:
         if name not in manager.all_tasks:
             raise UserError(
                 f"--tasks {name}: lm-eval {package_version('lm_eval')} knows no such task; "
-                "`lm-eval ls tasks` lists them, --task-definitions names a folder with your own"
+                "`lm-eval ls tasks` lists them; for your own, run lm-eval on an export"
             )
     model = HFLM(
         pretrained=str(exported.resolve()),
@@ -74,20 +67,19 @@ def evaluate_tasks(
     for name in names:
         began = time.perf_counter()
         try:
-            with _data_from(options.task_data):
-                results = simple_evaluate(
-                    model,
-                    tasks=[name],
-                    num_fewshot=options.shots or 0,
-                    limit=options.limit,
-                    task_manager=manager,
-                    bootstrap_iters=BOOTSTRAPS,
-                    log_samples=True,
-                )
+            results = simple_evaluate(
+                model,
+                tasks=[name],
+                num_fewshot=options.shots or 0,
+                limit=options.limit,
+                task_manager=manager,
+                bootstrap_iters=BOOTSTRAPS,
+                log_samples=True,
+            )
         except OSError as error:
             raise UserError(
-                f"--tasks {name}: its data cannot be had ({one_line(error)}); put a copy into the "
-                "folder of --task-data, under the name that it has on the hub"
+                f"--tasks {name}: its data cannot be had ({one_line(error)}); docs/export.md says "
+                "how to evaluate without a network"
             ) from None
         except AssertionError as error:
             raise UserError(
@@ -99,33 +91,6 @@ def evaluate_tasks(
         rows = [name] if name in results["results"] else sorted(results["results"])
         for row in rows:
             yield {**_row(row, results, options), "seconds": seconds / len(rows)}
-
-
-@functools.cache
-def _manager(definitions: str | None) -> TaskManager:
-    """Return lm-eval's list of tasks; making it reads thousands of files."""
-    return TaskManager(include_path=definitions)
-
-
-@contextlib.contextmanager
-def _data_from(folder: Path | None) -> Iterator[None]:
-    """Let `datasets` find data sets below `folder`, since it looks for a folder of a data set's
-    name in the working directory first."""
-    if folder is None:
-        yield
-        return
-    if not folder.is_dir():
-        raise UserError(f"--task-data {folder}: no such folder")
-    import datasets
-    import huggingface_hub.constants
-
-    before = huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
-    huggingface_hub.constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
-    try:
-        with contextlib.chdir(folder):
-            yield
-    finally:
-        huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
 def _row(name: str, results: dict[str, Any], options: EvaluationOptions) -> dict[str, Any]:
