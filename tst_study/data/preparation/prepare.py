@@ -128,8 +128,7 @@ def _make_pieces(
 ) -> int:
     """Tokenise a shard of the sources; return how many sources the limit lets be read."""
     with waiting(f"making the tokenizer, {request.tokenizer}"):
-        share = _share_held_out(request, sources)
-        tokenizer = _make_tokenizer(request, sources, share)
+        tokenizer = _make_tokenizer(request, sources)
     record = tokenizer.as_recorded()
     Manifest(
         request=asked, tokenizer=record, splits={}, licence=request.licence, notes=request.notes
@@ -149,7 +148,8 @@ def _make_pieces(
                 path, pieces = _piece(place, pieces), pieces + 1
                 mine = whole_sources or (read + pieces) % count == number % count
                 if mine and not path.exists():
-                    rows, ids = _make_piece(texts, source.record.split, share, tokenizer)
+                    split, share = source.record.split, request.validation_share
+                    rows, ids = _make_piece(texts, split, share, tokenizer)
                     with written_atomically(path) as file:
                         np.savez(file, documents=rows, ids=ids)
             described = source.record.model_copy(update={"sha256": _digest(source, place)})
@@ -167,15 +167,16 @@ class _Progress(progress.Progress):
         sizes = [source.record.bytes for source in sources]
         known = limit is None and None not in sizes  # streams have no size
         self._line = self.add_task("", total=sum(size or 0 for size in sizes) if known else None)
-        self._before = 0
+        self._before = self._size = 0
 
     def begin(self, source: Source) -> None:
         """Count all sources before this one as read, however their libraries read them."""
-        self.update(self._line, completed=self._before)
-        self._before += source.record.bytes or 0
+        self._before += self._size
+        self._size = source.record.bytes or 0
+        self.read(0)
 
-    def read(self, size: int) -> None:
-        self.advance(self._line, size)
+    def read(self, place: int) -> None:
+        self.update(self._line, completed=self._before + place)
 
 
 def _digest(source: Source, summary: Path) -> str | None:
@@ -237,12 +238,12 @@ def _merge(unfinished: Path, sources: int) -> Manifest:
 
 
 def _within_limit(
-    request: Request, sources: Sequence[Source], read: Callable[[int], None] = lambda size: None
+    request: Request, sources: Sequence[Source], read: Callable[[int], None] = lambda place: None
 ) -> Iterator[tuple[Source, Iterator[tuple[int, str]]]]:
     """Yield the sources, each with the sizes and texts of its documents, until the limit for
     training text is reached.
 
-    `read` is told how many bytes have been read from the disk.
+    `read` is told how far a source has been read (see `documents`).
     """
     remaining = request.limit_bytes or math.inf
 
@@ -261,40 +262,14 @@ def _within_limit(
             yield source, limited(source)
 
 
-def _training_texts(request: Request, sources: Sequence[Source]) -> Iterator[str]:
-    for source, documents_of_source in _within_limit(request, sources):
-        if source.record.split == "train":
-            yield from (text for _, text in documents_of_source)
-
-
 def is_held_out(text: bytes, share: float | None) -> bool:
     """Decide by the sha256 of its text whether a document belongs to the held-out share.
 
     The same text always falls on the same side, in whatever file, order or company it comes: a
     corpus that grows keeps its held-out documents, and copies do not straddle the split.
     """
-    return share is not None and _mark(text) < share * 2**64
-
-
-def _mark(text: bytes) -> int:
-    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
-
-
-def _share_held_out(request: Request, sources: Sequence[Source]) -> float | None:
-    """Return the requested share, or one just large enough to hold out a document.
-
-    A small corpus may have no document below the share. Of two documents or more, the one with the
-    lowest hash is then held out.
-    """
-    share = request.validation_share
-    if share is None:
-        return None
-    count, lowest = 0, 2**64
-    for text in filter(None, _training_texts(request, sources)):
-        if is_held_out(text.encode(), share):
-            return share  # most corpora have one at their beginning
-        count, lowest = count + 1, min(lowest, _mark(text.encode()))
-    return math.nextafter(lowest / 2**64, 1.0) if count > 1 else share
+    mark = int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
+    return share is not None and mark < share * 2**64
 
 
 def _batches(sized_texts: Iterable[tuple[int, str]]) -> Iterator[list[str]]:
@@ -315,7 +290,6 @@ def _make_piece(
     texts: Sequence[str], split: str, share: float | None, tokenizer: Tokenizer
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Tokenise texts into documents, (D,) of type `DOCUMENT`, and their ids one after the other.
-
     Each document ends with an end-of-document id; an empty one has no ids.
     """
     rows, ids = [], [np.empty(0, np.int64)]
@@ -330,7 +304,7 @@ def _make_piece(
     return np.array(rows, DOCUMENT), np.concatenate(ids).astype(dtype)
 
 
-def _make_tokenizer(request: Request, sources: Sequence[Source], share: float | None) -> Tokenizer:
+def _make_tokenizer(request: Request, sources: Sequence[Source]) -> Tokenizer:
     name = request.tokenizer
     if name == "bytes":
         return text_tokenizers.byte_tokenizer()
@@ -341,24 +315,24 @@ def _make_tokenizer(request: Request, sources: Sequence[Source], share: float | 
                 f"tokenizer {name}: the size of the vocabulary, {LEAST_WORDS} to {MOST_WORDS:,}, "
                 "belongs after 'bpe:'"
             )
-        sample = _training_sample(request, sources, share, int(size) * TRAINING_BYTES_PER_WORD)
+        sample = _training_sample(request, sources, int(size) * TRAINING_BYTES_PER_WORD)
         return text_tokenizers.train_byte_pair_tokenizer(sample, int(size))
     if Path(name).exists():
         return text_tokenizers.read_tokenizer(name, end=request.end_of_document)
     return text_tokenizers.download_tokenizer(name, request.end_of_document)
 
 
-def _training_sample(
-    request: Request, sources: Sequence[Source], share: float | None, most_bytes: int
-) -> Iterator[str]:
+def _training_sample(request: Request, sources: Sequence[Source], most_bytes: int) -> Iterator[str]:
     """Yield the first training documents that are not held out, up to about this many bytes."""
-    for text in _training_texts(request, sources):
-        content = text.encode()
-        if not is_held_out(content, share):
-            yield text
-            most_bytes -= len(content)
-            if most_bytes <= 0:
-                return
+    train = [source for source in sources if source.record.split == "train"]
+    for _, documents_of_source in _within_limit(request, train):
+        for _, text in documents_of_source:
+            content = text.encode()
+            if not is_held_out(content, request.validation_share):
+                yield text
+                most_bytes -= len(content)
+                if most_bytes <= 0:
+                    return
 
 
 def _read(path: Path, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
