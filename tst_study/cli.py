@@ -10,13 +10,12 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tst_study.command_line import ONE_RUN, Verbs, count_option, verb
 from tst_study.errors import UserError
-from tst_study.evaluation.options import EvaluationOptions, TokenizerFile, takes_options
 from tst_study.process.host import has_gpu, leave
 from tst_study.waiting import waiting
 
@@ -50,6 +49,10 @@ def _complete_override(incomplete: str) -> list[str]:
 TrainedRunFolder = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="The folder of a run.", autocompletion=_complete_run),
+]
+TokenizerFile = Annotated[
+    Path | None,
+    typer.Option(help="The run's tokenizer.json, if its corpus is not on this machine."),
 ]
 AfterStep = Annotated[
     int | None,
@@ -439,8 +442,31 @@ def export(
     "tst-study evaluate runs/mine/run-1a2b3c4d",
     "tst-study evaluate runs/mine/run-1a2b3c4d --tasks arc_easy,piqa",
 )
-@takes_options(EvaluationOptions)
-def evaluate(run: TrainedRunFolder, step: AfterStep = None, **options: Any) -> None:
+def evaluate(
+    run: TrainedRunFolder,
+    step: AfterStep = None,
+    held_out: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FOLDER", help="A held-out text; by default the run's own."),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        count_option("Held-out tokens of each text; by default as many as in training.", least=2),
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="Tasks of lm-eval with commas between them, or `paper` for its own."),
+    ] = None,
+    shots: Annotated[int, count_option("Solved examples before a question.", least=0)] = 0,
+    limit: Annotated[
+        int | None, count_option("Questions of each task, from its first; by default all.")
+    ] = None,
+    max_length: Annotated[
+        int | None, count_option("Longest context of tasks; by default that of training.", least=2)
+    ] = None,
+    tokenizer: TokenizerFile = None,
+    device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto",
+) -> None:
     """Measure a trained run, and add the results to its evals.jsonl."""
     from tst_study import file_lock
     from tst_study.checkpoints.trained_run import open_run
@@ -449,5 +475,16 @@ def evaluate(run: TrainedRunFolder, step: AfterStep = None, **options: Any) -> N
     with waiting("loading torch"):
         from tst_study.evaluation.run import evaluate_run
     with file_lock.hold(run), waiting("loading the checkpoint") as say:
-        for line in evaluate_run(opened, EvaluationOptions(**options), say):
+        for line in evaluate_run(
+            opened,
+            held_out=held_out or (),
+            tokens=tokens,
+            tasks=tasks,
+            shots=shots,
+            limit=limit,
+            max_length=max_length,
+            tokenizer=tokenizer,
+            device=device,
+            say=say,
+        ):
             print(line)

@@ -69,22 +69,6 @@ def test_a_stream_reads_each_token_once_per_epoch_in_any_slices(
     assert sorted(known) == list(range(1, total))  # each is predicted once
 
 
-def test_every_id_outside_the_vocabulary_is_refused_as_an_input_and_as_a_last_label(tmp_path):
-    file = token_file(tmp_path, [40])
-    size = {"sequences_per_step": 2, "sequence_length": 4}
-    batches = [np.maximum(*TokenStream([Corpus(file)], **size).batch(step)) for step in range(5)]
-    for vocabulary in range(1, 40):
-        stream = TokenStream([Corpus(file)], vocabulary_size=vocabulary, **size)
-        for step, batch in enumerate(batches):
-            if batch.max() < vocabulary:
-                stream.batch(step)
-            else:
-                bad = np.argmax(batch.max(axis=1) >= vocabulary)
-                named = rf"sequence {bad} of step {step} .*vocabulary of {vocabulary}"
-                with pytest.raises(UserError, match=named):
-                    stream.batch(step)
-
-
 def test_a_recovery_phase_that_begins_with_an_epoch_reads_it_as_a_baseline_does(tmp_path):
     corpus = [Corpus(token_file(tmp_path, [960]))]
     size = {"sequences_per_step": 2, "sequence_length": 8, "seed": 1}

@@ -24,7 +24,6 @@ from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluation.domains import domains_of_run
-from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.run import evaluate_run, trained_model
 from tst_study.record import reader as run_record
 from tst_study.superposition.steps import NEXT_TOKEN
@@ -40,7 +39,7 @@ def test_held_out_loss_is_that_of_training_with_an_error_over_documents(
     trained: Path, documents: Path
 ) -> None:
     before = run_record.read(trained)
-    (line,) = evaluate_run(open_run(trained), EvaluationOptions())
+    (line,) = evaluate_run(open_run(trained))
     record = run_record.read(trained)
     (row,) = record.tasks
     final = record.evals[-1]
@@ -80,9 +79,9 @@ def error_by_loop(folder: Path, file: TokenFile) -> float:
 def test_domains_have_names_and_a_second_measurement_replaces_the_first(
     trained: Path, documents: Path
 ) -> None:
-    wanted = EvaluationOptions(held_out=[f"letters={documents}", f"same={documents}"], tokens=60)
-    lines = list(evaluate_run(open_run(trained), wanted))
-    assert list(evaluate_run(open_run(trained), wanted)) == lines
+    texts = [f"letters={documents}", f"same={documents}"]
+    lines = list(evaluate_run(open_run(trained), held_out=texts, tokens=60))
+    assert list(evaluate_run(open_run(trained), held_out=texts, tokens=60)) == lines
     rows = run_record.read(trained).tasks
     assert [row["data"].partition("-")[0] for row in rows] == ["letters", "same"]
     assert rows[0]["metrics"] == rows[1]["metrics"]
@@ -123,7 +122,7 @@ def test_a_corpus_called_validation_does_not_take_the_place_of_the_held_out_text
 
 def test_a_superposition_checkpoint_has_no_next_token_loss(trained: Path) -> None:
     with pytest.raises(UserError, match="superposition phase"):
-        list(evaluate_run(open_run(trained, step=3), EvaluationOptions()))
+        list(evaluate_run(open_run(trained, step=3)))
 
 
 def test_text_of_another_vocabulary_is_refused(
@@ -131,11 +130,7 @@ def test_text_of_another_vocabulary_is_refused(
 ) -> None:
     run(words, tmp_path / "run", "schedule.steps=4")
     with pytest.raises(UserError, match=r"other: .* 256, .* 64"):
-        list(
-            evaluate_run(
-                open_run(tmp_path / "run"), EvaluationOptions(held_out=[f"other={documents}"])
-            )
-        )
+        list(evaluate_run(open_run(tmp_path / "run"), held_out=[f"other={documents}"]))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +146,7 @@ def test_what_is_asked_for_is_refused_before_anything_is_measured(
 ) -> None:
     texts = [text.format(documents) for text in options.get("held_out", [])]
     with pytest.raises(UserError, match=message):
-        list(evaluate_run(open_run(trained), EvaluationOptions(**options | {"held_out": texts})))
+        list(evaluate_run(open_run(trained), **options | {"held_out": texts}))
     assert run_record.read(trained).tasks == []
 
 
@@ -160,6 +155,6 @@ def test_text_of_another_tokenizer_is_refused(documents: Path, tmp_path: Path) -
     run(documents, tmp_path / "run", "model.vocabulary_size=300", "schedule.steps=4")
     texts = [str(documents.with_name("texts.jsonl"))]
     prepare(Request(texts, "bpe:270"), tmp_path / "other")
-    wanted = EvaluationOptions(held_out=[f"other={tmp_path / 'other'}"])
+    other = f"other={tmp_path / 'other'}"
     with pytest.raises(UserError, match=r"other: .*tokenizer \(bpe of 270"):
-        list(evaluate_run(open_run(tmp_path / "run"), wanted))
+        list(evaluate_run(open_run(tmp_path / "run"), held_out=[other]))

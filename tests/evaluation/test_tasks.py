@@ -15,7 +15,6 @@ from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.errors import UserError
-from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.run import evaluate_run
 from tst_study.paper_figures.sources import Sources
 from tst_study.record import reader as run_record
@@ -115,13 +114,13 @@ def offline(local: Path) -> Iterator[None]:
         yield
 
 
-def wanted(tasks: str, limit: int | None = None) -> EvaluationOptions:
-    return EvaluationOptions(held_out=[], tasks=tasks, max_length=256, limit=limit)
+def measure(run: Path, tasks: str, limit: int | None = None) -> None:
+    list(evaluate_run(open_run(run), tasks=tasks, max_length=256, limit=limit))
 
 
 def test_every_kind_of_task_lands_in_the_record(trained: Path) -> None:
     tasks = "letters,all_letters,arc_easy,tagged_letters"
-    list(evaluate_run(open_run(trained), wanted(tasks)))
+    measure(trained, tasks)
     by_name = {row["task"]: row for row in run_record.read(trained).tasks}
     names = {"held_out", "letters", "all_letters", "arc_easy"}
     assert by_name.keys() == names | {"letters_again"}  # a tag is a name for several
@@ -139,13 +138,13 @@ def test_every_kind_of_task_lands_in_the_record(trained: Path) -> None:
 
 
 def test_tables_of_tasks_fill_themselves(trained: Path) -> None:
-    list(evaluate_run(open_run(trained), wanted("arc_easy")))
+    measure(trained, "arc_easy")
     row = next(row for row in run_record.read(trained).tasks if row["task"] == "arc_easy")
     (shown,) = Sources(trained).accuracies.to_dict("records")
     assert (shown["task"], shown["metric"]) == ("arc_easy", "acc_norm")
     assert shown["accuracy"] == row["metrics"]["acc_norm"]
     # A look at the first questions is another measurement, and no entry of a table.
-    list(evaluate_run(open_run(trained), wanted("arc_easy", limit=1)))
+    measure(trained, "arc_easy", limit=1)
     rows = [row for row in run_record.read(trained).tasks if row["task"] == "arc_easy"]
     assert [row["samples"] for row in rows] == [12, 1]
     assert Sources(trained).accuracies.to_dict("records") == [shown]
@@ -157,11 +156,11 @@ def test_what_is_missing_is_said_in_one_line(trained: Path) -> None:
         ("piqa", "--tasks piqa: its data cannot be had"),
     ):
         with pytest.raises(UserError) as raised:
-            list(evaluate_run(open_run(trained), wanted(tasks)))
+            measure(trained, tasks)
         assert complaint in str(raised.value)
         assert "\n" not in str(raised.value)
 
 
 def test_an_answer_that_fits_no_context_is_refused(trained: Path) -> None:
     with pytest.raises(UserError, match=r"--tasks letters: .* context of 8 .*--max-length"):
-        list(evaluate_run(open_run(trained), EvaluationOptions(tasks="letters")))
+        list(evaluate_run(open_run(trained), tasks="letters"))

@@ -204,7 +204,7 @@ def _sized(
     for micro_batch in [] if rest else _micro_batches(config, share):
         changes = {"parallel": parallel, "micro_batch": micro_batch, "recompute": recompute}
         candidate = config.executed(**changes)
-        memory = estimate_memory(candidate, place.ranks, on_gpu=place.on_gpu).peak
+        memory = estimate_memory(candidate, place.ranks, on_gpu=place.on_gpu).total
         traffic = count_traffic(candidate, place.ranks, place.per_node)
         yield _Candidate(candidate, memory, traffic.seconds(place.device))
 

@@ -43,15 +43,6 @@ class HeldOut:
         """Count the labels that are not filled up."""
         return int((self.labels != IGNORE).sum())
 
-    def check_vocabulary(self, size: int) -> None:
-        """Raise `UserError` where an id lies outside a model's vocabulary."""
-        highest = int(max(self.ids.max(), self.labels.max()))
-        if highest >= size:
-            raise UserError(
-                f"{self.name}: has token ids up to {highest}, but the model's vocabulary has "
-                f"{size}; prepare the text with the model's tokenizer"
-            )
-
     def bits_per_byte(self, nats_per_token: float) -> float | None:
         """Convert a loss: nats per token / ln 2 / bytes per token; None without known bytes."""
         if self.bytes_per_token is None:

@@ -32,7 +32,6 @@ def open_stream(config: Config) -> TokenStream:
         superposed_steps=plan.superposed_steps,
         superposed_length=plan.tokens_per_sequence("superposition"),
         seed=config.order_seed,
-        vocabulary_size=config.model.vocabulary_size,
     )
 
 
@@ -59,7 +58,6 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
     validation = _open(config, prefix)
     tokenizer = _tokenizer_of([*splits, validation])
     held = held_out(validation, length, data.held_out_tokens, taken=data.held_out)
-    held.check_vocabulary(config.model.vocabulary_size)
     of_held_out: dict[str, Any] = {"fingerprint": held.fingerprint, "tokens": held.predicted_tokens}
     if validation.manifest.generated is not None:  # the loss that nothing can beat is known
         optimum = validation.manifest.generated.entropies.optimal_validation_loss

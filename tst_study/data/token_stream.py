@@ -39,7 +39,6 @@ class TokenStream:
         seed: shuffles the pieces. A baseline and a superposed run of one seed read in different
             orders, because their pieces differ; runs that share a prefix run read in the same
             one.
-        vocabulary_size: ids outside are an error where they are read, not in the model.
 
     Raises:
         UserError: a corpus is shorter than its share of one step.
@@ -54,7 +53,6 @@ class TokenStream:
         superposed_steps: int = 0,
         superposed_length: int | None = None,
         seed: int = 0,
-        vocabulary_size: int | None = None,
     ) -> None:
         superposed_length = sequence_length if superposed_length is None else superposed_length
         if superposed_steps == 0:  # a baseline, whatever the unused settings of superposition say
@@ -64,7 +62,6 @@ class TokenStream:
         self.superposed_steps = superposed_steps
         self.superposed_length = superposed_length
         self.corpora = tuple(corpora)
-        self._vocabulary_size = vocabulary_size
         self._blend = Blend([corpus.weight for corpus in corpora])
         for number, corpus in enumerate(corpora):
             self._check_length(number, corpus)
@@ -110,15 +107,6 @@ class TokenStream:
                     _fill(corpus.file, begin, ids[row, :length], labels[row, :length])
                     if wrapped:
                         _fill(corpus.file, 0, ids[row, length:], labels[row, length:])
-        size = self._vocabulary_size
-        # As unsigned numbers, a negative id is a large one. Labels are ids but for the last ones.
-        if size and (ids.view(np.uint64).max() >= size or labels[:, -1].max() >= size):
-            row = int(np.argmax(((ids < 0) | (np.maximum(ids, labels) >= size)).any(axis=1)))
-            raise UserError(
-                f"{self.corpora[corpus_of[row]].file.prefix}.bin: sequence {start + row} of step "
-                f"{step} has ids outside the vocabulary of {size}; `tst-study data verify` says "
-                "where, prepare the text again"
-            )
         return ids, labels
 
     def epochs(self, step: int) -> float:

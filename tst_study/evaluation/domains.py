@@ -73,7 +73,6 @@ def evaluate_domains(
         split = open_split(token_prefix(path, "validation"))
         _check_tokenizer(run, name, split.manifest)
         held = held_out(split, run.sequence_length, tokens, name)
-        held.check_vocabulary(run.model.vocabulary_size)
         loss = evaluate(model, held, ranks, 1, partial(_say_how_far, say, held))
         assert loss.document_losses is not None
         counts = torch.tensor(loss.document_tokens, dtype=torch.float64)
@@ -101,10 +100,16 @@ def _say_how_far(say: Callable[[str], None], held: HeldOut, tokens: int) -> None
 
 
 def _check_tokenizer(run: TrainedRun, name: str, manifest: Manifest) -> None:
-    """Raise `UserError` if both tokenizers are known and differ: even ids that all lie in the run's
-    vocabulary would be other words."""
+    """Raise `UserError` where ids may lie outside the model's vocabulary, or both tokenizers are
+    known and differ: then even ids inside it would be other words."""
     ours = run.header["data"]["tokenizer"]
     theirs = manifest.tokenizer.fingerprint
+    words, known = run.model.vocabulary_size, manifest.tokenizer.vocabulary_size
+    if known > words:
+        raise UserError(
+            f"{name}: has token ids up to {known - 1}, but the model's vocabulary has {words}; "
+            "prepare the text with the model's tokenizer"
+        )
     if ours and theirs and theirs != ours:
         raise UserError(
             f"{name}: was prepared with another tokenizer ({manifest.tokenizer_name}, sha256 "

@@ -1,6 +1,6 @@
 """`tst-study evaluate`: measure a checkpoint and add the results to the run's record."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +13,6 @@ from tst_study.config.schema import DeviceName, Execution
 from tst_study.data.manifest import token_prefix
 from tst_study.errors import UserError, one_of
 from tst_study.evaluation.domains import domains_of_run, evaluate_domains
-from tst_study.evaluation.options import EvaluationOptions
 from tst_study.huggingface.export import export
 from tst_study.huggingface.tokenizer_files import RunTokenizer, tokenizer_of_run
 from tst_study.model.model import SuperposedGPT, empty_model
@@ -24,31 +23,50 @@ from tst_study.record.writer import append_task_results
 
 
 def evaluate_run(
-    run: TrainedRun, options: EvaluationOptions, say: Callable[[str], None] = lambda text: None
+    run: TrainedRun,
+    *,
+    held_out: Sequence[str] = (),
+    tokens: int | None = None,
+    tasks: str | None = None,
+    shots: int = 0,
+    limit: int | None = None,
+    max_length: int | None = None,
+    tokenizer: Path | None = None,
+    device: str = "auto",
+    say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[str]:
     """Yield a line for each result, once it is in `evals.jsonl`.
 
-    `say` is told what is going on. The caller must hold the run's lock. Raises `UserError`.
+    The caller must hold the run's lock. Raises `UserError`.
+
+    Args:
+        held_out: texts as NAME=FOLDER; by default the run's own.
+        tokens: held-out tokens of each text; by default as many as in training.
+        tasks, shots, limit, max_length: see `evaluate_tasks`; by default no tasks.
+        tokenizer: the run's tokenizer.json, which tasks need, where its corpus is not here.
+        device: `auto`, `cpu` or `cuda`.
+        say: is told what is going on.
     """
     if run.phase == "superposition":
         raise UserError(
             f"{run.checkpoint}: is from inside the superposition phase; it predicts bags, and its "
             "next-token loss means nothing: name a later --step"
         )
-    domains = _named_folders(options.held_out or ()) or domains_of_run(run)
-    tokens = options.tokens or run.config.data.held_out_tokens
-    tokenizer = None if options.tasks is None else _ready_for_tasks(run, options)
-    with trained_model(run, options.device) as (model, ranks):
+    domains = _named_folders(held_out) or domains_of_run(run)
+    tokens = tokens or run.config.data.held_out_tokens
+    of_run = None if tasks is None else _ready_for_tasks(run, tokenizer)
+    with trained_model(run, device) as (model, ranks):
         yield from _keep(run, evaluate_domains(run, model, ranks, domains, tokens, say))
         device = str(ranks.device)
         del model  # before its export is loaded
-    if tokenizer is not None:
+    if tasks is not None:
         from tst_study.evaluation.tasks import evaluate_tasks
 
         say("exporting the checkpoint and starting lm-eval")
         with TemporaryDirectory() as folder:
-            exported = export(run, Path(folder) / "model", tokenizer)
-            yield from _keep(run, evaluate_tasks(exported, options, device))
+            exported = export(run, Path(folder) / "model", of_run)
+            results = evaluate_tasks(exported, tasks, shots, limit, max_length, device)
+            yield from _keep(run, results)
 
 
 @contextmanager
@@ -66,12 +84,12 @@ def trained_model(run: TrainedRun, device: str = "auto") -> Iterator[tuple[Super
         yield model, ranks
 
 
-def _ready_for_tasks(run: TrainedRun, options: EvaluationOptions) -> RunTokenizer:
+def _ready_for_tasks(run: TrainedRun, given: Path | None) -> RunTokenizer:
     """Return the run's tokenizer. Raises `UserError` before anything is measured."""
     for package in ("lm_eval", "safetensors"):
         if find_spec(package) is None:
             raise UserError(f"--tasks needs {package}: pip install 'tst-study[evaluation]'")
-    tokenizer = tokenizer_of_run(run, options.tokenizer)
+    tokenizer = tokenizer_of_run(run, given)
     if tokenizer is None:
         raise UserError(
             "--tasks: the run's corpus names no tokenizer; name it with --tokenizer (words that "

@@ -15,7 +15,6 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from tst_study.errors import UserError, one_line
-from tst_study.evaluation.options import EvaluationOptions
 from tst_study.record.launch_facts import package_version
 
 PAPER_TASKS = (
@@ -37,17 +36,21 @@ PACKAGES = ("lm_eval", "datasets", "transformers", "tokenizers", "torch")
 
 
 def evaluate_tasks(
-    exported: Path, options: EvaluationOptions, device: str
+    exported: Path, tasks: str, shots: int, limit: int | None, max_length: int | None, device: str
 ) -> Iterator[dict[str, Any]]:
     """Yield task, data, metrics, samples, details and seconds of a `TaskResult` for each task.
 
     Args:
         exported: a folder that `tst-study export` wrote; no code of it is run.
+        tasks: names with commas between them, or `paper`.
+        shots: solved examples before a question.
+        limit: questions of each task, from its first; None for all.
+        max_length: the longest context; None for that of training.
 
     Raises:
         UserError: a task is not known, its data are not there, or an answer is too long.
     """
-    names = PAPER_TASKS if options.tasks == "paper" else (options.tasks or "").split(",")
+    names = PAPER_TASKS if tasks == "paper" else tasks.split(",")
     manager = TaskManager()
     for name in names:
         if name not in manager.all_tasks:
@@ -60,7 +63,7 @@ def evaluate_tasks(
         device=device,
         dtype="auto",
         batch_size=16,
-        max_length=options.max_length,
+        max_length=max_length,
         trust_remote_code=False,
         use_safetensors=True,
     )
@@ -70,8 +73,8 @@ def evaluate_tasks(
             results = simple_evaluate(
                 model,
                 tasks=[name],
-                num_fewshot=options.shots or 0,
-                limit=options.limit,
+                num_fewshot=shots,
+                limit=limit,
                 task_manager=manager,
                 bootstrap_iters=BOOTSTRAPS,
                 log_samples=True,
@@ -90,10 +93,10 @@ def evaluate_tasks(
         # A tag is not a task itself, but a name for several.
         rows = [name] if name in results["results"] else sorted(results["results"])
         for row in rows:
-            yield {**_row(row, results, options), "seconds": seconds / len(rows)}
+            yield {**_row(row, results, shots, limit), "seconds": seconds / len(rows)}
 
 
-def _row(name: str, results: dict[str, Any], options: EvaluationOptions) -> dict[str, Any]:
+def _row(name: str, results: dict[str, Any], shots: int, limit: int | None) -> dict[str, Any]:
     leaves = _leaves(name, results)
     config = results["configs"][leaves[0]]
     source = ":".join(filter(None, (config.get("dataset_path"), config.get("dataset_name"))))
@@ -106,12 +109,12 @@ def _row(name: str, results: dict[str, Any], options: EvaluationOptions) -> dict
     task_version = results["versions"].get(name)
     return {
         "task": name,
-        "data": f"{source} v{task_version} {options.shots or 0}-shot-{digest.hexdigest()[:16]}",
+        "data": f"{source} v{task_version} {shots}-shot-{digest.hexdigest()[:16]}",
         "metrics": _metrics(results["results"][name]),
         "samples": sum(results["n-samples"][leaf]["effective"] for leaf in leaves),
         "details": {
-            "shots": options.shots or 0,
-            "limit": options.limit,
+            "shots": shots,
+            "limit": limit,
             "task_version": str(task_version),
             "versions": {package: package_version(package) for package in PACKAGES},
             "parts": {leaf: _metrics(results["results"][leaf]) for leaf in leaves if leaf != name},
