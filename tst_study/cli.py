@@ -86,9 +86,6 @@ def data_prepare(
         float | None, typer.Option(help="The share of the documents to hold out; by default 0.01.")
     ] = None,
     text_field: Annotated[str, typer.Option(help="The JSON field or column of the text.")] = "text",
-    end_of_document: Annotated[
-        str | None, typer.Option(help="The token that ends a document; by default the tokenizer's.")
-    ] = None,
     limit_bytes: Annotated[
         int | None, count_option("Stop after about this many bytes of text.")
     ] = None,
@@ -107,7 +104,6 @@ def data_prepare(
         validation=validation or [],
         validation_share=validation_share,
         text_field=text_field,
-        end_of_document=end_of_document,
         limit_bytes=limit_bytes,
     )
     manifest = prepare(request, to) if shard is None else prepare_shard(request, to, shard)

@@ -96,22 +96,21 @@ def test_any_hugging_face_tokenizer_serves_and_ends_documents_as_asked(
     text = "the worst of  times"
     assert tokenizer.encode_batch([text])[0].tolist() == library.encode(text).ids
     assert decoded(tokenizer, tokenizer.encode_batch([text])[0].tolist()) == text
-    assert read_tokenizer(sentence_piece_like, end="<stop>").end_of_document == 2
     (sentence_piece_like / "tokenizer_config.json").write_text('{"eos_token": "<stop>"}')
     assert read_tokenizer(sentence_piece_like).end_of_document == 2
-    with pytest.raises(UserError, match=r"no token <none>.*--end-of-document"):
-        read_tokenizer(sentence_piece_like, end="<none>")
+    (sentence_piece_like / "tokenizer_config.json").write_text('{"eos_token": "<none>"}')
+    with pytest.raises(UserError, match=r"no token <none>.* beside it, as eos_token"):
+        read_tokenizer(sentence_piece_like)
 
 
 def test_a_corpus_ends_its_documents_as_the_one_whose_tokenizer_it_takes(sentence_piece_like):
-    (sentence_piece_like / "a.txt").write_text(PROSE)
-    (sentence_piece_like / "b.txt").write_text(PROSE)
+    for name in ("a.txt", "b.txt"):
+        (sentence_piece_like / name).write_text(PROSE)
+    (sentence_piece_like / "tokenizer_config.json").write_text('{"eos_token": "<stop>"}')
     one, other = sentence_piece_like / "one", sentence_piece_like / "other"
-    texts = {"validation": [str(sentence_piece_like / "b.txt")]}
-    for tokenizer, folder, end in (sentence_piece_like, one, "<stop>"), (one, other, None):
-        sources = [str(sentence_piece_like / "a.txt")]
-        request = Request(sources, str(tokenizer), end_of_document=end, **texts)
-        prepare(request, folder)
+    train, held = (str(sentence_piece_like / name) for name in ("a.txt", "b.txt"))
+    for tokenizer, folder in (sentence_piece_like, one), (one, other):
+        prepare(Request([train], str(tokenizer), validation=[held]), folder)
     assert read_manifest(one).tokenizer == read_manifest(other).tokenizer
     assert read_manifest(other).tokenizer.end_of_document_token == "<stop>"
 
@@ -162,12 +161,11 @@ def test_a_file_of_tiktoken_is_converted_by_the_documented_line(tmp_path):
     assert ours.end_of_document == 300
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"not json", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe"])
 def test_a_broken_config_beside_a_tokenizer_is_a_user_error(sentence_piece_like, content):
     (sentence_piece_like / "tokenizer_config.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"tokenizer_config\.json: cannot be read .*--end-of-doc"):
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: cannot be read "):
         read_tokenizer(sentence_piece_like)
-    assert read_tokenizer(sentence_piece_like, end="<stop>").end_of_document == 2
 
 
 def test_a_hub_name_that_cannot_be_fetched_is_a_user_error(monkeypatch):

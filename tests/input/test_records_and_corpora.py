@@ -258,7 +258,6 @@ REQUESTS = [
     (["--source", "good.txt"], "no document is left for validation"),
     (["--source", "ids.bin"], "tst-study data adopt ids.bin"),
     (["--source", "good.txt", "--validation-share", "0.1", "--validation", "good.txt"], "one of"),
-    (["--source", "good.txt", "--end-of-document", "x"], "x: has no meaning with the tokenizer b"),
     (["--source", "odd"], "its name is not UTF-8; rename it"),
     (["--source", "good.txt", "--to", "good.txt"], "good.txt: cannot be written (File exists)"),
     (["--source", "good.txt", "--to", "full"], "full: holds other files"),
@@ -267,13 +266,13 @@ REQUESTS = [
 
 
 ADOPTIONS = [
-    (["none.bin"], "none.bin: is not a file"),
+    (["none.bin"], "none.bin: is no file in ."),
     (["ids.bin"], "--vocabulary-size: missing"),
     (["ids.bin", "--vocabulary-size", "9"], "ids.idx: is missing; say how the ids lie in ids.bin"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint17"], "did you mean 'uint16'?"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint16"], "ids.bin: cannot be read as ui"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint8"], "ids.bin: token 2 is 66, outside"),
-    (["ids.bin", "a/ids.bin", "--vocabulary-size", "9"], "a/ids.bin: lies in another folder"),
+    (["ids.bin", "a/ids.bin", "--vocabulary-size", "9"], "a/ids.bin: is no file in ."),
     (["ids.bin", "--tokenizer", "ids.bin"], "ids.bin: is not a tokenizer.json"),
     (["words/train.bin", "--vocabulary-size", "9"], "manifest.json: is of a prepared folder"),
 ]  # fmt: skip

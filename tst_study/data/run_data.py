@@ -92,14 +92,11 @@ def _tokenizer_of(splits: list[Split]) -> str | None:
     known.pop(None, None)
     if len(known) < 2:
         return next(iter(known), None)
-    folders = {
-        split.file.prefix.parent: f"{split.manifest.tokenizer_name}, sha256 {str(digest)[:8]}"
-        for digest, split in known.items()
-    }
-    listed = "; ".join(f"{folder}: {name}" for folder, name in folders.items())
+    first, second, *_ = known.values()
     raise UserError(
-        f"data: corpora and validation were prepared with different tokenizers ({listed}); "
-        f"prepare them with one, such as --tokenizer {next(iter(folders)) / TOKENIZER}"
+        f"data: {first.file.prefix} and {second.file.prefix} were prepared with different "
+        f"tokenizers ({first.manifest.tokenizer_name}, {second.manifest.tokenizer_name}); prepare "
+        f"them with one, such as --tokenizer {first.file.prefix.parent / TOKENIZER}"
     )
 
 

@@ -25,27 +25,21 @@ from tst_study.parallel.process_groups import Ranks
 def domains_of_run(run: TrainedRun) -> dict[str, Path]:
     """Return held-out token files by name: the run's own, and that of each of its corpora.
 
-    Files that are not on this machine are left out, which is printed. Raises `UserError` where none
-    is on this machine.
+    A corpus without held-out text on this machine is left out, which is printed. Raises `UserError`
+    where the run's own is missing, or none is left.
     """
     data = run.config.data
-    named = [("validation", data.validation)] if data.validation else []
-    names = [*dict(named), *(Path(corpus.path).name for corpus in data.corpora)]
+    prefixes: dict[str, Path] = {}
+    if data.validation is not None:
+        prefixes["validation"] = token_prefix(data.validation, "validation")
     for corpus in data.corpora:
         name = Path(corpus.path).name
-        named.append((name if names.count(name) == 1 else corpus.path, corpus.path))
-    prefixes: dict[str, Path] = {}
-    missing: list[UserError] = []
-    for name, path in named:
-        own = path == data.validation
         try:
-            prefixes[name] = token_prefix(path, "validation") if own else held_out_prefix(path)
+            prefixes[corpus.path if name in prefixes else name] = held_out_prefix(corpus.path)
         except UserError as error:
-            missing.append(error)
+            print(f"left out: {error}", file=sys.stderr)
     if not prefixes:
-        raise missing[0]
-    for reason in missing:
-        print(f"left out: {reason}", file=sys.stderr)
+        raise UserError(f"{run.folder}: its held-out text is not here; name one by --held-out")
     return prefixes
 
 

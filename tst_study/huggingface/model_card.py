@@ -4,7 +4,7 @@
 is made harmless where the template puts it in."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.data.manifest import Manifest, manifest_of, token_prefix
 from tst_study.errors import UserError
 from tst_study.huggingface.tokenizer_files import RunTokenizer
-from tst_study.record.reader import Evaluation, RunRecord, measures
+from tst_study.record.reader import RunRecord, measures
 from tst_study.text import printable
 
 
@@ -38,26 +38,28 @@ def model_card(
         keep_trailing_newline=True,
     )
     manifests = [_manifest(corpus.path) for corpus in run.config.data.corpora]
-    counters, setting = run.counters(), SuperpositionSetting.from_config(to_dict(run.config))
+    rows = [row for row in record.metrics if row["step"] <= run.step]
+    codes = [row["code"] for row in record.segments if isinstance(row.get("code"), dict)]
+    commits = dict.fromkeys(str(code["commit"])[:12] for code in codes if code.get("commit"))
     return templates.get_template("model_card.md.jinja").render(
         front_matter=Markup(_front_matter(run, record, manifests)),
+        run=run,
         config=run.config,
         plan=run.plan,
-        phase=run.phase,
-        annealed=run.annealed,
+        header=run.header,
         step=run.step,
+        counters=run.counters(),
+        setting=SuperpositionSetting.from_config(to_dict(run.config)),
         tokenizer=tokenizer,
         architecture=architecture_of(run.model).class_name,
-        size=_size(run.header["parameters"]),
         dtype=dtype,
-        method=f"Token Superposition Training ({setting.label})"
-        if run.plan["superposed_steps"]
-        else "next-token training from the first step on (a baseline)",
-        training=list(_training(run, record, setting)),
-        losses=[_loss(row) for row in _at(run, record.evals)],
-        tasks=list(_tasks(run, record)),
-        corpora=list(_corpora(run, manifests)),
-        epochs=f"{counters['raw_tokens'] / run.header['unique_raw_tokens']:.3g}",
+        hours=rows[-1]["training_seconds"] / 3600 if rows else None,
+        devices=record.segments[-1].get("devices") if record.segments else None,
+        commits=list(commits),
+        losses=_at(run, record.evals),
+        tasks=_at(run, record.tasks),
+        measures=measures,
+        corpora=zip(run.config.data.corpora, run.header["data"]["corpora"], manifests, strict=True),
         # Without `execution`, the last section, which changes no result. TOML's quoting keeps every
         # text on its line, behind its key, so that none can end the block.
         toml=Markup(to_toml(run.config).partition("\n[execution")[0].strip()),
@@ -111,60 +113,6 @@ def _results(run: TrainedRun, record: RunRecord) -> Iterator[Any]:
 def _at(run: TrainedRun, rows: Iterable[Any]) -> list[Any]:
     """Pick the rows of this checkpoint's step."""
     return [row for row in rows if row["step"] == run.step]
-
-
-def _size(parameters: Mapping[str, int]) -> str:
-    active = parameters["active"]
-    more = f" ({active:,} active)" if active != parameters["total"] else ""
-    return f"{parameters['total']:,} parameters{more}"
-
-
-def _training(
-    run: TrainedRun, record: RunRecord, setting: SuperpositionSetting
-) -> Iterator[tuple[str, str]]:
-    plan, header, counters = run.plan, run.header, run.counters()
-    yield "study, run", f"{header['study']}, {header['run_id']} (seed {run.config.seed})"
-    yield "fingerprint", header["fingerprint"]
-    superposed = min(run.step, plan["superposed_steps"])
-    how = f"{superposed:,} ({setting.label})" if superposed else "0"
-    yield "steps", f"{run.step:,} of {plan['steps']:,}, of which superposed {how}"
-    yield "tokens read", f"{counters['raw_tokens']:,} raw, {counters['latent_tokens']:,} latent"
-    yield "training FLOPs", f"{counters['flops']:.4g}"
-    row = next((row for row in reversed(record.metrics) if row["step"] <= run.step), None)
-    if row is not None and record.segments:
-        devices = record.segments[-1].get("devices")
-        on = ""
-        if isinstance(devices, dict) and {"count", "name"} <= devices.keys():
-            on = f" on {devices['count']} × {devices['name']}"
-        yield "training time", f"{row['training_seconds'] / 3600:.3g} hours{on}"
-    codes = [row["code"] for row in record.segments if isinstance(row.get("code"), dict)]
-    commits = dict.fromkeys(str(code["commit"])[:12] for code in codes if code.get("commit"))
-    if commits:
-        yield "code", ", ".join(commits)
-
-
-def _loss(row: Evaluation) -> tuple[str, ...]:
-    mean, margin = row["nats_per_token"], 1.96 * row["standard_error"]
-    bits = "–" if row["bits_per_byte"] is None else f"{row['bits_per_byte']:.4f}"
-    interval = f"{mean - margin:.4f} to {mean + margin:.4f}"
-    return row["eval_set"], f"{mean:.4f}", interval, bits, f"{row['tokens']:,}"
-
-
-def _tasks(run: TrainedRun, record: RunRecord) -> Iterator[tuple[str, ...]]:
-    for row in _at(run, record.tasks):
-        for name, value, error in measures(row["metrics"]):
-            shown = f"{value:.4f}" + ("" if error is None else f" ± {1.96 * error:.4f}")
-            yield row["task"], row["data"], name, shown, f"{row['samples']:,}"
-
-
-def _corpora(run: TrainedRun, manifests: Iterable[Manifest | None]) -> Iterator[tuple[str, ...]]:
-    recorded = run.header["data"]["corpora"]
-    for corpus, known, manifest in zip(run.config.data.corpora, recorded, manifests, strict=True):
-        licence = "not known here (the corpus is elsewhere)"
-        if manifest is not None:
-            licence = manifest.licence or "not stated"
-        counted = f"{known['tokens']:,}", f"{corpus.weight:g}"
-        yield Path(corpus.path).name, *counted, licence, known["fingerprint"][:16]
 
 
 def _manifest(path: str) -> Manifest | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tst_study.checkpoints.trained_run import TrainedRun
-from tst_study.data.manifest import TOKENIZER, manifest_of, token_prefix
+from tst_study.data.manifest import TOKENIZER, token_prefix
 from tst_study.data.preparation.text_tokenizers import Tokenizer, read_tokenizer
 from tst_study.errors import UserError
 
@@ -49,8 +49,8 @@ def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> RunTok
     fingerprint = run.header["data"]["tokenizer"]
     if fingerprint is None and given is None:
         return None
-    path, kind, end = _place(run) if given is None else (Path(given), "huggingface", None)
-    tokenizer = read_tokenizer(path, kind, end)
+    path = _place(run) if given is None else Path(given)
+    tokenizer = read_tokenizer(path)
     if fingerprint is not None and tokenizer.fingerprint != fingerprint:
         words, most = tokenizer.vocabulary_size, run.header["config"]["model"]["vocabulary_size"]
         differs = f"sha256 {tokenizer.fingerprint[:12]}, the run's is {fingerprint[:12]}"
@@ -84,18 +84,13 @@ def plain(tokenizer: Tokenizer) -> RunTokenizer:
     return RunTokenizer(tokenizer, content, changed=adds)
 
 
-def _place(run: TrainedRun) -> tuple[Path, str, str | None]:
-    """Return file, kind and end-of-document token, as the corpus' manifest names them."""
+def _place(run: TrainedRun) -> Path:
+    """Find the tokenizer.json beside the run's first corpus."""
     corpus = run.config.data.corpora[0].path
     try:
-        prefix = token_prefix(corpus)
+        return token_prefix(corpus).parent / TOKENIZER
     except UserError:
         raise UserError(
             f"{corpus}: the run's corpus is not here, so its tokenizer is missing; name a copy "
             f"(sha256 {run.header['data']['tokenizer'][:12]}) with --tokenizer"
         ) from None
-    manifest = manifest_of(prefix)
-    path = prefix.parent / TOKENIZER
-    if not path.exists():
-        raise UserError(f"{path}: missing; name the run's tokenizer.json with --tokenizer")
-    return path, manifest.tokenizer.kind, manifest.tokenizer.end_of_document_token

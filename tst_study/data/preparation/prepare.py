@@ -318,8 +318,8 @@ def _make_tokenizer(request: Request, sources: Sequence[Source]) -> Tokenizer:
         sample = _training_sample(request, sources, int(size) * TRAINING_BYTES_PER_WORD)
         return text_tokenizers.train_byte_pair_tokenizer(sample, int(size))
     if Path(name).exists():
-        return text_tokenizers.read_tokenizer(name, end=request.end_of_document)
-    return text_tokenizers.download_tokenizer(name, request.end_of_document)
+        return text_tokenizers.read_tokenizer(name)
+    return text_tokenizers.download_tokenizer(name)
 
 
 def _training_sample(request: Request, sources: Sequence[Source], most_bytes: int) -> Iterator[str]:
