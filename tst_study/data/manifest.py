@@ -101,12 +101,8 @@ class Manifest(Strict):
 
     @property
     def tokenizer_name(self) -> str:
-        """`bpe of 1,024 tokens`, `org/name of 49,152 tokens`."""
-        name = self.tokenizer.kind
-        asked = str(self.request.get("tokenizer", ""))
-        if name == "huggingface" and asked and not asked.startswith("sha256:"):
-            name = asked
-        return f"{name} of {self.tokenizer.vocabulary_size:,} tokens"
+        """`bpe of 1,024 tokens`."""
+        return f"{self.tokenizer.kind} of {self.tokenizer.vocabulary_size:,} tokens"
 
     def write(self, folder: Path, tokenizer: bytes | None = None) -> Self:
         """Complete a folder of token files with its `tokenizer.json`, if any, and this manifest."""

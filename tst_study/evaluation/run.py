@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
@@ -54,14 +53,15 @@ def evaluate_run(
         )
     domains = _named_folders(held_out) or domains_of_run(run)
     tokens = tokens or run.config.data.held_out_tokens
-    of_run = None if tasks is None else _ready_for_tasks(run, tokenizer)
+    if tasks is not None:
+        from tst_study.evaluation.tasks import evaluate_tasks
+
+        of_run = _tokenizer_for_tasks(run, tokenizer)
     with trained_model(run, device) as (model, ranks):
         yield from _keep(run, evaluate_domains(run, model, ranks, domains, tokens, say))
         device = str(ranks.device)
         del model  # before its export is loaded
     if tasks is not None:
-        from tst_study.evaluation.tasks import evaluate_tasks
-
         say("exporting the checkpoint and starting lm-eval")
         with TemporaryDirectory() as folder:
             exported = export(run, Path(folder) / "model", of_run)
@@ -84,11 +84,7 @@ def trained_model(run: TrainedRun, device: str = "auto") -> Iterator[tuple[Super
         yield model, ranks
 
 
-def _ready_for_tasks(run: TrainedRun, given: Path | None) -> RunTokenizer:
-    """Return the run's tokenizer. Raises `UserError` before anything is measured."""
-    for package in ("lm_eval", "safetensors"):
-        if find_spec(package) is None:
-            raise UserError(f"--tasks needs {package}: pip install 'tst-study[evaluation]'")
+def _tokenizer_for_tasks(run: TrainedRun, given: Path | None) -> RunTokenizer:
     tokenizer = tokenizer_of_run(run, given)
     if tokenizer is None:
         raise UserError(

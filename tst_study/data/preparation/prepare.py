@@ -9,7 +9,7 @@ always the same.
     .unfinished/request.json            what was asked for
     .unfinished/manifest.json           the manifest so far, beside tokenizer.json
     .unfinished/KIND-SOURCE-PIECE.npz   the documents of a piece
-    .unfinished/KIND-SOURCE.json        how many pieces a source has; written when it was read whole
+    .unfinished/KIND-SOURCE.json        how many pieces a source has; written behind the last one
 """
 
 import hashlib
@@ -19,7 +19,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +78,7 @@ def prepare_shard(request: Request, to: str | Path, shard: str) -> Manifest | No
     """Make one share of a corpus' pieces; `merge` puts all shares together.
 
     The calls for all shares may run at the same time, on machines that see the same folder. A share
-    is every n-th source where there are n or more; else every call reads all sources and tokenises
-    every n-th piece.
+    is every n-th source.
 
     Args:
         shard: "i/n", with i from 1 to n.
@@ -134,20 +132,19 @@ def _make_pieces(
         request=asked, tokenizer=record, splits={}, licence=request.licence, notes=request.notes
     ).write(unfinished, tokenizer.json)
     number, count = shard
-    whole_sources, read = count <= len(sources), 0
+    read = 0
     with _Progress(sources, request.limit_bytes) as bar:
         for source, texts_of_source in _within_limit(request, sources, bar.read):
             place, pieces = _summary(unfinished, record, read), 0
             bar.begin(source)
             read += 1
-            if whole_sources and read % count != number % count:
+            if read % count != number % count:
                 continue
-            if request.limit_bytes is None and _pieces(place) is not None:
+            if request.limit_bytes is None and place.exists():
                 continue
             for texts in _batches(texts_of_source):
                 path, pieces = _piece(place, pieces), pieces + 1
-                mine = whole_sources or (read + pieces) % count == number % count
-                if mine and not path.exists():
+                if not path.exists():
                     split, share = source.record.split, request.validation_share
                     rows, ids = _make_piece(texts, split, share, tokenizer)
                     with written_atomically(path) as file:
@@ -210,29 +207,25 @@ def _piece(summary: Path, number: int) -> Path:
     return summary.with_name(f"{summary.stem}-{number:06d}.npz")
 
 
-def _pieces(summary: Path) -> list[Path] | None:
-    """List the pieces of a source in order; None while one is not made yet."""
-    if not summary.exists():
-        return None
-    count = json.loads(summary.read_bytes())["pieces"]
-    paths = [_piece(summary, number) for number in range(count)]
-    return paths if all(path.exists() for path in paths) else None
-
-
 def _merge(unfinished: Path, sources: int) -> Manifest:
     """Complete the folder around `unfinished` from the pieces of its first `sources`."""
     begun, folder = read_manifest(unfinished), unfinished.parent
     summaries = [_summary(unfinished, begun.tokenizer, number) for number in range(sources)]
-    pieces = [paths for paths in map(_pieces, summaries) if paths is not None]
-    if len(pieces) < sources:
+    missing = sum(not path.exists() for path in summaries)
+    if missing:
         raise UserError(
-            f"{folder}: {sources - len(pieces)} of {sources} sources are not tokenised yet; wait "
-            "for every --shard of `tst-study data prepare`, or run those that failed again"
+            f"{folder}: {missing} of {sources} sources are not tokenised yet; wait for every "
+            "--shard of `tst-study data prepare`, or run those that failed again"
         )
-    read = [json.loads(path.read_bytes())["source"] for path in summaries]
+    read = [json.loads(path.read_bytes()) for path in summaries]
+    pieces = [
+        _piece(path, number)
+        for path, of_source in zip(summaries, read, strict=True)
+        for number in range(of_source["pieces"])
+    ]
     with waiting(f"writing the token files in {folder}"):
-        splits = _join(unfinished, list(chain(*pieces)), begun.tokenizer.vocabulary_size)
-    described = tuple(SourceRecord(**source) for source in read)
+        splits = _join(unfinished, pieces, begun.tokenizer.vocabulary_size)
+    described = tuple(SourceRecord(**of_source["source"]) for of_source in read)
     manifest = begun.model_copy(update={"sources": described, "splits": splits})
     return manifest.write(folder, (unfinished / TOKENIZER).read_bytes())
 
