@@ -14,7 +14,7 @@ from tst_study.cost.compute import (
     count_parameters,
     flops_per_position,
 )
-from tst_study.cost.devices import DEVICES, PUBLISHED_MFU, device_named, peak_flops, published_mfu
+from tst_study.cost.devices import PUBLISHED_MFU, device_named, peak_flops
 
 
 def test_parameters_of_a_shape_small_enough_to_count_by_hand() -> None:
@@ -105,14 +105,3 @@ def test_gpus_are_known_by_the_names_that_drivers_give_them() -> None:
         assert found is not None
         assert found.name == known
     assert device_named("GeForce") is None
-
-
-def test_a_device_without_rows_of_its_own_takes_those_of_its_chip() -> None:
-    known = {device.name: device for device in DEVICES}
-    for name, experts, row in (
-        ("H200", False, PUBLISHED_MFU["H100", "dense"]),
-        ("GB200", False, PUBLISHED_MFU["B200", "dense"]),
-        ("GB200", True, PUBLISHED_MFU["GB200", "mixture"]),
-        ("L4", False, None),
-    ):
-        assert published_mfu(known[name], experts=experts) == row

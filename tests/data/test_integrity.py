@@ -37,27 +37,6 @@ def edit_manifest(folder: Path, change) -> None:
     (folder / "manifest.json").write_text(json.dumps(content))
 
 
-def test_bytes_between_the_parts_of_a_fingerprint_are_looked_at_as_well(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fingerprint of a large file covers 256 parts alone, here of 4 bytes each."""
-    monkeypatch.setattr(integrity, "FINGERPRINT_PART_BYTES", 4)
-    prefix = corpus / "train"
-
-    def update(manifest) -> None:
-        manifest["splits"]["train"]["fingerprint"] = fingerprint(prefix)
-
-    edit_manifest(corpus, update)
-    record = read_manifest(corpus).splits["train"]
-    flip(corpus / "train.bin", 60)
-    assert fingerprint(prefix) == record.fingerprint
-    fingerprints(tiny(corpus))
-    with pytest.raises(UserError, match=r"train\.bin: .*manifest\.json"):
-        open_stream(tiny(corpus))
-    with pytest.raises(UserError, match=r"train\.bin: "):
-        verify(corpus)
-
-
 def test_runs_look_at_different_blocks_of_a_large_file_and_together_at_all(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,6 @@ from tst_study.data.preparation.generated_language import LanguageParameters, ge
 from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.held_out_loss import evaluate, sequences_at_once
 from tst_study.model.model import SuperposedGPT
-from tst_study.record.log import Progress
 from tst_study.superposition.steps import NEXT_TOKEN
 
 # 499 predictions: 62 whole sequences of 8 and one that is filled up.
@@ -99,16 +98,6 @@ def test_by_default_a_large_text_is_evaluated_in_part(tmp_path: Path) -> None:
     assert held_out_of(tiny(tmp_path)).predicted_tokens == pytest.approx(131_072, rel=0.001)
     whole = held_out_of(tiny(tmp_path, "data.validation_tokens=1000000"))
     assert 0.99 * 200_000 < whole.predicted_tokens < 200_000  # all but each document's first
-
-
-def test_it_says_how_far_it_is(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_out_loss, "POSITIONS_AT_ONCE", 1)
-    config, seen = tiny(words, *SETTINGS), list[int]()
-    with built(config) as (model, ranks):
-        evaluate(model, held_out_of(config), ranks, 20, seen.append)
-    assert seen == [0, 160, 320, 480]
-    line = Progress("run", 20, enabled=False)
-    assert line.evaluating(4096, 131_072) == "evaluating 4,096 of 131,072 held-out tokens"
 
 
 def test_rows_tell_bits_per_byte_and_whether_the_rate_is_annealed(

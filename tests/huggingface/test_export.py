@@ -134,20 +134,6 @@ def test_bfloat16_stays_bfloat16(documents: Path, tmp_path: Path) -> None:
     assert stock_model(folder).dtype == torch.bfloat16
 
 
-def test_a_full_disk_leaves_nothing_half_written(
-    llama: tuple[Path, Path], small_disk: Path
-) -> None:
-    (small_disk / "other").write_bytes(bytes(470_000))
-    opened = open_run(llama[0])
-    to = small_disk / "exported"
-    with pytest.raises(UserError) as refused:
-        export(opened, to, tokenizer_of_run(opened))
-    assert "No space left on device" in str(refused.value)
-    assert [path.name for path in small_disk.iterdir()] == ["other"]
-    (small_disk / "other").unlink()
-    assert files(export(opened, to, tokenizer_of_run(opened))) == files(llama[1])
-
-
 def test_a_superposition_checkpoint_is_refused_until_one_insists(
     llama: tuple[Path, Path], tmp_path: Path
 ) -> None:
