@@ -397,13 +397,6 @@ def export(
     to: Annotated[Path, typer.Option(help="The folder to write, which must not exist yet.")],
     step: AfterStep = None,
     tokenizer: TokenizerFile = None,
-    allow_superposition_checkpoint: Annotated[
-        bool,
-        typer.Option(
-            "--allow-superposition-checkpoint",
-            help="Export a checkpoint of the superposition phase, which is no language model.",
-        ),
-    ] = False,
     push: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Upload to this place of the hub; a new one is private."),
@@ -419,12 +412,7 @@ def export(
         from tst_study.huggingface import export as exports
 
         say(f"writing {to}")
-        made = exports.export(
-            opened,
-            to,
-            its_tokenizer,
-            allow_superposition_checkpoint=allow_superposition_checkpoint,
-        )
+        made = exports.export(opened, to, its_tokenizer)
     print(f"step {opened.step} of {run}: {made}")
     if push is not None:
         with waiting(f"uploading {made} to {push}"):
@@ -453,15 +441,10 @@ def evaluate(
         str | None,
         typer.Option(help="Tasks of lm-eval with commas between them, or `paper` for its own."),
     ] = None,
-    shots: Annotated[int, count_option("Solved examples before a question.", least=0)] = 0,
-    limit: Annotated[
-        int | None, count_option("Questions of each task, from its first; by default all.")
-    ] = None,
     max_length: Annotated[
         int | None, count_option("Longest context of tasks; by default that of training.", least=2)
     ] = None,
     tokenizer: TokenizerFile = None,
-    device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto",
 ) -> None:
     """Measure a trained run, and add the results to its evals.jsonl."""
     from tst_study import file_lock
@@ -476,11 +459,8 @@ def evaluate(
             held_out=held_out or (),
             tokens=tokens,
             tasks=tasks,
-            shots=shots,
-            limit=limit,
             max_length=max_length,
             tokenizer=tokenizer,
-            device=device,
             say=say,
         ):
             print(line)

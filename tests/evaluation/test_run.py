@@ -138,7 +138,6 @@ def test_text_of_another_vocabulary_is_refused(
     [
         ({"held_out": ["books"]}, "NAME=FOLDER"),
         ({"held_out": ["same={}", "same={}/train"]}, r"same=.*train: same"),
-        ({"device": "tpu"}, r"--device 'tpu'.*'cpu'"),
     ],
 )
 def test_what_is_asked_for_is_refused_before_anything_is_measured(

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, get_args
+from typing import Any
 
 from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.trained_run import TrainedRun
-from tst_study.config.schema import DeviceName, Execution
 from tst_study.data.manifest import token_prefix
-from tst_study.errors import UserError, one_of
+from tst_study.data.preparation.text_tokenizers import Tokenizer
+from tst_study.errors import UserError
 from tst_study.evaluation.domains import domains_of_run, evaluate_domains
 from tst_study.huggingface.export import export
-from tst_study.huggingface.tokenizer_files import RunTokenizer, tokenizer_of_run
+from tst_study.huggingface.tokenizer_files import tokenizer_of_run
 from tst_study.model.model import SuperposedGPT, empty_model
 from tst_study.parallel.process_groups import Ranks, process_groups
 from tst_study.record.launch_facts import code_version
@@ -27,11 +27,8 @@ def evaluate_run(
     held_out: Sequence[str] = (),
     tokens: int | None = None,
     tasks: str | None = None,
-    shots: int = 0,
-    limit: int | None = None,
     max_length: int | None = None,
     tokenizer: Path | None = None,
-    device: str = "auto",
     say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[str]:
     """Yield a line for each result, once it is in `evals.jsonl`.
@@ -41,9 +38,8 @@ def evaluate_run(
     Args:
         held_out: texts as NAME=FOLDER; by default the run's own.
         tokens: held-out tokens of each text; by default as many as in training.
-        tasks, shots, limit, max_length: see `evaluate_tasks`; by default no tasks.
+        tasks, max_length: see `evaluate_tasks`; by default no tasks.
         tokenizer: the run's tokenizer.json, which tasks need, where its corpus is not here.
-        device: `auto`, `cpu` or `cuda`.
         say: is told what is going on.
     """
     if run.phase == "superposition":
@@ -57,7 +53,7 @@ def evaluate_run(
         from tst_study.evaluation.tasks import evaluate_tasks
 
         of_run = _tokenizer_for_tasks(run, tokenizer)
-    with trained_model(run, device) as (model, ranks):
+    with trained_model(run) as (model, ranks):
         yield from _keep(run, evaluate_domains(run, model, ranks, domains, tokens, say))
         device = str(ranks.device)
         del model  # before its export is loaded
@@ -65,26 +61,23 @@ def evaluate_run(
         say("exporting the checkpoint and starting lm-eval")
         with TemporaryDirectory() as folder:
             exported = export(run, Path(folder) / "model", of_run)
-            results = evaluate_tasks(exported, tasks, shots, limit, max_length, device)
+            results = evaluate_tasks(exported, tasks, max_length, device)
             yield from _keep(run, results)
 
 
 @contextmanager
-def trained_model(run: TrainedRun, device: str = "auto") -> Iterator[tuple[SuperposedGPT, Ranks]]:
+def trained_model(run: TrainedRun) -> Iterator[tuple[SuperposedGPT, Ranks]]:
     """Yield the model with the weights of the run's checkpoint, on one process.
 
-    `device`: `auto`, `cpu` or `cuda`. Raises `UserError` where the checkpoint cannot be read.
+    Raises `UserError` where the checkpoint cannot be read.
     """
-    one_of(device, get_args(DeviceName), "--device")
-    execution = Execution.model_validate({"device": device})
-    config = run.config.model_copy(update={"execution": execution})
-    with process_groups(config) as ranks:
-        model = empty_model(config)
+    with process_groups(run.config) as ranks:
+        model = empty_model(run.config)
         Checkpoints(run.folder, keep=1).load_weights(run.step, model)
         yield model, ranks
 
 
-def _tokenizer_for_tasks(run: TrainedRun, given: Path | None) -> RunTokenizer:
+def _tokenizer_for_tasks(run: TrainedRun, given: Path | None) -> Tokenizer:
     tokenizer = tokenizer_of_run(run, given)
     if tokenizer is None:
         raise UserError(

@@ -36,15 +36,13 @@ PACKAGES = ("lm_eval", "datasets", "transformers", "tokenizers", "torch")
 
 
 def evaluate_tasks(
-    exported: Path, tasks: str, shots: int, limit: int | None, max_length: int | None, device: str
+    exported: Path, tasks: str, max_length: int | None, device: str
 ) -> Iterator[dict[str, Any]]:
     """Yield task, data, metrics, samples, details and seconds of a `TaskResult` for each task.
 
     Args:
         exported: a folder that `tst-study export` wrote; no code of it is run.
         tasks: names with commas between them, or `paper`.
-        shots: solved examples before a question.
-        limit: questions of each task, from its first; None for all.
         max_length: the longest context; None for that of training.
 
     Raises:
@@ -73,8 +71,7 @@ def evaluate_tasks(
             results = simple_evaluate(
                 model,
                 tasks=[name],
-                num_fewshot=shots,
-                limit=limit,
+                num_fewshot=0,
                 task_manager=manager,
                 bootstrap_iters=BOOTSTRAPS,
                 log_samples=True,
@@ -93,10 +90,10 @@ def evaluate_tasks(
         # A tag is not a task itself, but a name for several.
         rows = [name] if name in results["results"] else sorted(results["results"])
         for row in rows:
-            yield {**_row(row, results, shots, limit), "seconds": seconds / len(rows)}
+            yield {**_row(row, results), "seconds": seconds / len(rows)}
 
 
-def _row(name: str, results: dict[str, Any], shots: int, limit: int | None) -> dict[str, Any]:
+def _row(name: str, results: dict[str, Any]) -> dict[str, Any]:
     leaves = _leaves(name, results)
     config = results["configs"][leaves[0]]
     source = ":".join(filter(None, (config.get("dataset_path"), config.get("dataset_name"))))
@@ -109,12 +106,12 @@ def _row(name: str, results: dict[str, Any], shots: int, limit: int | None) -> d
     task_version = results["versions"].get(name)
     return {
         "task": name,
-        "data": f"{source} v{task_version} {shots}-shot-{digest.hexdigest()[:16]}",
+        "data": f"{source} v{task_version} 0-shot-{digest.hexdigest()[:16]}",
         "metrics": _metrics(results["results"][name]),
         "samples": sum(results["n-samples"][leaf]["effective"] for leaf in leaves),
         "details": {
-            "shots": shots,
-            "limit": limit,
+            "shots": 0,
+            "limit": None,
             "task_version": str(task_version),
             "versions": {package: package_version(package) for package in PACKAGES},
             "parts": {leaf: _metrics(results["results"][leaf]) for leaf in leaves if leaf != name},

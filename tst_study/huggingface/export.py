@@ -22,30 +22,23 @@ from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config.architecture import to_huggingface
 from tst_study.config.schema import Model
+from tst_study.data.preparation.text_tokenizers import Tokenizer
 from tst_study.errors import UserError, first_line
 from tst_study.huggingface.model_card import model_card
 from tst_study.huggingface.tensor_names import Entry, entries
-from tst_study.huggingface.tokenizer_files import RunTokenizer
+from tst_study.huggingface.tokenizer_files import tokenizer_files
 from tst_study.record.reader import read
 
 FILE_BYTES = 10**9
 
 
-def export(
-    run: TrainedRun,
-    to: str | Path,
-    tokenizer: RunTokenizer | None,
-    *,
-    allow_superposition_checkpoint: bool = False,
-) -> Path:
+def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path:
     """Write weights, configuration, tokenizer, generation settings and model card into `to`.
 
     Args:
         run: a run folder and which of its checkpoints.
         to: a folder that does not exist yet; it appears whole or not at all.
         tokenizer: of the run's corpus; None where it names none.
-        allow_superposition_checkpoint: a checkpoint from inside the superposition phase predicts
-            bags and is not a language model; it is refused without this.
 
     Raises:
         UserError: the checkpoint is missing, damaged or from inside the superposition phase, or
@@ -54,12 +47,11 @@ def export(
     to = Path(to)
     if to.exists():
         raise UserError(f"{to}: already exists; name a new folder, or delete it first")
-    if run.phase == "superposition" and not allow_superposition_checkpoint:
+    if run.phase == "superposition":
         raise UserError(
             f"{run.checkpoint}: is from inside the superposition phase (step {run.step} of "
             f"{run.plan['superposed_steps']} superposed ones), so it predicts bags, not next "
-            "tokens; train on, name a later --step, or insist with "
-            "--allow-superposition-checkpoint"
+            "tokens; train on, or name a later --step"
         )
     reader = CheckpointReader(run.checkpoint)
     wanted = list(entries(run.model))
@@ -71,7 +63,7 @@ def export(
         _write_json(beside / "config.json", config)
         ends = {} if end is None else {"eos_token_id": end, "pad_token_id": end}
         _write_json(beside / "generation_config.json", {"do_sample": True, **ends})
-        files = tokenizer.files(run.sequence_length) if tokenizer else {}
+        files = tokenizer_files(tokenizer, run.sequence_length) if tokenizer else {}
         for name, content in files.items():
             (beside / name).write_bytes(content)
         text = model_card(run, read(run.folder), _name(dtype), tokenizer)

@@ -13,15 +13,13 @@ from tst_study.config.architecture import architecture_of
 from tst_study.config.schema import to_dict, to_toml
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.data.manifest import Manifest, manifest_of, token_prefix
+from tst_study.data.preparation.text_tokenizers import Tokenizer
 from tst_study.errors import UserError
-from tst_study.huggingface.tokenizer_files import RunTokenizer
 from tst_study.record.reader import RunRecord, measures
 from tst_study.text import printable
 
 
-def model_card(
-    run: TrainedRun, record: RunRecord, dtype: str, tokenizer: RunTokenizer | None
-) -> str:
+def model_card(run: TrainedRun, record: RunRecord, dtype: str, tokenizer: Tokenizer | None) -> str:
     """Write the card in Markdown, with the front matter that Hugging Face reads."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup

@@ -1,7 +1,6 @@
 """The tokenizer of an export, which is that of the run's corpus, in files for transformers."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from tst_study.checkpoints.trained_run import TrainedRun
@@ -10,35 +9,7 @@ from tst_study.data.preparation.text_tokenizers import Tokenizer, read_tokenizer
 from tst_study.errors import UserError
 
 
-@dataclass(frozen=True)
-class RunTokenizer:
-    tokenizer: Tokenizer
-    json: bytes
-    """tokenizer.json as the run used it: it puts nothing around a text and cuts nothing off it."""
-    changed: bool
-    """Whether the original put tokens around a text, which the run's text never had."""
-
-    @property
-    def end_of_document(self) -> int:
-        return self.tokenizer.end_of_document
-
-    def files(self, positions: int) -> dict[str, bytes]:
-        """Return the files' contents by name.
-
-        `positions`: the longest context that the model was trained on.
-        """
-        settings = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": self.tokenizer.end_of_document_token,
-            "pad_token": self.tokenizer.end_of_document_token,
-            "model_max_length": positions,
-            "clean_up_tokenization_spaces": False,
-        }
-        text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
-        return {"tokenizer.json": self.json, "tokenizer_config.json": text.encode()}
-
-
-def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> RunTokenizer | None:
+def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> Tokenizer | None:
     """Find the tokenizer of a run's corpora.
 
     None where they name none: generated words, or token files that came without one.
@@ -63,7 +34,7 @@ def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> RunTok
     return plain(tokenizer)
 
 
-def plain(tokenizer: Tokenizer) -> RunTokenizer:
+def plain(tokenizer: Tokenizer) -> Tokenizer:
     """Strip a tokenizer to what it did to the run's documents, which is splitting them.
 
     Tokens around a text, a greatest length and padding are left out.
@@ -78,10 +49,26 @@ def plain(tokenizer: Tokenizer) -> RunTokenizer:
     left_out = [key for key in ("truncation", "padding") if description.get(key)]
     left_out += ["post_processor"] * adds
     if not left_out:
-        return RunTokenizer(tokenizer, tokenizer.json, changed=False)
+        return tokenizer
     description |= dict.fromkeys(left_out)
     content = json.dumps(description, ensure_ascii=False, indent=1).encode()
-    return RunTokenizer(tokenizer, content, changed=adds)
+    return Tokenizer(content, tokenizer.kind, tokenizer.end_of_document_token)
+
+
+def tokenizer_files(tokenizer: Tokenizer, positions: int) -> dict[str, bytes]:
+    """Return the files' contents by name.
+
+    `positions`: the longest context that the model was trained on.
+    """
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": tokenizer.end_of_document_token,
+        "pad_token": tokenizer.end_of_document_token,
+        "model_max_length": positions,
+        "clean_up_tokenization_spaces": False,
+    }
+    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+    return {"tokenizer.json": tokenizer.json, "tokenizer_config.json": text.encode()}
 
 
 def _place(run: TrainedRun) -> Path:
