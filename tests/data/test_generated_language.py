@@ -83,7 +83,7 @@ def test_a_folder_is_written_once_and_says_what_it_holds(tmp_path):
     assert train.tokens.max() < 24
     losses = Language(parameters).optimal_losses(validation.tokens.astype(np.int64))
     assert manifest.generated is not None
-    assert losses.mean() == manifest.generated.entropies.optimal_validation_loss
+    assert losses.mean() == manifest.generated.entropies["optimal_validation_loss"]
     generate(tmp_path / "two", 5000, 3000, parameters)
     for name in ("train.bin", "train.idx", "validation.bin", "manifest.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()

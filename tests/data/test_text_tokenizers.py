@@ -14,7 +14,6 @@ from tst_study.data.preparation.request import Request
 from tst_study.data.preparation.text_tokenizers import (
     Tokenizer,
     byte_tokenizer,
-    download_tokenizer,
     read_tokenizer,
     train_byte_pair_tokenizer,
 )
@@ -115,15 +114,3 @@ def test_a_broken_config_beside_a_tokenizer_is_a_user_error(sentence_piece_like,
     (sentence_piece_like / "tokenizer_config.json").write_bytes(content)
     with pytest.raises(UserError, match=r"tokenizer_config\.json: cannot be read "):
         read_tokenizer(sentence_piece_like)
-
-
-def test_a_hub_name_that_cannot_be_fetched_is_a_user_error(monkeypatch):
-    import huggingface_hub
-
-    def refuse(*_: object, **__: object) -> str:
-        raise OSError("no network\nlong story")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    with pytest.raises(UserError, match=r"tokenizer some/name: .*no network") as caught:
-        download_tokenizer("some/name")
-    assert "\n" not in str(caught.value)

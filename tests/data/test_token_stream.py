@@ -125,14 +125,6 @@ def test_a_blend_holds_its_weights_in_every_stretch_and_each_corpus_its_own_epoc
     assert (counts[True], counts[False]) == (5 * 10 * 8, 35 * 10 * 4)
 
 
-def test_a_weight_that_would_never_be_read_is_an_error(tmp_path):
-    file = token_file(tmp_path, [400])
-    with pytest.raises(UserError, match="never be read"):
-        TokenStream(
-            [Corpus(file, 1.0), Corpus(file, 1e-9)], sequences_per_step=2, sequence_length=4
-        )
-
-
 def test_a_corpus_shorter_than_one_step_is_an_error_that_says_how_much_is_needed(tmp_path):
     file = token_file(tmp_path, [100])
     with pytest.raises(UserError, match=r"train: has 100 tokens.* 128"):

@@ -78,27 +78,17 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     again = MULTIPLE_CHOICE.replace("letters\n", "letters_again\ntag: tagged_letters\n", 1)
     (folder / "again.yaml").write_text(again)
     (folder / "group.yaml").write_text(GROUP)
-    arc = folder / "allenai" / "ai2_arc" / "ARC-Easy"
+    arc = folder / "allenai" / "ai2_arc"
     arc.mkdir(parents=True)
-    (arc.parent / "README.md").write_text(
+    (arc / "README.md").write_text(
         "---\nconfigs:\n- config_name: ARC-Easy\n  data_files:\n"
-        + "".join(
-            f"  - split: {split}\n    path: ARC-Easy/{split}.jsonl\n"
-            for split in ("train", "validation", "test")
-        )
-        + "---\n"
+        "  - split: test\n    path: test.jsonl\n---\n"
     )
-    for split in ("train", "validation", "test"):
-        with open(arc / f"{split}.jsonl", "w") as file:
-            for number in range(12):
-                choices = {"text": [text() for _ in "ABCD"], "label": list("ABCD")}
-                row = {
-                    "id": f"{split}{number}",
-                    "question": text(),
-                    "choices": choices,
-                    "answerKey": "ABCD"[number % 4],
-                }
-                file.write(json.dumps(row) + "\n")
+    with open(arc / "test.jsonl", "w") as file:
+        for number in range(12):
+            choices = {"text": [text() for _ in "ABCD"], "label": list("ABCD")}
+            row = {"question": text(), "choices": choices, "answerKey": "ABCD"[number % 4]}
+            file.write(json.dumps({"id": str(number), **row}) + "\n")
     return folder
 
 

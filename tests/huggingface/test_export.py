@@ -21,8 +21,6 @@ from tests.tiny_runs import run
 from tst_study import file_lock
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.command_line import program
-from tst_study.data.preparation.prepare import prepare
-from tst_study.data.preparation.request import Request
 from tst_study.errors import UserError
 from tst_study.evaluation.run import trained_model
 from tst_study.huggingface import export as export_module
@@ -145,15 +143,6 @@ def test_a_superposition_checkpoint_is_refused(llama: tuple[Path, Path], tmp_pat
     assert "**Unfinished.** Step 4 of 6" in card
 
 
-def test_a_whole_run_without_a_decay_is_finished_but_not_annealed(
-    documents: Path, tmp_path: Path
-) -> None:
-    run(documents, tmp_path / "run", *BYTES, "schedule.kind=constant")
-    card = (export(open_run(tmp_path / "run"), tmp_path / "made", None) / "README.md").read_text()
-    assert "**Not annealed.**" in card
-    assert "Unfinished" not in card
-
-
 def test_the_card_says_what_made_the_model(llama: tuple[Path, Path], documents: Path) -> None:
     card = (llama[1] / "README.md").read_text()
     record = run_record.read(llama[0])
@@ -230,22 +219,6 @@ def test_an_export_is_pushed_file_by_file(
     server.server_close()
     with pytest.raises(UserError, match=r"--push me/mine: .*made is whole: log in with `hf auth"):
         export_module.push(made, "me/mine")
-
-
-def test_a_dataset_that_was_streamed_is_on_the_card(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its id on the hub is a folder here, where `datasets` looks first."""
-    from huggingface_hub import ModelCard
-
-    rows = tmp_path / "acme" / "stories" / "train.jsonl"
-    rows.parent.mkdir(parents=True)
-    rows.write_text("".join(json.dumps({"text": f"Story {n}. " * 40}) + "\n" for n in range(40)))
-    monkeypatch.chdir(tmp_path)
-    asked = Request(["hf://acme/stories:train"], "bytes", validation_share=0.1)
-    prepare(asked, "prepared")
-    _, made = train_and_export(Path("prepared"), tmp_path / "trained")
-    assert ModelCard.load(made / "README.md").data.datasets == ["acme/stories"]
 
 
 EVIL = "<img src=x onerror=alert(1)> `x` | [y](javascript:z)\n```\n---\n# {{ 7 * 191 }} \x1b[31m"

@@ -60,7 +60,7 @@ ARGUMENTS = [
     (["analyse", "--published", "--to", "loop"], "loop: cannot be written (Too many levels"),
     (["analyse", "--published", "--to", "file/x"], "file: File exists; name another place"),
     (["analyse", "mutual-information", "--tokens", "nowhere"], "nowhere.idx: cannot be read"),
-    (["data", "verify", "file"], "file: is a file; give the folder"),
+    (["data", "verify", "file"], "file/manifest.json: cannot be used"),
     (["data", "verify", "loop"], "loop/manifest.json: "),
     (["data", "verify", "folder"], "folder/manifest.json: no such file; `tst-study data prepare`"),
     (["export", "folder", "--to", "x"], "folder/run.json: missing; folder is not a run folder"),

@@ -68,8 +68,6 @@ def held_out(
     """
     file = split.file
     count = file.token_count if tokens is None else min(tokens, file.token_count)
-    if count < 2:
-        raise UserError(f"{file.prefix}: {count} tokens are too few to evaluate on")
     about = f"{recorded_fingerprint(split)},{count},{sequence_length}"
     documents = None
     if taken == "beginning":

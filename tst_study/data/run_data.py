@@ -60,7 +60,7 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
     held = held_out(validation, length, data.held_out_tokens, taken=data.held_out)
     of_held_out: dict[str, Any] = {"fingerprint": held.fingerprint, "tokens": held.predicted_tokens}
     if validation.manifest.generated is not None:  # the loss that nothing can beat is known
-        optimum = validation.manifest.generated.entropies.optimal_validation_loss
+        optimum = validation.manifest.generated.entropies["optimal_validation_loss"]
         of_held_out["optimal_nats_per_token"] = optimum
     corpora = [
         {

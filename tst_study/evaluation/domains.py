@@ -96,17 +96,11 @@ def _say_how_far(say: Callable[[str], None], held: HeldOut, tokens: int) -> None
 def _check_tokenizer(run: TrainedRun, name: str, manifest: Manifest) -> None:
     """Raise `UserError` where ids may lie outside the model's vocabulary, or both tokenizers are
     known and differ: then even ids inside it would be other words."""
-    ours = run.header["data"]["tokenizer"]
-    theirs = manifest.tokenizer.fingerprint
-    words, known = run.model.vocabulary_size, manifest.tokenizer.vocabulary_size
-    if known > words:
-        raise UserError(
-            f"{name}: has token ids up to {known - 1}, but the model's vocabulary has {words}; "
-            "prepare the text with the model's tokenizer"
-        )
-    if ours and theirs and theirs != ours:
+    ours, theirs = run.header["data"]["tokenizer"], manifest.tokenizer.fingerprint
+    larger = manifest.tokenizer.vocabulary_size > run.model.vocabulary_size
+    if larger or (ours and theirs and theirs != ours):
         raise UserError(
             f"{name}: was prepared with another tokenizer ({manifest.tokenizer_name}, sha256 "
-            f"{theirs[:12]}; the run's is {ours[:12]}); prepare the text with the run's "
+            f"{str(theirs)[:12]}; the run's is {str(ours)[:12]}); prepare the text with the run's "
             "tokenizer.json"
         )

@@ -111,7 +111,5 @@ def _named_folders(given: Iterable[str]) -> dict[str, Path]:
         name, equals, path = text.partition("=")
         if not equals or not name or not path:
             raise UserError(f"--held-out {text}: write it as NAME=FOLDER")
-        if name in named:
-            raise UserError(f"--held-out {text}: {name} names another text already; rename it")
         named[name] = token_prefix(path, "validation")
     return named

@@ -7,8 +7,7 @@ safetensors files of at most a gigabyte: one of these and a layer are in memory 
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,7 +56,11 @@ def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path
     wanted = list(entries(run.model))
     dtype = reader.dtype(wanted[0].source)
     end = tokenizer.end_of_document if tokenizer else None
-    with disk_errors_named(to), _made_beside(to) as beside:
+    with disk_errors_named(to):
+        to.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors_named(to), TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as hidden:
+        beside = Path(hidden) / to.name  # the hidden one is for its owner alone
+        beside.mkdir()
         write_weights(reader, run.model, wanted, dtype, beside)
         config = to_huggingface(run.model, run.sequence_length, _name(dtype), end)
         _write_json(beside / "config.json", config)
@@ -68,6 +71,7 @@ def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path
             (beside / name).write_bytes(content)
         text = model_card(run, read(run.folder), _name(dtype), tokenizer)
         (beside / "README.md").write_text(text, encoding="utf8")
+        os.rename(beside, to)
     return to
 
 
@@ -89,20 +93,6 @@ def push(folder: Path, name: str) -> str:
             f"`hf auth login`, then `hf upload {name} {folder}`"
         ) from error
     return str(place)
-
-
-@contextmanager
-def _made_beside(to: Path) -> Iterator[Path]:
-    """Yield a new folder that becomes `to` when the block succeeds.
-
-    It is removed when the block fails, or another process has made `to` meanwhile.
-    """
-    to.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as hidden:
-        beside = Path(hidden) / to.name  # the hidden one is for its owner alone
-        beside.mkdir()
-        yield beside
-        os.rename(beside, to)
 
 
 def write_weights(

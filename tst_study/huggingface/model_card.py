@@ -3,7 +3,6 @@
 `model_card.md.jinja` has its text. A record may have been written by anyone, so each of its values
 is made harmless where the template puts it in."""
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ def model_card(run: TrainedRun, record: RunRecord, dtype: str, tokenizer: Tokeni
     codes = [row["code"] for row in record.segments if isinstance(row.get("code"), dict)]
     commits = dict.fromkeys(str(code["commit"])[:12] for code in codes if code.get("commit"))
     return templates.get_template("model_card.md.jinja").render(
-        front_matter=Markup(_front_matter(run, record, manifests)),
+        front_matter=Markup(_front_matter(run, record)),
         run=run,
         config=run.config,
         plan=run.plan,
@@ -70,22 +69,15 @@ def _plain(value: Any) -> str:
     return text.translate(str.maketrans("[]`|", "()'/", "\\")).replace("<", "&lt;")
 
 
-def _front_matter(run: TrainedRun, record: RunRecord, manifests: Iterable[Manifest | None]) -> str:
-    """Write YAML by Hugging Face's own class.
-
-    It names the data sets of the hub among the corpora, and all that was measured (`model-index`).
-    """
+def _front_matter(run: TrainedRun, record: RunRecord) -> str:
+    """Write YAML by Hugging Face's own class, with all that was measured (`model-index`)."""
     from huggingface_hub import ModelCardData
 
-    sources = [source.name for manifest in manifests if manifest for source in manifest.sources]
-    of_hub = [re.match(r"hf://([\w.-]+/[\w.-]+)", name) for name in sources]
-    datasets = dict.fromkeys(match[1] for match in of_hub if match)
     method = "token-superposition-training" if run.plan["superposed_steps"] else "baseline"
     data = ModelCardData(
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=[method, "tst-study"],
-        datasets=list(datasets) or None,
         model_name=_plain(run.config.name),
         eval_results=list(_results(run, record)) or None,
     )

@@ -17,15 +17,13 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import progress
-from rich.console import Console
 
 from tst_study.atomic_files import write_json, written_atomically
 from tst_study.data.integrity import file_sha256, record_of
@@ -47,6 +45,7 @@ from tst_study.data.preparation.text_sources import Source, documents
 from tst_study.data.preparation.text_tokenizers import Tokenizer
 from tst_study.data.token_file import dtype_for_vocabulary, write_tokens
 from tst_study.errors import UserError
+from tst_study.text import memory_size
 from tst_study.waiting import waiting
 
 PIECE_BYTES = 4 << 20
@@ -132,17 +131,19 @@ def _make_pieces(
         request=asked, tokenizer=record, splits={}, licence=request.licence, notes=request.notes
     ).write(unfinished, tokenizer.json)
     number, count = shard
-    read = 0
-    with _Progress(sources, request.limit_bytes) as bar:
-        for source, texts_of_source in _within_limit(request, sources, bar.read):
+    read = characters = 0
+    with waiting(f"tokenising {len(sources)} sources") as say:
+        for source, texts_of_source in _within_limit(request, sources):
             place, pieces = _summary(unfinished, record, read), 0
-            bar.begin(source)
             read += 1
             if read % count != number % count:
                 continue
             if request.limit_bytes is None and place.exists():
                 continue
             for texts in _batches(texts_of_source):
+                which = f"{source.record.name}, source {read} of {len(sources)}"
+                say(f"tokenising {which}; {memory_size(characters)} of text are done")
+                characters += sum(map(len, texts))
                 path, pieces = _piece(place, pieces), pieces + 1
                 if not path.exists():
                     split, share = source.record.split, request.validation_share
@@ -152,28 +153,6 @@ def _make_pieces(
             described = source.record.model_copy(update={"sha256": _digest(source, place)})
             write_json(place, {"pieces": pieces, "source": described.model_dump()})
     return read
-
-
-class _Progress(progress.Progress):
-    """On a terminal: the bytes of the sources that have been read, of those that there are."""
-
-    def __init__(self, sources: Sequence[Source], limit: int | None) -> None:
-        console = Console(stderr=True)
-        columns = progress.BarColumn(), progress.DownloadColumn(), progress.TimeRemainingColumn()
-        super().__init__("tokenising", *columns, console=console, disable=not console.is_terminal)
-        sizes = [source.record.bytes for source in sources]
-        known = limit is None and None not in sizes  # streams have no size
-        self._line = self.add_task("", total=sum(size or 0 for size in sizes) if known else None)
-        self._before = self._size = 0
-
-    def begin(self, source: Source) -> None:
-        """Count all sources before this one as read, however their libraries read them."""
-        self._before += self._size
-        self._size = source.record.bytes or 0
-        self.read(0)
-
-    def read(self, place: int) -> None:
-        self.update(self._line, completed=self._before + place)
 
 
 def _digest(source: Source, summary: Path) -> str | None:
@@ -231,18 +210,15 @@ def _merge(unfinished: Path, sources: int) -> Manifest:
 
 
 def _within_limit(
-    request: Request, sources: Sequence[Source], read: Callable[[int], None] = lambda place: None
+    request: Request, sources: Sequence[Source]
 ) -> Iterator[tuple[Source, Iterator[tuple[int, str]]]]:
     """Yield the sources, each with the sizes and texts of its documents, until the limit for
-    training text is reached.
-
-    `read` is told how far a source has been read (see `documents`).
-    """
+    training text is reached."""
     remaining = request.limit_bytes or math.inf
 
     def limited(source: Source) -> Iterator[tuple[int, str]]:
         nonlocal remaining
-        for size, text in documents(source, request.text_field, read):
+        for size, text in documents(source, request.text_field):
             yield size, text
             remaining -= size
             if remaining <= 0:

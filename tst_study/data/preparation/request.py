@@ -43,7 +43,7 @@ class Request:
         """Name the files of the bundled corpus, and settle the share that is held out.
 
         Raises `UserError` where the bundled corpus is not there, or the held-out text is given
-        twice or cannot be any.
+        twice.
         """
         request = self
         if list(self.sources) == [BOOKS]:
@@ -57,16 +57,10 @@ class Request:
             )
         share = request.validation_share
         if request.validation and share is not None:
-            raise UserError(
-                f"validation share {share}: cannot be combined with validation sources; give one"
-                " of the two"
-            )
-        if request.validation:
+            raise UserError(f"--validation-share {share:g}: leave it out or --validation")
+        if request.validation or share is not None:
             return request
-        share = DEFAULT_VALIDATION_SHARE if share is None else share
-        if not 0 < share < 1:
-            raise UserError(f"validation share {share}: must lie between 0 and 1")
-        return dataclasses.replace(request, validation_share=share)
+        return dataclasses.replace(request, validation_share=DEFAULT_VALIDATION_SHARE)
 
     def sources_besides(self, to: Path) -> list[Source]:
         """Find the sources in reading order, without what the preparation itself writes to `to`.

@@ -6,7 +6,7 @@ import gzip
 import io
 import json
 import lzma
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -120,16 +120,10 @@ def _kind(path: Path) -> Kind:
     return KINDS[one_of(_ending(path), KINDS, f"source {path}: the ending")]
 
 
-def documents(
-    source: Source, text_field: str, read: Callable[[int], None] = lambda place: None
-) -> Iterator[tuple[int, str]]:
+def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
     """Yield the bytes and text of each record: a line of JSON, a row, or a whole file of text.
 
-    An empty line gives an empty text.
-
-    Args:
-        text_field: the field or column with the text.
-        read: is told how far a file of JSON has been read, in bytes as they lie on disk.
+    An empty line gives an empty text. `text_field`: the field or column with the text.
 
     Raises `UserError` where the source cannot be read or unpacked, or a record is not UTF-8, not
     JSON or lacks the field.
@@ -148,9 +142,9 @@ def documents(
                 content = unpacked.read()
                 yield len(content), content.decode()
                 return
-            for size, text in _records(unpacked, text_field, place):
-                read(file.tell())
-                yield size, text
+            for number, line in enumerate(unpacked, start=1):
+                at = f"{place}, line {number}"
+                yield len(line), _field(_parsed(line, text_field, at), text_field, at)
     except UserError:
         raise
     except UnicodeDecodeError as error:
@@ -159,14 +153,11 @@ def documents(
         raise UserError(f"source {place}: cannot be read ({first_line(error)})") from error
 
 
-def _records(lines: Iterable[bytes], text_field: str, place: str) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(lines, start=1):
-        at = f"{place}, line {number}"
-        try:
-            document = json.loads(line) if line.strip() else {text_field: ""}
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{at}: is not JSON ({error})") from error
-        yield len(line), _field(document, text_field, at)
+def _parsed(line: bytes, text_field: str, place: str) -> Any:
+    try:
+        return json.loads(line) if line.strip() else {text_field: ""}
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place}: is not JSON ({error})") from error
 
 
 def _field(document: Any, name: str, place: str) -> str:
