@@ -80,11 +80,12 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "group.yaml").write_text(GROUP)
     arc = folder / "allenai" / "ai2_arc"
     arc.mkdir(parents=True)
+    splits = ("train", "validation", "test")
+    files = "".join(f"  - split: {split}\n    path: rows.jsonl\n" for split in splits)
     (arc / "README.md").write_text(
-        "---\nconfigs:\n- config_name: ARC-Easy\n  data_files:\n"
-        "  - split: test\n    path: test.jsonl\n---\n"
+        f"---\nconfigs:\n- config_name: ARC-Easy\n  data_files:\n{files}---\n"
     )
-    with open(arc / "test.jsonl", "w") as file:
+    with open(arc / "rows.jsonl", "w") as file:
         for number in range(12):
             choices = {"text": [text() for _ in "ABCD"], "label": list("ABCD")}
             row = {"question": text(), "choices": choices, "answerKey": "ABCD"[number % 4]}
