@@ -305,4 +305,5 @@ def test_what_no_corpus_can_be_made_of_is_named(
     more = [word for key in USUAL if key not in arguments for word in (key, USUAL[key])]
     more = more if arguments[0] == "prepare" else []
     assert expected in refusal(["data", *arguments, *more], tmp_path)
-    assert not list(tmp_path.glob("**/" + MANIFEST))
+    for folder in (tmp_path, tmp_path / "out"):
+        assert not (folder / MANIFEST).exists()
