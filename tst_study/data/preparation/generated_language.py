@@ -178,8 +178,8 @@ def _generate(
         splits[split] = record_of(folder / split, parameters.words)
     losses = language.optimal_losses(text)
     entropies: dict[str, float | str] = {
-        "unit": "nats per token",
         "optimal_validation_loss": float(losses.mean()),
+        "unit": "nats per token",
         "optimal_validation_loss_standard_error": _standard_error(losses),
     }
     return Manifest(
