@@ -50,7 +50,8 @@ def adopt(
         UserError: a file is missing or damaged, ids lie outside the vocabulary, or the folder has a
             manifest of a preparation or of another tokenizer.
     """
-    paths = [Path(file) if Path(file).suffix == ".ds" else _bin(Path(file)) for file in files]
+    named = [Path(file) for file in files]
+    paths = [path if path.suffix in (".bin", ".ds") else bin_path(path) for path in named]
     folder = paths[0].parent
     for path in paths:
         if path.parent != folder or not path.is_file():
@@ -91,10 +92,6 @@ def adopt(
             raise
     manifest = Manifest(request={"adopted": list(splits)}, tokenizer=record, splits=splits)
     return manifest.write(folder, known.json if known else None)
-
-
-def _bin(path: Path) -> Path:
-    return path if path.suffix == ".bin" else bin_path(path)
 
 
 def _write_index(path: Path, dtype: str | None, header_bytes: int | None, end: int | None) -> None:

@@ -76,17 +76,13 @@ def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source
         path = Path(name).expanduser()
         if name.startswith(HUGGING_FACE):
             sources.append(Source(SourceRecord(name=name, split=split), "huggingface"))
-        else:
-            sources += [_on_disk(file, split) for file in _files(name, path)]
+            continue
+        for file in _files(name, path):
+            kind, there = _kind(file), file.stat()
+            size, time = there.st_size, there.st_mtime_ns
+            record = SourceRecord(name=file.name, split=split, bytes=size, modified_ns=time)
+            sources.append(Source(record, kind, file))
     return [s for s in sources if not Path(s.place).is_relative_to(besides.resolve())]
-
-
-def _on_disk(path: Path, split: str) -> Source:
-    kind, there = _kind(path), path.stat()
-    record = SourceRecord(
-        name=path.name, split=split, bytes=there.st_size, modified_ns=there.st_mtime_ns
-    )
-    return Source(record, kind, path)
 
 
 def _files(name: str, path: Path) -> list[Path]:
