@@ -10,13 +10,12 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tst_study.command_line import ONE_RUN, Verbs, count_option, verb
 from tst_study.errors import UserError
-from tst_study.evaluation.options import EvaluationOptions, TokenizerFile, takes_options
 from tst_study.process.host import has_gpu, leave
 from tst_study.waiting import waiting
 
@@ -40,6 +39,10 @@ def _complete_run(incomplete: str) -> list[str]:
 TrainedRunFolder = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="The folder of a run.", autocompletion=_complete_run),
+]
+TokenizerFile = Annotated[
+    Path | None,
+    typer.Option(help="The run's tokenizer.json, if its corpus is not on this machine."),
 ]
 AfterStep = Annotated[
     int | None,
@@ -73,9 +76,6 @@ def data_prepare(
         float | None, typer.Option(help="The share of the documents to hold out; by default 0.01.")
     ] = None,
     text_field: Annotated[str, typer.Option(help="The JSON field or column of the text.")] = "text",
-    end_of_document: Annotated[
-        str | None, typer.Option(help="The token that ends a document; by default the tokenizer's.")
-    ] = None,
     limit_bytes: Annotated[
         int | None, count_option("Stop after about this many bytes of text.")
     ] = None,
@@ -94,7 +94,6 @@ def data_prepare(
         validation=validation or [],
         validation_share=validation_share,
         text_field=text_field,
-        end_of_document=end_of_document,
         limit_bytes=limit_bytes,
     )
     manifest = prepare(request, to) if shard is None else prepare_shard(request, to, shard)
@@ -118,35 +117,6 @@ def data_merge(
     from tst_study.data.preparation.prepare import merge
 
     _say_prepared(folder, merge(folder))
-
-
-@verb(
-    data,
-    "",
-    "tst-study data generate --to prepared/topical",
-    "tst-study data generate --to prepared/small --tokens 100000 --words 256",
-    name="generate",
-)
-def data_generate(
-    to: Annotated[Path, typer.Option(help="The folder to write.")],
-    tokens: Annotated[
-        int, count_option("Training tokens to write.", least=2, most=10**12)
-    ] = 5_000_000,
-    validation_tokens: Annotated[
-        int, count_option("Held-out tokens to write.", least=2, most=10**12)
-    ] = 262_144,
-    words: Annotated[int, count_option("Words of the vocabulary.", least=2, most=2**20)] = 2048,
-    classes: Annotated[int, count_option("Markov classes of words.", most=2**14)] = 64,
-    topics: Annotated[int, count_option("Topics of documents.", most=2**14)] = 16,
-    seed: Annotated[int, count_option("Seed of the language and its text.", least=0)] = 0,
-) -> None:
-    """Generate a topical language of known entropy rate."""
-    from tst_study.data.preparation.generated_language import LanguageParameters, generate
-
-    language = LanguageParameters(words, classes, topics, seed=seed)
-    with waiting(f"generating {tokens:,} tokens, and the least loss on held-out ones"):
-        manifest = generate(to, tokens, validation_tokens, language)
-    _say_prepared(to, manifest)
 
 
 @verb(
@@ -401,23 +371,6 @@ def export(
     to: Annotated[Path, typer.Option(help="The folder to write, which must not exist yet.")],
     step: AfterStep = None,
     tokenizer: TokenizerFile = None,
-    allow_superposition_checkpoint: Annotated[
-        bool,
-        typer.Option(
-            "--allow-superposition-checkpoint",
-            help="Export a checkpoint of the superposition phase, which is no language model.",
-        ),
-    ] = False,
-    card: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Set license, language, datasets or base_model of the card; may be repeated.",
-        ),
-    ] = None,
-    form: Annotated[
-        str, typer.Option(help="`huggingface`, or `megatron` for the weights of Megatron-Core.")
-    ] = "huggingface",
     push: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Upload to this place of the hub; a new one is private."),
@@ -433,14 +386,7 @@ def export(
         from tst_study.huggingface import export as exports
 
         say(f"writing {to}")
-        made = exports.export(
-            opened,
-            to,
-            its_tokenizer,
-            allow_superposition_checkpoint=allow_superposition_checkpoint,
-            card=card or (),
-            form=form,
-        )
+        made = exports.export(opened, to, its_tokenizer)
     print(f"step {opened.step} of {run}: {made}")
     if push is not None:
         with waiting(f"uploading {made} to {push}"):
@@ -454,8 +400,26 @@ def export(
     "tst-study evaluate runs/mine/run-1a2b3c4d",
     "tst-study evaluate runs/mine/run-1a2b3c4d --tasks arc_easy,piqa",
 )
-@takes_options(EvaluationOptions)
-def evaluate(run: TrainedRunFolder, step: AfterStep = None, **options: Any) -> None:
+def evaluate(
+    run: TrainedRunFolder,
+    step: AfterStep = None,
+    held_out: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FOLDER", help="A held-out text; by default the run's own."),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        count_option("Held-out tokens of each text; by default as many as in training.", least=2),
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="Tasks of lm-eval with commas between them, or `paper` for its own."),
+    ] = None,
+    max_length: Annotated[
+        int | None, count_option("Longest context of tasks; by default that of training.", least=2)
+    ] = None,
+    tokenizer: TokenizerFile = None,
+) -> None:
     """Measure a trained run, and add the results to its evals.jsonl."""
     from tst_study import file_lock
     from tst_study.checkpoints.trained_run import open_run
@@ -464,5 +428,13 @@ def evaluate(run: TrainedRunFolder, step: AfterStep = None, **options: Any) -> N
     with waiting("loading torch"):
         from tst_study.evaluation.run import evaluate_run
     with file_lock.hold(run), waiting("loading the checkpoint") as say:
-        for line in evaluate_run(opened, EvaluationOptions(**options), say):
+        for line in evaluate_run(
+            opened,
+            held_out=held_out or (),
+            tokens=tokens,
+            tasks=tasks,
+            max_length=max_length,
+            tokenizer=tokenizer,
+            say=say,
+        ):
             print(line)

@@ -100,7 +100,7 @@ def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
             kind: estimate_memory(config.executed(recompute=kind), gpus, on_gpu=True)
             for kind in get_args(Recompute)
         }
-        fits = (each.peak <= memory for each in estimates.values())
+        fits = (each.total <= memory for each in estimates.values())
         rows = [["", *estimates], ["", *("fits" if fit else "does not fit" for fit in fits)]]
         for part in fields(Memory):
             sizes = (getattr(each, part.name) for each in estimates.values())

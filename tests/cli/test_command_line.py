@@ -161,7 +161,7 @@ def test_two_tokenizers_are_told_apart(tmp_path: Path, config_file: Path) -> Non
         assert made.status == 0, made.err
     corpora = "data.corpora=[{path='one'}, {path='other'}]"
     said = refusal(["train", config_file, "--dry-run", "--set", corpora], tmp_path)
-    assert re.search(r"one: bpe of 300 tokens, sha256 \w{8}; other: bpe of 300 tokens, sha", said)
+    assert re.search(r"other/\w+ were prepared with different tokenizers \(bpe of 3", said)
     assert "such as --tokenizer one/tokenizer.json" in said
 
 
@@ -177,15 +177,12 @@ def test_every_verb_stands_in_a_group_and_its_help_ends_with_examples() -> None:
     assert {"analyse", "figures"} <= set(groups["Results:"])
     for group in ("--help", "data --help"):  # whole, however narrow the terminal is
         assert "...\n" not in answer(group.split(), ROOT).out.partition("[ARGS]...\n")[2]
-    texts = [f"data {verb}" for verb in ("prepare", "generate", "adopt", "verify")]
+    texts = [f"data {verb}" for verb in ("prepare", "adopt", "verify")]
     for verb in [*(verb for verbs in groups.values() for verb in verbs if verb != "data"), *texts]:
         shown = answer([*verb.split(), "--help"], ROOT).out
         examples = shown[shown.index("Examples:\n") :].splitlines()[1:]
         assert examples
         assert all(f"{line} ".startswith(f"  tst-study {verb} ") for line in examples)
-        if verb == "evaluate":
-            warning = "They can run code on this machine: use none that you do not trust"
-            assert warning in " ".join(shown.split())
 
 
 def test_a_shell_completes_runs_without_torch(tmp_path: Path) -> None:
@@ -272,27 +269,24 @@ def test_bad_input_is_one_line_and_status_two(
         answer([*arguments, "--debug"], tmp_path)
 
 
-def test_prepare_generate_and_verify_name_what_they_wrote_and_what_is_not_whole(
-    tmp_path: Path,
-) -> None:
+def test_prepare_and_verify_name_what_they_wrote_and_what_is_not_whole(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     words = [" ".join(map(str, rng.integers(0, 50, 200))) for _ in range(300)]
     (tmp_path / "text.jsonl").write_text("\n".join(f'{{"text": "{line}"}}' for line in words))
     for line in (
         "prepare --source text.jsonl --to prose --tokenizer bytes --validation-share 0.1",
-        "generate --to topical --tokens 9000 --validation-tokens 900",
-        "verify prose topical",
+        "prepare --source text.jsonl --to words --tokenizer bpe:300 --validation-share 0.1",
+        "verify prose words",
     ):
         shown = answer(["data", *line.split()], tmp_path)
         assert shown.status == 0, shown.err
         splits = [said.split(": ")[1] for said in shown.out.splitlines()]
         assert splits[:2] == ["train", "validation"]
-    assert "topical: train: 9,000 tokens" in shown.out
     assert shown.out.count("every byte as it was prepared") == 4
-    with open(tmp_path / "topical" / "train.bin", "r+b") as file:
+    with open(tmp_path / "words" / "train.bin", "r+b") as file:
         file.write(b"\xff")
-    said = refusal(["data", "verify", "prose", "topical"], tmp_path)
-    assert said.startswith("topical/train.bin: what lies at bytes 0 to 4,194,304 is not what")
+    said = refusal(["data", "verify", "prose", "words"], tmp_path)
+    assert said.startswith("words/train.bin: what lies at bytes 0 to 4,194,304 is not what")
 
 
 def test_one_run_trains_and_another_is_refused_its_folder(

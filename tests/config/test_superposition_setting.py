@@ -31,7 +31,6 @@ ABLATED = {
     "loss": "sum_to_one",
     "weighting": "power_law",
     "pooling": "max",
-    "align_bags_to_documents": True,
     "shuffle_targets": True,
     "reinitialize_at_switch": True,
     "optimizer_at_switch": "reset",

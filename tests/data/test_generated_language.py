@@ -83,7 +83,7 @@ def test_a_folder_is_written_once_and_says_what_it_holds(tmp_path):
     assert train.tokens.max() < 24
     losses = Language(parameters).optimal_losses(validation.tokens.astype(np.int64))
     assert manifest.generated is not None
-    assert losses.mean() == manifest.generated.entropies.optimal_validation_loss
+    assert losses.mean() == manifest.generated.entropies["optimal_validation_loss"]
     generate(tmp_path / "two", 5000, 3000, parameters)
     for name in ("train.bin", "train.idx", "validation.bin", "manifest.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
@@ -98,10 +98,11 @@ def test_of_two_calls_at_once_the_second_waits_and_begins_anew_after_a_kill(tmp_
     (folder / "manifest.json").unlink()  # as a kill leaves the folder
     (folder / ".unfinished").mkdir()
     (folder / ".validation.bin.1-2.tmp").touch()
-    sizes = "--tokens 5000 --validation-tokens 3000 --words 24 --classes 4 --topics 3"
-    command = ["-m", "tst_study", "data", "generate", "--to", str(folder), *sizes.split()]
+    call = f"generate({str(folder)!r}, 5000, 3000, {wanted!r})"
+    imports = "from tst_study.data.preparation.generated_language import *"
+    command = [sys.executable, "-c", f"{imports}; {call}"]
     with locked(folder):
-        second = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True)
+        second = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert second.stderr is not None
         said = second.stderr.readline()
     assert said == f"{folder}: another process prepares it; waiting for its end\n"

@@ -37,27 +37,6 @@ def edit_manifest(folder: Path, change) -> None:
     (folder / "manifest.json").write_text(json.dumps(content))
 
 
-def test_bytes_between_the_parts_of_a_fingerprint_are_looked_at_as_well(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fingerprint of a large file covers 256 parts alone, here of 4 bytes each."""
-    monkeypatch.setattr(integrity, "FINGERPRINT_PART_BYTES", 4)
-    prefix = corpus / "train"
-
-    def update(manifest) -> None:
-        manifest["splits"]["train"]["fingerprint"] = fingerprint(prefix)
-
-    edit_manifest(corpus, update)
-    record = read_manifest(corpus).splits["train"]
-    flip(corpus / "train.bin", 60)
-    assert fingerprint(prefix) == record.fingerprint
-    fingerprints(tiny(corpus))
-    with pytest.raises(UserError, match=r"train\.bin: .*manifest\.json"):
-        open_stream(tiny(corpus))
-    with pytest.raises(UserError, match=r"train\.bin: "):
-        verify(corpus)
-
-
 def test_runs_look_at_different_blocks_of_a_large_file_and_together_at_all(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,22 +57,6 @@ def test_runs_look_at_different_blocks_of_a_large_file_and_together_at_all(
     (message,) = {message.partition(";")[0] for message in said}
     assert message.startswith(f"{corpus}/train.bin: ")
     assert "21,000 to 22,000" in message
-
-
-@pytest.mark.parametrize("bad", [64, -3])
-def test_ids_that_no_sample_saw_are_named_where_they_are_read(
-    tmp_path: Path, words: Path, monkeypatch: pytest.MonkeyPatch, bad: int
-) -> None:
-    ids = np.random.default_rng(0).integers(0, 64, size=4_000).astype(np.int32)
-    write_token_file(tmp_path / "megatron", [ids], np.dtype(np.int32))
-    adopt([tmp_path / "megatron"], 64)
-    ids[1234] = bad
-    ids.tofile(tmp_path / "megatron.bin")
-    monkeypatch.setattr(integrity, "BLOCKS_AT_A_START", 0)
-    config = tiny(tmp_path / "megatron", f"data.validation={words}")
-    stream = open_stream(config)
-    with pytest.raises(UserError, match=r"step \d+ has ids .*vocabulary of 64"):
-        list(map(stream.batch, range(config.schedule.steps)))
 
 
 def test_another_tokenizer_or_count_in_the_folder_is_found(documents: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pandas
 import pytest
@@ -104,15 +103,6 @@ def test_documents_come_back_as_they_were(tmp_path, packing, tokenizer):
     verify(tmp_path / "out")
 
 
-def saved(folder: Path, texts: list[str]) -> Path:
-    lines = folder.with_suffix(".jsonl")
-    lines.write_bytes(jsonl(texts))
-    cache = str(folder.with_suffix(".cache"))
-    made = datasets.load_dataset("json", data_files=str(lines), cache_dir=cache)
-    made.save_to_disk(folder, num_shards={"train": 3})
-    return folder / "train"
-
-
 def with_parquet(folder: Path, texts: list[str]) -> Path:
     folder.mkdir()
     for number, part in enumerate((texts[:40], texts[40:])):
@@ -128,7 +118,7 @@ def with_jsonl(folder: Path, texts: list[str]) -> str:
     return f"hf://{folder}"
 
 
-@pytest.mark.parametrize("make", [saved, with_parquet, with_jsonl])
+@pytest.mark.parametrize("make", [with_parquet, with_jsonl])
 def test_rows_of_a_library_are_read(tmp_path, monkeypatch, make):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(module, "PIECE_BYTES", 1000)
@@ -152,24 +142,6 @@ def test_held_out_documents_are_picked_by_their_text_alone(tmp_path):
     assert small == large & set(texts)
     assert 20 < len(small) < 65
     assert not large & set(read_back(tmp_path / "b", "train"))
-
-
-def test_of_a_few_documents_one_is_held_out_at_least(tmp_path):
-    """A share of 0.01 picks none of 67 documents in half of all cases."""
-    texts = [text for text in documents(67) if not held_out_by_default(text)]
-    (tmp_path / "a.jsonl").write_bytes(jsonl(texts))
-    quietly([tmp_path / "a.jsonl"], tmp_path / "out", "bpe:300", validation_share=0.01)
-    (held,) = read_back(tmp_path / "out", "validation")
-    assert held == min(texts, key=lambda text: hashlib.sha256(text.encode()).digest()[7::-1])
-    assert sorted([*read_back(tmp_path / "out", "train"), held]) == sorted(texts)
-    # The same command again finds its own folder.
-    assert leaves_as_it_is(
-        [tmp_path / "a.jsonl"], tmp_path / "out", tokenizer="bpe:300", validation_share=0.01
-    )
-
-
-def held_out_by_default(text: str) -> bool:
-    return module.is_held_out(text.encode(), 0.01)
 
 
 def test_killed_at_any_shard_it_goes_on_and_ends_in_the_same_bytes(tmp_path, monkeypatch):
@@ -202,9 +174,8 @@ def test_killed_at_any_shard_it_goes_on_and_ends_in_the_same_bytes(tmp_path, mon
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("count", [2, 3])
 def test_shards_made_at_once_merge_to_the_same_bytes(tmp_path, monkeypatch, count):
-    """A shard is every n-th source, or every n-th piece where there are fewer sources."""
     monkeypatch.setattr(module, "PIECE_BYTES", 5000)
     for seed, name in enumerate("abc"):
         (tmp_path / f"{name}.jsonl").write_bytes(jsonl(documents(120, seed)))
@@ -262,18 +233,6 @@ def test_the_same_request_again_does_nothing_and_another_one_is_refused(tmp_path
         quietly(sources, tmp_path / "out")
 
 
-def test_a_damaged_result_is_made_again(tmp_path):
-    source = tmp_path / "a.jsonl"
-    source.write_bytes(jsonl(documents(300)))
-    quietly([source], tmp_path / "out")
-    whole = {name: (tmp_path / "out" / name).read_bytes() for name in RESULTS}
-    (tmp_path / "out" / "train.bin").write_bytes(whole["train.bin"][:-10])
-    with pytest.raises(UserError, match="train"):
-        verify(tmp_path / "out")
-    assert not leaves_as_it_is([source], tmp_path / "out")
-    assert {name: (tmp_path / "out" / name).read_bytes() for name in RESULTS} == whole
-
-
 @pytest.mark.parametrize("deleted", [False, True])
 def test_a_source_that_changes_while_it_is_read_is_an_error(tmp_path, monkeypatch, deleted):
     source = tmp_path / "a.jsonl"
@@ -309,7 +268,7 @@ def test_a_limit_reads_the_beginning_only(tmp_path):
 
 @pytest.mark.parametrize("packing", PACKERS)
 def test_a_packed_file_that_is_not_whole_is_never_taken_for_one(tmp_path, packing):
-    """Half a second frame, one byte less, something else after the last frame, any flipped bit."""
+    """Half a second frame, one byte less, any flipped bit."""
     texts = documents(80)
     text = jsonl(texts)
     whole = PACKERS[packing](text)
@@ -320,30 +279,16 @@ def test_a_packed_file_that_is_not_whole_is_never_taken_for_one(tmp_path, packin
         source.path.write_bytes(content)
         return [text for _, text in text_sources.documents(source, "text")]
 
-    assert read(whole) == read(whole + bytes(8)) == texts  # padding is allowed
+    assert read(whole) == texts
     for cut in (3, first // 2, (first + len(whole)) // 2, len(whole) - 1):
-        message = rf"a\.jsonl\{packing}: is cut off.* byte {cut:,},"
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(UserError, match=rf"a\.jsonl\{packing}: cannot be read "):
             read(whole[:cut])
-    with pytest.raises(UserError, match=f"unpacked from byte {len(whole):,} "):
-        read(whole + b"something else")
     draw = np.random.default_rng(0)
     for place in draw.integers(len(whole), size=60):
         flipped = bytearray(whole)
         flipped[place] ^= 1 << draw.integers(8)
         with suppress(UserError):
             assert read(bytes(flipped)) == texts  # the bit is of a header, not of the text
-
-
-def test_a_zst_with_a_long_window_is_read(tmp_path):
-    """`zstd --long=28` and above: the library refuses it unless told otherwise."""
-    settings = zstandard.ZstdCompressionParameters.from_level(1, window_log=28)
-    packer = zstandard.ZstdCompressor(compression_params=settings).compressobj()
-    packed = packer.compress(b"some text") + packer.flush()
-    source = Source(SourceRecord(name="a", split="train"), "text", tmp_path / "a.txt.zst")
-    source.path.write_bytes(packed)
-    assert zstandard.get_frame_parameters(packed).window_size == 1 << 28
-    assert list(text_sources.documents(source, "text")) == [(9, "some text")]
 
 
 def test_the_bundled_books_are_the_ones_described_and_come_with_held_out_ones(tmp_path):
@@ -354,6 +299,5 @@ def test_the_bundled_books_are_the_ones_described_and_come_with_held_out_ones(tm
     request = Request(["books"], "bytes", limit_bytes=1_000_000)
     done = module.prepare(request, tmp_path / "out")
     assert done.licence == "public domain"
-    assert Request(["books", str(books / "README.md")]).resolved().licence is None
     assert done.splits["validation"].documents == 15
     assert done.splits["validation"].text_bytes == 2_367_246

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.token_files import write_token_file
-from tst_study.data import token_addresses
 from tst_study.data.token_file import HEADER, MAGIC, TokenFile
 from tst_study.data.token_stream import Corpus, TokenStream
 from tst_study.errors import UserError
@@ -24,13 +23,6 @@ def token_file(folder: Path, lengths: list[int], name: str = "train") -> TokenFi
     return TokenFile(folder / name)
 
 
-@pytest.fixture(scope="module")
-def few_documents_per_mark():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(token_addresses, "DOCUMENTS_PER_MARK", 3)
-        yield
-
-
 @settings(max_examples=150, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12),
@@ -38,37 +30,24 @@ def few_documents_per_mark():
     length=st.integers(1, 4),
     bag_size=st.integers(1, 4),
     superposed_steps=st.integers(0, 12),
-    align=st.booleans(),
     seed=st.integers(0, 9),
 )
 def test_a_stream_reads_each_token_once_per_epoch_in_any_slices(
-    tmp_path_factory,
-    few_documents_per_mark,
-    lengths,
-    batch,
-    length,
-    bag_size,
-    superposed_steps,
-    align,
-    seed,
+    tmp_path_factory, lengths, batch, length, bag_size, superposed_steps, seed
 ):
     """Across the switch and the joints of epochs, whichever rank reads a sequence."""
     file = token_file(tmp_path_factory.mktemp("corpus"), lengths)
-    end = 10**6
     if sum(lengths) < batch * length * bag_size:  # shorter than one step: an error, see below
         return
     stream = TokenStream(
-        [Corpus(file, end_of_document=end)],
+        [Corpus(file)],
         sequences_per_step=batch,
         sequence_length=length,
         superposed_steps=superposed_steps,
         superposed_length=bag_size * length,
-        bag_size=bag_size,
-        align_bags_to_documents=align,
         seed=seed,
     )
-    document_of = np.repeat(np.arange(len(lengths)), lengths)
-    total = stream._addresses[0].count
+    total = file.token_count
     read_so_far: list[int] = []
     labelled: list[int] = []
     step = 0
@@ -81,37 +60,13 @@ def test_a_stream_reads_each_token_once_per_epoch_in_any_slices(
         assert stream.epochs(step) == len(read_so_far) / total
         read_so_far += ids.ravel().tolist()
         labelled += labels.ravel().tolist()
-        # The next token, also beyond the end of a sequence; none beyond the corpus or before a pad.
-        following = np.where(ids == file.token_count - 1, -100, ids + 1)
-        if align:
-            following = np.where((ids == end) | (labels == -100), labels, following)
-        for bag in ids.reshape(-1, bag_size).tolist() if align and step < superposed_steps else ():
-            tokens = [token for token in bag if token != end]
-            assert bag[: len(tokens)] == tokens  # pads follow, they never lead
-            assert len({document_of[token] for token in tokens}) == 1
-        np.testing.assert_array_equal(labels, following)
+        # The next token, also beyond the end of a sequence; none beyond the corpus.
+        np.testing.assert_array_equal(labels, np.where(ids == total - 1, -100, ids + 1))
         step += 1
     for epoch in range(3):
-        real = [t for t in read_so_far[epoch * total : (epoch + 1) * total] if t != end]
-        assert sorted(real) == list(range(file.token_count))
+        assert sorted(read_so_far[epoch * total : (epoch + 1) * total]) == list(range(total))
     known = [label for label in labelled[:total] if label != -100]
-    assert sorted(known) == list(range(1, file.token_count))  # each is predicted once
-
-
-def test_every_id_outside_the_vocabulary_is_refused_as_an_input_and_as_a_last_label(tmp_path):
-    file = token_file(tmp_path, [40])
-    size = {"sequences_per_step": 2, "sequence_length": 4}
-    batches = [np.maximum(*TokenStream([Corpus(file)], **size).batch(step)) for step in range(5)]
-    for vocabulary in range(1, 40):
-        stream = TokenStream([Corpus(file)], vocabulary_size=vocabulary, **size)
-        for step, batch in enumerate(batches):
-            if batch.max() < vocabulary:
-                stream.batch(step)
-            else:
-                bad = np.argmax(batch.max(axis=1) >= vocabulary)
-                named = rf"sequence {bad} of step {step} .*vocabulary of {vocabulary}"
-                with pytest.raises(UserError, match=named):
-                    stream.batch(step)
+    assert sorted(known) == list(range(1, total))  # each is predicted once
 
 
 def test_a_recovery_phase_that_begins_with_an_epoch_reads_it_as_a_baseline_does(tmp_path):
@@ -170,24 +125,6 @@ def test_a_blend_holds_its_weights_in_every_stretch_and_each_corpus_its_own_epoc
     assert (counts[True], counts[False]) == (5 * 10 * 8, 35 * 10 * 4)
 
 
-def test_a_weight_that_would_never_be_read_is_an_error(tmp_path):
-    file = token_file(tmp_path, [400])
-    with pytest.raises(UserError, match="never be read"):
-        TokenStream(
-            [Corpus(file, 1.0), Corpus(file, 1e-9)], sequences_per_step=2, sequence_length=4
-        )
-
-
-def test_aligning_needs_an_end_of_document_and_does_nothing_to_a_baseline(tmp_path):
-    file = token_file(tmp_path, [13, 27, 60])
-    settings = {"sequences_per_step": 2, "sequence_length": 4}
-    aligned = {"align_bags_to_documents": True, "bag_size": 4, "superposed_length": 16}
-    with pytest.raises(UserError, match="end-of-document"):
-        TokenStream([Corpus(file)], superposed_steps=1, **settings, **aligned)
-    plain, baseline = (TokenStream([Corpus(file)], **settings, **more) for more in ({}, aligned))
-    np.testing.assert_array_equal(plain.batch(5)[0], baseline.batch(5)[0])
-
-
 def test_a_corpus_shorter_than_one_step_is_an_error_that_says_how_much_is_needed(tmp_path):
     file = token_file(tmp_path, [100])
     with pytest.raises(UserError, match=r"train: has 100 tokens.* 128"):
@@ -220,16 +157,13 @@ def test_a_corpus_of_a_hundred_gigabytes_costs_no_memory(tmp_path):
         file.write(np.full(documents, length, dtype=np.int32).tobytes())
         file.write(offsets.tobytes() + np.arange(documents + 1, dtype=np.int64).tobytes())
     before = private_memory()
-    for align in (False, True):
-        stream = TokenStream(
-            [Corpus(TokenFile(tmp_path / "huge"), end_of_document=0)],
-            sequences_per_step=16,
-            sequence_length=64,
-            superposed_steps=100_000,
-            superposed_length=448,
-            bag_size=7,
-            align_bags_to_documents=align,
-        )
-        for step in (0, 99_999, 100_000, 10**8):
-            stream.batch(step)
+    stream = TokenStream(
+        [Corpus(TokenFile(tmp_path / "huge"))],
+        sequences_per_step=16,
+        sequence_length=64,
+        superposed_steps=100_000,
+        superposed_length=448,
+    )
+    for step in (0, 99_999, 100_000, 10**8):
+        stream.batch(step)
     assert private_memory() - before < 4 * 2**20

@@ -100,14 +100,6 @@ def test_by_default_a_large_text_is_evaluated_in_part(tmp_path: Path) -> None:
     assert 0.99 * 200_000 < whole.predicted_tokens < 200_000  # all but each document's first
 
 
-def test_it_says_how_far_it_is(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_out_loss, "POSITIONS_AT_ONCE", 1)
-    config, seen = tiny(words, *SETTINGS), list[int]()
-    with built(config) as (model, ranks):
-        evaluate(model, held_out_of(config), ranks, 20, seen.append)
-    assert seen == [0, 160, 320, 480]
-
-
 def test_rows_tell_bits_per_byte_and_whether_the_rate_is_annealed(
     words: Path, documents: Path, tmp_path: Path
 ) -> None:

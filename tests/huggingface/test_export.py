@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import os
 import tomllib
-from contextlib import nullcontext
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,11 +14,6 @@ from typing import Any, ClassVar, cast
 
 import pytest
 import torch
-from megatron.core import dist_checkpointing
-from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
-from torch.distributed.checkpoint import FileSystemReader
 from typer.testing import CliRunner
 
 from tests.huggingface.trained import BYTES, KINDS, train_and_export
@@ -28,17 +21,12 @@ from tests.tiny_runs import run
 from tst_study import file_lock
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.command_line import program
-from tst_study.config.schema import Config
-from tst_study.data.preparation.prepare import prepare
-from tst_study.data.preparation.request import Request
 from tst_study.errors import UserError
 from tst_study.evaluation.run import trained_model
 from tst_study.huggingface import export as export_module
 from tst_study.huggingface.export import export
-from tst_study.huggingface.model_card import card_fields, model_card
-from tst_study.huggingface.tokenizer_files import plain, tokenizer_of_run
-from tst_study.model.initialization import shards
-from tst_study.model.megatron_patches import cuda_means_cpu
+from tst_study.huggingface.model_card import model_card
+from tst_study.huggingface.tokenizer_files import plain, tokenizer_files, tokenizer_of_run
 from tst_study.record import reader as run_record
 from tst_study.superposition.steps import NEXT_TOKEN
 
@@ -144,43 +132,15 @@ def test_bfloat16_stays_bfloat16(documents: Path, tmp_path: Path) -> None:
     assert stock_model(folder).dtype == torch.bfloat16
 
 
-def test_a_full_disk_leaves_nothing_half_written(
-    llama: tuple[Path, Path], small_disk: Path
-) -> None:
-    (small_disk / "other").write_bytes(bytes(470_000))
-    opened = open_run(llama[0])
-    to = small_disk / "exported"
-    with pytest.raises(UserError) as refused:
-        export(opened, to, tokenizer_of_run(opened))
-    assert str(refused.value).startswith(f"{to}: cannot be written (No space left on device); ")
-    assert [path.name for path in small_disk.iterdir()] == ["other"]
-    (small_disk / "other").unlink()
-    assert files(export(opened, to, tokenizer_of_run(opened))) == files(llama[1])
-
-
-def test_a_superposition_checkpoint_is_refused_until_one_insists(
-    llama: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_superposition_checkpoint_is_refused(llama: tuple[Path, Path], tmp_path: Path) -> None:
     """Steps 0, 1 and 2 are superposed: after step 2 no next token was ever predicted."""
     opened = open_run(llama[0], step=2)
     with pytest.raises(UserError, match="step 2 of 3 superposed ones"):
         export(opened, tmp_path / "no", None)
     assert not (tmp_path / "no").exists()
-    made = export(opened, tmp_path / "yes", None, allow_superposition_checkpoint=True)
-    assert "**Not a language model.**" in (made / "README.md").read_text()
     after = export(open_run(llama[0], step=4), tmp_path / "after", None)
     card = (after / "README.md").read_text()
-    assert "Not a language model" not in card
     assert "**Unfinished.** Step 4 of 6" in card
-
-
-def test_a_whole_run_without_a_decay_is_finished_but_not_annealed(
-    documents: Path, tmp_path: Path
-) -> None:
-    run(documents, tmp_path / "run", *BYTES, "schedule.decay_ratio=0.0")
-    card = (export(open_run(tmp_path / "run"), tmp_path / "made", None) / "README.md").read_text()
-    assert "**Not annealed.**" in card
-    assert "Unfinished" not in card
 
 
 def test_the_card_says_what_made_the_model(llama: tuple[Path, Path], documents: Path) -> None:
@@ -201,20 +161,14 @@ def test_the_card_says_what_made_the_model(llama: tuple[Path, Path], documents: 
         assert part in card
 
 
-GIVEN = ["license=apache-2.0", "language=en", "language=de", "datasets=a/b", "base_model=o/m"]
-
-
-def test_the_hub_reads_the_card(llama: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_hub_reads_the_card(llama: tuple[Path, Path]) -> None:
     from huggingface_hub import ModelCard
 
-    made = export(open_run(llama[0]), tmp_path / "made", None, card=GIVEN)
-    data = ModelCard.load(made / "README.md").data
+    data = ModelCard.load(llama[1] / "README.md").data
     final = run_record.read(llama[0]).evals[-1]
     assert {one.metric_type: (one.dataset_name, one.metric_value) for one in data.eval_results} == {
         name: (final["eval_set"], final[name]) for name in ("nats_per_token", "bits_per_byte")
     }
-    assert (data.license, data.language) == ("apache-2.0", ["en", "de"])
-    assert (data.datasets, data.base_model) == (["a/b"], ["o/m"])
     assert (data.library_name, data.pipeline_tag) == ("transformers", "text-generation")
 
 
@@ -267,30 +221,6 @@ def test_an_export_is_pushed_file_by_file(
         export_module.push(made, "me/mine")
 
 
-def test_a_dataset_that_was_streamed_is_on_the_card(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its id on the hub is a folder here, where `datasets` looks first."""
-    from huggingface_hub import ModelCard
-
-    rows = tmp_path / "acme" / "stories" / "train.jsonl"
-    rows.parent.mkdir(parents=True)
-    rows.write_text("".join(json.dumps({"text": f"Story {n}. " * 40}) + "\n" for n in range(40)))
-    monkeypatch.chdir(tmp_path)
-    asked = Request(["hf://acme/stories:train"], "bytes", validation_share=0.1)
-    prepare(asked, "prepared")
-    _, made = train_and_export(Path("prepared"), tmp_path / "trained")
-    assert ModelCard.load(made / "README.md").data.datasets == ["acme/stories"]
-
-
-@pytest.mark.parametrize(
-    "field", ["licence=mit", "license=MIT License", "language=English", "datasets=books", "x"]
-)
-def test_a_field_that_the_hub_refuses_is_refused(field: str) -> None:
-    with pytest.raises(UserError, match="--card"):
-        card_fields([field])
-
-
 EVIL = "<img src=x onerror=alert(1)> `x` | [y](javascript:z)\n```\n---\n# {{ 7 * 191 }} \x1b[31m"
 
 
@@ -314,16 +244,11 @@ def test_no_text_of_a_record_is_more_than_text_in_the_card(llama: tuple[Path, Pa
 def test_what_is_there_is_not_overwritten(
     llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="already exists"):
-        export(open_run(llama[0]), tmp_path / "there", None)
-
-    (tmp_path / "there" / "notes.txt").unlink()
-    monkeypatch.chdir(tmp_path / "there")
-    with pytest.raises(UserError, match=r"\.: already exists; name a new folder"):
-        export(open_run(llama[0]), ".", None)
-    assert files(tmp_path) == {"there"}
+    monkeypatch.chdir(tmp_path)
+    for place in (tmp_path, "."):
+        with pytest.raises(UserError, match=r": already exists; name a new folder"):
+            export(open_run(llama[0]), place, None)
+    assert files(tmp_path) == set()
 
 
 def test_missing_steps_and_tokenizers_are_named(
@@ -357,85 +282,22 @@ def test_what_a_tokenizer_does_beside_splitting_is_left_out(tmp_path: Path) -> N
     from tst_study.data.preparation.text_tokenizers import Tokenizer, train_byte_pair_tokenizer
 
     as_it_was = train_byte_pair_tokenizer(["to be or not"], 258)
-    assert (plain(as_it_was).json, plain(as_it_was).changed) == (as_it_was.json, False)
+    assert plain(as_it_was).json == as_it_was.json
     library = LibraryTokenizer.from_str(as_it_was.json.decode())
     library.enable_truncation(3)
     library.enable_padding(length=5)
-    assert not plain(Tokenizer(library.to_str().encode())).changed
     end = "<|endoftext|>"
     library.post_processor = processors.TemplateProcessing(
         single=f"{end} $A", special_tokens=[(end, 0)]
     )
     stripped = plain(Tokenizer(library.to_str().encode()))
-    assert stripped.changed
-    for name, content in stripped.files(128).items():
+    for name, content in tokenizer_files(stripped, 128).items():
         (tmp_path / name).write_bytes(content)
     loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
     (expected,) = as_it_was.encode_batch(["or not to be"])
     assert loaded("or not to be").input_ids == expected.tolist()
     assert loaded.eos_token_id == loaded.pad_token_id == as_it_was.end_of_document
     assert loaded.model_max_length == 128
-
-
-@pytest.mark.parametrize("kind", ["LlamaForCausalLM", "Qwen3MoeForCausalLM"])
-def test_a_stock_megatron_model_loads_the_other_form(
-    documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """The stock model has Megatron's own layer specification and none of our layers."""
-    # Its dropout, of nothing, wants the random numbers of a GPU.
-    monkeypatch.setattr(CudaRNGStatesTracker, "fork", lambda *unused: nullcontext())
-    run(documents, tmp_path / "run", *BYTES, *KINDS[kind])
-    opened = open_run(tmp_path / "run")
-    made = export(opened, tmp_path / "megatron", None, form="megatron")
-    ids = torch.randint(0, 257, (2, 8), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), trained_model(opened) as (trained, _):
-        expected = trained(NEXT_TOKEN.fold(ids)).float()
-        stock = stock_megatron_model(trained.config, opened.config).eval()
-        state = stock.sharded_state_dict()
-        wanted = {name: value for name, value in state.items() if "_extra_state" not in name}
-        # Megatron 0.19's own comparison of the names fails with torch 2.15.
-        assert {shard.key for shard in shards(stock)} == {
-            *FileSystemReader(made).read_metadata().state_dict_metadata
-        }
-        loaded = dist_checkpointing.load(wanted, str(made), validate_access_integrity=False)
-        stock.load_state_dict(loaded, strict=False)
-        mask = torch.ones(1, 1, 8, 8, dtype=torch.bool).triu(1)
-        found = stock(ids, torch.arange(8).expand(2, -1), mask)
-    torch.testing.assert_close(found.float(), expected, atol=1e-4, rtol=0)
-
-
-def stock_megatron_model(transformer: Any, config: Config) -> Any:
-    """Megatron's own layers, with what ours know by themselves named in its configuration."""
-    experts = config.model.experts
-    transformer = dataclasses.replace(
-        transformer,
-        normalization="RMSNorm",
-        activation_func=torch.nn.functional.silu,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-        masked_softmax_fusion=False,
-        apply_rope_fusion=False,
-        persist_layer_norm=False,
-        use_cpu_initialization=False,
-        moe_token_dispatcher_type="alltoall",
-    )
-    layers = get_gpt_layer_local_spec(
-        num_experts=None if experts is None else experts.count,
-        qk_layernorm=config.model.qk_norm,
-        normalization="RMSNorm",
-    )
-    if experts is not None:  # as in the specification for TransformerEngine, which others load
-        del layers.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
-    with cuda_means_cpu():
-        return GPTModel(
-            transformer,
-            layers,
-            vocab_size=config.model.vocabulary_size,
-            max_sequence_length=config.batch.sequence_length,
-            share_embeddings_and_output_weights=config.model.tied_embeddings,
-            position_embedding_type="rope",
-            rotary_base=config.model.rope_theta,
-        )
 
 
 def tst_study(*arguments: str | Path) -> str:

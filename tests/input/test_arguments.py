@@ -51,11 +51,9 @@ ARGUMENTS = [
     (["analyse", "--published", "--to", "fifo"], "fifo: is a folder, pipe or device"),
     (["analyse", "--published", "--to", "file/x"], "file: File exists; name another place"),
     (["analyse", "mutual-information", "--tokens", "nowhere"], "nowhere.idx: cannot be read"),
-    (["data", "verify", "file"], "file: is a file; give the folder"),
+    (["data", "verify", "file"], "file/manifest.json: cannot be used"),
     (["data", "verify", "loop"], "loop/manifest.json: "),
     (["data", "verify", "folder"], "folder/manifest.json: no such file; `tst-study data prepare`"),
-    (["data", "generate", "--to", "file"], "file: cannot be written (File exists)"),
-    (["data", "generate", "--to", "g", "--words", "100"], "words 100, classes 64: the words must"),
     (["export", "folder", "--to", "x"], "folder/run.json: missing; folder is not a run folder"),
     (["evaluate", "folder"], "folder/run.json: missing"),
     *(

@@ -63,8 +63,8 @@ OVERRIDES = [
     ("execution.parallel.tensr=2", "tensr: unknown key; did you mean execution.parallel.tensor?"),
     ("superposition={bag_size=4, mode='input_only', loss='hinge'}", "mode = 'input_only'"),
     (
-        "superposition={bag_size=4, mode='output_only', align_bags_to_documents=true}",
-        "align_bags_to_documents has no meaning with mode = 'output_only'",
+        "superposition={bag_size=4, mode='output_only', shuffle_targets=true}",
+        "shuffle_targets has no meaning with mode = 'output_only'",
     ),
     ("schedule.warmup_steps=91", "warmup_steps = 91"),
     ("superposition.steps=101", "superposition: steps and step_ratio are both set"),

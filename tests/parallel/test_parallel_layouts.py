@@ -17,7 +17,6 @@ from tests.layouts import (
     standing_still,
 )
 from tests.tiny_runs import MIXTURE, MUON, last_tensors, tiny
-from tst_study.data.run_data import open_stream
 from tst_study.record import reader as run_record
 from tst_study.record.reader import RunRecord
 from tst_study.train import train
@@ -30,16 +29,15 @@ DISTRIBUTED = ('execution.parallel.optimizer="distributed"',)
 OVERLAP = ("execution.parallel.overlap_gradients=true", "execution.micro_batch=1")
 WEIGHTS = (*DISTRIBUTED, *OVERLAP, "execution.parallel.overlap_weights=true")
 
-# Bags end with their documents: padded labels are ignored, unevenly over ranks and micro-batches.
-ALIGNED = ("model.vocabulary_size=257", "superposition.align_bags_to_documents=true")
+BYTES = "model.vocabulary_size=257"
 DOCUMENTS = {
-    "shuffled bags": (*ALIGNED, "superposition.shuffle_targets=true"),
-    "input only": (*ALIGNED, "superposition.mode=input_only"),
-    "output only": (ALIGNED[0], "superposition.mode=output_only"),
-    "power law, mixture": (*ALIGNED, "superposition.weighting=power_law", *MIXTURE),
-    "hinge, tied": (*ALIGNED, "superposition.loss=hinge", "model.tied_embeddings=true"),
+    "shuffled bags": (BYTES, "superposition.shuffle_targets=true"),
+    "input only": (BYTES, "superposition.mode=input_only"),
+    "output only": (BYTES, "superposition.mode=output_only"),
+    "power law, mixture": (BYTES, "superposition.weighting=power_law", *MIXTURE),
+    "hinge, tied": (BYTES, "superposition.loss=hinge", "model.tied_embeddings=true"),
     "smoothed labels": (
-        ALIGNED[0],
+        BYTES,
         "superposition={}",
         "label_smoothing={epsilon = 0.2, last_step = 1}",
     ),
@@ -94,11 +92,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory):
         return run_ranks(1, gradients_and_run, corpus, folder, *overrides), folder / "run"
 
     return computed
-
-
-def test_aligned_bags_leave_uneven_numbers_of_labels(documents: Path) -> None:
-    _, labels = open_stream(tiny(documents, *ALIGNED)).batch(0)
-    assert len({int((row >= 0).sum()) for row in labels}) > 1
 
 
 @pytest.mark.parametrize(("model", "ranks", "layout"), CASES.values(), ids=CASES.keys())

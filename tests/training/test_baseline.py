@@ -19,7 +19,6 @@ BASELINE = ("superposition.bag_size=4", "superposition.step_ratio=0.0")
     [
         ("superposition.step_ratio=0.3",),
         ("superposition.step_ratio=1.0", "superposition.mode=output_only"),
-        ("superposition.step_ratio=0.5", "superposition.align_bags_to_documents=true"),
         (
             "superposition.step_ratio=0.0",
             "superposition.steps=7",

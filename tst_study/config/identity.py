@@ -120,6 +120,7 @@ def _superposition(values: dict[str, Any], schedule: dict[str, Any]) -> dict[str
     A run without such steps is a baseline, whatever its unused settings say.
     """
     kept = {key: value for key, value in values.items() if key != "step_ratio"}
+    kept["align_bags_to_documents"] = False  # a removed key, which counted in every recorded run
     kept["steps"] = superposed_steps(
         schedule["steps"], values["bag_size"], values["step_ratio"], values["steps"]
     )

@@ -177,8 +177,6 @@ class SuperposedPhase(Strict):
     that lie evenly over the superposed steps, with straight lines between them."""
     pooling: Annotated[Pooling, AddedLater("mean")] = "mean"
     """Ablation: how the embeddings of a bag become one vector."""
-    align_bags_to_documents: bool = False
-    """Pad documents to whole bags instead of letting a bag straddle two documents."""
     shuffle_targets: Annotated[bool, AddedLater(False)] = False
     """Control: every position gets the next bag of another position of the step's batch, drawn anew
     in each step."""
@@ -196,11 +194,7 @@ class SuperposedPhase(Strict):
         meaningful: dict[Mode, dict[str, tuple[Any, ...]]] = {
             "full": {},
             "input_only": {"weighting": ("uniform", "first_token"), "loss": ("mce",)},
-            "output_only": {
-                "align_bags_to_documents": (False,),
-                "shuffle_targets": (False,),
-                "pooling": ("mean",),
-            },
+            "output_only": {"shuffle_targets": (False,), "pooling": ("mean",)},
         }
         for key, values in meaningful[self.mode].items():
             if getattr(self, key) not in values:

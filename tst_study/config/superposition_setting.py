@@ -103,12 +103,6 @@ ABLATIONS = (
         unsharded=tuple(name for name in POOLINGS if name != "mean"),
     ),
     Ablation(
-        "aligned_bags",
-        "superposition.align_bags_to_documents",
-        False,
-        {True: "bags within documents"},
-    ),
-    Ablation(
         "shuffled_targets", "superposition.shuffle_targets", False, {True: "shuffled targets"}
     ),
     Ablation(

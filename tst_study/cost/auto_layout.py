@@ -132,13 +132,9 @@ def _as_named(config: Config, parallel: Parallel, place: _Place) -> Choice:
         limit = place.memory if candidate is candidates[-1] else place.usable
         if candidate.memory <= limit:
             return Choice(candidate.config, f"as configured: {_described(candidate, place.ranks)}")
-    undecided = config.executed(parallel="auto", micro_batch=None)
-    others = (_quickest(group, place) for group in _candidates(undecided, place))
-    other = next(filter(None, others), None)
-    remedy = f'"auto" takes {describe(other.config, place.ranks)}' if other else "use more ranks"
     raise UserError(
         f"execution.parallel: needs {memory_size(candidates[-1].memory)} of a GPU's "
-        f"{memory_size(place.memory)}; {remedy}"
+        f'{memory_size(place.memory)}; use more ranks, or "auto", which finds a layout that fits'
     )
 
 
@@ -204,7 +200,7 @@ def _sized(
     for micro_batch in [] if rest else _micro_batches(config, share):
         changes = {"parallel": parallel, "micro_batch": micro_batch, "recompute": recompute}
         candidate = config.executed(**changes)
-        memory = estimate_memory(candidate, place.ranks, on_gpu=place.on_gpu).peak
+        memory = estimate_memory(candidate, place.ranks, on_gpu=place.on_gpu).total
         traffic = count_traffic(candidate, place.ranks, place.per_node)
         yield _Candidate(candidate, memory, traffic.seconds(place.device))
 

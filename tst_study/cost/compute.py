@@ -35,18 +35,12 @@ def count_parameters(model: Model) -> Parameters:
     norms = (2 * model.layers + 1) * model.hidden_size
     if model.qk_norm:
         norms += model.layers * 2 * model.head_size
-    experts = model.experts
+    experts, matrices, router = model.experts, 3 * model.layers * model.hidden_size, 0
     if experts is None:
-        feed_forward = active_feed_forward = (
-            model.layers * 3 * model.hidden_size * model.feed_forward_size
-        )
-        router = 0
+        feed_forward = active_feed_forward = matrices * model.feed_forward_size
     else:
-        per_expert = model.layers * 3 * model.hidden_size * experts.feed_forward_size
-        feed_forward, active_feed_forward = (
-            per_expert * experts.count,
-            per_expert * experts.per_token,
-        )
+        feed_forward = matrices * experts.feed_forward_size * experts.count
+        active_feed_forward = matrices * experts.feed_forward_size * experts.per_token
         router = model.layers * model.hidden_size * experts.count
     rest = embedding + head + attention + router + norms
     return Parameters(

@@ -35,12 +35,6 @@ class Memory:
     buffers: int
     """Gradients inside one layer's backward pass, beyond what the head has freed by then."""
     total: int
-    checkpoint: int
-    """The total while a checkpoint is written or read, when there are no activations."""
-
-    @property
-    def peak(self) -> int:
-        return max(self.total, self.checkpoint)
 
 
 def estimate_memory(config: Config, ranks: int = 1, *, on_gpu: bool = False) -> Memory:
@@ -50,7 +44,7 @@ def estimate_memory(config: Config, ranks: int = 1, *, on_gpu: bool = False) -> 
     first.
     """
     stages = {0, layout_of(config).pipeline - 1}
-    return max((_of_stage(config, ranks, stage, on_gpu) for stage in stages), key=lambda m: m.peak)
+    return max((_of_stage(config, ranks, stage, on_gpu) for stage in stages), key=lambda m: m.total)
 
 
 @dataclass(frozen=True)
@@ -125,19 +119,7 @@ def _of_stage(config: Config, ranks: int, stage: int, on_gpu: bool) -> Memory:
         "logits": logits,
         "buffers": backward - again_bytes,
     }
-    state = parts["weights"] + parts["gradients"] + parts["optimizer"]
-    checkpoint = state + 2 * 4 * _largest_tensor(model, parallel)
-    return Memory(**parts, total=sum(parts.values()), checkpoint=checkpoint)
-
-
-def _largest_tensor(model: Model, parallel: Parallel) -> int:
-    """The size of the largest weight on a rank."""
-    if model.experts is None:
-        width = model.feed_forward_size // parallel.tensor
-    else:
-        width = model.experts.feed_forward_size // parallel.expert_tensor_ranks
-        width *= model.experts.count // parallel.expert
-    return model.hidden_size * max(2 * width, model.vocabulary_size // parallel.tensor)
+    return Memory(**parts, total=sum(parts.values()))
 
 
 def _optimizer(config: Config, held: HeldParameters, ranks: int) -> int:

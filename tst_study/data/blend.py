@@ -6,8 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tst_study.errors import UserError
-
 FINEST_SHARE = 10_000
 
 
@@ -17,8 +15,6 @@ class Blend:
     Weights are rounded to 1/10,000 of their sum and dealt in a cycle: every slot goes to the
     corpus that is furthest behind its share, so that any stretch of sequences, and with it any
     step and any rank's part of it, holds the corpora within about one sequence of their weights.
-
-    Raises `UserError` for a weight so small that its corpus would never be read.
     """
 
     def __init__(self, weights: Sequence[float]) -> None:
@@ -44,11 +40,6 @@ def _shares(weights: Sequence[float]) -> list[int]:
     by_remainder = sorted(range(len(exact)), key=lambda k: (shares[k] - exact[k], k))
     for corpus in by_remainder[: FINEST_SHARE - sum(shares)]:
         shares[corpus] += 1
-    if 0 in shares:
-        raise UserError(
-            f"weight {weights[shares.index(0)]}: less than 1/{FINEST_SHARE} of the blend would"
-            " never be read; drop this corpus or give it more weight"
-        )
     divisor = math.gcd(*shares)
     return [share // divisor for share in shares]
 

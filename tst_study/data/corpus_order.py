@@ -53,7 +53,7 @@ class CorpusOrder:
     """The order in which a run reads one corpus.
 
     Args:
-        token_count: T, the addresses of the corpus; at least one sequence.
+        token_count: T, the tokens of the corpus; at least one sequence.
         superposed_sequences: how many sequences the superposition phase takes from it.
         superposed_length, recovery_length: n₁ and n₂, tokens per sequence in the two phases.
             Where they are equal there is one phase, so that bags of one token are the baseline.

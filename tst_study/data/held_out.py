@@ -43,15 +43,6 @@ class HeldOut:
         """Count the labels that are not filled up."""
         return int((self.labels != IGNORE).sum())
 
-    def check_vocabulary(self, size: int) -> None:
-        """Raise `UserError` where an id lies outside a model's vocabulary."""
-        highest = int(max(self.ids.max(), self.labels.max()))
-        if highest >= size:
-            raise UserError(
-                f"{self.name}: has token ids up to {highest}, but the model's vocabulary has "
-                f"{size}; prepare the text with the model's tokenizer"
-            )
-
     def bits_per_byte(self, nats_per_token: float) -> float | None:
         """Convert a loss: nats per token / ln 2 / bytes per token; None without known bytes."""
         if self.bytes_per_token is None:
@@ -77,8 +68,6 @@ def held_out(
     """
     file = split.file
     count = file.token_count if tokens is None else min(tokens, file.token_count)
-    if count < 2:
-        raise UserError(f"{file.prefix}: {count} tokens are too few to evaluate on")
     about = f"{recorded_fingerprint(split)},{count},{sequence_length}"
     documents = None
     if taken == "beginning":

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from tst_study.atomic_files import write_json, written_atomically
 from tst_study.config.schema import Strict
@@ -71,19 +71,13 @@ class SplitRecord(Strict):
         return None if self.text_bytes is None else self.text_bytes / self.tokens
 
 
-class Entropies(BaseModel):
-    """Entropies of a generated language, in nats per token."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-    optimal_validation_loss: Annotated[float, Field(gt=0)]
-    """The least possible loss on the validation text."""
-
-
 class GeneratedRecord(Strict):
     """How a language was generated."""
 
     parameters: dict[str, Any]
-    entropies: Entropies
+    entropies: dict[str, float | str]
+    """In nats per token; `optimal_validation_loss` is the least possible one on the validation
+    text."""
 
 
 class Manifest(Strict):
@@ -101,12 +95,8 @@ class Manifest(Strict):
 
     @property
     def tokenizer_name(self) -> str:
-        """`bpe of 1,024 tokens`, `org/name of 49,152 tokens`."""
-        name = self.tokenizer.kind
-        asked = str(self.request.get("tokenizer", ""))
-        if name == "huggingface" and asked and not asked.startswith("sha256:"):
-            name = asked
-        return f"{name} of {self.tokenizer.vocabulary_size:,} tokens"
+        """`bpe of 1,024 tokens`."""
+        return f"{self.tokenizer.kind} of {self.tokenizer.vocabulary_size:,} tokens"
 
     def write(self, folder: Path, tokenizer: bytes | None = None) -> Self:
         """Complete a folder of token files with its `tokenizer.json`, if any, and this manifest."""
@@ -123,8 +113,6 @@ def read_manifest(folder: str | Path) -> Manifest:
     Raises `UserError` where there is none, or it is damaged or from another version.
     """
     path = Path(folder) / MANIFEST
-    if Path(folder).is_file():
-        raise UserError(f"{folder}: is a file; give the folder that {MANIFEST} lies in")
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:

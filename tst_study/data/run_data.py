@@ -24,8 +24,7 @@ def open_stream(config: Config) -> TokenStream:
         split = _open(config, token_prefix(corpus.path))
         # Runs check different parts, so that together they check all.
         check_sample(split, f"{config.study}/{config.name}/{config.seed}")
-        end = split.manifest.tokenizer.end_of_document
-        corpora.append(Corpus(split.file, corpus.weight, end))
+        corpora.append(Corpus(split.file, corpus.weight))
     return TokenStream(
         corpora,
         sequences_per_step=plan.sequences,
@@ -33,9 +32,6 @@ def open_stream(config: Config) -> TokenStream:
         superposed_steps=plan.superposed_steps,
         superposed_length=plan.tokens_per_sequence("superposition"),
         seed=config.order_seed,
-        bag_size=plan.bag_size,
-        align_bags_to_documents=config.superposition.align_bags_to_documents,
-        vocabulary_size=config.model.vocabulary_size,
     )
 
 
@@ -62,10 +58,9 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
     validation = _open(config, prefix)
     tokenizer = _tokenizer_of([*splits, validation])
     held = held_out(validation, length, data.held_out_tokens, taken=data.held_out)
-    held.check_vocabulary(config.model.vocabulary_size)
     of_held_out: dict[str, Any] = {"fingerprint": held.fingerprint, "tokens": held.predicted_tokens}
     if validation.manifest.generated is not None:  # the loss that nothing can beat is known
-        optimum = validation.manifest.generated.entropies.optimal_validation_loss
+        optimum = validation.manifest.generated.entropies["optimal_validation_loss"]
         of_held_out["optimal_nats_per_token"] = optimum
     corpora = [
         {
@@ -97,14 +92,11 @@ def _tokenizer_of(splits: list[Split]) -> str | None:
     known.pop(None, None)
     if len(known) < 2:
         return next(iter(known), None)
-    folders = {
-        split.file.prefix.parent: f"{split.manifest.tokenizer_name}, sha256 {str(digest)[:8]}"
-        for digest, split in known.items()
-    }
-    listed = "; ".join(f"{folder}: {name}" for folder, name in folders.items())
+    first, second, *_ = known.values()
     raise UserError(
-        f"data: corpora and validation were prepared with different tokenizers ({listed}); "
-        f"prepare them with one, such as --tokenizer {next(iter(folders)) / TOKENIZER}"
+        f"data: {first.file.prefix} and {second.file.prefix} were prepared with different "
+        f"tokenizers ({first.manifest.tokenizer_name}, {second.manifest.tokenizer_name}); prepare "
+        f"them with one, such as --tokenizer {first.file.prefix.parent / TOKENIZER}"
     )
 
 

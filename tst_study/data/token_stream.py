@@ -13,22 +13,17 @@ from numpy.typing import NDArray
 
 from tst_study.data.blend import Blend
 from tst_study.data.corpus_order import CorpusOrder
-from tst_study.data.token_addresses import AlignedDocuments, PackedDocuments
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
+from tst_study.superposition.loss_kinds import IGNORE
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A token file and its weight in the blend (a share of the sequences, hence of the tokens).
-
-    `end_of_document` is the id that pads documents when bags are aligned to them; it is not
-    needed otherwise.
-    """
+    """A token file and its weight in the blend (a share of the sequences, hence of the tokens)."""
 
     file: TokenFile
     weight: float = 1.0
-    end_of_document: int | None = None
 
 
 class TokenStream:
@@ -44,14 +39,9 @@ class TokenStream:
         seed: shuffles the pieces. A baseline and a superposed run of one seed read in different
             orders, because their pieces differ; runs that share a prefix run read in the same
             one.
-        bag_size: s; matters with `align_bags_to_documents` only.
-        align_bags_to_documents: pad every document to whole bags (in both phases, so that the
-            switch keeps the position), instead of letting bags straddle documents as the paper
-            does. Counters then count addresses, pads included.
-        vocabulary_size: ids outside are an error where they are read, not in the model.
 
     Raises:
-        UserError: a corpus is shorter than its share of one step, or cannot be aligned.
+        UserError: a corpus is shorter than its share of one step.
     """
 
     def __init__(
@@ -63,35 +53,29 @@ class TokenStream:
         superposed_steps: int = 0,
         superposed_length: int | None = None,
         seed: int = 0,
-        bag_size: int = 1,
-        align_bags_to_documents: bool = False,
-        vocabulary_size: int | None = None,
     ) -> None:
         superposed_length = sequence_length if superposed_length is None else superposed_length
         if superposed_steps == 0:  # a baseline, whatever the unused settings of superposition say
-            superposed_length, align_bags_to_documents = sequence_length, False
+            superposed_length = sequence_length
         self.sequences_per_step = sequences_per_step
         self.sequence_length = sequence_length
         self.superposed_steps = superposed_steps
         self.superposed_length = superposed_length
         self.corpora = tuple(corpora)
-        self._vocabulary_size = vocabulary_size
         self._blend = Blend([corpus.weight for corpus in corpora])
-        aligned_to = bag_size if align_bags_to_documents else 1
-        self._addresses = [_addresses(corpus, aligned_to) for corpus in corpora]
         for number, corpus in enumerate(corpora):
             self._check_length(number, corpus)
         superposed = superposed_steps * sequences_per_step
         self._orders = [
             CorpusOrder(
-                addresses.count,
+                corpus.file.token_count,
                 self._blend.dealt(superposed, number),
                 superposed_length,
                 sequence_length,
                 seed,
                 number,
             )
-            for number, addresses in enumerate(self._addresses)
+            for number, corpus in enumerate(corpora)
         ]
 
     def tokens_per_sequence(self, step: int) -> int:
@@ -107,33 +91,22 @@ class TokenStream:
             Ids and next-token labels, each int64 (stop - start, n). The label of a sequence's last
             token is the token that follows it in the corpus. −100 where nothing follows: at the
             corpus's last token (so also at the joint of a sequence that ends one epoch and begins
-            the next) and where a pad would follow.
+            the next).
         """
         stop = self.sequences_per_step if stop is None else stop
         ids = np.empty((stop - start, self.tokens_per_sequence(step)), dtype=np.int64)
         labels = np.empty_like(ids)
         first = step * self.sequences_per_step
         corpus_of = self._blend.corpus_of(first + start, first + stop)
-        for number, (order, addresses) in enumerate(
-            zip(self._orders, self._addresses, strict=True)
-        ):
+        for number, (order, corpus) in enumerate(zip(self._orders, self.corpora, strict=True)):
             rows = np.flatnonzero(corpus_of == number).tolist()
             if rows:
                 dealt = self._blend.dealt(first + start, number)
                 spans = order.spans(dealt, dealt + len(rows))
                 for row, (begin, length, wrapped) in zip(rows, spans, strict=True):
-                    addresses.fill(begin, ids[row, :length], labels[row, :length])
+                    _fill(corpus.file, begin, ids[row, :length], labels[row, :length])
                     if wrapped:
-                        addresses.fill(0, ids[row, length:], labels[row, length:])
-        size = self._vocabulary_size
-        # As unsigned numbers, a negative id is a large one. Labels are ids but for the last ones.
-        if size and (ids.view(np.uint64).max() >= size or labels[:, -1].max() >= size):
-            row = int(np.argmax(((ids < 0) | (np.maximum(ids, labels) >= size)).any(axis=1)))
-            raise UserError(
-                f"{self.corpora[corpus_of[row]].file.prefix}.bin: sequence {start + row} of step "
-                f"{step} has ids outside the vocabulary of {size}; `tst-study data verify` says "
-                "where, prepare the text again"
-            )
+                        _fill(corpus.file, 0, ids[row, length:], labels[row, length:])
         return ids, labels
 
     def epochs(self, step: int) -> float:
@@ -148,7 +121,7 @@ class TokenStream:
         share = self._blend.shares[number] / self._blend.cycle_length
         longest = max(self.superposed_length, self.sequence_length)
         needed = max(1, round(share * self.sequences_per_step)) * longest
-        if self._addresses[number].count < needed:
+        if corpus.file.token_count < needed:
             raise UserError(
                 f"{corpus.file.prefix}: has {corpus.file.token_count} tokens, one step reads"
                 f" {needed} of it; prepare more text or lower batch.sequences,"
@@ -156,12 +129,10 @@ class TokenStream:
             )
 
 
-def _addresses(corpus: Corpus, aligned_to: int) -> PackedDocuments | AlignedDocuments:
-    if aligned_to == 1:
-        return PackedDocuments(corpus.file)
-    if corpus.end_of_document is None:
-        raise UserError(
-            f"{corpus.file.prefix}: bags cannot be aligned to documents without the end-of-document"
-            " id; prepare the corpus with `tst-study data prepare`, or give the id"
-        )
-    return AlignedDocuments(corpus.file, aligned_to, corpus.end_of_document)
+def _fill(file: TokenFile, start: int, ids: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
+    """Write the tokens from `start` on, and the token after each, into arrays of equal length."""
+    stop = start + ids.size
+    ids[:] = file.tokens[start:stop]
+    following = file.tokens[start + 1 : stop + 1]
+    labels[: following.size] = following
+    labels[following.size :] = IGNORE

@@ -25,27 +25,21 @@ from tst_study.parallel.process_groups import Ranks
 def domains_of_run(run: TrainedRun) -> dict[str, Path]:
     """Return held-out token files by name: the run's own, and that of each of its corpora.
 
-    Files that are not on this machine are left out, which is printed. Raises `UserError` where none
-    is on this machine.
+    A corpus without held-out text on this machine is left out, which is printed. Raises `UserError`
+    where the run's own is missing, or none is left.
     """
     data = run.config.data
-    named = [("validation", data.validation)] if data.validation else []
-    names = [*dict(named), *(Path(corpus.path).name for corpus in data.corpora)]
+    prefixes: dict[str, Path] = {}
+    if data.validation is not None:
+        prefixes["validation"] = token_prefix(data.validation, "validation")
     for corpus in data.corpora:
         name = Path(corpus.path).name
-        named.append((name if names.count(name) == 1 else corpus.path, corpus.path))
-    prefixes: dict[str, Path] = {}
-    missing: list[UserError] = []
-    for name, path in named:
-        own = path == data.validation
         try:
-            prefixes[name] = token_prefix(path, "validation") if own else held_out_prefix(path)
+            prefixes[corpus.path if name in prefixes else name] = held_out_prefix(corpus.path)
         except UserError as error:
-            missing.append(error)
+            print(f"left out: {error}", file=sys.stderr)
     if not prefixes:
-        raise missing[0]
-    for reason in missing:
-        print(f"left out: {reason}", file=sys.stderr)
+        raise UserError(f"{run.folder}: its held-out text is not here; name one by --held-out")
     return prefixes
 
 
@@ -73,7 +67,6 @@ def evaluate_domains(
         split = open_split(token_prefix(path, "validation"))
         _check_tokenizer(run, name, split.manifest)
         held = held_out(split, run.sequence_length, tokens, name)
-        held.check_vocabulary(run.model.vocabulary_size)
         loss = evaluate(model, held, ranks, 1, partial(_say_how_far, say, held))
         assert loss.document_losses is not None
         counts = torch.tensor(loss.document_tokens, dtype=torch.float64)
@@ -101,13 +94,13 @@ def _say_how_far(say: Callable[[str], None], held: HeldOut, tokens: int) -> None
 
 
 def _check_tokenizer(run: TrainedRun, name: str, manifest: Manifest) -> None:
-    """Raise `UserError` if both tokenizers are known and differ: even ids that all lie in the run's
-    vocabulary would be other words."""
-    ours = run.header["data"]["tokenizer"]
-    theirs = manifest.tokenizer.fingerprint
-    if ours and theirs and theirs != ours:
+    """Raise `UserError` where ids may lie outside the model's vocabulary, or both tokenizers are
+    known and differ: then even ids inside it would be other words."""
+    ours, theirs = run.header["data"]["tokenizer"], manifest.tokenizer.fingerprint
+    larger = manifest.tokenizer.vocabulary_size > run.model.vocabulary_size
+    if larger or (ours and theirs and theirs != ours):
         raise UserError(
             f"{name}: was prepared with another tokenizer ({manifest.tokenizer_name}, sha256 "
-            f"{theirs[:12]}; the run's is {ours[:12]}); prepare the text with the run's "
+            f"{str(theirs)[:12]}; the run's is {str(ours)[:12]}); prepare the text with the run's "
             "tokenizer.json"
         )

@@ -1,10 +1,8 @@
 """Downstream tasks by EleutherAI's lm-eval and its own Hugging Face backend, on a run's export.
 
-Task data come from the hub, or from a local folder that mirrors it.
+Task data come from the hub, or from where `datasets` finds them without a network.
 """
 
-import contextlib
-import functools
 import hashlib
 import math
 import time
@@ -17,7 +15,6 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from tst_study.errors import UserError, one_line
-from tst_study.evaluation.options import EvaluationOptions
 from tst_study.record.launch_facts import package_version
 
 PAPER_TASKS = (
@@ -39,55 +36,50 @@ PACKAGES = ("lm_eval", "datasets", "transformers", "tokenizers", "torch")
 
 
 def evaluate_tasks(
-    exported: Path, options: EvaluationOptions, device: str
+    exported: Path, tasks: str, max_length: int | None, device: str
 ) -> Iterator[dict[str, Any]]:
     """Yield task, data, metrics, samples, details and seconds of a `TaskResult` for each task.
 
     Args:
         exported: a folder that `tst-study export` wrote; no code of it is run.
-        options: `task_definitions` can run code, by `!function`, which loads a Python file, and in
-            Jinja templates. `task_data` holds the data sets by their hub names
-            (`allenai/ai2_arc`), as `hf download --repo-type dataset --local-dir` writes them;
-            nothing is fetched then.
+        tasks: names with commas between them, or `paper`.
+        max_length: the longest context; None for that of training.
 
     Raises:
         UserError: a task is not known, its data are not there, or an answer is too long.
     """
-    names = PAPER_TASKS if options.tasks == "paper" else (options.tasks or "").split(",")
-    own = options.task_definitions
-    manager = _manager(None if own is None else str(own.resolve()))
+    names = PAPER_TASKS if tasks == "paper" else tasks.split(",")
+    manager = TaskManager()
     for name in names:
         if name not in manager.all_tasks:
             raise UserError(
                 f"--tasks {name}: lm-eval {package_version('lm_eval')} knows no such task; "
-                "`lm-eval ls tasks` lists them, --task-definitions names a folder with your own"
+                "`lm-eval ls tasks` lists them; for your own, run lm-eval on an export"
             )
     model = HFLM(
         pretrained=str(exported.resolve()),
         device=device,
         dtype="auto",
         batch_size=16,
-        max_length=options.max_length,
+        max_length=max_length,
         trust_remote_code=False,
         use_safetensors=True,
     )
     for name in names:
         began = time.perf_counter()
         try:
-            with _data_from(options.task_data):
-                results = simple_evaluate(
-                    model,
-                    tasks=[name],
-                    num_fewshot=options.shots or 0,
-                    limit=options.limit,
-                    task_manager=manager,
-                    bootstrap_iters=BOOTSTRAPS,
-                    log_samples=True,
-                )
+            results = simple_evaluate(
+                model,
+                tasks=[name],
+                num_fewshot=0,
+                task_manager=manager,
+                bootstrap_iters=BOOTSTRAPS,
+                log_samples=True,
+            )
         except OSError as error:
             raise UserError(
-                f"--tasks {name}: its data cannot be had ({one_line(error)}); put a copy into the "
-                "folder of --task-data, under the name that it has on the hub"
+                f"--tasks {name}: its data cannot be had ({one_line(error)}); docs/export.md says "
+                "how to evaluate without a network"
             ) from None
         except AssertionError as error:
             raise UserError(
@@ -98,37 +90,10 @@ def evaluate_tasks(
         # A tag is not a task itself, but a name for several.
         rows = [name] if name in results["results"] else sorted(results["results"])
         for row in rows:
-            yield {**_row(row, results, options), "seconds": seconds / len(rows)}
+            yield {**_row(row, results), "seconds": seconds / len(rows)}
 
 
-@functools.cache
-def _manager(definitions: str | None) -> TaskManager:
-    """Return lm-eval's list of tasks; making it reads thousands of files."""
-    return TaskManager(include_path=definitions)
-
-
-@contextlib.contextmanager
-def _data_from(folder: Path | None) -> Iterator[None]:
-    """Let `datasets` find data sets below `folder`, since it looks for a folder of a data set's
-    name in the working directory first."""
-    if folder is None:
-        yield
-        return
-    if not folder.is_dir():
-        raise UserError(f"--task-data {folder}: no such folder")
-    import datasets
-    import huggingface_hub.constants
-
-    before = huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
-    huggingface_hub.constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
-    try:
-        with contextlib.chdir(folder):
-            yield
-    finally:
-        huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
-
-
-def _row(name: str, results: dict[str, Any], options: EvaluationOptions) -> dict[str, Any]:
+def _row(name: str, results: dict[str, Any]) -> dict[str, Any]:
     leaves = _leaves(name, results)
     config = results["configs"][leaves[0]]
     source = ":".join(filter(None, (config.get("dataset_path"), config.get("dataset_name"))))
@@ -141,12 +106,12 @@ def _row(name: str, results: dict[str, Any], options: EvaluationOptions) -> dict
     task_version = results["versions"].get(name)
     return {
         "task": name,
-        "data": f"{source} v{task_version} {options.shots or 0}-shot-{digest.hexdigest()[:16]}",
+        "data": f"{source} v{task_version} 0-shot-{digest.hexdigest()[:16]}",
         "metrics": _metrics(results["results"][name]),
         "samples": sum(results["n-samples"][leaf]["effective"] for leaf in leaves),
         "details": {
-            "shots": options.shots or 0,
-            "limit": options.limit,
+            "shots": 0,
+            "limit": None,
             "task_version": str(task_version),
             "versions": {package: package_version(package) for package in PACKAGES},
             "parts": {leaf: _metrics(results["results"][leaf]) for leaf in leaves if leaf != name},

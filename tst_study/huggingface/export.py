@@ -4,13 +4,10 @@ Weights go layer by layer from the distributed checkpoint, whatever layout wrote
 safetensors files of at most a gigabyte: one of these and a layer are in memory at a time.
 """
 
-import errno
 import json
 import math
 import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,82 +15,63 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.state_dict_saver import save
 
 from tst_study.atomic_files import disk_errors_named
 from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config.architecture import to_huggingface
 from tst_study.config.schema import Model
-from tst_study.errors import UserError, first_line, one_of
-from tst_study.huggingface.model_card import card_fields, model_card
+from tst_study.data.preparation.text_tokenizers import Tokenizer
+from tst_study.errors import UserError, first_line
+from tst_study.huggingface.model_card import model_card
 from tst_study.huggingface.tensor_names import Entry, entries
-from tst_study.huggingface.tokenizer_files import RunTokenizer
+from tst_study.huggingface.tokenizer_files import tokenizer_files
 from tst_study.record.reader import read
 
-FORMS = ("huggingface", "megatron")
 FILE_BYTES = 10**9
-LAYERS = "decoder.layers."
-VOCABULARIES = ("embedding.word_embeddings.weight", "output_layer.weight")
 
 
-def export(
-    run: TrainedRun,
-    to: str | Path,
-    tokenizer: RunTokenizer | None,
-    *,
-    allow_superposition_checkpoint: bool = False,
-    card: Iterable[str] = (),
-    form: str = "huggingface",
-) -> Path:
+def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path:
     """Write weights, configuration, tokenizer, generation settings and model card into `to`.
 
     Args:
         run: a run folder and which of its checkpoints.
-        to: a folder that does not exist yet, or an empty one; it appears whole or not at all.
+        to: a folder that does not exist yet; it appears whole or not at all.
         tokenizer: of the run's corpus; None where it names none.
-        allow_superposition_checkpoint: a checkpoint from inside the superposition phase predicts
-            bags and is not a language model; it is refused without this.
-        form: `megatron` writes the weights alone, as Megatron's own layers name them.
-        card: fields of the card that the record does not hold, such as `language=en`.
 
     Raises:
         UserError: the checkpoint is missing, damaged or from inside the superposition phase, or
             the folder cannot be written, or another process has written it meanwhile.
     """
     to = Path(to)
-    empty = to.is_dir() and not to.is_symlink() and not any(to.iterdir())
-    if not to.name or (to.exists() and not empty):
+    if to.exists():
         raise UserError(f"{to}: already exists; name a new folder, or delete it first")
-    if run.phase == "superposition" and not allow_superposition_checkpoint:
+    if run.phase == "superposition":
         raise UserError(
             f"{run.checkpoint}: is from inside the superposition phase (step {run.step} of "
             f"{run.plan['superposed_steps']} superposed ones), so it predicts bags, not next "
-            "tokens; train on, name a later --step, or insist with "
-            "--allow-superposition-checkpoint"
+            "tokens; train on, or name a later --step"
         )
-    one_of(form, FORMS, "--form")
-    fields = card_fields(card)
     reader = CheckpointReader(run.checkpoint)
     wanted = list(entries(run.model))
-    _check_shapes(reader, run.model, wanted)
     dtype = reader.dtype(wanted[0].source)
     end = tokenizer.end_of_document if tokenizer else None
-    with disk_errors_named(to), _made_beside(to) as beside:
-        if form == "megatron":
-            write_megatron(reader, run, {entry.source for entry in wanted}, beside)
-            return to
+    with disk_errors_named(to):
+        to.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors_named(to), TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as hidden:
+        beside = Path(hidden) / to.name  # the hidden one is for its owner alone
+        beside.mkdir()
         write_weights(reader, run.model, wanted, dtype, beside)
         config = to_huggingface(run.model, run.sequence_length, _name(dtype), end)
         _write_json(beside / "config.json", config)
         ends = {} if end is None else {"eos_token_id": end, "pad_token_id": end}
         _write_json(beside / "generation_config.json", {"do_sample": True, **ends})
-        files = tokenizer.files(run.sequence_length) if tokenizer else {}
+        files = tokenizer_files(tokenizer, run.sequence_length) if tokenizer else {}
         for name, content in files.items():
             (beside / name).write_bytes(content)
-        text = model_card(run, read(run.folder), _name(dtype), tokenizer, fields)
+        text = model_card(run, read(run.folder), _name(dtype), tokenizer)
         (beside / "README.md").write_text(text, encoding="utf8")
+        os.rename(beside, to)
     return to
 
 
@@ -115,46 +93,6 @@ def push(folder: Path, name: str) -> str:
             f"`hf auth login`, then `hf upload {name} {folder}`"
         ) from error
     return str(place)
-
-
-@contextmanager
-def _made_beside(to: Path) -> Iterator[Path]:
-    """Yield a new folder that becomes `to` when the block succeeds.
-
-    It is removed when the block fails, or another process has made `to` meanwhile.
-    """
-    to.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as hidden:
-        beside = Path(hidden) / to.name  # the hidden one is for its owner alone
-        beside.mkdir()
-        yield beside
-        os.rename(beside, to)
-
-
-def write_megatron(
-    reader: CheckpointReader, run: TrainedRun, names: Iterable[str], to: Path
-) -> None:
-    """Write a `torch_dist` checkpoint for `megatron.core.dist_checkpointing.load`, all in memory.
-
-    Megatron's own layer specifications keep the norms before attention and a dense MLP inside the
-    projections that follow them; ours are modules of their own. The norm before experts is a module
-    in both.
-    """
-    renamed = {"input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight"}
-    if run.model.experts is None:
-        renamed["pre_mlp_layernorm.weight"] = "mlp.linear_fc1.layer_norm_weight"
-    tensors = {}
-    for name in names:
-        part = name.removeprefix(LAYERS)
-        tensor = reader.read(name)
-        if name in VOCABULARIES:
-            tensor = tensor[: run.model.vocabulary_size].clone()
-        tensors[name.removesuffix(part) + renamed.get(part, part)] = tensor
-    save(tensors, storage_writer=FileSystemWriter(to), no_dist=True)
-    torch.save({"iteration": run.step, "checkpoint_version": 3.0}, to / "common.pt")
-    backends = {"sharded_backend": "torch_dist", "common_backend": "torch"}
-    versions = {f"{key}_version": 1 for key in backends}
-    _write_json(to / "metadata.json", backends | versions)
 
 
 def write_weights(
@@ -181,10 +119,8 @@ def write_weights(
         }
         try:
             save_file(tensors, to / file, metadata={"format": "pt"})
-        except SafetensorError as error:  # "… (os error 28)" for a full disk
-            number = re.search(r"os error (\d+)", str(error))
-            code = int(number[1]) if number else errno.EIO
-            raise OSError(code, os.strerror(code)) from error
+        except SafetensorError as error:
+            raise UserError(f"{to.name}: cannot be written ({first_line(error)})") from error
         # The library's files are for their owner alone; the user's umask decided on the folder.
         (to / file).chmod(to.stat().st_mode & 0o666)
         del tensors  # before the next file's are read
@@ -204,26 +140,6 @@ def _part(entry: Entry, layer: Tensor, model: Model) -> Tensor:
     else:
         part = whole[entry.shape[0] :] if entry.part == "up" else whole[: entry.shape[0]]
     return part.reshape(entry.shape).clone()
-
-
-def _check_shapes(reader: CheckpointReader, model: Model, wanted: Iterable[Entry]) -> None:
-    """Raise `UserError` where the checkpoint is of another model.
-
-    Reading would not notice: it takes only what lies inside.
-    """
-    heads = model.attention_heads + 2 * model.key_value_heads
-    last = {entry.source: entry for entry in wanted}  # of the last layer and expert
-    for source, entry in last.items():
-        rows = {"value": heads * model.head_size, "up": 2 * entry.shape[0]}
-        leading = tuple(place + 1 for place in entry.index)
-        expected = (*leading, rows.get(entry.part, entry.shape[0]), *entry.shape[1:])
-        shape = reader.shape(source)
-        if source in VOCABULARIES:  # may be padded to a multiple of the tensor ranks
-            shape = (min(shape[0], expected[0]), *shape[1:])
-        if shape != expected:
-            raise UserError(
-                f"{reader.place}: {source} is {shape}, but the model in run.json has {expected}"
-            )
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -3,8 +3,7 @@
 `model_card.md.jinja` has its text. A record may have been written by anyone, so each of its values
 is made harmless where the template puts it in."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,43 +12,14 @@ from tst_study.config.architecture import architecture_of
 from tst_study.config.schema import to_dict, to_toml
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.data.manifest import Manifest, manifest_of, token_prefix
-from tst_study.errors import UserError, one_of
-from tst_study.huggingface.tokenizer_files import RunTokenizer
-from tst_study.record.reader import Evaluation, RunRecord, measures
+from tst_study.data.preparation.text_tokenizers import Tokenizer
+from tst_study.errors import UserError
+from tst_study.record.reader import RunRecord, measures
 from tst_study.text import printable
 
-FIELDS = {
-    "license": r"[a-z0-9][a-z0-9.-]*",
-    "language": r"[a-z]{2,3}",
-    "datasets": r"[\w.-]+/[\w.-]+",
-    "base_model": r"[\w.-]+/[\w.-]+",
-}
-"""Fields of the front matter that a user can give, and the values that the hub takes."""
 
-
-def card_fields(given: Iterable[str]) -> dict[str, list[str]]:
-    """Parse fields such as `language=en`. Raises `UserError` for what the hub would refuse."""
-    fields: dict[str, list[str]] = {}
-    for text in given:
-        key, _, value = text.partition("=")
-        one_of(key, FIELDS, "--card")
-        if not re.fullmatch(FIELDS[key], value) or (key == "license" and key in fields):
-            raise UserError(f"--card {text}: the hub takes one {key} like {FIELDS[key]}")
-        fields.setdefault(key, []).append(value)
-    return fields
-
-
-def model_card(
-    run: TrainedRun,
-    record: RunRecord,
-    dtype: str,
-    tokenizer: RunTokenizer | None,
-    fields: Mapping[str, list[str]] | None = None,
-) -> str:
-    """Write the card in Markdown, with the front matter that Hugging Face reads.
-
-    `fields`: see `card_fields`.
-    """
+def model_card(run: TrainedRun, record: RunRecord, dtype: str, tokenizer: Tokenizer | None) -> str:
+    """Write the card in Markdown, with the front matter that Hugging Face reads."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -65,26 +35,28 @@ def model_card(
         keep_trailing_newline=True,
     )
     manifests = [_manifest(corpus.path) for corpus in run.config.data.corpora]
-    counters, setting = run.counters(), SuperpositionSetting.from_config(to_dict(run.config))
+    rows = [row for row in record.metrics if row["step"] <= run.step]
+    codes = [row["code"] for row in record.segments if isinstance(row.get("code"), dict)]
+    commits = dict.fromkeys(str(code["commit"])[:12] for code in codes if code.get("commit"))
     return templates.get_template("model_card.md.jinja").render(
-        front_matter=Markup(_front_matter(run, record, manifests, fields or {})),
+        front_matter=Markup(_front_matter(run, record)),
+        run=run,
         config=run.config,
         plan=run.plan,
-        phase=run.phase,
-        annealed=run.annealed,
+        header=run.header,
         step=run.step,
+        counters=run.counters(),
+        setting=SuperpositionSetting.from_config(to_dict(run.config)),
         tokenizer=tokenizer,
         architecture=architecture_of(run.model).class_name,
-        size=_size(run.header["parameters"]),
         dtype=dtype,
-        method=f"Token Superposition Training ({setting.label})"
-        if run.plan["superposed_steps"]
-        else "next-token training from the first step on (a baseline)",
-        training=list(_training(run, record, setting)),
-        losses=[_loss(row) for row in _at(run, record.evals)],
-        tasks=list(_tasks(run, record)),
-        corpora=list(_corpora(run, manifests)),
-        epochs=f"{counters['raw_tokens'] / run.header['unique_raw_tokens']:.3g}",
+        hours=rows[-1]["training_seconds"] / 3600 if rows else None,
+        devices=record.segments[-1].get("devices") if record.segments else None,
+        commits=list(commits),
+        losses=_at(run, record.evals),
+        tasks=_at(run, record.tasks),
+        measures=measures,
+        corpora=zip(run.config.data.corpora, run.header["data"]["corpora"], manifests, strict=True),
         # Without `execution`, the last section, which changes no result. TOML's quoting keeps every
         # text on its line, behind its key, so that none can end the block.
         toml=Markup(to_toml(run.config).partition("\n[execution")[0].strip()),
@@ -97,30 +69,15 @@ def _plain(value: Any) -> str:
     return text.translate(str.maketrans("[]`|", "()'/", "\\")).replace("<", "&lt;")
 
 
-def _front_matter(
-    run: TrainedRun,
-    record: RunRecord,
-    manifests: Iterable[Manifest | None],
-    fields: Mapping[str, list[str]],
-) -> str:
-    """Write YAML by Hugging Face's own class.
-
-    It names the data sets of the hub among the corpora, and all that was measured (`model-index`).
-    """
+def _front_matter(run: TrainedRun, record: RunRecord) -> str:
+    """Write YAML by Hugging Face's own class, with all that was measured (`model-index`)."""
     from huggingface_hub import ModelCardData
 
-    sources = [source.name for manifest in manifests if manifest for source in manifest.sources]
-    known = [re.match(rf"hf://(?:datasets/)?({FIELDS['datasets']})", name) for name in sources]
-    datasets = [*fields.get("datasets", []), *(match[1] for match in known if match)]
     method = "token-superposition-training" if run.plan["superposed_steps"] else "baseline"
     data = ModelCardData(
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=[method, "tst-study"],
-        license=next(iter(fields.get("license", [])), None),
-        language=fields.get("language"),
-        datasets=list(dict.fromkeys(datasets)) or None,
-        base_model=fields.get("base_model"),
         model_name=_plain(run.config.name),
         eval_results=list(_results(run, record)) or None,
     )
@@ -146,60 +103,6 @@ def _results(run: TrainedRun, record: RunRecord) -> Iterator[Any]:
 def _at(run: TrainedRun, rows: Iterable[Any]) -> list[Any]:
     """Pick the rows of this checkpoint's step."""
     return [row for row in rows if row["step"] == run.step]
-
-
-def _size(parameters: Mapping[str, int]) -> str:
-    active = parameters["active"]
-    more = f" ({active:,} active)" if active != parameters["total"] else ""
-    return f"{parameters['total']:,} parameters{more}"
-
-
-def _training(
-    run: TrainedRun, record: RunRecord, setting: SuperpositionSetting
-) -> Iterator[tuple[str, str]]:
-    plan, header, counters = run.plan, run.header, run.counters()
-    yield "study, run", f"{header['study']}, {header['run_id']} (seed {run.config.seed})"
-    yield "fingerprint", header["fingerprint"]
-    superposed = min(run.step, plan["superposed_steps"])
-    how = f"{superposed:,} ({setting.label})" if superposed else "0"
-    yield "steps", f"{run.step:,} of {plan['steps']:,}, of which superposed {how}"
-    yield "tokens read", f"{counters['raw_tokens']:,} raw, {counters['latent_tokens']:,} latent"
-    yield "training FLOPs", f"{counters['flops']:.4g}"
-    row = next((row for row in reversed(record.metrics) if row["step"] <= run.step), None)
-    if row is not None and record.segments:
-        devices = record.segments[-1].get("devices")
-        on = ""
-        if isinstance(devices, dict) and {"count", "name"} <= devices.keys():
-            on = f" on {devices['count']} × {devices['name']}"
-        yield "training time", f"{row['training_seconds'] / 3600:.3g} hours{on}"
-    codes = [row["code"] for row in record.segments if isinstance(row.get("code"), dict)]
-    commits = dict.fromkeys(str(code["commit"])[:12] for code in codes if code.get("commit"))
-    if commits:
-        yield "code", ", ".join(commits)
-
-
-def _loss(row: Evaluation) -> tuple[str, ...]:
-    mean, margin = row["nats_per_token"], 1.96 * row["standard_error"]
-    bits = "–" if row["bits_per_byte"] is None else f"{row['bits_per_byte']:.4f}"
-    interval = f"{mean - margin:.4f} to {mean + margin:.4f}"
-    return row["eval_set"], f"{mean:.4f}", interval, bits, f"{row['tokens']:,}"
-
-
-def _tasks(run: TrainedRun, record: RunRecord) -> Iterator[tuple[str, ...]]:
-    for row in _at(run, record.tasks):
-        for name, value, error in measures(row["metrics"]):
-            shown = f"{value:.4f}" + ("" if error is None else f" ± {1.96 * error:.4f}")
-            yield row["task"], row["data"], name, shown, f"{row['samples']:,}"
-
-
-def _corpora(run: TrainedRun, manifests: Iterable[Manifest | None]) -> Iterator[tuple[str, ...]]:
-    recorded = run.header["data"]["corpora"]
-    for corpus, known, manifest in zip(run.config.data.corpora, recorded, manifests, strict=True):
-        licence = "not known here (the corpus is elsewhere)"
-        if manifest is not None:
-            licence = manifest.licence or "not stated"
-        counted = f"{known['tokens']:,}", f"{corpus.weight:g}"
-        yield Path(corpus.path).name, *counted, licence, known["fingerprint"][:16]
 
 
 def _manifest(path: str) -> Manifest | None:

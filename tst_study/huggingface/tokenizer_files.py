@@ -1,44 +1,15 @@
 """The tokenizer of an export, which is that of the run's corpus, in files for transformers."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from tst_study.checkpoints.trained_run import TrainedRun
-from tst_study.data.manifest import TOKENIZER, manifest_of, token_prefix
+from tst_study.data.manifest import TOKENIZER, token_prefix
 from tst_study.data.preparation.text_tokenizers import Tokenizer, read_tokenizer
 from tst_study.errors import UserError
 
 
-@dataclass(frozen=True)
-class RunTokenizer:
-    tokenizer: Tokenizer
-    json: bytes
-    """tokenizer.json as the run used it: it puts nothing around a text and cuts nothing off it."""
-    changed: bool
-    """Whether the original put tokens around a text, which the run's text never had."""
-
-    @property
-    def end_of_document(self) -> int:
-        return self.tokenizer.end_of_document
-
-    def files(self, positions: int) -> dict[str, bytes]:
-        """Return the files' contents by name.
-
-        `positions`: the longest context that the model was trained on.
-        """
-        settings = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": self.tokenizer.end_of_document_token,
-            "pad_token": self.tokenizer.end_of_document_token,
-            "model_max_length": positions,
-            "clean_up_tokenization_spaces": False,
-        }
-        text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
-        return {"tokenizer.json": self.json, "tokenizer_config.json": text.encode()}
-
-
-def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> RunTokenizer | None:
+def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> Tokenizer | None:
     """Find the tokenizer of a run's corpora.
 
     None where they name none: generated words, or token files that came without one.
@@ -49,21 +20,17 @@ def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> RunTok
     fingerprint = run.header["data"]["tokenizer"]
     if fingerprint is None and given is None:
         return None
-    path, kind, end = _place(run) if given is None else (Path(given), "huggingface", None)
-    tokenizer = read_tokenizer(path, kind, end)
+    path = _place(run) if given is None else Path(given)
+    tokenizer = read_tokenizer(path)
     if fingerprint is not None and tokenizer.fingerprint != fingerprint:
-        words, most = tokenizer.vocabulary_size, run.header["config"]["model"]["vocabulary_size"]
-        differs = f"sha256 {tokenizer.fingerprint[:12]}, the run's is {fingerprint[:12]}"
-        if words > most:
-            differs = f"it has {words:,} tokens, the run's vocabulary {most:,}"
         raise UserError(
-            f"{path}: is not the tokenizer of {run.folder} ({differs}); name that one with "
-            "--tokenizer"
+            f"{path}: is not the tokenizer of {run.folder} (sha256 {tokenizer.fingerprint[:12]}, "
+            f"the run's is {fingerprint[:12]}); name that one with --tokenizer"
         )
     return plain(tokenizer)
 
 
-def plain(tokenizer: Tokenizer) -> RunTokenizer:
+def plain(tokenizer: Tokenizer) -> Tokenizer:
     """Strip a tokenizer to what it did to the run's documents, which is splitting them.
 
     Tokens around a text, a greatest length and padding are left out.
@@ -78,24 +45,35 @@ def plain(tokenizer: Tokenizer) -> RunTokenizer:
     left_out = [key for key in ("truncation", "padding") if description.get(key)]
     left_out += ["post_processor"] * adds
     if not left_out:
-        return RunTokenizer(tokenizer, tokenizer.json, changed=False)
+        return tokenizer
     description |= dict.fromkeys(left_out)
     content = json.dumps(description, ensure_ascii=False, indent=1).encode()
-    return RunTokenizer(tokenizer, content, changed=adds)
+    return Tokenizer(content, tokenizer.kind, tokenizer.end_of_document_token)
 
 
-def _place(run: TrainedRun) -> tuple[Path, str, str | None]:
-    """Return file, kind and end-of-document token, as the corpus' manifest names them."""
+def tokenizer_files(tokenizer: Tokenizer, positions: int) -> dict[str, bytes]:
+    """Return the files' contents by name.
+
+    `positions`: the longest context that the model was trained on.
+    """
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": tokenizer.end_of_document_token,
+        "pad_token": tokenizer.end_of_document_token,
+        "model_max_length": positions,
+        "clean_up_tokenization_spaces": False,
+    }
+    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+    return {"tokenizer.json": tokenizer.json, "tokenizer_config.json": text.encode()}
+
+
+def _place(run: TrainedRun) -> Path:
+    """Find the tokenizer.json beside the run's first corpus."""
     corpus = run.config.data.corpora[0].path
     try:
-        prefix = token_prefix(corpus)
+        return token_prefix(corpus).parent / TOKENIZER
     except UserError:
         raise UserError(
             f"{corpus}: the run's corpus is not here, so its tokenizer is missing; name a copy "
             f"(sha256 {run.header['data']['tokenizer'][:12]}) with --tokenizer"
         ) from None
-    manifest = manifest_of(prefix)
-    path = prefix.parent / TOKENIZER
-    if not path.exists():
-        raise UserError(f"{path}: missing; name the run's tokenizer.json with --tokenizer")
-    return path, manifest.tokenizer.kind, manifest.tokenizer.end_of_document_token

@@ -50,31 +50,26 @@ def adopt(
         UserError: a file is missing or damaged, ids lie outside the vocabulary, or the folder has a
             manifest of a preparation or of another tokenizer.
     """
-    paths = [Path(file) if Path(file).suffix == ".ds" else _bin(Path(file)) for file in files]
+    named = [Path(file) for file in files]
+    paths = [path if path.suffix in (".bin", ".ds") else bin_path(path) for path in named]
     folder = paths[0].parent
     for path in paths:
-        if path.parent != folder:
-            raise UserError(
-                f"{path}: lies in another folder than {paths[0]}; adopt one folder at a time"
-            )
-        if not path.is_file():
-            raise UserError(f"{path}: is not a file; name the .bin files of one folder")
+        if path.parent != folder or not path.is_file():
+            raise UserError(f"{path}: is no file in {folder}; name the .bin files of one folder")
     before = folder_manifest(folder)
     if before is not None and not before.request.get("adopted"):
         raise UserError(f"{folder / MANIFEST}: is of a prepared folder, which needs no other")
     known = None if tokenizer is None else read_tokenizer(tokenizer)
     if known is not None:
         record = known.as_recorded()
-    elif before is not None:
-        asked = {"vocabulary_size": vocabulary_size, "end_of_document": end_of_document}
-        given = {key: value for key, value in asked.items() if value is not None}
-        record = before.tokenizer.model_copy(update=given)
-    elif vocabulary_size is None:
-        raise UserError("--vocabulary-size: missing; give it, or the --tokenizer that made the ids")
-    else:
+    elif vocabulary_size is not None:
         record = TokenizerRecord(
             kind="unnamed", vocabulary_size=vocabulary_size, end_of_document=end_of_document
         )
+    elif before is not None:
+        record = before.tokenizer
+    else:
+        raise UserError("--vocabulary-size: missing; give it, or the --tokenizer that made the ids")
     if before is not None and before.tokenizer != record:
         raise UserError(
             f"{folder / MANIFEST}: describes {', '.join(before.splits)} with another tokenizer "
@@ -97,10 +92,6 @@ def adopt(
             raise
     manifest = Manifest(request={"adopted": list(splits)}, tokenizer=record, splits=splits)
     return manifest.write(folder, known.json if known else None)
-
-
-def _bin(path: Path) -> Path:
-    return path if path.suffix == ".bin" else bin_path(path)
 
 
 def _write_index(path: Path, dtype: str | None, header_bytes: int | None, end: int | None) -> None:

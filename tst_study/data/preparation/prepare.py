@@ -9,7 +9,7 @@ always the same.
     .unfinished/request.json            what was asked for
     .unfinished/manifest.json           the manifest so far, beside tokenizer.json
     .unfinished/KIND-SOURCE-PIECE.npz   the documents of a piece
-    .unfinished/KIND-SOURCE.json        how many pieces a source has; written when it was read whole
+    .unfinished/KIND-SOURCE.json        how many pieces a source has; written behind the last one
 """
 
 import hashlib
@@ -17,16 +17,13 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import progress
-from rich.console import Console
 
 from tst_study.atomic_files import write_json, written_atomically
 from tst_study.data.integrity import file_sha256, record_of
@@ -48,6 +45,7 @@ from tst_study.data.preparation.text_sources import Source, documents
 from tst_study.data.preparation.text_tokenizers import Tokenizer
 from tst_study.data.token_file import dtype_for_vocabulary, write_tokens
 from tst_study.errors import UserError
+from tst_study.text import memory_size
 from tst_study.waiting import waiting
 
 PIECE_BYTES = 4 << 20
@@ -79,8 +77,7 @@ def prepare_shard(request: Request, to: str | Path, shard: str) -> Manifest | No
     """Make one share of a corpus' pieces; `merge` puts all shares together.
 
     The calls for all shares may run at the same time, on machines that see the same folder. A share
-    is every n-th source where there are n or more; else every call reads all sources and tokenises
-    every n-th piece.
+    is every n-th source.
 
     Args:
         shard: "i/n", with i from 1 to n.
@@ -128,54 +125,34 @@ def _make_pieces(
 ) -> int:
     """Tokenise a shard of the sources; return how many sources the limit lets be read."""
     with waiting(f"making the tokenizer, {request.tokenizer}"):
-        share = _share_held_out(request, sources)
-        tokenizer = _make_tokenizer(request, sources, share)
+        tokenizer = _make_tokenizer(request, sources)
     record = tokenizer.as_recorded()
     Manifest(
         request=asked, tokenizer=record, splits={}, licence=request.licence, notes=request.notes
     ).write(unfinished, tokenizer.json)
     number, count = shard
-    whole_sources, read = count <= len(sources), 0
-    with _Progress(sources, request.limit_bytes) as bar:
-        for source, texts_of_source in _within_limit(request, sources, bar.read):
+    read = characters = 0
+    with waiting(f"tokenising {len(sources)} sources") as say:
+        for source, texts_of_source in _within_limit(request, sources):
             place, pieces = _summary(unfinished, record, read), 0
-            bar.begin(source)
             read += 1
-            if whole_sources and read % count != number % count:
+            if read % count != number % count:
                 continue
-            if request.limit_bytes is None and _pieces(place) is not None:
+            if request.limit_bytes is None and place.exists():
                 continue
             for texts in _batches(texts_of_source):
+                which = f"{source.record.name}, source {read} of {len(sources)}"
+                say(f"tokenising {which}; {memory_size(characters)} of text are done")
+                characters += sum(map(len, texts))
                 path, pieces = _piece(place, pieces), pieces + 1
-                mine = whole_sources or (read + pieces) % count == number % count
-                if mine and not path.exists():
-                    rows, ids = _make_piece(texts, source.record.split, share, tokenizer)
+                if not path.exists():
+                    split, share = source.record.split, request.validation_share
+                    rows, ids = _make_piece(texts, split, share, tokenizer)
                     with written_atomically(path) as file:
                         np.savez(file, documents=rows, ids=ids)
             described = source.record.model_copy(update={"sha256": _digest(source, place)})
             write_json(place, {"pieces": pieces, "source": described.model_dump()})
     return read
-
-
-class _Progress(progress.Progress):
-    """On a terminal: the bytes of the sources that have been read, of those that there are."""
-
-    def __init__(self, sources: Sequence[Source], limit: int | None) -> None:
-        console = Console(stderr=True)
-        columns = progress.BarColumn(), progress.DownloadColumn(), progress.TimeRemainingColumn()
-        super().__init__("tokenising", *columns, console=console, disable=not console.is_terminal)
-        sizes = [source.record.bytes for source in sources]
-        known = limit is None and None not in sizes  # streams have no size
-        self._line = self.add_task("", total=sum(size or 0 for size in sizes) if known else None)
-        self._before = 0
-
-    def begin(self, source: Source) -> None:
-        """Count all sources before this one as read, however their libraries read them."""
-        self.update(self._line, completed=self._before)
-        self._before += source.record.bytes or 0
-
-    def read(self, size: int) -> None:
-        self.advance(self._line, size)
 
 
 def _digest(source: Source, summary: Path) -> str | None:
@@ -209,46 +186,39 @@ def _piece(summary: Path, number: int) -> Path:
     return summary.with_name(f"{summary.stem}-{number:06d}.npz")
 
 
-def _pieces(summary: Path) -> list[Path] | None:
-    """List the pieces of a source in order; None while one is not made yet."""
-    if not summary.exists():
-        return None
-    count = json.loads(summary.read_bytes())["pieces"]
-    paths = [_piece(summary, number) for number in range(count)]
-    return paths if all(path.exists() for path in paths) else None
-
-
 def _merge(unfinished: Path, sources: int) -> Manifest:
     """Complete the folder around `unfinished` from the pieces of its first `sources`."""
     begun, folder = read_manifest(unfinished), unfinished.parent
     summaries = [_summary(unfinished, begun.tokenizer, number) for number in range(sources)]
-    pieces = [paths for paths in map(_pieces, summaries) if paths is not None]
-    if len(pieces) < sources:
+    missing = sum(not path.exists() for path in summaries)
+    if missing:
         raise UserError(
-            f"{folder}: {sources - len(pieces)} of {sources} sources are not tokenised yet; wait "
-            "for every --shard of `tst-study data prepare`, or run those that failed again"
+            f"{folder}: {missing} of {sources} sources are not tokenised yet; wait for every "
+            "--shard of `tst-study data prepare`, or run those that failed again"
         )
-    read = [json.loads(path.read_bytes())["source"] for path in summaries]
+    read = [json.loads(path.read_bytes()) for path in summaries]
+    pieces = [
+        _piece(path, number)
+        for path, of_source in zip(summaries, read, strict=True)
+        for number in range(of_source["pieces"])
+    ]
     with waiting(f"writing the token files in {folder}"):
-        splits = _join(unfinished, list(chain(*pieces)), begun.tokenizer.vocabulary_size)
-    described = tuple(SourceRecord(**source) for source in read)
+        splits = _join(unfinished, pieces, begun.tokenizer.vocabulary_size)
+    described = tuple(SourceRecord(**of_source["source"]) for of_source in read)
     manifest = begun.model_copy(update={"sources": described, "splits": splits})
     return manifest.write(folder, (unfinished / TOKENIZER).read_bytes())
 
 
 def _within_limit(
-    request: Request, sources: Sequence[Source], read: Callable[[int], None] = lambda size: None
+    request: Request, sources: Sequence[Source]
 ) -> Iterator[tuple[Source, Iterator[tuple[int, str]]]]:
     """Yield the sources, each with the sizes and texts of its documents, until the limit for
-    training text is reached.
-
-    `read` is told how many bytes have been read from the disk.
-    """
+    training text is reached."""
     remaining = request.limit_bytes or math.inf
 
     def limited(source: Source) -> Iterator[tuple[int, str]]:
         nonlocal remaining
-        for size, text in documents(source, request.text_field, read):
+        for size, text in documents(source, request.text_field):
             yield size, text
             remaining -= size
             if remaining <= 0:
@@ -261,40 +231,14 @@ def _within_limit(
             yield source, limited(source)
 
 
-def _training_texts(request: Request, sources: Sequence[Source]) -> Iterator[str]:
-    for source, documents_of_source in _within_limit(request, sources):
-        if source.record.split == "train":
-            yield from (text for _, text in documents_of_source)
-
-
 def is_held_out(text: bytes, share: float | None) -> bool:
     """Decide by the sha256 of its text whether a document belongs to the held-out share.
 
     The same text always falls on the same side, in whatever file, order or company it comes: a
     corpus that grows keeps its held-out documents, and copies do not straddle the split.
     """
-    return share is not None and _mark(text) < share * 2**64
-
-
-def _mark(text: bytes) -> int:
-    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
-
-
-def _share_held_out(request: Request, sources: Sequence[Source]) -> float | None:
-    """Return the requested share, or one just large enough to hold out a document.
-
-    A small corpus may have no document below the share. Of two documents or more, the one with the
-    lowest hash is then held out.
-    """
-    share = request.validation_share
-    if share is None:
-        return None
-    count, lowest = 0, 2**64
-    for text in filter(None, _training_texts(request, sources)):
-        if is_held_out(text.encode(), share):
-            return share  # most corpora have one at their beginning
-        count, lowest = count + 1, min(lowest, _mark(text.encode()))
-    return math.nextafter(lowest / 2**64, 1.0) if count > 1 else share
+    mark = int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
+    return share is not None and mark < share * 2**64
 
 
 def _batches(sized_texts: Iterable[tuple[int, str]]) -> Iterator[list[str]]:
@@ -315,7 +259,6 @@ def _make_piece(
     texts: Sequence[str], split: str, share: float | None, tokenizer: Tokenizer
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Tokenise texts into documents, (D,) of type `DOCUMENT`, and their ids one after the other.
-
     Each document ends with an end-of-document id; an empty one has no ids.
     """
     rows, ids = [], [np.empty(0, np.int64)]
@@ -330,7 +273,7 @@ def _make_piece(
     return np.array(rows, DOCUMENT), np.concatenate(ids).astype(dtype)
 
 
-def _make_tokenizer(request: Request, sources: Sequence[Source], share: float | None) -> Tokenizer:
+def _make_tokenizer(request: Request, sources: Sequence[Source]) -> Tokenizer:
     name = request.tokenizer
     if name == "bytes":
         return text_tokenizers.byte_tokenizer()
@@ -341,24 +284,24 @@ def _make_tokenizer(request: Request, sources: Sequence[Source], share: float | 
                 f"tokenizer {name}: the size of the vocabulary, {LEAST_WORDS} to {MOST_WORDS:,}, "
                 "belongs after 'bpe:'"
             )
-        sample = _training_sample(request, sources, share, int(size) * TRAINING_BYTES_PER_WORD)
+        sample = _training_sample(request, sources, int(size) * TRAINING_BYTES_PER_WORD)
         return text_tokenizers.train_byte_pair_tokenizer(sample, int(size))
     if Path(name).exists():
-        return text_tokenizers.read_tokenizer(name, end=request.end_of_document)
-    return text_tokenizers.download_tokenizer(name, request.end_of_document)
+        return text_tokenizers.read_tokenizer(name)
+    return text_tokenizers.download_tokenizer(name)
 
 
-def _training_sample(
-    request: Request, sources: Sequence[Source], share: float | None, most_bytes: int
-) -> Iterator[str]:
+def _training_sample(request: Request, sources: Sequence[Source], most_bytes: int) -> Iterator[str]:
     """Yield the first training documents that are not held out, up to about this many bytes."""
-    for text in _training_texts(request, sources):
-        content = text.encode()
-        if not is_held_out(content, share):
-            yield text
-            most_bytes -= len(content)
-            if most_bytes <= 0:
-                return
+    train = [source for source in sources if source.record.split == "train"]
+    for _, documents_of_source in _within_limit(request, train):
+        for _, text in documents_of_source:
+            content = text.encode()
+            if not is_held_out(content, request.validation_share):
+                yield text
+                most_bytes -= len(content)
+                if most_bytes <= 0:
+                    return
 
 
 def _read(path: Path, split: str) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -10,22 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from tst_study.atomic_files import disk_errors_named, write_json
-from tst_study.data.integrity import file_sha256, recorded_fingerprint
-from tst_study.data.manifest import (
-    MANIFEST,
-    SPLITS,
-    TOKENIZER,
-    UNFINISHED,
-    Manifest,
-    open_split,
-    read_manifest,
-)
+from tst_study.data.integrity import file_sha256
+from tst_study.data.manifest import MANIFEST, UNFINISHED, Manifest, read_manifest
 from tst_study.data.preparation.text_sources import Source
 from tst_study.errors import UserError
 from tst_study.file_lock import EXCLUSIVE, take
 from tst_study.text import short
-
-OURS = {UNFINISHED, MANIFEST, TOKENIZER, *(f"{s}{e}" for s in SPLITS for e in (".bin", ".idx"))}
 
 
 def prepared(
@@ -74,31 +64,21 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _finished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Manifest | None:
-    """Return the manifest of an intact folder; None if there is work to do."""
+    """Return the manifest of a whole folder; None if there is work to do."""
     if not (folder / MANIFEST).exists():
         return None
     manifest = read_manifest(folder)
     if manifest.request != asked:
         raise _other_request(folder, manifest.request, asked)
-    # Matched in order, because files of several folders may have the same name.
-    recorded = {split: iter([r for r in manifest.sources if r.split == split]) for split in SPLITS}
-    for source in sources:
-        record = next(recorded[source.record.split], None)
-        if source.path is None or record is None:  # a stream, or beyond the limit
-            continue
+    if asked.get("limit_bytes") is not None:  # a trial, which need not have read all sources
+        return manifest
+    for source, record in zip(sources, manifest.sources, strict=True):
         touched = record.modified_ns != source.record.modified_ns
-        if touched and record.sha256 != file_sha256(source.path):
+        if touched and source.path and record.sha256 != file_sha256(source.path):
             raise UserError(
                 f"{folder}: was prepared from another version of {source.path}; choose another"
                 " folder, or delete this one to prepare it again"
             )
-    if manifest.tokenizer.fingerprint is not None and not (folder / TOKENIZER).exists():
-        return None
-    try:
-        for split in manifest.splits:
-            recorded_fingerprint(open_split(folder / split))
-    except UserError:
-        return None
     return manifest
 
 
@@ -117,15 +97,11 @@ def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) 
                 return unfinished
             if any(unfinished.glob("*.npz")):
                 raise _other_request(unfinished, begun, asked)
-        there = {path.name for path in folder.iterdir()}
-        if there - OURS or (there and not {UNFINISHED, MANIFEST} & there):
-            raise UserError(
-                f"{folder}: holds files that are not a prepared corpus"
-                f" ({min(there - OURS or there)}, …); choose an empty or new folder"
-            )
         if unfinished.exists():  # it failed before anything was finished, or was being deleted
             shutil.rmtree(unfinished)
-        unfinished.mkdir(parents=True)
+        elif any(folder.iterdir()):
+            raise UserError(f"{folder}: holds other files; choose an empty or new folder")
+        unfinished.mkdir()
     write_json(path, asked)
     return unfinished
 

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,8 +21,8 @@ class Request:
     """Equal requests on equal sources make equal folders, byte by byte."""
 
     sources: Sequence[str]
-    """Training text: names that `find_sources` takes, or "books", the bundled corpus, which brings
-    its own validation text."""
+    """Training text: names that `find_sources` takes, or "books" alone, the bundled corpus, which
+    brings its own validation text."""
     tokenizer: str = "bpe:1024"
     """"bytes"; "bpe:V", trained on the first 4,096·V bytes of the training text; a
     `tokenizer.json` or a folder with one; or an id of the Hugging Face hub."""
@@ -34,8 +33,6 @@ class Request:
     `is_held_out`)."""
     text_field: str = "text"
     """The JSON field or dataset column with the text."""
-    end_of_document: str | None = None
-    """The token that ends a document; by default the Hugging Face tokenizer's usual one."""
     limit_bytes: int | None = None
     """Stop after about this many bytes of training records; for quick trials."""
     licence: str | None = None
@@ -45,35 +42,25 @@ class Request:
     def resolved(self) -> Self:
         """Name the files of the bundled corpus, and settle the share that is held out.
 
-        Raises `UserError` where the bundled corpus is not there, the held-out text is given twice
-        or cannot be any, or the tokenizer has an end of its own.
+        Raises `UserError` where the bundled corpus is not there, or the held-out text is given
+        twice.
         """
-        request, end = self, self.end_of_document
-        if end is not None and (self.tokenizer == "bytes" or self.tokenizer.startswith("bpe:")):
-            raise UserError(
-                f"--end-of-document {end}: has no meaning with the tokenizer {self.tokenizer},"
-                " whose end is its own; leave it out"
-            )
-        if BOOKS in self.sources:
+        request = self
+        if list(self.sources) == [BOOKS]:
             books = bundled_books()
-            names = [books.sources if name == BOOKS else [name] for name in self.sources]
             request = dataclasses.replace(
-                self, sources=[*chain(*names)], validation=self.validation or books.validation
+                self,
+                sources=books.sources,
+                validation=self.validation or books.validation,
+                licence=books.licence,
+                notes=books.notes,
             )
-            if len(names) == 1:  # nothing is known of other text beside the books
-                request = dataclasses.replace(request, licence=books.licence, notes=books.notes)
         share = request.validation_share
         if request.validation and share is not None:
-            raise UserError(
-                f"validation share {share}: cannot be combined with validation sources; give one"
-                " of the two"
-            )
-        if request.validation:
+            raise UserError(f"--validation-share {share:g}: leave it out or --validation")
+        if request.validation or share is not None:
             return request
-        share = DEFAULT_VALIDATION_SHARE if share is None else share
-        if not 0 < share < 1:
-            raise UserError(f"validation share {share}: must lie between 0 and 1")
-        return dataclasses.replace(request, validation_share=share)
+        return dataclasses.replace(request, validation_share=DEFAULT_VALIDATION_SHARE)
 
     def sources_besides(self, to: Path) -> list[Source]:
         """Find the sources in reading order, without what the preparation itself writes to `to`.
@@ -99,7 +86,7 @@ class Request:
             "tokenizer": _stable_name(self.tokenizer),
             "validation_share": self.validation_share,
             "text_field": self.text_field,
-            "end_of_document": self.end_of_document,
+            "end_of_document": None,  # what a removed option said when it was left out
             "limit_bytes": self.limit_bytes,
             "licence": self.licence,
             "notes": self.notes,

@@ -2,31 +2,37 @@
 
 import bz2
 import glob
+import gzip
+import io
 import json
 import lzma
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
-import zstandard
+import pyarrow
 
 from tst_study.data.manifest import SourceRecord
 from tst_study.errors import UserError, first_line, one_of
 from tst_study.text import is_whole
 
 HUGGING_FACE = "hf://"
-PACKED: dict[str, Callable[[], Any]] = {
-    ".gz": lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16),
-    ".xz": lzma.LZMADecompressor,
-    ".bz2": bz2.BZ2Decompressor,
-    # The largest window that its command makes (`--long=31`), beyond the library's own limit.
-    ".zst": lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj(),
+
+
+def _unpacked_zst(file: BinaryIO) -> BinaryIO:
+    # Unlike zstandard's own reader, this one notices that a file is cut off.
+    packed = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd")
+    return io.BufferedReader(packed)
+
+
+PACKED: dict[str, Callable[[BinaryIO], Any]] = {
+    ".gz": gzip.open,
+    ".xz": lzma.open,
+    ".bz2": bz2.open,
+    ".zst": _unpacked_zst,
 }
-BYTES_AT_ONCE = 1 << 14
-"""A small number, since packed bytes may unpack to a thousand times as many."""
-Kind = Literal["text", "jsonl", "parquet", "arrow", "huggingface"]
+Kind = Literal["text", "jsonl", "parquet", "huggingface"]
 TEXTS: dict[str, Kind] = {
     **dict.fromkeys((".txt", ".md", ".text"), "text"),
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
@@ -34,10 +40,8 @@ TEXTS: dict[str, Kind] = {
 KINDS: dict[str, Kind] = {
     **TEXTS,
     ".parquet": "parquet",
-    ".arrow": "arrow",
     **{f"{end}{packed}": kind for end, kind in TEXTS.items() for packed in PACKED},
 }
-BESIDE_ARROW = ("dataset_info.json", "state.json")
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,9 @@ def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source
     Files of globs and folders are sorted; those in the folder `besides` are left out.
 
     A name is a file (`.txt`, `.md`: one document; `.jsonl`, `.ndjson`, `.json`: one per line; each
-    also as `.gz`, `.xz`, `.bz2` or `.zst`; `.parquet`, `.arrow`: one per row), a folder or glob of
-    such files (one of `Dataset.save_to_disk` is a folder of `.arrow` files), or
-    `hf://owner/dataset[/configuration][:split]`, streamed by `datasets`; `hf:///a/folder`
-    is a dataset on this machine.
+    also as `.gz`, `.xz`, `.bz2` or `.zst`; `.parquet`: one per row), a folder or glob of such
+    files, or `hf://owner/dataset[/configuration][:split]`, streamed by `datasets`;
+    `hf:///a/folder` is a dataset on this machine.
 
     Raises `UserError` for a name of nothing, or of a file that cannot be read as text.
     """
@@ -73,27 +76,19 @@ def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source
         path = Path(name).expanduser()
         if name.startswith(HUGGING_FACE):
             sources.append(Source(SourceRecord(name=name, split=split), "huggingface"))
-        else:
-            sources += [_on_disk(file, split) for file in _files(name, path)]
+            continue
+        for file in _files(name, path):
+            kind, there = _kind(file), file.stat()
+            size, time = there.st_size, there.st_mtime_ns
+            record = SourceRecord(name=file.name, split=split, bytes=size, modified_ns=time)
+            sources.append(Source(record, kind, file))
     return [s for s in sources if not Path(s.place).is_relative_to(besides.resolve())]
-
-
-def _on_disk(path: Path, split: str) -> Source:
-    kind, there = _kind(path), path.stat()
-    record = SourceRecord(
-        name=path.name, split=split, bytes=there.st_size, modified_ns=there.st_mtime_ns
-    )
-    return Source(record, kind, path)
 
 
 def _files(name: str, path: Path) -> list[Path]:
     paths = []
     if name and path.is_dir():
-        if (path / "dataset_dict.json").exists():
-            raise UserError(f"source {path}: holds several splits; name one, such as {path}/train")
-        of_arrow = BESIDE_ARROW if (path / "state.json").exists() else ()
-        inside = (p for p in path.rglob("*") if p.is_file() and p.name not in of_arrow)
-        paths = [p for p in inside if _ending(p) in KINDS]
+        paths = [p for p in path.rglob("*") if p.is_file() and _ending(p) in KINDS]
     elif name:
         paths = [path] if path.exists() else [Path(p) for p in glob.glob(str(path), recursive=True)]
     if not paths:
@@ -121,48 +116,44 @@ def _kind(path: Path) -> Kind:
     return KINDS[one_of(_ending(path), KINDS, f"source {path}: the ending")]
 
 
-def documents(
-    source: Source, text_field: str, read: Callable[[int], None] = lambda size: None
-) -> Iterator[tuple[int, str]]:
+def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
     """Yield the bytes and text of each record: a line of JSON, a row, or a whole file of text.
 
-    An empty line gives an empty text.
-
-    Args:
-        text_field: the field or column with the text.
-        read: is told how many bytes of a file of text or JSON have been read, as they lie on disk.
+    An empty line gives an empty text. `text_field`: the field or column with the text.
 
     Raises `UserError` where the source cannot be read or unpacked, or a record is not UTF-8, not
     JSON or lacks the field.
     """
     place = f"{source.path or source.record.name}"
     try:
-        if source.kind not in ("text", "jsonl"):
+        if source.path is None or source.kind == "parquet":
             for row in _dataset(source):
                 text = _field(row, text_field, f"source {place}")
                 yield len(text.encode()), text
             return
-        assert source.path is not None
-        parts = _parts(source.path, read)
-        if source.path.suffix in PACKED:
-            parts = _unpacked(parts, source.path)
-        if source.kind == "text":
-            content = b"".join(parts)
-            yield len(content), content.decode()
-            return
-        for number, line in enumerate(_lines(parts), start=1):
-            at = f"{place}, line {number}"
-            try:
-                document = json.loads(line) if line.strip() else {text_field: ""}
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"{at}: is not JSON ({error})") from error
-            yield len(line), _field(document, text_field, at)
+        with open(source.path, "rb") as file:
+            unpack = PACKED.get(source.path.suffix)
+            unpacked = unpack(file) if unpack else file
+            if source.kind == "text":
+                content = unpacked.read()
+                yield len(content), content.decode()
+                return
+            for number, line in enumerate(unpacked, start=1):
+                at = f"{place}, line {number}"
+                yield len(line), _field(_parsed(line, text_field, at), text_field, at)
     except UserError:
         raise
     except UnicodeDecodeError as error:
         raise UserError(f"{place}: is not UTF-8 text ({error})") from error
     except Exception as error:  # libraries have many: network, names, broken files
         raise UserError(f"source {place}: cannot be read ({first_line(error)})") from error
+
+
+def _parsed(line: bytes, text_field: str, place: str) -> Any:
+    try:
+        return json.loads(line) if line.strip() else {text_field: ""}
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place}: is not JSON ({error})") from error
 
 
 def _field(document: Any, name: str, place: str) -> str:
@@ -173,11 +164,7 @@ def _field(document: Any, name: str, place: str) -> str:
             f"{place}: has no text in the field {name!r} (it has: {has});"
             " name the field with --text-field"
         )
-    if not is_whole(text):
-        raise UserError(
-            f"{place}: its text holds half a character (a lone surrogate), which has no UTF-8; "
-            "remove it"
-        )
+    text.encode()  # raises where JSON spells half a character (a lone surrogate)
     return text
 
 
@@ -198,57 +185,3 @@ def _dataset(source: Source) -> Iterator[dict[str, Any]]:
     yield from datasets.load_dataset(
         where, configuration, data_files=files, split=split, streaming=True
     )
-
-
-def _parts(path: Path, read: Callable[[int], None]) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while part := file.read(BYTES_AT_ONCE):
-            read(len(part))
-            yield part
-
-
-def _lines(parts: Iterator[bytes]) -> Iterator[bytes]:
-    begun: list[bytes] = []
-    for part in parts:
-        *ends, rest = part.split(b"\n")
-        for end in ends:
-            yield b"".join([*begun, end, b"\n"])
-            begun = []
-        begun.append(rest)
-    if last := b"".join(begun):
-        yield last
-
-
-def _unpacked(parts: Iterator[bytes], path: Path) -> Iterator[bytes]:
-    """Unpack a file. Raises `UserError` where it is damaged or ends too early.
-
-    The libraries' own readers ignore garbage after a whole frame, and zstandard's ignores that a
-    frame is cut off, so that text would be missing unnoticed.
-    """
-    frame: Any = None  # a part that can be unpacked by itself; a file may hold several
-    frame_begin = end = 0
-    for packed in parts:
-        end += len(packed)
-        while packed:
-            if frame is None:
-                packed = packed.lstrip(b"\0")  # padding, which gzip and xz allow
-                if not packed:
-                    break
-                frame, frame_begin = PACKED[path.suffix](), end - len(packed)
-            try:
-                content = frame.decompress(packed)
-            except (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
-                raise UserError(
-                    f"{path}: cannot be unpacked from byte {end - len(packed):,} on ({error}); it "
-                    "is damaged or no such file, get it again"
-                ) from error
-            yield content
-            packed = frame.unused_data if frame.eof else b""
-            frame = None if frame.eof else frame
-    if end == 0:
-        raise UserError(f"{path}: is empty, so no packed file; get it again or leave it out")
-    if frame is not None:
-        raise UserError(
-            f"{path}: is cut off: it ends at byte {end:,}, inside what is packed from byte "
-            f"{frame_begin:,} on; get the whole file"
-        )

@@ -72,8 +72,8 @@ class Tokenizer:
         end = next((token for token in ends if token in vocabulary), None)
         if end is None:
             raise UserError(
-                f"{source}: the vocabulary has no token {' or '.join(ends)};"
-                " name the one that ends a document with --end-of-document"
+                f"{source}: the vocabulary has no token {' or '.join(ends)}; name the one that ends"
+                " documents in a tokenizer_config.json beside it, as eos_token"
             )
         self.end_of_document, self.end_of_document_token = vocabulary[end], end
         self.fingerprint = hashlib.sha256(content).hexdigest()
@@ -127,9 +127,7 @@ def train_byte_pair_tokenizer(texts: Iterable[str], vocabulary_size: int) -> Tok
     return Tokenizer(library.to_str().encode(), kind="bpe")
 
 
-def read_tokenizer(
-    path: str | Path, kind: str = "huggingface", end: str | None = None
-) -> Tokenizer:
+def read_tokenizer(path: str | Path) -> Tokenizer:
     """Read the tokenizer of a `tokenizer.json`, or of a folder that holds one.
 
     Raises `UserError` where there is none, or it cannot be used (see `Tokenizer`).
@@ -145,10 +143,10 @@ def read_tokenizer(
         ) from error
     if content == _byte_tokenizer_json():
         return byte_tokenizer()
-    return Tokenizer(content, kind, end or _end_beside(path), str(path))
+    return Tokenizer(content, end_of_document=_end_beside(path), source=str(path))
 
 
-def download_tokenizer(name: str, end: str | None = None) -> Tokenizer:
+def download_tokenizer(name: str) -> Tokenizer:
     """Download a tokenizer of the Hugging Face hub by its id.
 
     Raises `UserError` where it cannot be fetched, or cannot be used (see `Tokenizer`).
@@ -164,7 +162,7 @@ def download_tokenizer(name: str, end: str | None = None) -> Tokenizer:
             f"({first_line(error)}); check the name, log in with `hf auth login`, or give a "
             "local tokenizer.json"
         ) from error
-    return read_tokenizer(folder, end=end)
+    return read_tokenizer(folder)
 
 
 def _end_beside(path: Path) -> str | None:
@@ -182,10 +180,7 @@ def _end_beside(path: Path) -> str | None:
     try:
         token = json.loads(config.read_bytes()).get("eos_token")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{config}: cannot be read ({first_line(error)}); download it again, or name the token "
-            "that ends a document with --end-of-document"
-        ) from error
+        raise UserError(f"{config}: cannot be read ({first_line(error)})") from error
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
