@@ -1,8 +1,10 @@
-"""The power of a paired t-test with few seeds, to plan runs and to judge them."""
+"""Root mean squares, t-intervals, and the power of a paired t-test with few seeds."""
 
 import functools
 import math
 
+import numpy as np
+from numpy.typing import ArrayLike
 from scipy import optimize, special
 
 CONFIDENCE = 0.95
@@ -41,3 +43,8 @@ def critical_t(freedom: float, comparisons: int = 1) -> float:
     """Half the width, in standard errors, of intervals that hold all of `comparisons` truths
     together with 95%."""
     return -float(special.stdtrit(freedom, (1 - CONFIDENCE) / 2 / comparisons))
+
+
+def rmse(errors: ArrayLike) -> float:
+    """Root mean square; NaN if any error is."""
+    return float(np.sqrt(np.mean(np.asarray(errors, dtype=float) ** 2)))

@@ -7,15 +7,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
 from benchmarks import advice as written
 from tst_study import analysis
 from tst_study.analysis import published
-from tst_study.analysis.advice.planned_run import PLAIN, Choice, expected
-from tst_study.analysis.fits.law.law_answer import CHINCHILLA
+from tst_study.analysis.advice.planned_run import PLAIN, expected
 from tst_study.analysis.fits.law.rows import published_rows, settings
 from tst_study.analysis.fits.law.superposition_law import fit_law, published_law
 from tst_study.command_line import program
@@ -26,7 +25,6 @@ def test_the_committed_fit_is_what_a_new_one_finds() -> None:
     again, known = fit_law(published_rows()), published_law()
     assert known.fit.theta == pytest.approx(again.fit.theta, rel=1e-4)
     assert known.noise.own == pytest.approx(again.noise.own, rel=1e-3)
-    assert known.fit.gradient < 1e-5
     asked = known.rows.iloc[[40, 300]]
     assert known.errors(asked) == pytest.approx(again.errors(asked), rel=1e-3)
 
@@ -38,6 +36,14 @@ def test_the_committed_gains_are_those_of_our_archives() -> None:
     assert own == published.evidence()["own"]
     gains = [row["gain"] for row in own if row["arm"] == PLAIN and row["tokens"] == 20_480_000]
     assert {0.01089, 0.00415} < set(gains)  # docs/findings.md: 0.011 and 0.004
+
+
+def test_the_laws_choice_is_not_shown_to_be_better_than_the_papers() -> None:
+    """Over the sizes and lengths left out of its fit; so `advise` takes s = 6, r = 0.3."""
+    rows = [row for row in published.evidence()["left_out"] if "s =" not in row["left_out"]]
+    saved = stats.ttest_1samp([row["always"] - row["law"] for row in rows], 0)
+    assert len(rows) == 4
+    assert saved.confidence_interval().low < 0
 
 
 @pytest.mark.slow
@@ -53,7 +59,6 @@ CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"params": 5e8, "tokens": 1e11}, "inside the law's fit", "s = 6, r = 0.3", "Yes"),
     ({"params": 1e9, "tokens": 2e10}, "extrapolated", "s = 6, r = 0.3", "Probably, if you"),
     ({"params": 7e9, "tokens": 2e12}, "extrapolated", "s = 6, r = 0.3", "Perhaps, if you"),
-    ({"params": 6e8, "tokens": 1e12}, "extrapolated", "s = 6, r = 0.3", "Perhaps, if you"),
     ({"params": 1e10, "active": 1.4e9, "tokens": 4.2e11}, "measured", "s = 16, r = 0.25", "Yes"),
     (
         {"params": 3e10, "active": 3e9, "tokens": 1e12},
@@ -198,24 +203,6 @@ def test_short_text_is_answered_with_what_repetition_costs() -> None:
     assert "The baseline repeats its text, too: 1.6 epochs" in paragraph
 
 
-def test_short_text_is_answered_with_other_ways_to_use_it() -> None:
-    """The law's gain of the usual setting, less what repetition costs; and a run of 42% of the
-    length, which ends at the baseline's loss: gain(0.42 D) = B (0.42 D)^−β − B D^−β."""
-    asked = analysis.advise(1e9, 1e11, text=1.1e11)
-    ample = analysis.advise(1e9, 1e11)
-    paragraphs = " ".join(asked.sections["What to run"])
-    assert asked.run.setting == Choice(2, 0.1)
-    assert ample.run.gain.nats == pytest.approx(0.0536, abs=1e-4)
-    assert (
-        "Unmeasured alternative: s = 6, r = 0.3, reading the text 2.3 times: perhaps +0.05 nats, "
-        "against +0.02 for s = 2, r = 0.1"
-    ) in paragraphs
-    assert "42B positions (42%), 105B tokens of text, which you have" in paragraphs
-    shorter = published_law().of_rows(settings(1e9, 4.2e10, 6.0, 0.3))[0]
-    behind = CHINCHILLA.loss(1e9, np.array([4.1e10, 4.2e10])) - CHINCHILLA.loss(1e9, 1e11)
-    assert behind[1] <= shorter < behind[0]
-
-
 def test_the_pilot_says_what_to_expect_and_what_it_costs() -> None:
     """An eighth of size and length, three pairs: 6 / 64 of the FLOPs."""
     advice = analysis.advise(7e9, 2e12, device="H100")
@@ -252,16 +239,9 @@ def test_the_command_takes_numbers_as_people_write_them(tmp_path: Path) -> None:
     assert of_config["asked"]["tokens"] == 20_000 * 2**21
     refused = CliRunner().invoke(program(), ["advise", "--params", "1B"])
     assert "give --params and --tokens" in str(refused.exception)
-    for price in ("2.5x", "-1"):
-        shown = CliRunner().invoke(
-            program(),
-            ["advise", "--params", "1B", "--tokens", "1B", "--device", "H100", "--price", price],
-        )
-        assert "give a number above 0" in shown.output + str(shown.exception)
 
 
-@pytest.mark.parametrize(("params", "tokens"), [(5e8, 1e11), (2e5, 2e7), (3e12, 1e14)])
-def test_a_notebook_shows_the_picture_and_the_words(params: float, tokens: float) -> None:
-    shown = analysis.advise(params, tokens)
+def test_a_notebook_shows_the_picture_and_the_words() -> None:
+    shown = analysis.advise(5e8, 1e11)
     assert "\nWhat it costs\n" in shown._repr_html_()
     assert shown._repr_png_().startswith(b"\x89PNG")

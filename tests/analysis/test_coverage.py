@@ -13,7 +13,6 @@ import pytest
 from scipy import stats
 
 from benchmarks.coverage import RECORD, Circumstance, circumstances, gains
-from tst_study.analysis import fit_chinchilla
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.matched import matched
 
@@ -79,13 +78,3 @@ def test_of_ten_settings_without_effect_hardly_ever_is_one_said_to_have_one(seed
             wrong[name] += bool(table["verdict"].isin(["better", "worse"]).any())
     for name, count in wrong.items():
         assert stats.binomtest(count, MADE, 0.05, "greater").pvalue > 0.01, (name, count)
-
-
-def test_a_floor_of_zero_is_named_and_has_no_interval() -> None:
-    sizes, lengths = np.meshgrid(np.geomspace(5e7, 1e10, 6), np.geomspace(1e9, 3e11, 5))
-    frame = pd.DataFrame({"params": sizes.ravel(), "tokens": lengths.ravel()})
-    frame["loss"] = 480 * frame["params"] ** -0.35 + 2085 * frame["tokens"] ** -0.37
-    floor = fit_chinchilla(frame, draws=40).summary().iloc[0]
-    assert floor["value"] < 1e-3
-    assert floor["note"] == "E not determined, at its bound of 0"
-    assert floor[["low", "high"]].isna().all()

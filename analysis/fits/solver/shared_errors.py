@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.solver.problem import Problem
-from tst_study.analysis.fits.solver.solve import Fit, fit, refit
+from tst_study.analysis.fits.solver.solve import Fit, fit, refit, search
 
 _ROUNDS = 3
 """Estimates of the ratio; after these it moves by less than it is known."""
@@ -39,15 +39,15 @@ def fit_shared(
 ) -> tuple[Fit, Noise]:
     """Fit the losses (nats per token) by generalised least squares, one error for each group.
 
-    groups: the group of each row, from 0, shape (n,). Raises `NotConvergedError` as `fit` does.
+    groups: the group of each row, from 0, shape (n,). Raises `UserError` as `fit` does.
     """
     noise = Noise(0.0, 1.0)
-    theta = fit(problem, starts, refine=refine, strict=False).theta
+    theta = search(problem, starts, refine)[0][0]
     for _ in range(_ROUNDS):
         noise = _noise(problem, theta, groups)
         problem = replace(problem, groups=groups, ratio=noise.ratio)
         theta = refit(problem, theta)
-    return fit(problem, np.vstack([theta, starts]), refine=_CERTIFYING), noise
+    return fit(problem, np.vstack([theta, starts]), _CERTIFYING), noise
 
 
 def _noise(problem: Problem, theta: Floats, codes: NDArray[np.intp]) -> Noise:

@@ -24,31 +24,18 @@ LEAST_CLUSTERS = 6
 """Fewest models for which a bootstrap interval is given."""
 
 
-@dataclass(frozen=True)
-class Spread:
-    """A t-distribution around a fit's parameters, with the covariance of the linearised fit."""
-
-    theta: Floats
-    root: Floats
-    """A square root of the covariance, shape (p, p)."""
-    freedom: float
-    """Residual degrees of freedom: between groups if rows share errors, else over all rows."""
-
-    @classmethod
-    def of(cls, fitted: Fit) -> Spread:
-        residuals, jacobian = fitted.residuals, fitted.problem.jacobian(fitted.theta)
-        problem = fitted.problem
-        freedom = max(1.0, len(residuals) - len(fitted.theta))
-        variance = float(residuals @ residuals) / freedom
-        if problem.groups is not None and problem.ratio > 0:
-            freedom = degrees_of_freedom(jacobian, problem.groups)[0]
-        _, values, directions = np.linalg.svd(jacobian, full_matrices=False)
-        return cls(fitted.theta, directions.T * (np.sqrt(variance) / values), freedom)
-
-    def half(self, slopes: Floats) -> Floats:
-        """Half of the 95% t-intervals of numbers with these derivatives, shape (n, p)."""
-        half: Floats = critical_t(self.freedom) * np.linalg.norm(slopes @ self.root, axis=1)
-        return half
+def linearised(fitted: Fit) -> tuple[Floats, float]:
+    """Return a square root of the covariance of a fit's parameters, shape (p, p), by the derivative
+    at the optimum, and how many standard errors make half of a 95% t-interval. Degrees of freedom
+    are those between groups where rows share errors, else those over all rows."""
+    residuals, problem = fitted.residuals, fitted.problem
+    jacobian = problem.jacobian(fitted.theta)
+    freedom = max(1.0, len(residuals) - len(fitted.theta))
+    variance = float(residuals @ residuals) / freedom
+    if problem.groups is not None and problem.ratio > 0:
+        freedom = degrees_of_freedom(jacobian, problem.groups)[0]
+    _, values, directions = np.linalg.svd(jacobian, full_matrices=False)
+    return directions.T * (np.sqrt(variance) / values), critical_t(freedom)
 
 
 @dataclass(frozen=True)
