@@ -34,8 +34,6 @@ def detectable(critical: float, freedom: float) -> float:
         return 1 - float(special.nctdtr(freedom, effect, critical)) - POWER
 
     # The answer lies above half the critical value and, at one degree of freedom, below 4 of it.
-    if freedom < 1 and not short_of_power(5.0 * critical) > 0:
-        return float("inf")  # so little is known of the noise that no effect can be told
     return float(optimize.brentq(short_of_power, 0.5 * critical, 5.0 * critical))
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from html import escape
 from io import BytesIO
 from pathlib import Path
@@ -22,7 +21,6 @@ from tst_study.analysis.advice import planned_run
 from tst_study.analysis.advice.planned_run import (
     ALWAYS,
     OUTPUT_ONLY,
-    PLAIN,
     PlannedRun,
     expected,
     own_arm,
@@ -152,7 +150,7 @@ def advise(
         repetition=lambda read: _repetition(run.text, read),
         same_loss_at=lambda gain: _same_loss(run, gain),
         gpu_hours=lambda share: f"{_range([share * end for end in hours])} GPU-hours",
-        text_worth=_data_term(tokens) - _data_term(raw),
+        text_worth=CHINCHILLA.loss(run.size, tokens) - CHINCHILLA.loss(run.size, raw),
         raw=raw,
         size=memory_size(raw * TOKEN_BYTES).replace(".0 GB", " GB"),
         hours=hours,
@@ -212,23 +210,19 @@ def _known() -> dict[str, Any]:
         no_better = runs["final_loss"] >= tst["final_loss"]
         baselines = runs[(runs["params"] == size) & (runs["method"] == "baseline") & no_better]
         shares[size] = tst["total_steps"] / baselines["total_steps"].max()
-    beside = published_beside_law(published_law())
     uniform = law[(law["bag_size"] > 1) & (law["weighting"] == "uniform")]
     best = uniform.loc[uniform.groupby("level")["loss"].idxmin(), "bag_size"]
     return {
         "fitted": f"{' and '.join(sorted(law['size'].unique()))} parameters, "
         f"{big(law['tokens'].min())} to {big(law['tokens'].max())} tokens",
         "always": "s = {}, r = {}".format(*ALWAYS),
-        "checks": {row["run"].split(",")[0]: row for row in rows_of(beside[::-1])},
+        "checks": {row["run"]: row for row in rows_of(published_beside_law(published_law()))},
         "same_text": losses["3B", "tst", 20_000] - losses["3B", "baseline", 50_000],
         "shares": shares,
         "figure_6": (figure_6["baseline"] - figure_6).to_dict(),
         "best_bags": f"{best.min():.0f} to {best.max():.0f}",
-        "largest": max(
-            (row for row in published.evidence()["own"] if row["arm"] == PLAIN),
-            key=lambda row: float(row["params"]),
-        ),
-        "power": Fraction(POWER).limit_denominator(20),
+        "own": published.evidence()["own"],
+        "power": POWER,
         "token_bytes": TOKEN_BYTES,
     }
 
@@ -244,12 +238,6 @@ def _far(run: PlannedRun) -> str:
     return " and ".join(far)
 
 
-def _gain_by_law(size: float, tokens: float, run: PlannedRun) -> float:
-    """The law's gain of the setting advised to `run`, at another size and length."""
-    rows = settings(size, tokens, run.setting.bag_size, run.setting.step_ratio)
-    return float(published_law().of_rows(rows)[0])
-
-
 def _alike(run: PlannedRun) -> dict[str, Any] | None:
     """Settings that the law does not tell apart, at the nearest size and length fitted."""
     if run.mixture or run.own or run.setting != run.first or run.grade == "no evidence":
@@ -258,14 +246,10 @@ def _alike(run: PlannedRun) -> dict[str, Any] | None:
     places = law.rows[["params", "tokens"]]
     size, tokens = np.clip([run.size, run.tokens], places.min(), places.max())
     rows = settings(size, tokens, np.arange(2.0, 17.0), np.arange(5, 61) / 100)
-    gains, within = law.of_rows(rows), pair_deviation(law)
-    best, level = rows.iloc[int(gains.argmax())], rows[gains >= gains.max() - within]
-    by_gain = (
-        level.assign(gain=gains[level.index])
-        .sort_values("gain")
-        .drop_duplicates("bag_size", keep="last")
-    )
-    ends = by_gain.sort_values("bag_size").iloc[[0, -1]]
+    rows["gain"], within = law.of_rows(rows), pair_deviation(law)
+    best = rows.iloc[int(rows["gain"].argmax())]
+    level = rows[rows["gain"] >= best["gain"] - within]
+    ends = level.loc[level.groupby("bag_size")["gain"].idxmax()].iloc[[0, -1]]
     return {
         "within": within,
         "best": (int(best["bag_size"]), float(best["step_ratio"])),
@@ -311,8 +295,9 @@ def _pilot(run: PlannedRun) -> dict[str, Any]:
     seeds, least = next((pair for pair in shown if pair[1] <= gain), shown[-1])
     pilot = PlannedRun(run.params / down, run.size / down, run.tokens / down, math.inf)
     known = run.gain.nats is not None and pilot.grade != "no evidence" and not small
+    place = settings(pilot.size, pilot.tokens, run.setting.bag_size, run.setting.step_ratio)
     return {
-        "gain": _gain_by_law(pilot.size, pilot.tokens, run) if known else None,
+        "gain": float(published_law().of_rows(place)[0]) if known else None,
         "seeds": seeds,
         "least": least,
         "noise": noise,
@@ -320,10 +305,6 @@ def _pilot(run: PlannedRun) -> dict[str, Any]:
         "smaller": down,
         "share": 2 * seeds / down**2,
     }
-
-
-def _data_term(tokens: float) -> float:
-    return float(CHINCHILLA.terms(0.0, math.log(tokens))[2])
 
 
 def _same_loss(run: PlannedRun, gain: float) -> float:
@@ -337,7 +318,7 @@ def _same_loss(run: PlannedRun, gain: float) -> float:
     lengths = shares * run.tokens
     place = settings(run.size, run.tokens, run.setting.bag_size, run.setting.step_ratio)
     law = published_law().of_rows(place.iloc[[0] * len(shares)].assign(tokens=lengths))
-    behind = CHINCHILLA.terms(0.0, np.log(lengths))[2] - _data_term(run.tokens)
+    behind = CHINCHILLA.loss(run.size, lengths) - CHINCHILLA.loss(run.size, run.tokens)
     reached = behind <= gain * law / law[-1]
     return float(shares[reached].min(initial=1.0))
 

@@ -17,7 +17,7 @@ from tst_study.analysis import published
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.law.held_out import observed_gains
 from tst_study.analysis.fits.law.law_answer import published_beside_law
-from tst_study.analysis.fits.law.rows import TOKENS_PER_STEP, settings
+from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import Law, published_law
 from tst_study.analysis.fits.solver.uncertainty import linearised
 from tst_study.analysis.statistics import critical_t
@@ -224,16 +224,12 @@ def published_runs() -> pd.DataFrame:
         place = f"{row['size']}, {big(row['tokens'])} tokens", row["params"], row["tokens"]
         source = f"the paper's Table {row['table']}"
         pairs.append((*place, *ALWAYS, row["gain"], row["gain"], source))
-    beside = published_beside_law(law)
-    for name, steps, setting, figure in (
-        ("3B", 20_000, ALWAYS, "3a"),
-        ("10B-A1B", 4 * 49_983, MIXTURE, "1"),
-    ):
-        row = next(rows_of(beside[beside["run"].str.startswith(name)]))
-        size, tokens = count_parameters(published.model(name)).active, steps * TOKENS_PER_STEP
+    for row, figure in zip(rows_of(published_beside_law(law)), ("3a", "1"), strict=True):
+        size, tokens = count_parameters(published.model(row["run"])).active, row["tokens"]
+        place = f"{row['run']}, {big(tokens)} tokens", size, tokens
         ends = row["figures"], row["table_1"]
         source = f"the paper's Figure {figure}: {ends[0]:.3f}, Table 1: {ends[1]:.3f}"
-        pairs.append((f"{name}, {big(tokens)} tokens", size, tokens, *setting, *ends, source))
+        pairs.append((*place, row["bag_size"], row["step_ratio"], *ends, source))
     table = pd.DataFrame(pairs, columns=columns)
     return table.assign(mixture=table["label"].str.startswith("10B"))
 

@@ -34,10 +34,7 @@ RULED_OUT = 0.01
 """Level of the tests that rule a form out."""
 _GRID = 400
 GROUP = ("size", "steps", "weighting")
-_NOTHING = (
-    "no superposed run beside a baseline: an optimum needs one r at four or more s (or one s at "
-    "four or more r)"
-)
+_NOTHING = "no superposed run beside a baseline: an optimum needs one r at four or more s"
 
 
 def bag_size_answer(

@@ -16,14 +16,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import special
+from scipy import optimize, special
 
 from tst_study.analysis import published
 from tst_study.analysis.answer import Answer
 from tst_study.analysis.checks import Floats
-from tst_study.analysis.fits.scaling.laws import power_law
-from tst_study.analysis.fits.solver.problem import Problem
-from tst_study.analysis.fits.solver.solve import fit, grid_of_starts
 from tst_study.analysis.statistics import rmse
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
@@ -74,11 +71,15 @@ def fit_decay(distances: Floats, values: Floats) -> Decay:
     x, y = np.asarray(distances, dtype=float), np.asarray(values, dtype=float)
     if len(x) < 4:
         raise UserError(f"{len(x)} distances: a decay of three parameters needs at least four")
-    model = power_law(x)
-    grid = {"log_E": [np.log(y.min())], "alpha": (0.3, 0.8, 1.5)}
-    fitted = fit(Problem(model, y, on="loss"), grid_of_starts(model, grid))
-    constant, amplitude = np.exp(fitted["log_E"]), np.exp(fitted["log_A"])
-    return Decay(float(constant), float(amplitude), -fitted["alpha"], rmse(fitted.residuals))
+
+    def residuals(theta: Floats) -> Floats:
+        errors: Floats = theta[0] + theta[1] * x ** theta[2] - y
+        return errors
+
+    bounds = ([0.0, 0.0, -np.inf], np.inf)
+    fitted = optimize.least_squares(residuals, (y.min(), np.ptp(y), -1.0), bounds=bounds)
+    constant, amplitude, exponent = map(float, fitted.x)
+    return Decay(constant, amplitude, exponent, rmse(fitted.fun))
 
 
 def mutual_information_answer(

@@ -11,7 +11,7 @@ import pytest
 from scipy import optimize
 
 from tests.analysis.published_fits import chinchilla_problem
-from tst_study.analysis.fits.scaling.laws import GRID, chinchilla, power_law
+from tst_study.analysis.fits.scaling.laws import GRID, chinchilla
 from tst_study.analysis.fits.solver.problem import HUBER, Formula, Problem
 from tst_study.analysis.fits.solver.solve import Fit, fit, grid_of_starts
 from tst_study.analysis.fits.solver.uncertainty import bootstrap
@@ -70,31 +70,9 @@ def test_too_few_runs_are_refused() -> None:
         fit(made_runs().rows(np.arange(4)), TRUTH[None])
 
 
-def test_bootstrap_over_clusters_sees_what_rows_share() -> None:
-    """Ten rows a cluster that differ only together carry a tenth of the information."""
-    x = np.repeat(np.geomspace(1, 1000, 10), 10)
-    shared = np.repeat(np.random.default_rng(3).normal(0, 0.01, 10), 10)
-    own = np.random.default_rng(4).normal(0, 0.001, 100)
-    model = power_law(x)
-    theta = np.array([0.5, 0.3, 0.4])
-    observed = model.loss(theta) * np.exp(shared + own)
-    fitted = fit(Problem(model, observed), theta[None])
-    rows = bootstrap(fitted, np.arange(100), 100)
-    clusters = bootstrap(fitted, np.repeat(np.arange(10), 10), 100)
-    assert clusters.draws["log_E"].std() > 1.8 * rows.draws["log_E"].std()
-
-
 def chinchilla_fit() -> Fit:
     problem = chinchilla_problem(delta=HUBER)
     return fit(problem, grid_of_starts(problem.model, GRID), refine=6)
-
-
-def test_chinchilla_by_huber_is_the_notebooks_first_fit() -> None:
-    fitted = chinchilla_fit()
-    assert fitted.objective == pytest.approx(0.001018274018, abs=1e-11)
-    assert (fitted["alpha"], fitted["beta"]) == pytest.approx((0.34731, 0.36717), abs=2e-5)
-    assert np.exp(fitted["log_E"]) == pytest.approx(1.81722, abs=2e-5)
-    assert np.exp(fitted["log_A"]) == pytest.approx(477.84, rel=1e-3)
 
 
 def test_chinchilla_by_least_absolute_is_the_published_one() -> None:

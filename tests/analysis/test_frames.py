@@ -10,7 +10,6 @@ from tst_study import analysis
 from tst_study.analysis.answer import Answer
 from tst_study.analysis.fits.scaling.laws import chinchilla_answer
 from tst_study.analysis.fits.scaling.points import at_best_rates
-from tst_study.analysis.fits.solver.solve import refit
 from tst_study.errors import UserError
 
 TRUTH = {"E": 1.8, "A": 480.0, "B": 2085.0, "alpha": 0.35, "beta": 0.37}
@@ -96,17 +95,6 @@ def test_a_larger_delta_of_hubers_loss_is_drawn_by_an_outlier() -> None:
         abs(analysis.fit_chinchilla(bad, 0, huber).beta - plain.beta) for huber in (1e-3, np.inf)
     ]
     assert off[0] < 0.002 < off[1]
-
-
-def test_draws_refitted_together_end_where_each_would_alone() -> None:
-    found = analysis.fit_chinchilla(frame(0.003), draws=20)
-    problem, models = found.fit.problem, pd.factorize(found.points["size"])[0]
-    alone = []
-    for drawn in np.random.default_rng(0).integers(9, size=(20, 9)):
-        counts = np.bincount(drawn, minlength=9)[models]
-        alone.append(refit(problem.rows(np.repeat(np.arange(45), counts)), found.fit.theta))
-    together = np.sort(found.drawn.draws.to_numpy(), axis=0)
-    assert together == pytest.approx(np.sort(alone, axis=0), rel=2e-3)
 
 
 def test_missing_tokens_are_computed_from_flops_and_missing_both_is_an_error() -> None:

@@ -83,13 +83,6 @@ def test_an_interval_that_reaches_the_edge_is_open_there() -> None:
     assert result.seeds == 3
 
 
-def test_a_seeds_own_level_drops_out() -> None:
-    noise = 0.002 * np.random.default_rng(0).standard_normal((15, 4))
-    losses = u_shape()[:, None] + noise
-    other = optimum(BAGS, losses + np.array([0.1, -0.3, 0.0, 0.2]))
-    assert other.low == pytest.approx(optimum(BAGS, losses).low)
-
-
 def test_published_optima_fall_with_r() -> None:
     """270M, 20,000 steps: also read as 8.6, 7.3, 6.3 at r = 0.2, 0.3, 0.4."""
     table = optima(published.loss_grid().query("table == 4")).set_index("step_ratio")

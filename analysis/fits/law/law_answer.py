@@ -169,37 +169,28 @@ def published_beside_law(law: Law) -> pd.DataFrame:
     steps, and with `copied`, the gain of the same setting at 600M.
 
     The mixture has no baseline of its own length: Chinchilla's data term says how much higher than
-    the 125,000-step one it would end. A step of the mixture has 8M tokens: it counts once as four
-    steps of 2M tokens and once as one step.
+    the 125,000-step one it would end. A step of the mixture has 8M tokens.
     """
-    curves = published.curves().sort_values("step")
-    ends = curves.groupby("run")["loss"].last()
+    ends = published.curves().sort_values("step").groupby(["panel", "run"])["loss"].last()
     table = published.headline_runs().set_index(["params", "method", "total_steps"])["final_loss"]
     three, mixture = table["3B"], table["10B-A1B"]
     slope = CHINCHILLA.loss(1e9, np.array([49_983.0, 125_000.0]) * 2**23)
     missing = float(slope[0] - slope[1])
-    figure_3 = curves[curves["panel"] == "a_equal_flops"].groupby("run")["loss"].last()
-    by_table = float(missing + mixture["baseline", 125_000] - mixture["tst", 49_983])
-    by_figure = float(missing + ends["moe_10b_a1b_baseline"] - ends["moe_10b_a1b_tst_s16"])
-    dense_table = float(three["baseline", 20_000] - three["tst", 20_000])
-    dense_figure = float(figure_3["dense_3b_baseline_20k"] - figure_3["dense_3b_tst_s6_20k"])
+    by_table = missing + mixture["baseline", 125_000] - mixture["tst", 49_983]
+    moe, dense = ends[""], ends["a_equal_flops"]
+    by_figure = missing + moe["moe_10b_a1b_baseline"] - moe["moe_10b_a1b_tst_s16"]
+    dense_table = three["baseline", 20_000] - three["tst", 20_000]
+    dense_figure = dense["dense_3b_baseline_20k"] - dense["dense_3b_tst_s6_20k"]
     known = law.rows[law.rows["bag_size"] > 1]
     gains = observed_gains(law.rows)[known.index]
     rows = []
-    for run, reading, steps, bag, ratio, table_1, figures in (
-        ("3B", "20,000 steps", 20_000, 6, 0.3, dense_table, dense_figure),
-        ("10B-A1B", "199,932 steps of 2M", 199_932, 16, 0.25, by_table, by_figure),
-        ("10B-A1B", "49,983 steps", 49_983, 16, 0.25, by_table, by_figure),
+    for run, steps, bag, ratio, table_1, figures in (
+        ("3B", 20_000, 6, 0.3, dense_table, dense_figure),
+        ("10B-A1B", 4 * 49_983, 16, 0.25, by_table, by_figure),
     ):
-        asked = settings(published.PARAMS[run], float(steps * TOKENS_PER_STEP), bag, ratio)
-        rows.append(
-            {
-                "run": f"{run}, s = {bag}, r = {ratio:g}",
-                "read_as": reading,
-                "law": float(law.of_rows(asked)[0]),
-                "copied": float(copied(known, gains, asked.assign(weighting="uniform"))[0]),
-                "table_1": table_1,
-                "figures": figures,
-            }
-        )
-    return pd.DataFrame(rows)
+        tokens = float(steps * TOKENS_PER_STEP)
+        asked = settings(published.PARAMS[run], tokens, bag, ratio).assign(weighting="uniform")
+        law_says, copy = law.of_rows(asked)[0], copied(known, gains, asked)[0]
+        rows.append((run, tokens, bag, ratio, law_says, copy, float(table_1), float(figures)))
+    columns = ["run", "tokens", "bag_size", "step_ratio", "law", "copied", "table_1", "figures"]
+    return pd.DataFrame(rows, columns=columns)

@@ -32,9 +32,8 @@ from tst_study.analysis import published
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.law.rows import published_rows, rows_of_frame, settings
 from tst_study.analysis.fits.solver.problem import Columns, Formula, Problem, derivative
-from tst_study.analysis.fits.solver.shared_errors import Noise, fit_shared
 from tst_study.analysis.fits.solver.solve import Fit
-from tst_study.analysis.fits.solver.uncertainty import linearised
+from tst_study.analysis.fits.solver.uncertainty import Noise, fit_shared, linearised
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import Weighting
 

@@ -126,10 +126,9 @@ class ChinchillaFit:
         """Return the errors with which each model size is predicted by the law of all others, and
         without a law; only the largest size's is an extrapolation.
 
-        Columns: group (the size, parameters), runs, rmse (of the loss, nats per token), mean
-        (predicted − observed), relative (largest |error| over loss), note (why there are no
-        numbers), copied (the null: rmse of the loss of the nearest other size at the nearest number
-        of tokens).
+        Columns: group (the size, parameters), runs, rmse (of the loss, nats per token), copied (the
+        null: rmse of the loss of the nearest other size at the nearest number of tokens), note (why
+        there are no numbers).
         """
         problem = self.fit.problem
         starts = grid_of_starts(problem.model, GRID)
@@ -139,14 +138,13 @@ class ChinchillaFit:
             row = {"group": size, "runs": int(out.sum()), "note": ""}
             kept, left_out = problem.rows(~out), problem.rows(out)
             try:
-                error = left_out.model.loss(fit(kept, starts, 6).theta) - left_out.observed
-                row |= {"rmse": rmse(error), "mean": float(error.mean())}
-                row["relative"] = float(np.abs(error / left_out.observed).max())
+                row["rmse"] = rmse(
+                    left_out.model.loss(fit(kept, starts, 6).theta) - left_out.observed
+                )
             except UserError as reason:
                 row["note"] = str(reason)
             rows.append({**row, "copied": _copied(self.points[out], self.points[~out], size)})
-        columns = ["group", "runs", "rmse", "mean", "relative", "note", "copied"]
-        return pd.DataFrame(rows, columns=columns)
+        return pd.DataFrame(rows, columns=["group", "runs", "rmse", "copied", "note"])
 
     def allocation(self, flops: Floats | list[float]) -> pd.DataFrame:
         """Return the compute-optimal params, tokens and loss at FLOPs budgets (C = 6 N D), and the
@@ -228,16 +226,6 @@ def _printed(thetas: Floats) -> pd.DataFrame:
     """Return parameters, shape (n, 5), under their printed names."""
     with np.errstate(over="ignore"):
         return pd.DataFrame(np.hstack([np.exp(thetas[:, :3]), thetas[:, 3:]]), columns=NAMES)
-
-
-def power_law(size: ArrayLike) -> Formula:
-    """Return the formula E + A x^−α with parameters log_E, log_A, alpha; x > 0, shape (n,)."""
-    return Formula(
-        ("log_E", "log_A", "alpha"),
-        lambda p, c: np.exp(p["log_E"]) + np.exp(p["log_A"] - p["alpha"] * c["x"]),
-        {"x": np.log(np.asarray(size, dtype=float))},
-        ("log_E", "log_A"),
-    )
 
 
 def chinchilla(params: ArrayLike, tokens: ArrayLike) -> Formula:

@@ -44,8 +44,7 @@ def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame
     """Return the annealed points, with a column `size`. Raises `UserError`, with column and row,
     for a bad value of the needed columns."""
     positive(points, needed, "points")
-    if "params" in points:
-        points = points.assign(size=sizes_of(points["params"]))
+    points = points.assign(size=sizes_of(points["params"]))
     if "annealed" not in points:
         return points
     kept = points[points["annealed"].isin([True])]
