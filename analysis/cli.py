@@ -105,17 +105,15 @@ def advise(
     from tst_study.errors import UserError
 
     more: dict[str, Any] = {"gpus": gpus, "device": device, "price": price, "text": text}
-    given = [value is not None for value in (params, tokens, active)]
-    if any(given) if config else not all(given[:2]):
-        raise UserError("advise: give --params and --tokens, such as 1B and 100B, or --config")
     with waiting("comparing the planned run with the published runs and ours"):
         from tst_study.analysis.advice.advise import advise, advise_config
 
-        if params is not None and tokens is not None:
+        if config is None and params is not None and tokens is not None:
             advice = advise(params, tokens, active=active, **more)
-        else:
-            assert config is not None
+        elif config is not None and params is tokens is active is None:
             advice = advise_config(config, **more)
+        else:
+            raise UserError("advise: give --params and --tokens, such as 1B and 100B, or --config")
     if as_json:
         print(json.dumps(advice.data, indent=1, ensure_ascii=False))
     else:

@@ -54,36 +54,22 @@ def test_the_committed_table_of_what_was_left_out_is_current() -> None:
         assert {**new, "left_out": 0} == pytest.approx({**committed, "left_out": 0}, abs=1e-3)
 
 
+USUAL = "s = 6, r = 0.3"
 CASES: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"params": 270e6, "tokens": 42e9}, "measured", "s = 6, r = 0.3", "if you have 105B tokens"),
-    ({"params": 5e8, "tokens": 1e11}, "inside the law's fit", "s = 6, r = 0.3", "Yes"),
-    ({"params": 1e9, "tokens": 2e10}, "extrapolated", "s = 6, r = 0.3", "Probably, if you"),
-    ({"params": 7e9, "tokens": 2e12}, "extrapolated", "s = 6, r = 0.3", "Perhaps, if you"),
+    ({"params": 270e6, "tokens": 42e9}, "measured", USUAL, "if you have 105B tokens"),
+    ({"params": 5e8, "tokens": 1e11}, "inside the law's fit", USUAL, "Yes"),
+    ({"params": 1e9, "tokens": 2e10}, "extrapolated", USUAL, "Probably, if you"),
+    ({"params": 7e9, "tokens": 2e12}, "extrapolated", USUAL, "Perhaps, if you"),
     ({"params": 1e10, "active": 1.4e9, "tokens": 4.2e11}, "measured", "s = 16, r = 0.25", "Yes"),
-    (
-        {"params": 3e10, "active": 3e9, "tokens": 1e12},
-        "extrapolated",
-        "s = 16, r = 0.25",
-        "single-seed dense runs held for this mixture",
-    ),
-    ({"params": 2e5, "tokens": 2e7}, "measured", "s = 4, r = 0.25, output only", "Tune the batch"),
-    (
-        {"params": 1e6, "tokens": 1e7},
-        "measured",
-        "s = 4, r = 0.25",
-        "0.25 lost; its gain was −0.012",
-    ),
-    ({"params": 2e7, "tokens": 1e9}, "no evidence", "s = 6, r = 0.3", "Nobody knows"),
-    (
-        {"params": 1e9, "tokens": 1e11, "text": 1.6e11},
-        "extrapolated",
-        "s = 6, r = 0.12",
-        "as far as",
-    ),
+    ({"params": 3e10, "active": 3e9, "tokens": 1e12}, "extrapolated", "s = 16, r = 0.25", "dense"),
+    ({"params": 2e5, "tokens": 2e7}, "measured", f"{PLAIN}, output only", "Tune the batch"),
+    ({"params": 1e6, "tokens": 1e7}, "measured", PLAIN, "0.25 lost; its gain was −0.012"),
+    ({"params": 2e7, "tokens": 1e9}, "no evidence", USUAL, "Nobody knows"),
+    ({"params": 1e9, "tokens": 1e11, "text": 1.6e11}, "extrapolated", "s = 6, r = 0.12", "as far"),
     (
         {"params": 1e9, "tokens": 1e11, "text": 5e10},
         "no evidence",
-        "s = 6, r = 0.3, output only",
+        f"{USUAL}, output only",
         "too little text",
     ),
 ]

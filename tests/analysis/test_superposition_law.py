@@ -170,16 +170,11 @@ def test_advice_lies_where_the_grid_has_its_best_cells_and_nowhere_beyond(law: L
             recommend(law, params, tokens)
 
 
-@pytest.mark.parametrize(
-    ("params", "tokens", "bag", "ratio", "complaint"),
-    [
-        (270e6, SHORT, 4, 1.0, "r = 1.0: the law needs"),
-        (270e6, SHORT, 0, 0.3, "s = 0, r = 0.3: the law needs"),
-        (1e9, SHORT, 4, 0.3, "1e.09 parameters: outside .* `tst-study advise` says"),
-    ],
-)
-def test_where_the_law_means_nothing_it_says_so(
-    law: Law, params: float, tokens: float, bag: int, ratio: float, complaint: str
-) -> None:
-    with pytest.raises(UserError, match=complaint):
-        law.gain(params, tokens, bag, ratio)
+def test_where_the_law_means_nothing_it_says_so(law: Law) -> None:
+    for asked, complaint in (
+        ((270e6, SHORT, 4, 1.0), "r = 1.0: the law needs"),
+        ((270e6, SHORT, 0, 0.3), "s = 0, r = 0.3: the law needs"),
+        ((1e9, SHORT, 4, 0.3), "1e.09 parameters: outside .* `tst-study advise` says"),
+    ):
+        with pytest.raises(UserError, match=complaint):
+            law.gain(*asked)
