@@ -142,6 +142,7 @@ def advise(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined
     )
     templates.filters |= {"signed": signed, "big": big}
+    # The screen asks `planned_run` for arms of our campaigns by its names for them.
     screen = templates.get_template("screen.jinja").render(
         vars(planned_run) | _known(),
         run=run,
