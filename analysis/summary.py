@@ -94,17 +94,16 @@ def verdict_counts(table: pd.DataFrame) -> str:
 
     Verdicts other than these three are left out where no setting has them."""
     counts = table["verdict"].value_counts()
-    words = {
-        "better": "better",
-        "worse": "worse",
-        "no difference shown": "with no difference shown",
+    words = {"better": "better", "worse": "worse"}
+    words["no difference shown"] = "with no difference shown"
+    rest = {
         "one seed: no claim": "with one seed and no claim",
         "two seeds: no claim": "with two seeds and no claim",
         "no variation: no claim": "without variation and no claim",
         "unstable": "unstable",
     }
-    shown = [verdict for place, verdict in enumerate(words) if place < 3 or verdict in counts]
-    return ", ".join(f"{counts.get(verdict, 0)} {words[verdict]}" for verdict in shown)
+    words |= {verdict: said for verdict, said in rest.items() if verdict in counts}
+    return ", ".join(f"{counts.get(verdict, 0)} {said}" for verdict, said in words.items())
 
 
 def summarise(tables: Tables) -> Summary:
