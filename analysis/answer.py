@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ import pandas as pd
 from tst_study.analysis.checks import is_number
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import left_out
-from tst_study.atomic_files import write_json
 from tst_study.text import ENDLESS, fitted, printable, screen_width, wrapped
 
 
@@ -66,18 +64,9 @@ class Answer:
             "inputs": dict(self.inputs),
         }
 
-    def write_json(self, path: str | Path) -> None:
-        """Write `to_dict` into a file."""
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_json(target, self.to_dict())
-
     def _repr_html_(self) -> str:
-        """Show sentences and tables in a notebook."""
-        parts = [f"<p>{escape(line)}</p>" for line in self.sentences]
-        for title, table in self.tables.items():
-            parts += [f"<h4>{escape(title)}</h4>", table.to_html(index=False, na_rep="–")]
-        return "\n".join(parts)
+        """Show in a notebook what the command shows."""
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -17,13 +17,6 @@ def _option(metavar: str, help: str, *names: str, **limits: Any) -> Any:
     return typer.Option(*names, metavar=metavar, help=help, **limits)
 
 
-def _price(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r}: give a number above 0") from None
-
-
 Texts = list[str] | None
 Text = str | None
 File = Path | None
@@ -105,28 +98,22 @@ def advise(
     config: Annotated[File, _option("FILE", "Read the run from a run.toml instead.")] = None,
     gpus: Annotated[int | None, count_option("GPUs that the run uses.", most=2**20)] = None,
     device: Annotated[Text, _option("NAME", "Kind of GPU, such as H100.")] = None,
-    price: Annotated[
-        Number, _option("PRICE", "Price of one GPU-hour, for costs.", parser=_price)
-    ] = None,
+    price: Annotated[Number, _option("PRICE", "Price of one GPU-hour, for costs.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether to superpose a planned run, how, and what it gains and costs."""
-    from tst_study.analysis.advice import check
     from tst_study.errors import UserError
 
     more: dict[str, Any] = {"gpus": gpus, "device": device, "price": price, "text": text}
-    check(params=params, tokens=tokens, active=active, **more)
-    given = [value is not None for value in (params, tokens, active)]
-    if any(given) if config else not all(given[:2]):
-        raise UserError("advise: give --params and --tokens, such as 1B and 100B, or --config")
     with waiting("comparing the planned run with the published runs and ours"):
         from tst_study.analysis.advice.advise import advise, advise_config
 
-        if params is not None and tokens is not None:
+        if config is None and params is not None and tokens is not None:
             advice = advise(params, tokens, active=active, **more)
-        else:
-            assert config is not None
+        elif config is not None and params is tokens is active is None:
             advice = advise_config(config, **more)
+        else:
+            raise UserError("advise: give --params and --tokens, such as 1B and 100B, or --config")
     if as_json:
         print(json.dumps(advice.data, indent=1, ensure_ascii=False))
     else:
@@ -160,7 +147,6 @@ def analyse(
         Number,
         _option("DELTA", "Delta of `chinchilla`'s Huber loss on log L (default 0.001).", min=1e-12),
     ] = None,
-    to: Annotated[File, _option("FILE", "Write the answer into a JSON file, too.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer one question about runs, or about the published numbers, with intervals."""
@@ -176,5 +162,3 @@ def analyse(
             huber=huber,
         )
     print(answer.to_json() if as_json else answer)
-    if to is not None:
-        answer.write_json(to)

@@ -47,22 +47,17 @@ def ask(
     one, or the data do not allow an answer.
     """
     one_of(question, QUESTIONS, "question")
-    of_runs, of_paper = QUESTIONS[question]
+    of_own, of_paper = QUESTIONS[question]
     given = {"at": at, "tokens": tokens, "huber": huber}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     for name in options:
         if question != _USED_BY[name]:
             raise UserError(f"--{name}: not used by {question}; only by {_USED_BY[name]}")
+    own, name = runs, "--runs DIR"
     if question == "mutual-information":
-        if runs is not None:
-            raise UserError(f"{question}: does not use --runs")
-        if (tokens is None) is not of_published:
-            raise UserError(
-                f"{question}: name either --tokens PREFIX of a token file or --published"
-            )
-        return mutual_information_answer(tokens)
-    if runs is not None and of_published:
-        raise UserError("--runs and --published: keep one")
+        own, name = tokens, "--tokens PREFIX"
+    if (own is None) is not of_published:
+        raise UserError(f"{question}: name {name} or --published, one of the two")
     if at is not None:
         options = {"target": _target(at)}
     if of_published:
@@ -70,9 +65,7 @@ def ask(
             raise UserError(f"{question} needs --runs: {of_paper}")
         return of_paper(**options)
     if runs is None:
-        raise UserError(f"{question}: name --runs DIR, or --published for the paper's numbers")
-    if of_runs is None:
-        raise UserError(f"{question} compares the paper with itself: give --published")
+        return of_own(**options)
     source = read_tables(runs)
     if source.runs.empty:
         raise UserError(source.problems[0])
@@ -81,7 +74,7 @@ def ask(
     if kept.empty and question != "comparison":
         reasons = pd.Series([row["reason"] for row in excluded]).value_counts()
         raise UserError(f"{number(int(reasons.iloc[0]), 'run')} left out: {reasons.index[0]}")
-    return of_runs(source, marks, **options)
+    return of_own(source, marks, **options)
 
 
 def _target(text: str) -> tuple[float, float]:
@@ -138,14 +131,15 @@ def _chinchilla(source: Tables, inputs: Inputs, **huber: float) -> Answer:
     return replace(answer, excluded=pd.DataFrame(excluded))
 
 
-QUESTIONS: dict[str, tuple[Callable[..., Answer] | None, Callable[..., Answer] | str]] = {
+QUESTIONS: dict[str, tuple[Callable[..., Answer], Callable[..., Answer] | str]] = {
     "comparison": (_comparison, _published_comparison),
     "matched": (lambda of, inputs: matched_answer(of.runs, inputs), matched_answer),
     "bag-size": (_bag_size, bag_size_answer),
     "law": (lambda of, inputs, **at: law_on_runs(of.runs, inputs, **at), law_answer),
     "compute": (lambda of, inputs: compute_answer(of.runs, inputs), compute_answer),
     "chinchilla": (_chinchilla, "the paper has too few baselines"),
-    "mutual-information": (None, mutual_information_answer),
+    "mutual-information": (mutual_information_answer, mutual_information_answer),
 }
 """Two functions for each question: one answers it from runs (their tables and the fingerprints of
-all inputs), one from the published numbers; or None, or the reason why these have no answer."""
+all inputs) or from a token file, one from the published numbers; or the reason why these have no
+answer."""

@@ -1,8 +1,10 @@
-"""The power of a paired t-test with few seeds, to plan runs and to judge them."""
+"""Root mean squares, t-intervals, and the power of a paired t-test with few seeds."""
 
 import functools
 import math
 
+import numpy as np
+from numpy.typing import ArrayLike
 from scipy import optimize, special
 
 CONFIDENCE = 0.95
@@ -32,8 +34,6 @@ def detectable(critical: float, freedom: float) -> float:
         return 1 - float(special.nctdtr(freedom, effect, critical)) - POWER
 
     # The answer lies above half the critical value and, at one degree of freedom, below 4 of it.
-    if freedom < 1 and not short_of_power(5.0 * critical) > 0:
-        return float("inf")  # so little is known of the noise that no effect can be told
     return float(optimize.brentq(short_of_power, 0.5 * critical, 5.0 * critical))
 
 
@@ -41,3 +41,8 @@ def critical_t(freedom: float, comparisons: int = 1) -> float:
     """Half the width, in standard errors, of intervals that hold all of `comparisons` truths
     together with 95%."""
     return -float(special.stdtrit(freedom, (1 - CONFIDENCE) / 2 / comparisons))
+
+
+def rmse(errors: ArrayLike) -> float:
+    """Root mean square; NaN if any error is."""
+    return float(np.sqrt(np.mean(np.asarray(errors, dtype=float) ** 2)))

@@ -224,13 +224,10 @@ def left_out(excluded: pd.DataFrame) -> list[str]:
     """List the runs that were left out (columns `run_id` and `reason`), a line for each reason."""
     if excluded.empty:
         return []
-    lines = []
-    for reason, rows in excluded.groupby("reason", sort=False):
-        names = [str(name) for name in rows["run_id"]]
-        lines.append(f"Left out: {listed(names, FEW_NAMES)}: {reason}.")
-    if len(lines) > FEW_REASONS:
-        rest = (
-            f"More were left out, for {len(lines) - FEW_REASONS:,} further reasons (see the JSON)."
-        )
-        lines = [*lines[:FEW_REASONS], rest]
+    lines = [
+        f"Left out: {listed(list(map(str, rows['run_id'])), FEW_NAMES)}: {reason}."
+        for reason, rows in excluded.groupby("reason", sort=False)
+    ]
+    if (more := len(lines) - FEW_REASONS) > 0:
+        lines[FEW_REASONS:] = [f"More were left out, for {more:,} further reasons (see the JSON)."]
     return lines

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64encode
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
-from fractions import Fraction
+from dataclasses import asdict, dataclass
 from html import escape
 from io import BytesIO
 from pathlib import Path
@@ -19,19 +17,13 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tst_study.analysis import published
-from tst_study.analysis.advice import check, known_device
+from tst_study.analysis.advice import planned_run
 from tst_study.analysis.advice.planned_run import (
     ALWAYS,
-    BETTER_BATCH,
-    MIXTURE,
     OUTPUT_ONLY,
-    PLAIN,
-    POWER_LAW,
-    Choice,
     PlannedRun,
     expected,
     own_arm,
-    own_gain,
     pair_deviation,
 )
 from tst_study.analysis.fits.law.held_out import nearest, observed_gains
@@ -45,7 +37,8 @@ from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
 from tst_study.analysis.wording import signed
 from tst_study.config.schema import load
 from tst_study.cost.compute import count_flops, count_parameters, gpu_hours
-from tst_study.cost.devices import published_mfu
+from tst_study.cost.devices import DEVICES, device_named, published_mfu
+from tst_study.errors import UserError, one_of
 from tst_study.text import big, duration, memory_size
 
 REPEATED_DATA = (1487.7, 0.3526596)
@@ -132,7 +125,7 @@ def advise(
     money. `flops`: of the run, where they are known better than 6 N D. Raises `UserError` for a
     number that is not above 0, and for a device whose data sheet is not known here.
     """
-    check(device, params=params, tokens=tokens, active=active, text=text, gpus=gpus, price=price)
+    _check(device, params=params, tokens=tokens, active=active, text=text, gpus=gpus, price=price)
     run = PlannedRun(params, active or params, tokens, text or math.inf)
     flops = flops or 6 * run.size * tokens
     hours, mfu, source = _hours(run, flops, device)
@@ -149,22 +142,16 @@ def advise(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined
     )
     templates.filters |= {"signed": signed, "big": big}
+    # The screen asks `planned_run` for arms of our campaigns by its names for them.
     screen = templates.get_template("screen.jinja").render(
-        _known(),
+        vars(planned_run) | _known(),
         run=run,
-        near=run.nearest,
-        setting=run.setting,
-        short=run.setting != run.first,
-        any_text=text is None,
-        gain=run.gain,
         far=_far(run),
-        doubled=_doubled(run),
         alike=_alike(run),
         repetition=lambda read: _repetition(run.text, read),
-        unlimited=_unlimited(run),
-        same_loss_at=lambda gain, setting: _same_loss(run, gain, setting),
+        same_loss_at=lambda gain: _same_loss(run, gain),
         gpu_hours=lambda share: f"{_range([share * end for end in hours])} GPU-hours",
-        text_worth=_data_term(tokens) - _data_term(raw),
+        text_worth=CHINCHILLA.loss(run.size, tokens) - CHINCHILLA.loss(run.size, raw),
         raw=raw,
         size=memory_size(raw * TOKEN_BYTES).replace(".0 GB", " GB"),
         hours=hours,
@@ -192,6 +179,18 @@ def advise(
     return Advice(run, sections, data)
 
 
+def _check(device: str | None, **numbers: float | None) -> None:
+    given = {name: value for name, value in numbers.items() if value is not None}
+    for name, value in given.items():
+        if not 0 < value < math.inf:
+            raise UserError(f"--{name} {value!r}: give a number above 0")
+    if given.get("active", 0) > given["params"]:
+        more = big(given["active"]), big(given["params"])
+        raise UserError("--active {}: more than the {} of --params".format(*more))
+    if device is None and given.keys() & {"gpus", "price"}:
+        raise UserError("--gpus and --price: name the --device, too, such as H100")
+
+
 def advise_config(config: str | Path, **more: Any) -> Advice:
     """Advise on the run of a config: its parameters, latent tokens, FLOPs; `more` as `advise`."""
     run = load(config)
@@ -212,39 +211,21 @@ def _known() -> dict[str, Any]:
         no_better = runs["final_loss"] >= tst["final_loss"]
         baselines = runs[(runs["params"] == size) & (runs["method"] == "baseline") & no_better]
         shares[size] = tst["total_steps"] / baselines["total_steps"].max()
-    beside = published_beside_law(published_law())
-    best = law[(law["bag_size"] > 1) & (law["weighting"] == "uniform")]
-    best = best.loc[best.groupby("level")["loss"].idxmin()]
+    uniform = law[(law["bag_size"] > 1) & (law["weighting"] == "uniform")]
+    best = uniform.loc[uniform.groupby("level")["loss"].idxmin(), "bag_size"]
     return {
         "fitted": f"{' and '.join(sorted(law['size'].unique()))} parameters, "
-        f"{_between(map(big, sorted(law['tokens'].unique())))} tokens",
+        f"{big(law['tokens'].min())} to {big(law['tokens'].max())} tokens",
         "always": "s = {}, r = {}".format(*ALWAYS),
-        "checks": {
-            size: next(rows_of(beside[beside["run"].str.startswith(size)])) for size in shares
-        },
+        "checks": {row["run"]: row for row in rows_of(published_beside_law(published_law()))},
         "same_text": losses["3B", "tst", 20_000] - losses["3B", "baseline", 50_000],
         "shares": shares,
         "figure_6": (figure_6["baseline"] - figure_6).to_dict(),
-        "best_bags": _between(f"{bag:.0f}" for bag in sorted(best["bag_size"])),
-        "plain": own_arm(),
-        "batch": own_arm(BETTER_BATCH),
-        "repeated_text": own_arm(corpus="books-bpe1024-9MB"),
-        "own_output_only": own_arm(OUTPUT_ONLY),
-        "power_law": own_arm(POWER_LAW),
-        "large_bag": own_arm("s = {}, r = {}".format(*MIXTURE)),
-        "largest": max(
-            (row for row in published.evidence()["own"] if row["arm"] == PLAIN),
-            key=lambda row: float(row["params"]),
-        ),
-        "own_gain": own_gain,
-        "power": Fraction(POWER).limit_denominator(20),
+        "best_bags": f"{best.min():.0f} to {best.max():.0f}",
+        "own": published.evidence()["own"],
+        "power": POWER,
         "token_bytes": TOKEN_BYTES,
     }
-
-
-def _between(ordered: Iterable[str]) -> str:
-    ends = list(ordered)
-    return f"{ends[0]} to {ends[-1]}"
 
 
 def _far(run: PlannedRun) -> str:
@@ -258,26 +239,6 @@ def _far(run: PlannedRun) -> str:
     return " and ".join(far)
 
 
-def _doubled(run: PlannedRun) -> float | None:
-    """The change of the law's gain with twice the parameters; None where it is not asked."""
-    if run.mixture or run.grade in ("measured", "no evidence"):
-        return None
-    return _gain_by_law(2 * run.size, run.tokens, run) - _gain_by_law(run.size, run.tokens, run)
-
-
-def _gain_by_law(size: float, tokens: float, run: PlannedRun) -> float:
-    """The law's gain of the setting advised to `run`, at another size and length."""
-    rows = settings(size, tokens, run.setting.bag_size, run.setting.step_ratio)
-    return float(published_law().of_rows(rows)[0])
-
-
-def _unlimited(run: PlannedRun) -> float | None:
-    """The gain of the first choice if there were enough text, nats; None where there is, and where
-    no gain is known."""
-    short = run.setting != run.first and not run.own
-    return replace(run, text=math.inf).gain.nats if short else None
-
-
 def _alike(run: PlannedRun) -> dict[str, Any] | None:
     """Settings that the law does not tell apart, at the nearest size and length fitted."""
     if run.mixture or run.own or run.setting != run.first or run.grade == "no evidence":
@@ -286,14 +247,10 @@ def _alike(run: PlannedRun) -> dict[str, Any] | None:
     places = law.rows[["params", "tokens"]]
     size, tokens = np.clip([run.size, run.tokens], places.min(), places.max())
     rows = settings(size, tokens, np.arange(2.0, 17.0), np.arange(5, 61) / 100)
-    gains, within = law.of_rows(rows), pair_deviation(law)
-    best, level = rows.iloc[int(gains.argmax())], rows[gains >= gains.max() - within]
-    by_gain = (
-        level.assign(gain=gains[level.index])
-        .sort_values("gain")
-        .drop_duplicates("bag_size", keep="last")
-    )
-    ends = by_gain.sort_values("bag_size").iloc[[0, -1]]
+    rows["gain"], within = law.of_rows(rows), pair_deviation(law)
+    best = rows.iloc[int(rows["gain"].argmax())]
+    level = rows[rows["gain"] >= best["gain"] - within]
+    ends = level.loc[level.groupby("bag_size")["gain"].idxmax()].iloc[[0, -1]]
     return {
         "within": within,
         "best": (int(best["bag_size"]), float(best["step_ratio"])),
@@ -315,7 +272,8 @@ def _hours(run: PlannedRun, flops: float, name: str | None) -> tuple[list[float]
     them in words, and where it was published."""
     if name is None:
         return [], "hours and money: add --device H100 --gpus 64 --price 2.5", None
-    device = known_device(name)
+    listed = {device.name: device for device in DEVICES}
+    device = device_named(name) or listed[one_of(name, listed, "--device")]
     mfu = published_mfu(device, experts=run.mixture)
     if mfu is None:
         return [], f"no MFU of such a model on {device.name} is published here", None
@@ -338,8 +296,9 @@ def _pilot(run: PlannedRun) -> dict[str, Any]:
     seeds, least = next((pair for pair in shown if pair[1] <= gain), shown[-1])
     pilot = PlannedRun(run.params / down, run.size / down, run.tokens / down, math.inf)
     known = run.gain.nats is not None and pilot.grade != "no evidence" and not small
+    place = settings(pilot.size, pilot.tokens, run.setting.bag_size, run.setting.step_ratio)
     return {
-        "gain": _gain_by_law(pilot.size, pilot.tokens, run) if known else None,
+        "gain": float(published_law().of_rows(place)[0]) if known else None,
         "seeds": seeds,
         "least": least,
         "noise": noise,
@@ -349,11 +308,7 @@ def _pilot(run: PlannedRun) -> dict[str, Any]:
     }
 
 
-def _data_term(tokens: float) -> float:
-    return float(CHINCHILLA.terms(0.0, math.log(tokens))[2])
-
-
-def _same_loss(run: PlannedRun, gain: float, setting: Choice) -> float:
+def _same_loss(run: PlannedRun, gain: float) -> float:
     """The share of the baseline's steps after which a superposed run of its own, decayed by then,
     ends at the baseline's loss; 1 where it never does earlier.
 
@@ -362,9 +317,9 @@ def _same_loss(run: PlannedRun, gain: float, setting: Choice) -> float:
     """
     shares = np.arange(1, 101) / 100
     lengths = shares * run.tokens
-    place = settings(run.size, run.tokens, setting.bag_size, setting.step_ratio)
+    place = settings(run.size, run.tokens, run.setting.bag_size, run.setting.step_ratio)
     law = published_law().of_rows(place.iloc[[0] * len(shares)].assign(tokens=lengths))
-    behind = CHINCHILLA.terms(0.0, np.log(lengths))[2] - _data_term(run.tokens)
+    behind = CHINCHILLA.loss(run.size, lengths) - CHINCHILLA.loss(run.size, run.tokens)
     reached = behind <= gain * law / law[-1]
     return float(shares[reached].min(initial=1.0))
 

@@ -1,6 +1,6 @@
 """Figure 10: mutual information of token pairs by their distance, with the fit C0 + a·d^k.
 
-A measured curve is what `tst-study analyse mutual-information --tokens PREFIX --to FILE` wrote,
+A measured curve is what `tst-study analyse mutual-information --tokens PREFIX --json > FILE` wrote,
 with FILE named `mutual_information*.json` beside the runs.
 """
 
@@ -26,11 +26,13 @@ from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import COLUMN, INK, PAGE, Look, new_figure
 
-NEEDS = "`tst-study analyse mutual-information --tokens PREFIX --to RUNS/mutual_information.json`"
+NEEDS = (
+    "`tst-study analyse mutual-information --tokens PREFIX --json > RUNS/mutual_information.json`"
+)
 Constants = tuple[float, float, float]
 """C0, a and k of C0 + a·d^k."""
 PATTERN = "mutual_information*.json"
-COLUMNS = ["distance", "mutual_information", "low", "high"]
+COLUMNS = ["distance", "mutual_information"]
 
 
 COLOURS = ("#0072b2", "#009e73", "#cc79a7")
@@ -58,7 +60,7 @@ def mutual_information(sources: Sources) -> Picture:
         caption="Mutual information of pairs of tokens of DCLM at distances 1 to 100, published "
         f"(read from the paper's picture). Fitted to these points: {_said(fits['published'])}; "
         f"the paper prints {_said(PRINTED, 2)}.",
-        measured=f"Measured (nats, corrected for finite text, 95% over blocks of it): {ours}.",
+        measured=f"Measured (nats, corrected for finite text): {ours}.",
         data=data,
         draw=partial(_figure, data, fits),
         fits={
@@ -123,7 +125,6 @@ def _draw(axes: Axes, data: pd.DataFrame, fits: dict[str, Constants]) -> None:
         look: Look = {"color": colour, "markersize": 3, "mfc": "none", "mew": 0.7, "ls": "none"}
         label = "points" if source == "published" else _name(source)
         axes.plot(rows["distance"], rows["mutual_information"], "o", label=label, **look)
-        axes.vlines(rows["distance"], rows["low"], rows["high"], color=colour, lw=0.8)
         at = np.geomspace(rows["distance"].min(), rows["distance"].max(), 200)
         axes.plot(at, _decay(fit, at), color=INK, lw=0.9, label=f"fitted: {_said(fit)}")
     log_axis(axes, "x", [1, 2, 5, 10, 20, 50, 100])

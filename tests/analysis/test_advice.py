@@ -7,15 +7,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
 from benchmarks import advice as written
 from tst_study import analysis
 from tst_study.analysis import published
-from tst_study.analysis.advice.planned_run import PLAIN, Choice, expected
-from tst_study.analysis.fits.law.law_answer import CHINCHILLA
+from tst_study.analysis.advice.planned_run import PLAIN, expected
 from tst_study.analysis.fits.law.rows import published_rows, settings
 from tst_study.analysis.fits.law.superposition_law import fit_law, published_law
 from tst_study.command_line import program
@@ -26,7 +25,6 @@ def test_the_committed_fit_is_what_a_new_one_finds() -> None:
     again, known = fit_law(published_rows()), published_law()
     assert known.fit.theta == pytest.approx(again.fit.theta, rel=1e-4)
     assert known.noise.own == pytest.approx(again.noise.own, rel=1e-3)
-    assert known.fit.gradient < 1e-5
     asked = known.rows.iloc[[40, 300]]
     assert known.errors(asked) == pytest.approx(again.errors(asked), rel=1e-3)
 
@@ -40,6 +38,14 @@ def test_the_committed_gains_are_those_of_our_archives() -> None:
     assert {0.01089, 0.00415} < set(gains)  # docs/findings.md: 0.011 and 0.004
 
 
+def test_the_laws_choice_is_not_shown_to_be_better_than_the_papers() -> None:
+    """Over the sizes and lengths left out of its fit; so `advise` takes s = 6, r = 0.3."""
+    rows = [row for row in published.evidence()["left_out"] if "s =" not in row["left_out"]]
+    saved = stats.ttest_1samp([row["always"] - row["law"] for row in rows], 0)
+    assert len(rows) == 4
+    assert saved.confidence_interval().low < 0
+
+
 @pytest.mark.slow
 def test_the_committed_table_of_what_was_left_out_is_current() -> None:
     rows, error = written.left_out(published_rows())
@@ -48,43 +54,22 @@ def test_the_committed_table_of_what_was_left_out_is_current() -> None:
         assert {**new, "left_out": 0} == pytest.approx({**committed, "left_out": 0}, abs=1e-3)
 
 
+USUAL = "s = 6, r = 0.3"
 CASES: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"params": 270e6, "tokens": 42e9}, "measured", "s = 6, r = 0.3", "if you have 105B tokens"),
-    ({"params": 5e8, "tokens": 1e11}, "inside the law's fit", "s = 6, r = 0.3", "Yes"),
-    ({"params": 1e9, "tokens": 2e10}, "extrapolated", "s = 6, r = 0.3", "Probably, if you"),
-    ({"params": 7e9, "tokens": 2e12}, "extrapolated", "s = 6, r = 0.3", "Perhaps, if you"),
-    ({"params": 6e8, "tokens": 1e12}, "extrapolated", "s = 6, r = 0.3", "Perhaps, if you"),
+    ({"params": 270e6, "tokens": 42e9}, "measured", USUAL, "if you have 105B tokens"),
+    ({"params": 5e8, "tokens": 1e11}, "inside the law's fit", USUAL, "Yes"),
+    ({"params": 1e9, "tokens": 2e10}, "extrapolated", USUAL, "Probably, if you"),
+    ({"params": 7e9, "tokens": 2e12}, "extrapolated", USUAL, "Perhaps, if you"),
     ({"params": 1e10, "active": 1.4e9, "tokens": 4.2e11}, "measured", "s = 16, r = 0.25", "Yes"),
-    (
-        {"params": 3e10, "active": 3e9, "tokens": 1e12},
-        "extrapolated",
-        "s = 16, r = 0.25",
-        "single-seed dense runs held for this mixture",
-    ),
-    ({"params": 2e5, "tokens": 2e7}, "measured", "s = 4, r = 0.25, output only", "Tune the batch"),
-    (
-        {"params": 1e6, "tokens": 1e7},
-        "measured",
-        "s = 4, r = 0.25",
-        "0.25 lost; its gain was −0.012",
-    ),
-    (
-        {"params": 1e6, "tokens": 1e7, "text": 1e7},
-        "no evidence",
-        PLAIN + ", output only",
-        "Not with",
-    ),
-    ({"params": 2e7, "tokens": 1e9}, "no evidence", "s = 6, r = 0.3", "Nobody knows"),
-    (
-        {"params": 1e9, "tokens": 1e11, "text": 1.6e11},
-        "extrapolated",
-        "s = 6, r = 0.12",
-        "as far as",
-    ),
+    ({"params": 3e10, "active": 3e9, "tokens": 1e12}, "extrapolated", "s = 16, r = 0.25", "dense"),
+    ({"params": 2e5, "tokens": 2e7}, "measured", f"{PLAIN}, output only", "Tune the batch"),
+    ({"params": 1e6, "tokens": 1e7}, "measured", PLAIN, "0.25 lost; its gain was −0.012"),
+    ({"params": 2e7, "tokens": 1e9}, "no evidence", USUAL, "Nobody knows"),
+    ({"params": 1e9, "tokens": 1e11, "text": 1.6e11}, "extrapolated", "s = 6, r = 0.12", "as far"),
     (
         {"params": 1e9, "tokens": 1e11, "text": 5e10},
         "no evidence",
-        "s = 6, r = 0.3, output only",
+        f"{USUAL}, output only",
         "too little text",
     ),
 ]
@@ -154,12 +139,10 @@ def test_the_screen_quotes_the_paper_and_our_campaigns() -> None:
 @pytest.mark.parametrize(
     ("asked", "complaint"),
     [
-        ({"params": -1.0}, "--params -1.0: give a number above 0"),
         ({"tokens": math.nan}, "--tokens nan: give a number above 0"),
         ({"active": 2e9}, "--active 2B: more than the 1B of --params"),
         ({"gpus": 8}, "--gpus and --price: name the --device"),
         ({"device": "h1000"}, "--device 'h1000' is not known; did you mean 'H100'"),
-        ({"device": "H100", "price": -1.0}, "--price -1.0: give a number above 0"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_a_line(asked: dict[str, Any], complaint: str) -> None:
@@ -198,24 +181,6 @@ def test_short_text_is_answered_with_what_repetition_costs() -> None:
     assert "The baseline repeats its text, too: 1.6 epochs" in paragraph
 
 
-def test_short_text_is_answered_with_other_ways_to_use_it() -> None:
-    """The law's gain of the usual setting, less what repetition costs; and a run of 42% of the
-    length, which ends at the baseline's loss: gain(0.42 D) = B (0.42 D)^−β − B D^−β."""
-    asked = analysis.advise(1e9, 1e11, text=1.1e11)
-    ample = analysis.advise(1e9, 1e11)
-    paragraphs = " ".join(asked.sections["What to run"])
-    assert asked.run.setting == Choice(2, 0.1)
-    assert ample.run.gain.nats == pytest.approx(0.0536, abs=1e-4)
-    assert (
-        "Unmeasured alternative: s = 6, r = 0.3, reading the text 2.3 times: perhaps +0.05 nats, "
-        "against +0.02 for s = 2, r = 0.1"
-    ) in paragraphs
-    assert "42B positions (42%), 105B tokens of text, which you have" in paragraphs
-    shorter = published_law().of_rows(settings(1e9, 4.2e10, 6.0, 0.3))[0]
-    behind = CHINCHILLA.loss(1e9, np.array([4.1e10, 4.2e10])) - CHINCHILLA.loss(1e9, 1e11)
-    assert behind[1] <= shorter < behind[0]
-
-
 def test_the_pilot_says_what_to_expect_and_what_it_costs() -> None:
     """An eighth of size and length, three pairs: 6 / 64 of the FLOPs."""
     advice = analysis.advise(7e9, 2e12, device="H100")
@@ -252,16 +217,9 @@ def test_the_command_takes_numbers_as_people_write_them(tmp_path: Path) -> None:
     assert of_config["asked"]["tokens"] == 20_000 * 2**21
     refused = CliRunner().invoke(program(), ["advise", "--params", "1B"])
     assert "give --params and --tokens" in str(refused.exception)
-    for price in ("2.5x", "-1"):
-        shown = CliRunner().invoke(
-            program(),
-            ["advise", "--params", "1B", "--tokens", "1B", "--device", "H100", "--price", price],
-        )
-        assert "give a number above 0" in shown.output + str(shown.exception)
 
 
-@pytest.mark.parametrize(("params", "tokens"), [(5e8, 1e11), (2e5, 2e7), (3e12, 1e14)])
-def test_a_notebook_shows_the_picture_and_the_words(params: float, tokens: float) -> None:
-    shown = analysis.advise(params, tokens)
+def test_a_notebook_shows_the_picture_and_the_words() -> None:
+    shown = analysis.advise(5e8, 1e11)
     assert "\nWhat it costs\n" in shown._repr_html_()
     assert shown._repr_png_().startswith(b"\x89PNG")

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from benchmarks.coverage import RECORD, Circumstance, circumstances, gains
-from tst_study.analysis import fit_chinchilla
-from tst_study.analysis.verdict.comparison import compare
-from tst_study.analysis.verdict.matched import matched
+from benchmarks.coverage import RECORD, Circumstance, circumstances
 
 MADE = 200
 CASES = [(circumstance, seeds) for circumstance in circumstances() for seeds in circumstance.seeds]
@@ -64,28 +60,3 @@ def test_the_record_of_all_circumstances_passes_and_is_what_the_docs_show() -> N
             "–" if pd.isna(share) else f"{share:.2f}".lstrip("0") for share in rows["covered"]
         )
         assert any(interval in line and where in line and shown in line for line in lines), where
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seeds", [2, 5])
-def test_of_ten_settings_without_effect_hardly_ever_is_one_said_to_have_one(seeds: int) -> None:
-    """The share of studies in which any verdict is better or worse: at most 5%, in each answer."""
-    random = np.random.default_rng(seeds)
-    wrong = {"comparison": 0, "matched": 0}
-    for _ in range(MADE):
-        runs = gains(random, seeds, 10, 0.0)
-        comparison = compare(runs)
-        for name, table in (("comparison", comparison.table), ("matched", matched(comparison))):
-            wrong[name] += bool(table["verdict"].isin(["better", "worse"]).any())
-    for name, count in wrong.items():
-        assert stats.binomtest(count, MADE, 0.05, "greater").pvalue > 0.01, (name, count)
-
-
-def test_a_floor_of_zero_is_named_and_has_no_interval() -> None:
-    sizes, lengths = np.meshgrid(np.geomspace(5e7, 1e10, 6), np.geomspace(1e9, 3e11, 5))
-    frame = pd.DataFrame({"params": sizes.ravel(), "tokens": lengths.ravel()})
-    frame["loss"] = 480 * frame["params"] ** -0.35 + 2085 * frame["tokens"] ** -0.37
-    floor = fit_chinchilla(frame, draws=40).summary().iloc[0]
-    assert floor["value"] < 1e-3
-    assert floor["note"] == "E not determined, at its bound of 0"
-    assert floor[["low", "high"]].isna().all()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.analysis.made_runs import imported
 from tst_study import analysis
 from tst_study.analysis.answer import Answer
 from tst_study.analysis.fits.scaling.laws import chinchilla_answer
 from tst_study.analysis.fits.scaling.points import at_best_rates
-from tst_study.analysis.fits.solver.solve import refit
-from tst_study.analysis.tables.source import load
 from tst_study.errors import UserError
 
 TRUTH = {"E": 1.8, "A": 480.0, "B": 2085.0, "alpha": 0.35, "beta": 0.37}
@@ -46,7 +41,7 @@ def test_a_frame_is_fitted_and_speaks_in_printed_names(
         assert table.loc[name, "value"] == pytest.approx(truth, rel=0.15)
     text = str(found)
     assert text.splitlines()[0].split() == ["parameter", "value", "low", "high", "note"]
-    assert "45 runs; rank 5" in text
+    assert "45 runs; 16 of 16 starts agree" in text
     with pytest.raises(AttributeError):
         found.gamma  # noqa: B018
 
@@ -102,17 +97,6 @@ def test_a_larger_delta_of_hubers_loss_is_drawn_by_an_outlier() -> None:
     assert off[0] < 0.002 < off[1]
 
 
-def test_draws_refitted_together_end_where_each_would_alone() -> None:
-    found = analysis.fit_chinchilla(frame(0.003), draws=20)
-    problem, models = found.fit.problem, pd.factorize(found.points["size"])[0]
-    alone = []
-    for drawn in np.random.default_rng(0).integers(9, size=(20, 9)):
-        counts = np.bincount(drawn, minlength=9)[models]
-        alone.append(refit(problem.rows(np.repeat(np.arange(45), counts)), found.fit.theta))
-    together = np.sort(found.drawn.draws.to_numpy(), axis=0)
-    assert together == pytest.approx(np.sort(alone, axis=0), rel=2e-3)
-
-
 def test_missing_tokens_are_computed_from_flops_and_missing_both_is_an_error() -> None:
     points = frame()
     flops = 6 * points["params"] * points["tokens"]
@@ -120,8 +104,6 @@ def test_missing_tokens_are_computed_from_flops_and_missing_both_is_an_error() -
     assert same.fit.theta == pytest.approx(analysis.fit_chinchilla(points, draws=2).fit.theta)
     with pytest.raises(UserError, match="'tokens' is missing, and 'flops'"):
         analysis.fit_chinchilla(points.drop(columns="tokens"))
-    with pytest.raises(UserError, match="annealed, row 0: 'False' is neither true nor false"):
-        analysis.fit_chinchilla(points.assign(annealed="False"))
 
 
 def test_rows_that_are_not_annealed_or_badly_tuned_are_no_part_of_the_law() -> None:
@@ -165,15 +147,6 @@ def test_a_law_stands_though_a_size_cannot_be_left_out() -> None:
     one["loss"] = 1.8 + 480 * one["params"] ** -0.35 + 2085 * one["tokens"] ** -0.37
     others = points[points["params"] > points["params"].min()].iloc[[0, 9, 18, 27]]
     answer = answered(pd.concat([one, others]))
-    assert "no prediction of one size from the others" in " ".join(answer.sentences)
-    assert any("95% intervals" in title for title in answer.tables)
-
-
-def test_laws_take_the_run_table_as_it_is(tmp_path: Path) -> None:
-    """Its columns have other names, and its superposed runs are not for a law of baselines."""
-    rows = frame().assign(step_ratio=0.0, steps=1000)
-    superposed = rows.assign(bag_size=4, step_ratio=0.3, loss=1.0)
-    table = load(imported(tmp_path, pd.concat([rows.assign(bag_size=1), superposed])))
-    of_table, of_frame = (analysis.fit_chinchilla(one, draws=5) for one in (table, frame()))
-    assert pytest.approx(of_frame.E, rel=1e-3) == of_table.E  # sizes and tokens are whole there
-    assert len(of_table.fit.problem.observed) == 45
+    law, _, errors = answer.tables.values()
+    assert law["value"].notna().all()
+    assert "4 runs cannot determine the 5 parameters" in errors["note"].iloc[0]

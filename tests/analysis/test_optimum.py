@@ -57,11 +57,6 @@ def test_a_curve_of_another_form_has_no_interval() -> None:
     assert refused["u"] <= 2
 
 
-def test_the_order_of_the_runs_does_not_matter() -> None:
-    mixed = np.random.default_rng(0).permutation(len(BAGS))
-    assert optimum(BAGS[mixed], u_shape()[mixed]).best == optimum(BAGS, u_shape()).best
-
-
 @pytest.mark.parametrize(
     ("tried", "best", "edge"),
     [
@@ -85,14 +80,7 @@ def test_an_interval_that_reaches_the_edge_is_open_there() -> None:
     assert result.best is not None
     assert result.low is not None
     assert result.high is None
-    assert (result.noise_from, result.seeds) == ("seeds", 3)
-
-
-def test_a_seeds_own_level_drops_out() -> None:
-    noise = 0.002 * np.random.default_rng(0).standard_normal((15, 4))
-    losses = u_shape()[:, None] + noise
-    other = optimum(BAGS, losses + np.array([0.1, -0.3, 0.0, 0.2]))
-    assert other.low == pytest.approx(optimum(BAGS, losses).low)
+    assert result.seeds == 3
 
 
 def test_published_optima_fall_with_r() -> None:

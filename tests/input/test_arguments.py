@@ -48,8 +48,6 @@ ARGUMENTS = [
     (["figures", "--only", "table4", "--to", "file/x"], "file/x: cannot be written (Not a"),
     (["analyse"], "comparison: name --runs DIR"),
     (["analyse", "--runs", "folder"], "folder: no run folder there; name the folder that holds"),
-    (["analyse", "--published", "--to", "fifo"], "fifo: is a folder, pipe or device"),
-    (["analyse", "--published", "--to", "file/x"], "file: File exists; name another place"),
     (["analyse", "mutual-information", "--tokens", "nowhere"], "nowhere.idx: cannot be read"),
     (["data", "verify", "file"], "file/manifest.json: cannot be used"),
     (["data", "verify", "loop"], "loop/manifest.json: "),

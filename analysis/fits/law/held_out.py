@@ -8,29 +8,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.law.superposition_law import fit_law
-from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.statistics import rmse
 from tst_study.errors import UserError
 from tst_study.text import big
 
-CHOSEN_FROM = 0.5
-"""Largest r at which anybody would look for the best one. Beyond it the debt is large, and so are
-errors: an error over all r says little about the choice."""
-WAYS = ("law", "copied", "mean")
-"""Ways to predict a gain: the law, and two nulls."""
 Parts = tuple[tuple[pd.Series, pd.Series], ...]
 """Masks of the fitted and of the predicted rows; several pairs (leave one out) are one split."""
 
 
 def splits(rows: pd.DataFrame) -> dict[str, Parts]:
     """Return every split that these rows allow, by name: sizes, lengths and weightings predicted
-    from each other, one s or one r from the rest, large r or s from small ones."""
+    from each other, one s or one r from the rest."""
     named: dict[str, Parts] = {}
     factors: dict[str, Callable[[Any], str]] = {
         "size": str,
         "tokens": lambda tokens: f"{big(tokens)} tokens",
-        "weighting": _words,
+        "weighting": lambda weighting: f"{weighting.replace('_', '-')} weights",
     }
     for name, label in factors.items():
         values = sorted(rows[name].unique()) if rows[name].nunique() > 1 else []
@@ -46,19 +40,11 @@ def splits(rows: pd.DataFrame) -> dict[str, Parts]:
         masks = [rows[name] == value for value in sorted(rows[name][_superposed(rows)].unique())]
         if len(masks) > 3:
             named[f"leave one {symbol} out"] = tuple((~out, out) for out in masks)
-    for name, symbol, limit in (("step_ratio", "r", CHOSEN_FROM), ("bag_size", "s", 6)):
-        near = rows[name] <= limit
-        if (~near).any() and rows[name][near & _superposed(rows)].nunique() > 3:
-            named[f"{symbol} ≤ {limit:g} → larger {symbol}"] = ((near, ~near),)
     return named
 
 
 def _superposed(rows: pd.DataFrame) -> pd.Series:
     return rows["bag_size"] > 1
-
-
-def _words(weighting: str) -> str:
-    return f"{weighting.replace('_', '-')} weights"
 
 
 def observed_gains(rows: pd.DataFrame) -> pd.Series:
@@ -73,29 +59,24 @@ def nearest(rows: pd.DataFrame, params: float, tokens: float) -> pd.DataFrame:
     return pd.DataFrame(rows[far <= far.min() + 1e-9])
 
 
-def copied(known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame) -> Floats:
+def copied(known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame) -> pd.Series:
     """Predict by the first null: the gain of the same s and r at the nearest fitted size, length
     and weighting. Where that cell was not fitted, interpolate linearly between its fitted
     neighbours along r (or, failing that, along s); beyond them, take the last one."""
-    predicted = np.empty(len(out))
-    memory: dict[tuple[Any, ...], pd.DataFrame] = {}
-    for place, row in enumerate(rows_of(out)):
-        where = (row["params"], row["tokens"], row["weighting"])
-        if where not in memory:
-            near = nearest(known, row["params"], row["tokens"])
-            alike = near[near["weighting"] == row["weighting"]]
-            near = near if alike.empty else alike
-            means = gains[near.index].groupby([near["bag_size"], near["step_ratio"]]).mean()
-            memory[where] = pd.DataFrame(means.unstack())
-        table = memory[where]
-        s, r = float(row["bag_size"]), float(row["step_ratio"])
-        if s in table.index:
-            own = table.loc[s].dropna()
-            predicted[place] = np.interp(r, own.index.to_numpy(float), own.to_numpy(float))
-        else:
-            ratio = min(table.columns, key=lambda other: abs(float(other) - r))
-            own = table[ratio].dropna()
-            predicted[place] = np.interp(np.log(s), np.log(own.index.to_numpy(float)), own)
+    predicted = pd.Series(np.nan, out.index)
+    for _, own in out.groupby(["params", "tokens", "weighting"]):
+        first = own.iloc[0]
+        near = nearest(known, first["params"], first["tokens"])
+        alike = near[near["weighting"] == first["weighting"]]
+        near = near if alike.empty else alike
+        means = gains[near.index].groupby([near["bag_size"], near["step_ratio"]]).mean().unstack()
+        for place, s, r in own[["bag_size", "step_ratio"]].itertuples():
+            if s in means.index:
+                of_s = means.loc[s].dropna()
+                predicted[place] = np.interp(r, of_s.index, of_s)
+            else:
+                of_r = means.iloc[:, np.abs(means.columns - r).argmin()].dropna()
+                predicted[place] = np.interp(np.log(s), np.log(of_r.index), of_r)
     return predicted
 
 
@@ -127,9 +108,9 @@ def held_out(rows: pd.DataFrame) -> pd.DataFrame:
     nulls.
 
     Columns: split, fitted, predicted (numbers of runs), law, copied (`copied`), mean (the mean of
-    the fitted gains), the three again for r ≤ 0.5, bias (mean of law − observed), note (what was
-    held, or why the law was refused). Errors are of gains, not of losses, because a user knows the
-    baseline of the planned run; the baseline's noise is in all errors alike.
+    the fitted gains), bias (mean of law − observed), note (what was held, or why the law was
+    refused). Errors are of gains, not of losses, because a user knows the baseline of the planned
+    run; the baseline's noise is in all errors alike.
     """
     judged: list[dict[str, Any]] = []
     for name, parts in splits(rows).items():
@@ -137,12 +118,7 @@ def held_out(rows: pd.DataFrame) -> pd.DataFrame:
         row = {"split": name, "fitted": min(int(fitted.sum()) for fitted, _ in parts)}
         row |= {"predicted": len(table), "note": note}
         row["bias"] = float((table["law"] - table["observed"]).mean())
-        near = table[table["step_ratio"] <= CHOSEN_FROM]
-        for suffix, part in (("", table), ("_r≤0.5", near)):
-            for way in WAYS:
-                square = ((part[way] - part["observed"]) ** 2).mean(skipna=False)
-                row[way + suffix] = float(np.sqrt(square)) if len(part) else None
+        row |= {way: rmse(table[way] - table["observed"]) for way in ("law", "copied", "mean")}
         judged.append(row)
-    near_ways = [f"{way}_r≤0.5" for way in WAYS]
-    columns = ["split", "fitted", "predicted", *WAYS, *near_ways, "bias", "note"]
+    columns = ["split", "fitted", "predicted", "law", "copied", "mean", "bias", "note"]
     return pd.DataFrame(judged, columns=columns)

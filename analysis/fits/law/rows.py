@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from tst_study.analysis import published
-from tst_study.analysis.checks import Floats, needs_columns, numbers, positive
+from tst_study.analysis.checks import Floats, needs_columns, positive
 from tst_study.analysis.fits.scaling.points import points_of
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.tables.eligible import eligible, excluded_row
@@ -74,7 +74,8 @@ def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
         rows[name] = rows.get(name, value)
     positive(rows, ("params", "tokens", "bag_size", "loss"), "frame")
     needs_columns(rows, ("step_ratio",), "frame")
-    numbers(rows["step_ratio"], "step_ratio", least=0.0, below=1.0)
+    if not rows["step_ratio"].between(0, 1, inclusive="left").all():
+        raise UserError("frame: column 'step_ratio' must be at least 0 and below 1")
     rows["weighting"] = rows["weighting"].where(rows["bag_size"] > 1, "uniform")
     if "size" not in rows:
         rows["size"] = [big(params) for params in rows["params"]]

@@ -30,11 +30,10 @@ from numpy.typing import NDArray
 
 from tst_study.analysis import published
 from tst_study.analysis.checks import Floats
-from tst_study.analysis.fits.law.rows import published_rows, rows_of_frame, rows_of_runs, settings
+from tst_study.analysis.fits.law.rows import published_rows, rows_of_frame, settings
 from tst_study.analysis.fits.solver.problem import Columns, Formula, Problem, derivative
-from tst_study.analysis.fits.solver.shared_errors import Noise, fit_shared
 from tst_study.analysis.fits.solver.solve import Fit
-from tst_study.analysis.fits.solver.uncertainty import Spread
+from tst_study.analysis.fits.solver.uncertainty import Noise, fit_shared, linearised
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import Weighting
 
@@ -105,9 +104,6 @@ class Law:
         Raises `UserError` for numbers that are no setting, and for a size or a length outside the
         fitted ones unless `extrapolate`.
         """
-        for name, value in (("params", params), ("tokens", tokens)):
-            if not value > 0:
-                raise UserError(f"{name} {value}: must be a positive number")
         if not (bag_size >= 1 and 0 <= step_ratio < 1):
             raise UserError(f"s = {bag_size}, r = {step_ratio}: the law needs s ≥ 1 and 0 ≤ r < 1")
         if not extrapolate and (far := self.outside(params, tokens)):
@@ -134,20 +130,21 @@ class Law:
         """Return half of the 95% t-interval of each row's gain, shape (n,), or of its difference
         from the gain of `less` (n rows or one).
 
-        It comes from the linearised fit (`Spread`): misfit of the form counts as noise, the choice
-        of the form does not count.
+        It comes from the linearised fit: misfit of the form counts as noise, the choice of the form
+        does not count.
         """
         slopes = self._slopes(rows) - (0.0 if less is None else self._slopes(less))
-        return Spread.of(self.fit).half(slopes)
+        root, critical = linearised(self.fit)
+        half: Floats = critical * np.linalg.norm(slopes @ root, axis=1)
+        return half
 
     def _slopes(self, rows: pd.DataFrame) -> Floats:
         """Return the derivative of the rows' gains by the fitted parameters, shape (n, p)."""
         names, known = self.fit.problem.model.parameters, columns(rows, self.units)
 
-        def gains(theta: NDArray[Any]) -> NDArray[Any]:
+        def gains(theta: NDArray[Any]) -> Any:
             free = {name: theta[..., i, None] for i, name in enumerate(names)}
-            values: NDArray[Any] = gain({**self.values, **free}, known)
-            return values
+            return gain({**self.values, **free}, known)
 
         return derivative(gains, self.fit.theta)
 
@@ -169,7 +166,7 @@ def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
 
     One size says nothing about κ, and one length nothing about c and d: they are held at 0, at
     `DATA_EXPONENT` and at 0, and `held` says so; so is d where only one s was trained at several
-    lengths. Raises `NotConvergedError` where the other parameters are not determined either.
+    lengths. Raises `UserError` where the other parameters are not determined either.
     """
     size, length = (float(np.exp(np.log(rows[name]).mean())) for name in ("params", "tokens"))
     held: dict[str, tuple[float, str]] = {}
@@ -191,14 +188,13 @@ def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
         (*levels, *LINEAR),
     )
     values = {name: value for name, (value, _) in held.items()}
-    if values:
-        model = model.held(values)
+    model = model.held(values)
     observed, prefixes = rows["loss"].to_numpy(dtype=float), pd.factorize(rows["prefix"])[0]
     problem = Problem(model, observed, on="loss")
     if known:
         noise = Noise(**known["noise"])
         problem = replace(problem, groups=prefixes, ratio=noise.ratio)
-        fitted = Fit.at(problem, np.array(known["theta"]), known["started"], known["agreed"])
+        fitted = Fit(problem, np.array(known["theta"]), known["started"], known["agreed"])
     else:
         random = np.random.default_rng(0)
         ends = [BOX.get(name, (0.0, 1.0)) for name in model.parameters]
@@ -218,12 +214,10 @@ def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
 def fit_superposition_law(frame: pd.DataFrame) -> Law:
     """Fit the law to your own grid over s and r.
 
-    frame: a run table (`source.load`), or columns params, tokens (latent), bag_size (1: the
-    baseline), step_ratio, loss (nats per token, final, annealed) and, if there, weighting
-    (`uniform`) and seed (0). Every superposed run needs a baseline of its params, tokens and seed.
+    frame: columns params, tokens (latent), bag_size (1: the baseline), step_ratio, loss (nats per
+    token, final, annealed) and, if there, weighting (`uniform`) and seed (0). Every superposed run
+    needs a baseline of its params, tokens and seed.
     """
-    if "loss" not in frame and "nats_per_token" in frame:
-        return fit_law(rows_of_runs(frame)[0])
     return fit_law(rows_of_frame(frame))
 
 

@@ -1,14 +1,10 @@
 """Compute-optimal model size and data by approach 2 of Hoffmann et al. 2022: the lowest loss over
-sizes at each FLOPs budget (`points` says which runs count).
-
-Rows with one label in a column `model` share errors; without it every row is a model of its own.
-"""
+sizes at each FLOPs budget (`points` says which runs count)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -26,10 +22,6 @@ NEAR = 1.2
 curve is not a parabola."""
 LEAST_SIZES = 4
 """Model sizes at one budget that the three coefficients of a parabola need."""
-Form = Literal["parabola", "akima"]
-"""Forms of a budget's curve. The parabola is the default: under noise its exponent scatters less (a
-test shows it). Akima's interpolation trusts every point: noise moves it, the curve's form does
-not."""
 Lowest = Callable[[Floats, Floats], tuple[float, float]]
 """A function from x and y to the place and height of a curve's minimum, or to an end of `x` where
 the minimum is not inside."""
@@ -44,62 +36,47 @@ class Frontier:
     smallest or largest tried)."""
     params_exponent: float | None
     params_interval: tuple[float, float] | None
-    """95% interval: by the scatter of budgets around the line (t) where every run is a model of its
-    own, else by leaving out one model at a time (jackknife, t); `note` says which."""
+    """95% interval, by the scatter of budgets around the line (t)."""
     note: str
 
 
-def isoflop(points: pd.DataFrame, form: Form = "parabola") -> Frontier:
+def isoflop(points: pd.DataFrame) -> Frontier:
     """Find the compute-optimal sizes by approach 2: at each budget the minimum of loss over log N,
-    of a parabola through the sizes within `NEAR` of the best, or of Akima's interpolation through
-    all.
+    of a parabola through the sizes within `NEAR` of the best.
 
-    The exponent is that of `form`. Where its interval does not hold the other form's exponent, the
-    form is not settled: the interval is widened to hold both forms' intervals, and `note` says so.
+    Akima's interpolation through all sizes checks it: it trusts every point, so that noise moves
+    it, but not the curve's form. Where the interval does not hold its exponent, the form is not
+    settled: the interval is widened to hold both forms' intervals, and `note` says so.
     """
     points = annealed_points(points, ("params", "flops", "loss")).sort_values("flops")
-    rival: Form = "akima" if form == "parabola" else "parabola"
-    chosen, other = _of_form(points, form), _of_form(points, rival)
-    interval, exponent = chosen.params_interval, other.params_exponent
+    chosen, rival = _of_form(points, _parabola), _of_form(points, _akima)
+    interval, exponent = chosen.params_interval, rival.params_exponent
     if interval is None or exponent is None or interval[0] <= exponent <= interval[1]:
         return chosen
-    ends = [*interval, *(other.params_interval or ()), exponent]
-    note = f"form not settled: {rival} gives {exponent:.3f}, so the interval holds both forms"
+    ends = [*interval, *(rival.params_interval or ()), exponent]
+    note = f"form not settled: akima gives {exponent:.3f}, so the interval holds both forms"
     return replace(chosen, params_interval=(min(ends), max(ends)), note=f"{chosen.note}; {note}")
 
 
-def _of_form(points: pd.DataFrame, form: Form) -> Frontier:
-    lowest = _LOWEST[form]
+def _of_form(points: pd.DataFrame, lowest: Lowest) -> Frontier:
     table = _minima(points, lowest)
     if table.empty:
         raise UserError(
             f"no FLOPs budget with {LEAST_SIZES} or more model sizes: compute-optimal sizes need "
             "runs of several sizes at the same FLOPs"
         )
-    line = _exponent(table)
-    if line is None:
-        inside = int((~table["edge"].astype(bool)).sum())
-        note = f"{inside} budgets with their best size inside the sizes tried: no exponent"
+    inside = table[~table["edge"].astype(bool)]
+    if len(inside) < 3:
+        note = f"{len(inside)} budgets with their best size inside the sizes tried: no exponent"
         return Frontier(table, None, None, note)
-    slope, error, count = line
-    edges = int(table["edge"].sum())
-    notes = [f"{edges} budgets with the best size at an edge left out"] if edges else []
-    interval: tuple[float, float] | None = None
-    if "model" in points and points["model"].duplicated().any():
-        models = points["model"].unique()
-        others = (points[points["model"] != model] for model in models)
-        without = [_exponent(_minima(rest, lowest)) for rest in others]
-        slopes = np.array([other[0] for other in without if other is not None])
-        source, count = f"jackknife over {len(models)} models", len(models)
-        error = float(np.sqrt((count - 1) * slopes.var())) if len(slopes) == count else np.nan
-    else:
-        source, count = f"t over {count} budgets", count - 1
-    if np.isfinite(error):
-        half = critical_t(count - 1) * error
-        interval = (slope - half, slope + half)
-    else:
-        notes.append("without one of the models there is no exponent: no interval")
-    return Frontier(table, slope, interval, "; ".join([source, *notes]))
+    from scipy.stats import linregress  # Imported where needed: it takes longer than all of pandas.
+
+    line = linregress(np.log(inside["flops"]), np.log(inside["params"]))
+    slope, half = float(line.slope), critical_t(len(inside) - 2) * float(line.stderr)
+    note = f"t over {len(inside)} budgets"
+    if edges := len(table) - len(inside):
+        note += f"; {edges} budgets with the best size at an edge left out"
+    return Frontier(table, slope, (slope - half, slope + half), note)
 
 
 def _minima(rows: pd.DataFrame, lowest: Lowest) -> pd.DataFrame:
@@ -138,18 +115,3 @@ def _akima(x: Floats, y: Floats) -> tuple[float, float]:
     heights = Akima1DInterpolator(x, y)(grid)
     best = int(heights.argmin())
     return float(grid[best]), float(heights[best])
-
-
-def _exponent(table: pd.DataFrame) -> tuple[float, float, int] | None:
-    """Fit log N over log C through the budgets whose best size lies inside: the slope, its standard
-    error, the number of budgets; None for fewer than three."""
-    inside = table[~table["edge"].astype(bool)]
-    if len(inside) < 3:
-        return None
-    from scipy.stats import linregress  # Imported where needed: it takes longer than all of pandas.
-
-    line = linregress(np.log(inside["flops"]), np.log(inside["params"]))
-    return float(line.slope), float(line.stderr), len(inside)
-
-
-_LOWEST: dict[Form, Lowest] = {"parabola": _parabola, "akima": _akima}

@@ -22,23 +22,16 @@ from tst_study.analysis.fits.scaling.points import (
     alike_in_kind,
     annealed_points,
     at_best_rates,
-    of_runs,
     with_tokens,
 )
 from tst_study.analysis.fits.solver.problem import HUBER, Formula, Problem
-from tst_study.analysis.fits.solver.solve import (
-    Fit,
-    NotConvergedError,
-    fit,
-    grid_of_starts,
-    refit,
-)
+from tst_study.analysis.fits.solver.solve import Fit, fit, grid_of_starts, refit
 from tst_study.analysis.fits.solver.uncertainty import LEAST_CLUSTERS, Bootstrap, bootstrap
-from tst_study.analysis.statistics import CONFIDENCE
+from tst_study.analysis.statistics import CONFIDENCE, rmse
 from tst_study.errors import UserError
 
-_NAMES = {"log_E": "E", "log_A": "A", "log_B": "B", "alpha": "alpha", "beta": "beta"}
-"""Printed name of each fitted parameter; a `log_…` is printed as its exponential."""
+NAMES = ("E", "A", "B", "alpha", "beta")
+"""Printed names of the fitted parameters; the logs of the first three are fitted."""
 LEAST_RUNS = 10
 """Fewest runs for a fit: five parameters, and runs left over to judge it."""
 GRID = {
@@ -68,15 +61,12 @@ def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str], huber: float
             sentences.append(f"{name}: no fit: {error}.")
             continue
         ends = np.geomspace(own["flops"].min(), own["flops"].max(), _BUDGETS)
+        errors = fitted.each_size_from_the_others()
         tables |= {
             f"{name}. L = E + A N^−α + B D^−β, 95% intervals": fitted.summary(),
             f"{name}. Compute-optimal, C = 6 N D": fitted.allocation(ends),
+            f"{name}. Each size predicted from the others, nats": errors,
         }
-        try:
-            errors = fitted.each_size_from_the_others()
-            tables[f"{name}. Each size predicted from the others, nats"] = errors
-        except UserError as error:
-            sentences.append(f"{name}: no prediction of one size from the others: {error}.")
         sentences += [f"{name}: {line}." for line in (*str(fitted).splitlines()[-1:], note) if line]
     if not sentences:
         raise UserError("no baseline among these runs: nothing to fit")
@@ -95,23 +85,20 @@ class ChinchillaFit:
 
     def __getattr__(self, name: str) -> float:
         """Return a parameter by its printed name."""
-        for parameter, printed in _NAMES.items():
-            if printed == name:
-                return float(_printed(parameter, np.array(self.fit[parameter])))
-        raise AttributeError(name)
+        if name not in NAMES:
+            raise AttributeError(name)
+        return float(_printed(self.fit.theta[None])[name].iloc[0])
 
     def summary(self) -> pd.DataFrame:
         """Return parameter, value, low, high (95%) and note; a parameter that the runs do not
         determine has no interval."""
-        rows = []
-        for parameter, name in _NAMES.items():
-            draws = _printed(parameter, self.drawn.draws[parameter].to_numpy())
-            low, high = self.drawn.interval(draws)
-            value = float(_printed(parameter, np.array(self.fit[parameter])))
+        rows, draws = [], _printed(self.drawn.draws.to_numpy())
+        for parameter, name in zip(self.fit.values, NAMES, strict=True):
+            value, (low, high) = getattr(self, name), self.drawn.interval(draws[name].to_numpy())
             note = ""
             if self.drawn.clusters < LEAST_CLUSTERS:
                 note = f"no interval: {self.drawn.clusters} models are too few"
-            elif low is None or parameter in self.fit.identified.undetermined:
+            elif low is None or parameter in self.fit.undetermined:
                 low, high = None, None
                 note = f"{name} not determined" + (", at its bound of 0" if value < 1e-3 else "")
             rows.append({"parameter": name, "value": value, "low": low, "high": high, "note": note})
@@ -120,19 +107,17 @@ class ChinchillaFit:
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the frame's rows with loss, and its 95% interval for the law (low, high), which is
         not one for a single run."""
-        model = chinchilla(*(with_tokens(frame, ())[name] for name in ("params", "tokens")))
+        model = chinchilla(*(with_tokens(frame)[name] for name in ("params", "tokens")))
         draws = model.loss(self.drawn.draws.to_numpy())
         ends = [self.drawn.interval(draws[:, row]) for row in range(len(frame))]
         low, high = np.array(ends, dtype=float).T
         return frame.assign(loss=model.loss(self.fit.theta), low=low, high=high)
 
     def __str__(self) -> str:
-        kept = self.fit.identified
         return "\n".join(
             [
                 *table_lines(self.summary()),
-                f"{len(self.fit.problem.observed)} runs; rank {kept.rank}, conditioning "
-                f"{kept.condition:.3g}; {self.fit.agreed} of {self.fit.started} starts agree; "
+                f"{len(self.points)} runs; {self.fit.agreed} of {self.fit.started} starts agree; "
                 f"intervals: {self.drawn.clusters} models drawn with replacement",
             ]
         )
@@ -141,10 +126,9 @@ class ChinchillaFit:
         """Return the errors with which each model size is predicted by the law of all others, and
         without a law; only the largest size's is an extrapolation.
 
-        Columns: group (the size, parameters), runs, rmse (of the loss, nats per token), mean
-        (predicted − observed), relative (largest |error| over loss), note (why there are no
-        numbers), copied (the null: rmse of the loss of the nearest other size at the nearest number
-        of tokens).
+        Columns: group (the size, parameters), runs, rmse (of the loss, nats per token), copied (the
+        null: rmse of the loss of the nearest other size at the nearest number of tokens), note (why
+        there are no numbers).
         """
         problem = self.fit.problem
         starts = grid_of_starts(problem.model, GRID)
@@ -152,16 +136,15 @@ class ChinchillaFit:
         for size in pd.unique(self.points["size"]):
             out = (self.points["size"] == size).to_numpy()
             row = {"group": size, "runs": int(out.sum()), "note": ""}
-            fitted = fit(problem.rows(~out), starts, strict=False, refine=6)
-            if fitted.failures:
-                row["note"] = "; ".join(fitted.failures)
-            else:
-                error = problem.model.rows(out).loss(fitted.theta) - problem.observed[out]
-                row |= {"rmse": float(np.sqrt((error**2).mean())), "mean": float(error.mean())}
-                row["relative"] = float(np.abs(error / problem.observed[out]).max())
+            kept, left_out = problem.rows(~out), problem.rows(out)
+            try:
+                row["rmse"] = rmse(
+                    left_out.model.loss(fit(kept, starts, 6).theta) - left_out.observed
+                )
+            except UserError as reason:
+                row["note"] = str(reason)
             rows.append({**row, "copied": _copied(self.points[out], self.points[~out], size)})
-        columns = ["group", "runs", "rmse", "mean", "relative", "note", "copied"]
-        return pd.DataFrame(rows, columns=columns)
+        return pd.DataFrame(rows, columns=["group", "runs", "rmse", "copied", "note"])
 
     def allocation(self, flops: Floats | list[float]) -> pd.DataFrame:
         """Return the compute-optimal params, tokens and loss at FLOPs budgets (C = 6 N D), and the
@@ -190,13 +173,13 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER)
     """Fit E + A N^−α + B D^−β by the Huber loss on log L (Hoffmann et al. 2022, approach 3), whose
     delta is `huber` (theirs by default; infinite for least squares).
 
-    frame: a run table, whose eligible baselines count, or columns loss (nats per token, final,
-    annealed), params, and tokens or flops (C = 6 N D). If there: annealed (rows where it is false
-    are left out), model (a label shared by rows of one training, which are drawn together; by
-    default all rows of one size). A term that the data do not need ends at its bound. Raises
-    `UserError` for a missing column or a bad value, and `NotConvergedError` for an unreliable fit.
+    frame: columns loss (nats per token, final, annealed), params, and tokens or flops (C = 6 N D).
+    If there: annealed (rows where it is not true are left out), model (a label shared by rows of
+    one training, which are drawn together; by default all rows of one size). A term that the data
+    do not need ends at its bound. Raises `UserError` for a missing column or a bad value, and for
+    an unreliable fit.
     """
-    points = annealed_points(with_tokens(of_runs(frame)), ("params", "tokens", "loss"))
+    points = annealed_points(with_tokens(frame), ("params", "tokens", "loss"))
     sizes, lengths = (points[name].nunique() for name in ("size", "tokens"))
     if sizes < 3 or lengths < 3:
         raise UserError(
@@ -216,21 +199,16 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER)
 
 
 def _check_identified(fitted: Fit) -> None:
-    """Raise `NotConvergedError` if halving or doubling an exponent does not worsen the fit
-    significantly (F-test), as where only one size differs, or where noise dominates."""
+    """Raise `UserError` if halving or doubling an exponent does not worsen the fit significantly
+    (F-test), as where only one size differs, or where noise dominates."""
     problem, freedom = fitted.problem, len(fitted.problem.observed) - len(fitted.theta)
     allowed = 1 + float(special.fdtri(1, freedom, CONFIDENCE)) / freedom
-    for name, term, column in (("alpha", "log_A", "size"), ("beta", "log_B", "data")):
-        least = problem.model.columns[column].min()
+    for place, name, column in ((3, "alpha", "size"), (4, "beta", "data")):
         for factor in (0.5, 2.0):
             held = replace(problem, model=problem.model.held({name: factor * fitted[name]}))
-            # The coefficient keeps the term as it was at the smallest N (or D), where it is
-            # largest.
-            same = fitted[term] + (factor - 1) * fitted[name] * least
-            start = [{**fitted.values, term: same}[own] for own in held.model.parameters]
-            worse = held.value(refit(held, np.array(start)))
-            if worse <= allowed * fitted.objective + 1e-15:
-                raise NotConvergedError(
+            start = held.model.improved(np.delete(fitted.theta, place), problem.observed)
+            if held.value(refit(held, start)) <= allowed * fitted.objective + 1e-15:
+                raise UserError(
                     f"unidentified: {name} = {factor * fitted[name]:.3g} fits these runs as well "
                     f"as {fitted[name]:.3g} (F-test, 5%), so that they do not say how loss falls "
                     f"with {column}; give runs further apart in it, or more of them"
@@ -240,26 +218,14 @@ def _check_identified(fitted: Fit) -> None:
 def _copied(out: pd.DataFrame, rest: pd.DataFrame, size: float) -> float:
     by_size = np.abs(np.log(rest["params"] / size))
     near = rest[by_size <= by_size.min() + 1e-9]
-    errors = []
-    for tokens, loss in zip(out["tokens"], out["loss"], strict=True):
-        nearest = int(np.argmin(np.abs(np.log(near["tokens"] / tokens))))
-        errors.append(float(near["loss"].iloc[nearest]) - float(loss))
-    return float(np.sqrt(np.mean(np.square(errors))))
+    nearest = [int(np.argmin(np.abs(np.log(near["tokens"] / tokens)))) for tokens in out["tokens"]]
+    return rmse(near["loss"].to_numpy()[nearest] - out["loss"].to_numpy())
 
 
-def _printed(parameter: str, values: Floats) -> Floats:
+def _printed(thetas: Floats) -> pd.DataFrame:
+    """Return parameters, shape (n, 5), under their printed names."""
     with np.errstate(over="ignore"):
-        return np.exp(values) if parameter.startswith("log_") else values
-
-
-def power_law(size: ArrayLike) -> Formula:
-    """Return the formula E + A x^−α with parameters log_E, log_A, alpha; x > 0, shape (n,)."""
-    return Formula(
-        ("log_E", "log_A", "alpha"),
-        lambda p, c: np.exp(p["log_E"]) + np.exp(p["log_A"] - p["alpha"] * c["x"]),
-        {"x": np.log(np.asarray(size, dtype=float))},
-        ("log_E", "log_A"),
-    )
+        return pd.DataFrame(np.hstack([np.exp(thetas[:, :3]), thetas[:, 3:]]), columns=NAMES)
 
 
 def chinchilla(params: ArrayLike, tokens: ArrayLike) -> Formula:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from tst_study.analysis.checks import Floats, needs_columns, positive, truths
-from tst_study.analysis.tables.eligible import eligible, over_shared_seeds
+from tst_study.analysis.checks import Floats, positive
+from tst_study.analysis.tables.eligible import over_shared_seeds
 from tst_study.analysis.wording import disambiguate, number
 from tst_study.errors import UserError
 
@@ -30,39 +30,24 @@ def points_of(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.rename(columns=names).astype(numbers)
 
 
-def of_runs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the eligible baselines of a run table (`source.load`, an archive's `runs`) in a law's
-    columns; any other frame unchanged."""
-    if "loss" in frame or "nats_per_token" not in frame:
+def with_tokens(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with tokens, computed from flops by C = 6 N D if they are missing."""
+    if "tokens" in frame:
         return frame
-    kept, _ = eligible(frame)
-    return points_of(kept[kept["method"] == "baseline"])
-
-
-def with_tokens(frame: pd.DataFrame, others: tuple[str, ...] = ("loss",)) -> pd.DataFrame:
-    """Return the frame with tokens and flops, each computed from the other by C = 6 N D if it is
-    missing."""
-    if "tokens" not in frame and "flops" not in frame:
-        raise UserError("frame: column 'tokens' is missing, and 'flops' to compute it from")
-    known = "tokens" if "tokens" in frame else "flops"
-    positive(frame, ("params", known, *others), "frame")
     if "flops" not in frame:
-        return frame.assign(flops=6.0 * frame["params"] * frame["tokens"])
-    if "tokens" not in frame:
-        return frame.assign(tokens=frame["flops"] / 6.0 / frame["params"])
-    needs_columns(frame, ("flops",), "frame")
-    return frame
+        raise UserError("frame: column 'tokens' is missing, and 'flops' to compute it from")
+    positive(frame, ("params", "flops"), "frame")
+    return frame.assign(tokens=frame["flops"] / 6.0 / frame["params"])
 
 
 def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame:
     """Return the annealed points, with a column `size`. Raises `UserError`, with column and row,
     for a bad value of the needed columns."""
     positive(points, needed, "points")
-    if "params" in points:
-        points = points.assign(size=sizes_of(points["params"]))
+    points = points.assign(size=sizes_of(points["params"]))
     if "annealed" not in points:
         return points
-    kept = points[truths(points["annealed"], "annealed")]
+    kept = points[points["annealed"].isin([True])]
     if kept.empty:
         raise UserError(
             "no point whose learning rate was annealed: a running rate hides a few hundredths of "

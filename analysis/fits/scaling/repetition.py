@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy import optimize
 
-from tst_study.analysis.checks import Floats, positive
+from tst_study.analysis.checks import Floats
 from tst_study.errors import UserError
 
 PUBLISHED = 15.39
@@ -61,7 +61,6 @@ def fit_repetition(runs: pd.DataFrame) -> Repetition:
     Columns: tokens, unique (both in tokens) and loss (nats), a row for each run. Raises `UserError`
     where there are too few lengths of fresh text, or no repeated one.
     """
-    positive(runs, ("tokens", "unique", "loss"), "runs")
     tokens, unique, losses = (runs[name].to_numpy(float) for name in ("tokens", "unique", "loss"))
     repeats = tokens > unique
     lengths = len(np.unique(tokens[~repeats]))

@@ -43,20 +43,12 @@ class Formula:
     of such parameters, which must be positive. Every start is solved for these, so that the values
     it gives them do not matter."""
 
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
-
     def loss(self, theta: NDArray[Any]) -> NDArray[Any]:
         """Nats per token, shape (…, n), of parameters of shape (…, p)."""
         named = {name: theta[..., i, None] for i, name in enumerate(self.parameters)}
         with np.errstate(all="ignore"):
             loss: NDArray[Any] = self.formula(named, self.columns)
         return loss
-
-    def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Formula:
-        """Return the same law of some of the rows."""
-        columns = {name: values[chosen] for name, values in self.columns.items()}
-        return replace(self, columns=columns)
 
     def held(self, values: Mapping[str, float]) -> Formula:
         """Return the law with some parameters held at given values."""
@@ -113,7 +105,7 @@ class Problem:
 
     def whitened(self, values: Floats) -> Floats:
         """Multiply values (n,) or (n, p) by the inverse square root of the covariance."""
-        if self.groups is None or self.ratio == 0.0:
+        if self.groups is None or not self.ratio:
             return values
         sizes = np.bincount(self.groups).astype(float)
         flat = values if values.ndim == 2 else values[:, None]
@@ -146,7 +138,9 @@ class Problem:
 
     def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Problem:
         """Return the same problem of some rows, which share no errors."""
-        return Problem(self.model.rows(chosen), self.observed[chosen], self.delta, self.on)
+        columns = {name: values[chosen] for name, values in self.model.columns.items()}
+        model = replace(self.model, columns=columns)
+        return Problem(model, self.observed[chosen], self.delta, self.on)
 
     def _scale(self, losses: NDArray[Any]) -> NDArray[Any]:
         return np.log(losses) if self.on == "log" else losses

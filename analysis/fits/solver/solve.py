@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,48 +29,16 @@ _TAKES_PART = 0.1
 """Component of a parameter in such a direction."""
 
 
-class NotConvergedError(UserError):
-    """A fit that must not be used; the message says which check failed, with its numbers."""
-
-
-@dataclass(frozen=True)
-class Identified:
-    """The parameters that the rows determine, by the derivative of the residuals at the optimum."""
-
-    rank: int
-    """Rank of the derivative, shape (n, p): p where everything is determined."""
-    condition: float
-    """Largest over smallest singular value of the derivative, its columns scaled to equal length
-    and those without effect left out; infinite where the others do not have full rank."""
-    undetermined: tuple[str, ...]
-    """Parameters that have run away to where they change nothing (a term at its bound of zero, an
-    exponent of a constant), and the `sliding` ones."""
-    sliding: tuple[str, ...]
-    """Parameters that can be changed together without any change in the losses."""
-
-
 @dataclass(frozen=True)
 class Fit:
-    """A fit with the evidence for and against it."""
+    """A fit with the evidence for it."""
 
     problem: Problem
     theta: Floats
-    objective: float
-    gradient: float
-    """Gradient by `gradient_measure`; 0 at an optimum."""
     started: int
     """Number of starts refined to the end."""
     agreed: int
     """Number of starts that ended in this objective."""
-    identified: Identified
-    failures: tuple[str, ...] = ()
-    """Checks that failed, a sentence each."""
-
-    @classmethod
-    def at(cls, problem: Problem, theta: Floats, started: int, agreed: int) -> Fit:
-        """Judge a problem's fit at given parameters."""
-        ended = problem.value(theta), gradient_measure(problem, theta)
-        return cls(problem, theta, *ended, started, agreed, identified(problem, theta))
 
     @property
     def values(self) -> dict[str, float]:
@@ -80,9 +48,20 @@ class Fit:
         return self.values[name]
 
     @property
+    def objective(self) -> float:
+        return self.problem.value(self.theta)
+
+    @property
     def residuals(self) -> Floats:
         """Predicted minus observed, shape (n,), as the objective sees them."""
         return self.problem.residuals(self.theta)
+
+    @property
+    def undetermined(self) -> list[str]:
+        """Parameters that have run away to where they change nothing: of a term at its bound of
+        zero, the exponent of a constant."""
+        dead = undetermined(self.residuals, self.problem.jacobian(self.theta))
+        return [name for name, gone in zip(self.values, dead, strict=True) if gone]
 
 
 def refit(problem: Problem, theta: Floats) -> Floats:
@@ -131,21 +110,12 @@ def grid_of_starts(model: Formula, grid: Mapping[str, Sequence[float]]) -> Float
     return np.array(list(itertools.product(*lists)), dtype=float)
 
 
-def fit(
-    problem: Problem,
-    starts: Floats | Sequence[Sequence[float]],
-    *,
-    refine: int = 16,
-    strict: bool = True,
-) -> Fit:
-    """Fit from many starts, shape (starts, p).
+def search(problem: Problem, starts: Floats, refine: int) -> tuple[Floats, Floats]:
+    """Follow some starts, shape (starts, p), to the end: parameters, shape (refine, p), and
+    objectives, best first.
 
-    Each start is improved by solving for its linear parameters. Then `refine` of them, half of them
-    the best and half drawn from the rest, are followed to the end, and at least three of these (or
-    all, if fewer were given) must agree. Raises `NotConvergedError` where a check fails, unless
-    `strict` is off: then `failures` holds the text. Parameters that slide along each other are such
-    a failure; those that have run away to where they change nothing (a floor of zero) are named in
-    `identified` and get no interval.
+    Each start is improved by solving for its linear parameters. Half of those followed are then the
+    best, half are drawn from the rest. Raises `UserError` for fewer runs than parameters.
     """
     count, parameters = len(problem.observed), problem.model.parameters
     if count < len(parameters):
@@ -153,74 +123,57 @@ def fit(
             f"{count} runs cannot determine the {len(parameters)} parameters of the law; give more "
             "runs, of more settings"
         )
-    candidates = [
-        problem.model.improved(np.asarray(start, dtype=float), problem.observed) for start in starts
-    ]
-    valued = np.array([problem.value(theta) for theta in candidates])
-    order = np.argsort(np.where(np.isfinite(valued), valued, np.inf), kind="stable")
-    order = order[np.isfinite(valued[order])]
-    if order.size == 0:
-        raise NotConvergedError(f"none of {len(candidates)} starts has a finite objective")
-    best_half = order[: (refine + 1) // 2]
-    rest = np.random.default_rng(0).permutation(order[best_half.size :])
-    chosen = [candidates[place] for place in [*best_half, *rest[: refine - best_half.size]]]
-    ends = [refit(problem, theta) for theta in chosen]
-    values = np.array([problem.value(theta) for theta in ends])
-    values = np.where(np.isfinite(values), values, np.inf)
-    place = int(np.argmin(values))
-    gap = np.where(np.isfinite(values), values - values[place], np.inf)
+    improved = [problem.model.improved(start, problem.observed) for start in starts]
+    order = np.argsort([problem.value(theta) for theta in improved], kind="stable")
+    best, rest = np.split(order, [(refine + 1) // 2])
+    drawn = np.random.default_rng(0).permutation(rest)[: refine - len(best)]
+    ends = np.array([refit(problem, improved[place]) for place in (*best, *drawn)])
+    values = np.nan_to_num([problem.value(theta) for theta in ends], nan=np.inf, posinf=np.inf)
+    order = np.argsort(values, kind="stable")
+    return ends[order], values[order]
+
+
+def fit(problem: Problem, starts: Floats, refine: int = 16) -> Fit:
+    """Fit from many starts, shape (starts, p), of which `refine` are followed to the end.
+
+    Raises `UserError` unless the gradient vanishes, three of these (or all, if fewer were given)
+    agree, and no parameters slide along each other. Those that have run away to where they change
+    nothing (a floor of zero) are named in `undetermined` and get no interval.
+    """
+    ends, values = search(problem, starts, refine)
     # Below residuals of 1e-9 all is rounding.
     nothing = 0.5e-18 * len(problem.observed)
-    agreed = int((gap <= AGREEMENT * values[place] + nothing).sum())
-    fitted = Fit.at(problem, ends[place], len(ends), agreed)
-    failures = tuple(_failures(fitted, values))
-    if failures and strict:
-        raise NotConvergedError("; ".join(failures))
-    return replace(fitted, failures=failures)
-
-
-def _failures(fitted: Fit, values: Floats) -> list[str]:
-    failures = []
-    if not fitted.gradient <= GRADIENT_TOLERANCE:
+    agreed = int((values <= (1 + AGREEMENT) * values[0] + nothing).sum())
+    gradient, failures = gradient_measure(problem, ends[0]), []
+    if not gradient <= GRADIENT_TOLERANCE:
         failures.append(
-            f"gradient {fitted.gradient:.2e} above {GRADIENT_TOLERANCE:g} at objective "
-            f"{fitted.objective:.9g}"
+            f"gradient {gradient:.2e} above {GRADIENT_TOLERANCE:g} at objective {values[0]:.9g}"
         )
-    if not np.isfinite(fitted.theta).all():
-        failures.append("a parameter is not finite")
-    elif fitted.identified.sliding:
+    elif names := _sliding(problem, ends[0]):
         failures.append(
-            f"these runs do not determine {', '.join(fitted.identified.sliding)}: they can be "
-            "changed together without any change in the losses; hold one, or give runs that differ "
-            "in what it stands for"
+            f"these runs do not determine {', '.join(names)}: they can be changed together without "
+            "any change in the losses; hold one, or give runs that differ in what it stands for"
         )
-    if fitted.agreed < min(3, fitted.started):
-        others = ", ".join(f"{value:.9g}" for value in np.sort(values)[:4])
+    if agreed < min(3, len(ends)):
+        others = ", ".join(f"{value:.9g}" for value in values[:4])
         failures.append(
-            f"only {fitted.agreed} of {fitted.started} starts ended at objective "
-            f"{fitted.objective:.9g} (the lowest were {others})"
+            f"only {agreed} of {len(ends)} starts ended at objective {values[0]:.9g} (the lowest "
+            f"were {others})"
         )
-    return failures
+    if failures:
+        raise UserError("; ".join(failures))
+    return Fit(problem, ends[0], len(ends), agreed)
 
 
-def identified(problem: Problem, theta: Floats) -> Identified:
-    """Find the rank, conditioning and undetermined parameters at `theta`, shape (p,)."""
-    names = problem.model.parameters
-    residuals, jacobian = problem.residuals(theta), problem.jacobian(theta)
-    if not (np.isfinite(residuals).all() and np.isfinite(jacobian).all()):
-        return Identified(0, float("inf"), names, names)
-    live = ~undetermined(residuals, jacobian)
-    size = np.linalg.norm(jacobian, axis=0)
-    dead = tuple(name for name, lives in zip(names, live, strict=True) if not lives)
-    if not live.any():
-        return Identified(0, float("inf"), dead, ())
-    _, values, directions = np.linalg.svd(jacobian[:, live] / size[live], full_matrices=False)
-    alike = values < _ALIKE * values[0]
-    part = np.abs(directions[alike]).max(axis=0, initial=0.0)
-    alive = [name for name, lives in zip(names, live, strict=True) if lives]
-    sliding = tuple(name for name, share in zip(alive, part, strict=True) if share > _TAKES_PART)
-    condition = float("inf") if alike.any() else float(values[0] / values[-1])
-    return Identified(int((~alike).sum()), condition, dead + sliding, sliding)
+def _sliding(problem: Problem, theta: Floats) -> list[str]:
+    """Find the parameters that can be changed together without any change in the losses."""
+    jacobian = problem.jacobian(theta)
+    live = ~undetermined(problem.residuals(theta), jacobian)
+    names = np.array(problem.model.parameters)[live]
+    scaled = jacobian[:, live] / np.linalg.norm(jacobian[:, live], axis=0)
+    _, values, directions = np.linalg.svd(scaled, full_matrices=False)
+    part = np.abs(directions[values < _ALIKE * values[0]]).max(axis=0, initial=0.0)
+    return [str(name) for name in names[part > _TAKES_PART]]
 
 
 def undetermined(residuals: Floats, jacobian: Floats) -> NDArray[np.bool_]:

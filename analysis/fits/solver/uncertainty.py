@@ -1,8 +1,10 @@
-"""How well a fit is known: by the linearised fit, or by refits to models drawn anew."""
+"""How well a fit is known: where rows share errors of unknown size (runs forked from one shared
+prefix run), by generalised least squares and the linearised fit; else by refits to models drawn
+anew. The ratio of shared to own noise is estimated from the residuals, alternating with the fit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -10,45 +12,93 @@ from numpy.typing import NDArray
 from scipy import special
 
 from tst_study.analysis.checks import Floats
-from tst_study.analysis.fits.solver.shared_errors import degrees_of_freedom
+from tst_study.analysis.fits.solver.problem import Problem
 from tst_study.analysis.fits.solver.solve import (
     GRADIENT_TOLERANCE,
     Fit,
+    fit,
     gradient_measure,
     refit,
+    search,
     undetermined,
 )
 from tst_study.analysis.statistics import CONFIDENCE, critical_t
 
 LEAST_CLUSTERS = 6
 """Fewest models for which a bootstrap interval is given."""
+_ROUNDS = 3
+"""Estimates of the ratio; after these it moves by less than it is known."""
+_CERTIFYING = 8
+"""Number of starts followed to the end once the noise is known; three must agree."""
 
 
 @dataclass(frozen=True)
-class Spread:
-    """A t-distribution around a fit's parameters, with the covariance of the linearised fit."""
+class Noise:
+    """Standard deviations of a fit's residuals, nats per token; misfit of the form is included."""
 
-    theta: Floats
-    root: Floats
-    """A square root of the covariance, shape (p, p)."""
-    freedom: float
-    """Residual degrees of freedom: between groups if rows share errors, else over all rows."""
+    shared: float
+    """Standard deviation of what all rows of a group have in common."""
+    own: float
+    """Standard deviation of what each row has for itself."""
 
-    @classmethod
-    def of(cls, fitted: Fit) -> Spread:
-        residuals, jacobian = fitted.residuals, fitted.problem.jacobian(fitted.theta)
-        problem = fitted.problem
-        freedom = max(1.0, len(residuals) - len(fitted.theta))
-        variance = float(residuals @ residuals) / freedom
-        if problem.groups is not None and problem.ratio > 0:
-            freedom = degrees_of_freedom(jacobian, problem.groups)[0]
-        _, values, directions = np.linalg.svd(jacobian, full_matrices=False)
-        return cls(fitted.theta, directions.T * (np.sqrt(variance) / values), freedom)
+    @property
+    def ratio(self) -> float:
+        """Shared variance over own variance."""
+        return (self.shared / self.own) ** 2 if self.own else 0.0
 
-    def half(self, slopes: Floats) -> Floats:
-        """Half of the 95% t-intervals of numbers with these derivatives, shape (n, p)."""
-        half: Floats = critical_t(self.freedom) * np.linalg.norm(slopes @ self.root, axis=1)
-        return half
+
+def fit_shared(
+    problem: Problem, groups: NDArray[np.intp], starts: Floats, refine: int
+) -> tuple[Fit, Noise]:
+    """Fit the losses (nats per token) by generalised least squares, one error for each group.
+
+    groups: the group of each row, from 0, shape (n,). Raises `UserError` as `fit` does.
+    """
+    noise = Noise(0.0, 1.0)
+    theta = search(problem, starts, refine)[0][0]
+    for _ in range(_ROUNDS):
+        noise = _noise(problem, theta, groups)
+        problem = replace(problem, groups=groups, ratio=noise.ratio)
+        theta = refit(problem, theta)
+    return fit(problem, np.vstack([theta, starts]), _CERTIFYING), noise
+
+
+def _noise(problem: Problem, theta: Floats, codes: NDArray[np.intp]) -> Noise:
+    """Estimate the noise by a one-way analysis of variance that charges every parameter where it is
+    learnt."""
+    residuals = problem.model.loss(theta) - problem.observed
+    sizes = np.bincount(codes)
+    means = np.bincount(codes, residuals) / sizes
+    between, within = degrees_of_freedom(problem.jacobian(theta), codes)
+    own = ((residuals - means[codes]) ** 2).sum() / within
+    shared = max(0.0, (sizes * means**2).sum() / between - own) / float(sizes.mean())
+    return Noise(float(np.sqrt(shared)), float(np.sqrt(own)))
+
+
+def degrees_of_freedom(jacobian: Floats, codes: NDArray[np.intp]) -> tuple[float, float]:
+    """Degrees of freedom that the fit leaves between groups and within them: their number less the
+    trace of the hat matrix there, at least one each."""
+    basis = np.linalg.svd(jacobian, full_matrices=False)[0]
+    sizes = np.bincount(codes)
+    sums = np.stack([np.bincount(codes, column) for column in basis.T])
+    charged = float((sums**2 / sizes).sum())
+    between = len(sizes) - charged
+    within = len(codes) - len(sizes) - (basis.shape[1] - charged)
+    return max(1.0, between), max(1.0, within)
+
+
+def linearised(fitted: Fit) -> tuple[Floats, float]:
+    """Return a square root of the covariance of a fit's parameters, shape (p, p), by the derivative
+    at the optimum, and how many standard errors make half of a 95% t-interval. Degrees of freedom
+    are those between groups where rows share errors, else those over all rows."""
+    residuals, problem = fitted.residuals, fitted.problem
+    jacobian = problem.jacobian(fitted.theta)
+    freedom = max(1.0, len(residuals) - len(fitted.theta))
+    variance = float(residuals @ residuals) / freedom
+    if problem.groups is not None and problem.ratio > 0:
+        freedom = degrees_of_freedom(jacobian, problem.groups)[0]
+    _, values, directions = np.linalg.svd(jacobian, full_matrices=False)
+    return directions.T * (np.sqrt(variance) / values), critical_t(freedom)
 
 
 @dataclass(frozen=True)
