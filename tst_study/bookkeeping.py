@@ -108,7 +108,7 @@ class Bookkeeper:
     def log_loss(self, done: int, loss: Tensor, norm: Tensor, due: Due) -> None:
         """Log the last step where that is due. Raises `DivergedError`."""
         with self.clock.waiting():
-            value, gradient_norm = float(self.ranks.sum_over_batch(loss)), float(norm)
+            value, gradient_norm = float(self.ranks.sum_over_data(loss)), float(norm)
         objective = self.plan.objective(done - 1)
         diverged = not math.isfinite(value) or value > self.config.numerics.divergence_loss
         if due.logs or diverged:

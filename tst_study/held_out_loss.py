@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tst_study.data.held_out import HeldOut
 from tst_study.model.model import SuperposedGPT
-from tst_study.parallel.forward_backward import next_token_losses
 from tst_study.parallel.process_groups import Ranks
 
 POSITIONS_AT_ONCE = 4096
@@ -73,11 +72,10 @@ def evaluate(
             for array in (held_out.ids, held_out.labels)
         )
         with torch.compiler.set_stance("force_eager"):  # its shapes are not worth compiling for
-            losses = next_token_losses(model, ids, labels)
-        if ranks.has_loss:
-            new = int((rows < count).sum())
-            sums[start : start + new] = losses.sum(1)[:new].double().cpu()
-    sums = ranks.sum_over_batch(sums.to(ranks.device)).cpu()
+            losses = model.next_token_losses(ids, labels)
+        new = int((rows < count).sum())
+        sums[start : start + new] = losses.sum(1)[:new].double().cpu()
+    sums = ranks.sum_over_data(sums.to(ranks.device)).cpu()
     model.train()
     tokens = torch.from_numpy((held_out.labels >= 0).sum(1)).double()
     total = int(tokens.sum())

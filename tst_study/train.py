@@ -40,8 +40,11 @@ from tst_study.model.initialization import EMBEDDINGS, initialize
 from tst_study.model.layers import ATTENTION, attention_backend, compile_layers
 from tst_study.model.model import build_model
 from tst_study.parallel.events import Due, TimedEvents
-from tst_study.parallel.forward_backward import forward_backward, micro_batches
-from tst_study.parallel.gradient_buffers import GradientBuffers
+from tst_study.parallel.forward_backward import (
+    forward_backward,
+    gradient_buffers,
+    micro_batches,
+)
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.parallel.process_groups import (
     Launch,
@@ -145,7 +148,7 @@ class Trainer:
             compile_layers(self.model.decoder.layers)
             self.model.compiled_loss = launch.on_gpu
         self.routing = RoutingLog.of(self.model)
-        self.data_parallel = GradientBuffers(self.model, layout_of(config))
+        self.data_parallel = gradient_buffers(self.model, layout_of(config))
         self.optimizer = ModelOptimizer(self.data_parallel, config.optimizer)
 
     def step(self, step: int, *, recording: bool) -> tuple[Tensor, Tensor]:
@@ -175,7 +178,6 @@ class Trainer:
         """Do what the paper's ablations do between the phases; by default, nothing."""
         config = self.config
         if config.superposition.reinitialize_at_switch:
-            self.data_parallel.await_weights()
             # Other weights than at the start, but the same for all runs of a seed.
             initialize(
                 self.model, config.model, config.seed + 2**31, lambda name: name in EMBEDDINGS

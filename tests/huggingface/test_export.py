@@ -38,7 +38,6 @@ from tst_study.huggingface.export import export
 from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tokenizer_files import plain, tokenizer_of_run
 from tst_study.model.initialization import shards
-from tst_study.model.megatron_patches import cuda_means_cpu
 from tst_study.record import reader as run_record
 from tst_study.superposition.steps import NEXT_TOKEN
 
@@ -424,16 +423,15 @@ def stock_megatron_model(transformer: Any, config: Config) -> Any:
     )
     if experts is not None:  # as in the specification for TransformerEngine, which others load
         del layers.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
-    with cuda_means_cpu():
-        return GPTModel(
-            transformer,
-            layers,
-            vocab_size=config.model.vocabulary_size,
-            max_sequence_length=config.batch.sequence_length,
-            share_embeddings_and_output_weights=config.model.tied_embeddings,
-            position_embedding_type="rope",
-            rotary_base=config.model.rope_theta,
-        )
+    return GPTModel(
+        transformer,
+        layers,
+        vocab_size=config.model.vocabulary_size,
+        max_sequence_length=config.batch.sequence_length,
+        share_embeddings_and_output_weights=config.model.tied_embeddings,
+        position_embedding_type="rope",
+        rotary_base=config.model.rope_theta,
+    )
 
 
 def tst_study(*arguments: str | Path) -> str:

@@ -18,7 +18,6 @@ from tests.layouts import assert_close_tensors
 from tests.parallel.test_parallel_layouts import (
     DISTRIBUTED,
     EXPERT,
-    PIPELINE,
     SEQUENCE,
     TENSOR,
     assert_same_run_closely,
@@ -35,7 +34,7 @@ MOVES: dict[str, tuple[tuple[str, ...], Layout, Layout]] = {
     "DP2 to TP2 DP2": ((), (2, ()), (4, TENSOR)),
     "DP2 distributed to DP4 replicated": ((), (2, DISTRIBUTED), (4, ())),
     "DP1 to DP2 distributed": ((), (1, ()), (2, DISTRIBUTED)),
-    "PP2 tied to TP2 SP": (("model.tied_embeddings=true",), (2, PIPELINE), (2, SEQUENCE)),
+    "DP2 tied to TP2 SP": (("model.tied_embeddings=true",), (2, ()), (2, SEQUENCE)),
     "EP2 distributed to EP1": (MIXTURE, (2, (*EXPERT, *DISTRIBUTED)), (1, ())),
     "TP2 SP EP2 on 4 to EP4": (
         MIXTURE,

@@ -50,8 +50,6 @@ KINDS = {
     "allgather": "all-gather",
     "reduce_scatter": "reduce-scatter",
     "alltoall": "all-to-all",
-    "send": "send",
-    "recv": "receive",
 }
 
 
@@ -117,8 +115,7 @@ class _Operations(TorchDispatchMode):
         # An all-to-all brings other numbers of bytes than it sends: output, then input.
         tensors = args[1] if kind == "all-to-all" else args
         size = max(x.nbytes for x in tree_leaves(tensors) if isinstance(x, Tensor))
-        parts = {"all-reduce": 2 * (ranks - 1), "send": ranks, "receive": 0}
-        self.counts.sent += size * parts.get(kind, ranks - 1) / ranks
+        self.counts.sent += size * (ranks - 1) / ranks * (2 if kind == "all-reduce" else 1)
 
 
 class _Functions(TorchFunctionMode):
@@ -162,13 +159,12 @@ _TORCH = str(Path(torch.__file__).parent)
 DENSE = {"preset": "laptop-64"}
 EXPERTS = {"preset": "laptop-moe"}
 TENSOR = {"tensor": 2, "sequence_parallel": True}
-SHARED = {"optimizer": "distributed", "overlap_gradients": True, "overlap_weights": True}
+SHARED = {"optimizer": "distributed", "overlap_gradients": True}
 LAYOUTS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     "one process": (1, DENSE, {}),
     "data parallel": (2, DENSE, {}),
     "data parallel, optimizer shared, overlapped": (2, DENSE, SHARED),
     "tensor and sequence parallel": (2, DENSE, TENSOR),
-    "pipeline": (2, DENSE, {"pipeline": 2}),
     "experts in one process": (1, EXPERTS, {}),
     "expert parallel": (2, EXPERTS, {"expert": 2}),
     "tensor, sequence and expert parallel": (2, EXPERTS, TENSOR | {"expert": 2}),
@@ -181,7 +177,7 @@ SUPERPOSED, RECOVERING = 1, 3
 def of_layout(name: str, corpus: Path) -> tuple[int, Config]:
     """Four steps of two layers on eight sequences of 64, s = 4."""
     ranks, model, parallel = LAYOUTS[name]
-    share = 8 // (1 if parallel.keys() & {"tensor", "pipeline"} else ranks)
+    share = 8 // (1 if "tensor" in parallel else ranks)
     return ranks, config.from_dict(
         {
             "model": model,

@@ -35,7 +35,7 @@ from tst_study.text import whole_amount
 
 Positive = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
-Recompute = Literal["none", "feed_forward", "layer"]
+Recompute = Literal["none", "layer"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 TrackerName = Literal["tensorboard", "wandb"]
 NotNegative = Annotated[int, Field(ge=0, le=10**12)]
@@ -392,8 +392,6 @@ class Parallel(Strict):
     """Ranks that share each matrix."""
     sequence_parallel: bool = False
     """Tensor ranks share the positions between the matrices, too."""
-    pipeline: Positive = 1
-    """Stages of layers, run by Megatron's 1F1B schedule over micro-batches."""
     expert: Positive = 1
     """Ranks that share the experts of a layer; taken from the data-parallel ones. With one, tensor
     ranks share each expert's matrices, with several each expert is whole."""
@@ -401,9 +399,6 @@ class Parallel(Strict):
     """`distributed`: each data-parallel rank keeps and updates its share of the optimizer state."""
     overlap_gradients: bool = False
     """Sum gradients over ranks during the backward pass, bucket by bucket."""
-    overlap_weights: bool = False
-    """Send updated weights to all ranks during the next forward pass, in the same buckets: with
-    `overlap_gradients` and a distributed optimizer."""
 
     @property
     def expert_tensor_ranks(self) -> int:
@@ -437,7 +432,7 @@ class Execution(Strict):
     """`"auto"` picks a layout for the ranks that are there and their memory, and says why; so does
     `tst-study train` on GPUs where no file or `--set` names one."""
     recompute: Recompute = "none"
-    """Parts that the backward pass computes again instead of keeping them."""
+    """`layer`: keep only the inputs of each layer, which the backward pass computes again."""
     attention: Literal["auto", "flash", "efficient", "cudnn", "math"] = "auto"
     """Kernel of attention; by default torch chooses one at the start, and `segments.jsonl` names
     it."""

@@ -45,8 +45,6 @@ class Ranks:
     data_rank: int
     data_size: int
     device: torch.device
-    has_loss: bool = True
-    """True on the last pipeline stage, which alone has the loss."""
 
     @property
     def is_first(self) -> bool:
@@ -56,14 +54,6 @@ class Ranks:
         """Sum over data-parallel ranks, in place; every rank gets it."""
         if self.data_size > 1:
             dist.all_reduce(tensor, group=parallel_state.get_data_parallel_group())
-        return tensor
-
-    def sum_over_batch(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum over data-parallel ranks and pipeline stages, in place; stages that are not the
-        last have added zeros."""
-        self.sum_over_data(tensor)
-        if parallel_state.get_pipeline_model_parallel_world_size() > 1:
-            dist.all_reduce(tensor, group=parallel_state.get_pipeline_model_parallel_group())
         return tensor
 
     def largest(self, numbers: list[int]) -> list[int]:
@@ -161,7 +151,6 @@ def process_groups(config: Config) -> Iterator[Ranks]:
             with one_group_for_the_same_ranks() if device.type == "cpu" else nullcontext():
                 parallel_state.initialize_model_parallel(
                     tensor_model_parallel_size=parallel.tensor,
-                    pipeline_model_parallel_size=parallel.pipeline,
                     expert_model_parallel_size=parallel.expert,
                     expert_tensor_parallel_size=parallel.expert_tensor_ranks,
                     distributed_timeout_minutes=config.execution.start_timeout_seconds / 60,
@@ -173,7 +162,6 @@ def process_groups(config: Config) -> Iterator[Ranks]:
                 data_rank=parallel_state.get_data_parallel_rank(),
                 data_size=parallel_state.get_data_parallel_world_size(),
                 device=device,
-                has_loss=parallel_state.is_pipeline_last_stage(),
             )
     except BaseException:
         # NCCL would wait here for ranks that wait for this one in a collective; this process' end
