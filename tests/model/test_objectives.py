@@ -75,10 +75,10 @@ def test_loss_and_gradients_are_those_of_a_plain_computation(
             torch.testing.assert_close(gradients[name], weight.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_the_routers_losses_are_means_over_sequences_and_positions(
+def test_the_balance_loss_is_a_mean_over_sequences(
     words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are in the gradient, not in the loss that is reported."""
+    """It is in the gradient, not in the loss that is reported."""
     seen: list[dict[str, torch.Tensor]] = []
     step = ModelOptimizer.step
 
@@ -89,10 +89,7 @@ def test_the_routers_losses_are_means_over_sequences_and_positions(
         return norm
 
     monkeypatch.setattr(ModelOptimizer, "step", recording_step)
-    experts = (
-        'model.experts={"count"=4, "per_token"=2, "feed_forward_size"=16, '
-        '"balance_loss"=0.5, "router_z_loss"=0.1}'
-    )
+    experts = 'model.experts={"count"=4, "per_token"=2, "feed_forward_size"=16, "balance_loss"=0.5}'
     config = standing_still(words, experts, "model.initial_deviation=0.2")
     train(config, tmp_path, progress=False)
     ids, labels = (torch.from_numpy(rows) for rows in open_stream(config).batch(1))
@@ -101,7 +98,7 @@ def test_the_routers_losses_are_means_over_sequences_and_positions(
         for layer in model.decoder.layers:
             layer.mlp.register_forward_pre_hook(
                 lambda mlp, inputs: of_routers.append(
-                    router_losses(mlp.router.weight, config.model.experts, inputs[0])
+                    balance_loss(mlp.router.weight, config.model.experts, inputs[0])
                 )
             )
         logits = model.eval()(NEXT_TOKEN.fold(ids))  # in which nothing is added of its own
@@ -113,8 +110,8 @@ def test_the_routers_losses_are_means_over_sequences_and_positions(
             torch.testing.assert_close(seen[1][name], weight.grad, rtol=1e-4, atol=1e-6)
 
 
-def router_losses(weight: torch.Tensor, experts: Experts, x: torch.Tensor) -> torch.Tensor:
-    """(l, b, d): what one layer adds: balance per sequence (Switch Transformer), and z-loss."""
+def balance_loss(weight: torch.Tensor, experts: Experts, x: torch.Tensor) -> torch.Tensor:
+    """(l, b, d): what one layer adds, the balance per sequence (Switch Transformer)."""
     logits = x @ weight.T
     probabilities = logits.softmax(dim=-1)
     best = probabilities.topk(experts.per_token, dim=-1).indices
@@ -123,8 +120,7 @@ def router_losses(weight: torch.Tensor, experts: Experts, x: torch.Tensor) -> to
         chosen = torch.bincount(best[:, sequence].flatten(), minlength=experts.count)
         share = chosen / chosen.sum()
         balance.append(experts.count * (share * probabilities[:, sequence].mean(dim=0)).sum())
-    z = logits.logsumexp(dim=-1).square().mean()
-    return experts.balance_loss * torch.stack(balance).mean() + experts.router_z_loss * z
+    return experts.balance_loss * torch.stack(balance).mean()
 
 
 @pytest.mark.parametrize("kind", BAG_LOSS_KINDS[1:])

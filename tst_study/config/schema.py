@@ -110,8 +110,6 @@ class Experts(Strict):
     """Width of one expert."""
     balance_loss: NotNegativeFloat = 1e-3
     """Coefficient of the sequence-wise load-balancing loss (not stated in the paper)."""
-    router_z_loss: NotNegativeFloat = 0.0
-    """Coefficient of the loss that keeps the router's logits small."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -162,7 +162,6 @@ def transformer_config(config: Config) -> TransformerConfig:
             "moe_router_topk": model.experts.per_token,
             "moe_router_dtype": "fp32",  # as it is; Megatron warns of less
             "moe_aux_loss_coeff": model.experts.balance_loss,
-            "moe_z_loss_coeff": model.experts.router_z_loss or None,
         }
     return TransformerConfig(
         num_layers=model.layers,
