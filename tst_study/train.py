@@ -84,10 +84,8 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
             collectives_named(ranks.rank),
         ):
             barrier()  # rank 0 has found the folder to be of this run, or raised
-            with (
-                closing(Trainer(launch)) as trainer,
-                closing(Bookkeeper(trainer, folder, log, data, held_out, stop)) as bookkeeper,
-            ):
+            trainer = Trainer(launch)
+            with closing(Bookkeeper(trainer, folder, log, data, held_out, stop)) as bookkeeper:
                 try:
                     return _run(trainer, bookkeeper, stop)
                 except DivergedError as error:
@@ -185,10 +183,6 @@ class Trainer:
             self.optimizer.copy_from_model()
         if config.superposition.optimizer_at_switch == "reset":
             self.optimizer.reset()
-
-    def close(self) -> None:
-        """End the thread that reads ahead."""
-        self.batches.close()
 
 
 def _be_deterministic() -> None:

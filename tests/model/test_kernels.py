@@ -87,12 +87,6 @@ KERNELS = {
         lambda copies: copies[COPIES_OF].sum(dim=1),
         ((10, 4),),
     ),
-    "permuted": Kernel(
-        lambda x: kernels.Permuted.apply(x, COPIES_OF.view(-1), COPIES_OF.view(-1).argsort()),
-        lambda x: x[COPIES_OF.view(-1)],
-        ((10,),),
-        0.0,
-    ),
 }
 
 

@@ -54,20 +54,6 @@ def test_what_a_library_of_collectives_says_is_told_of_the_other_rank() -> None:
         wait()
 
 
-def test_where_torch_has_written_the_last_collectives_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As NCCL's watchdog writes them; here by hand, since there is no NCCL."""
-    monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(tmp_path / "trace_"))
-    (tmp_path / "trace_1").write_bytes(b"as torch pickles it")
-    with pytest.raises(OtherRankError, match=f"lie in {tmp_path}/trace_1"), collectives_named(1):
-        raise RuntimeError("NCCL communicator was aborted")
-    (tmp_path / "trace_1").unlink()
-    with pytest.raises(OtherRankError) as raised, collectives_named(1):
-        raise RuntimeError("NCCL communicator was aborted")
-    assert "trace_1" not in str(raised.value)
-
-
 def test_files_are_read_by_the_first_rank_alone_and_its_error_is_everyones(words: Path) -> None:
     def work() -> tuple[list[str], int]:
         read: list[str] = []

@@ -18,7 +18,6 @@ from tst_study.model.kernels import (
     Combined,
     Copied,
     Groups,
-    Permuted,
     groups_of,
     sum_of_copies,
 )
@@ -212,7 +211,7 @@ def route(
         rows=Copied.apply(hidden.flatten(0, 1), positions, copies),
         positions=positions,
         copies=copies,
-        weights=Permuted.apply(weights.flatten(), entries, places),
+        weights=Copied.apply(weights.view(-1, 1), entries, places.unsqueeze(1)).flatten(),
         counts=counts,
         groups=groups,
         logits=logits.detach(),

@@ -180,21 +180,6 @@ class _GroupedProduct(torch.autograd.Function):
         return of_rows, of_weights, None, None
 
 
-class Permuted(torch.autograd.Function):
-    """Numbers in another order. A gather has atomic additions for its gradient on a GPU; the
-    gradient of a permutation is the inverse one."""
-
-    @staticmethod
-    def forward(ctx: Any, numbers: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(inverse)
-        return numbers.index_select(0, order)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (inverse,) = ctx.saved_tensors
-        return gradients[0].index_select(0, inverse), None, None
-
-
 class Copied(torch.autograd.Function):
     """Rows to copies of rows. Its gradient sums the copies of a row in their order, where that of a
     gather would take another order every time on a GPU."""

@@ -29,7 +29,7 @@ from tst_study.model.megatron_patches import (
     one_group_for_the_same_ranks,
     working_on,
 )
-from tst_study.process.rank_environment import LOOPBACK, flight_record, rank_variable
+from tst_study.process.rank_environment import LOOPBACK, rank_variable
 
 T = TypeVar("T")
 AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
@@ -260,7 +260,7 @@ def collectives_named(rank: int) -> Iterator[None]:
         reason = re.sub(r"^\[[^]]*\] ", "", first_line(error)).split(". ")[0]
         raise OtherRankError(
             f"rank {rank}: {name} did not come to its end, so another rank has failed or hangs; "
-            f"what that one said comes first ({reason}){flight_record(rank)}"
+            f"what that one said comes first ({reason})"
         ) from error
 
 
