@@ -110,8 +110,6 @@ def _run(trainer: Trainer, bookkeeper: Bookkeeper, stop: StopRequest) -> State:
             loss, norm = trainer.step(step, recording=due.logs)
 
         with bookkeeper.clock.waiting():  # the ranks' exchange waits for queued work of the device
-            if step == first:  # the longer time for the start is over
-                ranks.wait_at_most(config.execution.timeout_seconds)
             timed.poll(logged=due.logs, writing=bookkeeper.checkpoints.writing)
         if timed.written:
             bookkeeper.finish_save(done)

@@ -200,8 +200,6 @@ def test_without_a_terminal_a_launch_says_a_line_every_ten_seconds(
         ["made", f"{step}/1,000"] for step in (10, 20, 30)
     ]
     assert "4.5000" in said[0]
-    line.show({**metrics(0, 31, 4.5), "compile_seconds": 43.2})
-    assert line.tasks[0].fields["facts"].endswith("10 tokens/s  compiled in 43 s")
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -463,11 +463,9 @@ class Execution(Strict):
     track: tuple[TrackerName, ...] = ()
     """Trackers that get a copy of every logged row; each is an extra of the package. The run folder
     stays the truth, and a tracker that fails does not stop a run."""
-    start_timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 1800
-    """How long ranks wait for each other up to the end of the first step, which reads a checkpoint
-    and compiles, before they give up."""
-    timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 600
-    """How long ranks wait for each other after the first step before they give up."""
+    timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 1800
+    """How long ranks wait for each other before they give up. The first step reads a checkpoint and
+    compiles, on some ranks longer than on others."""
 
     def compiles(self, *, on_gpu: bool) -> bool:
         """Return whether layers are compiled on such a device."""

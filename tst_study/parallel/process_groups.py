@@ -81,15 +81,6 @@ class Ranks:
         value: T = sent[0]
         return value
 
-    def wait_at_most(self, seconds: float) -> None:
-        """Set how long ranks wait for each other, in every group, from now on; all ranks call it.
-
-        By names that torch keeps to itself: it has no public ones for groups that are there.
-        """
-        barrier()  # none may still be waiting for a slow one
-        for group in dist.distributed_c10d._world.pg_map:
-            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
-
 
 def barrier() -> None:
     """Wait until all ranks are here. NCCL warns that it has to guess the device, unless told."""
@@ -143,7 +134,7 @@ def process_groups(config: Config) -> Iterator[Ranks]:
     device = choose_device(config.execution)
     joined = not dist.is_initialized()
     if joined:
-        _join(device, timedelta(seconds=config.execution.start_timeout_seconds))
+        _join(device, timedelta(seconds=config.execution.timeout_seconds))
     try:
         with working_on(device):
             check(config, dist.get_world_size())
@@ -153,7 +144,7 @@ def process_groups(config: Config) -> Iterator[Ranks]:
                     tensor_model_parallel_size=parallel.tensor,
                     expert_model_parallel_size=parallel.expert,
                     expert_tensor_parallel_size=parallel.expert_tensor_ranks,
-                    distributed_timeout_minutes=config.execution.start_timeout_seconds / 60,
+                    distributed_timeout_minutes=config.execution.timeout_seconds / 60,
                     create_gloo_process_groups=False,  # second copies, which nothing here uses
                 )
             yield Ranks(

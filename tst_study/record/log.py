@@ -64,8 +64,6 @@ class Progress(rich.Progress):
         facts = [phase] if phase else []
         facts.append(f"{row['loss_name']} {row['loss']:.4f}")
         facts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
-        if "compile_seconds" in row:
-            facts.append(f"compiled in {row['compile_seconds']:.0f} s")
         self.update(self._line, completed=step, facts="  ".join(facts))
         if self._plain and time.monotonic() - self._printed >= LINE_SECONDS:
             self._printed = time.monotonic()

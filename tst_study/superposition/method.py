@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.utils.hooks import RemovableHandle
@@ -32,7 +31,7 @@ from tst_study.superposition.loss_kinds import (
     loss_of,
 )
 from tst_study.superposition.losses import bag_loss
-from tst_study.superposition.misuse import Calls, steps_done
+from tst_study.superposition.misuse import Calls
 from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phases, superposed_steps
 from tst_study.superposition.weighting import (
     Weighting,
@@ -76,8 +75,6 @@ class Superposition:
     phases: Phases = field(init=False, repr=False, compare=False)
     """The two phases as plain numbers."""
     _calls: Calls = field(init=False, repr=False, compare=False)
-    _changing_weights: Tensor | None = field(init=False, repr=False, compare=False)
-    """(superposed steps, s) where the weights change, for compiled code; otherwise None."""
 
     def __post_init__(self) -> None:
         if self.bag_size < 1 or self.steps < 1 or not 0.0 <= self.step_ratio <= 1.0:
@@ -104,40 +101,9 @@ class Superposition:
         check_loss_kind(self.loss_kind, self.weighting)
         for row in weight_rows(self.weighting) or (self.weighting,):
             offset_weights(row, self.bag_size)  # type: ignore[arg-type]  # raises where it is wrong
-        table = None
-        if phases.weighting_changes:
-            rows = [
-                offset_weights(phases.weighting_at(i), self.bag_size) for i in range(superposed)
-            ]
-            table = torch.tensor(rows, dtype=torch.float64)
         # Frozen: settings do not change under way.
         object.__setattr__(self, "phases", phases)
         object.__setattr__(self, "_calls", Calls(phases, self.positions, self.equal_raw_length))
-        object.__setattr__(self, "_changing_weights", table)
-
-    def __str__(self) -> str:
-        if not self.superposed_steps:
-            return f"Baseline: next-token training for {self.steps:,} steps"
-        how = "" if self.mode == "full" else f", {self.mode.replace('_', ' ')}"
-        if self.weighting != "uniform":
-            how += f", weights {self.weighting}"
-        text = f"{self.data_multiplier:.4g} times the text of a baseline with the same FLOPs"
-        if self.equal_raw_length:
-            text = "as many tokens a sequence in both phases"
-        return (
-            f"Token superposition{how}: bags of s = {self.bag_size} tokens in steps 1 to "
-            f"{self.superposed_steps:,} of {self.steps:,}, then next-token training; {text}"
-        )
-
-    @property
-    def superposed_steps(self) -> int:
-        """Steps of the superposition phase, the first ones; none for bags of one."""
-        return self.phases.superposed_steps
-
-    @property
-    def data_multiplier(self) -> float:
-        """Text read over that of a baseline of as many steps: 1 + r(s − 1) with bags as input."""
-        return self.phases.data_multiplier
 
     @property
     def step(self) -> int:
@@ -345,19 +311,10 @@ class Superposition:
         superposed, labels = self._calls.checked(labels, step)
         if not superposed:
             return NEXT_TOKEN, "uniform", labels
-        if self._changing_weights is None:
-            objective = self.phases.objective(0)
-        elif torch.compiler.is_compiling():
-            # A tensor: torch.compile would take Python numbers for constants, and compile anew.
-            if step is None:
-                weights = self._changing_weights[steps_done(labels, self._calls.key)][0]
-            else:
-                weights = self._changing_weights[step]
-            weights = weights.to(labels.device, non_blocking=True)
-            return self.phases.superposed_objective(), weights, labels
-        else:
-            objective = self.phases.objective(self.step)
-        return objective, objective.weighting, labels
+        objective, weights = self.phases.objective(0), self._calls.weights
+        if weights is None:
+            return objective, objective.weighting, labels
+        return objective, weights.to(labels.device, non_blocking=True), labels
 
 
 def _has_hooks(module: nn.Module) -> bool:

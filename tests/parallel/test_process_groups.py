@@ -1,41 +1,15 @@
-"""Ranks wait for one that hangs as long as configured, and errors name the rank and collective."""
+"""Errors of collectives name the rank and the collective; what one rank reads, all have."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed as dist
 
 from tests.distributed import run_ranks
 from tests.tiny_runs import tiny
 from tst_study.errors import OtherRankError, UserError
 from tst_study.parallel.process_groups import collectives_named, process_groups
-
-TIMEOUTS = ("execution.start_timeout_seconds=1234", "execution.timeout_seconds=2")
-
-
-def timeouts() -> tuple[timedelta, set[timedelta]]:
-    """Timeouts of the group of all ranks, and of all others."""
-    of = {
-        group: group._get_backend(torch.device("cpu")).options._timeout
-        for group in dist.distributed_c10d._world.pg_map
-    }
-    return of.pop(dist.group.WORLD), set(of.values())
-
-
-def test_every_group_waits_long_for_the_first_step_and_then_less(words: Path) -> None:
-    def work() -> list[float]:
-        config = tiny(words, *TIMEOUTS, "execution.parallel.tensor=2")
-        with process_groups(config) as ranks:
-            _, before = timeouts()
-            ranks.wait_at_most(config.execution.timeout_seconds)
-            world, after = timeouts()
-            return [one.total_seconds() for one in (*before, *after, world)]
-
-    assert run_ranks(4, work) == [[1234.0, 2.0, 2.0]] * 4
 
 
 def test_a_file_whose_name_says_gloo_is_no_collective() -> None:
