@@ -140,9 +140,8 @@ class Bookkeeper:
                 raise StoppedError
             self.log.evaluating(done, tokens, held_out.predicted_tokens)
 
-        micro_batch = self.launch.micro_batch
         try:
-            result = evaluate(self.model, held_out, self.ranks, micro_batch, check_for_stop)
+            result = evaluate(self.model, held_out, self.ranks, check_for_stop)
         except StoppedError:
             return False
         if not math.isfinite(result.nats_per_token):

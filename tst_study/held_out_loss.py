@@ -14,17 +14,7 @@ from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.process_groups import Ranks
 
 POSITIONS_AT_ONCE = 4096
-
-
-def sequences_at_once(length: int, micro_batch: int, *, on_gpu: bool) -> int:
-    """Return how many held-out sequences one forward pass takes.
-
-    Short sequences go together, and a processor takes at least as many as a training step, since
-    nothing is kept for a backward pass. On a GPU the micro-batch does not count: here all logits
-    are held at once, which training avoids, and they would be larger than everything else.
-    """
-    few = max(1, POSITIONS_AT_ONCE // length)
-    return few if on_gpu else max(micro_batch, few)
+"""All logits of a pass are held at once, which training avoids."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +34,16 @@ def evaluate(
     model: SuperposedGPT,
     held_out: HeldOut,
     ranks: Ranks,
-    micro_batch: int,
     check_for_stop: Callable[[int], None] = lambda tokens: None,
 ) -> HeldOutLoss:
     """Mean next-token loss over all held-out tokens, each counted once whatever the layout.
 
-    `micro_batch`: sequences of a forward pass when training. `check_for_stop` is called before each
-    pass with the number of tokens done so far; an exception from it ends the evaluation.
+    `check_for_stop` is called before each pass with the number of tokens done so far; an exception
+    from it ends the evaluation.
     """
     model.eval()
     count = len(held_out.ids)
-    on_gpu = ranks.device.type == "cuda"
-    at_once = sequences_at_once(held_out.ids.shape[1], micro_batch, on_gpu=on_gpu)
+    at_once = max(1, POSITIONS_AT_ONCE // held_out.ids.shape[1])
     # Ranks fill in the sums of their sequences; the sum over ranks adds zeros only, so the result
     # does not depend on how many there are.
     sums = torch.zeros(count, dtype=torch.float64)

@@ -50,7 +50,7 @@ from tst_study.parallel.process_groups import (
     Launch,
     barrier,
     choose_device,
-    collectives_named,
+    other_ranks_failing,
     process_groups,
     with_layout,
 )
@@ -77,11 +77,11 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
     attention = attention_backend(config, device)
     with listening() as stop, process_groups(config) as ranks, sdpa_kernel(ATTENTION[attention]):
         launch = Launch(config, ranks, attention, why_layout)
-        with collectives_named(ranks.rank):  # one rank reads the files for all
+        with other_ranks_failing(ranks.rank):  # one rank reads the files for all
             data, held_out = ranks.from_first(partial(fingerprints_and_held_out, config))
         with (
             run_log(config, data, folder, writes=ranks.is_first, progress=progress) as log,
-            collectives_named(ranks.rank),
+            other_ranks_failing(ranks.rank),
         ):
             barrier()  # rank 0 has found the folder to be of this run, or raised
             trainer = Trainer(launch)

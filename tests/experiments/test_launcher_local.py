@@ -319,7 +319,7 @@ def in_the_trainers_place(monkeypatch: pytest.MonkeyPatch, train: Callable[..., 
     ("error", "status"),
     [
         (UserError("corpus: too short"), Exit.FAILED),
-        (OtherRankError("rank 1: all_reduce did not come to its end"), Exit.CRASHED),
+        (OtherRankError("rank 1: waited in vain"), Exit.CRASHED),
         (ZeroDivisionError(), Exit.CRASHED),
     ],
     ids=lambda value: type(value).__name__,

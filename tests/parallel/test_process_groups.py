@@ -1,4 +1,4 @@
-"""Errors of collectives name the rank and the collective; what one rank reads, all have."""
+"""An error of a collective is another rank's; what one rank reads, all have."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from tests.distributed import run_ranks
 from tests.tiny_runs import tiny
 from tst_study.errors import OtherRankError, UserError
-from tst_study.parallel.process_groups import collectives_named, process_groups
+from tst_study.parallel.process_groups import other_ranks_failing, process_groups
 
 
 def test_a_file_whose_name_says_gloo_is_no_collective() -> None:
     missing = FileNotFoundError(2, "No such file or directory", "prepared/gloo")
-    with pytest.raises(UserError) as raised, collectives_named(0):
+    with pytest.raises(UserError) as raised, other_ranks_failing(0):
         raise UserError("prepared/gloo: cannot be read; name a TOML file") from missing
     assert not isinstance(raised.value, OtherRankError)
     assert str(raised.value) == "prepared/gloo: cannot be read; name a TOML file"
@@ -24,7 +24,7 @@ def test_what_a_library_of_collectives_says_is_told_of_the_other_rank() -> None:
     def wait() -> None:
         raise RuntimeError("[pair.cc:534] gloo: Connection closed by peer [127.0.0.1]:1234")
 
-    with pytest.raises(OtherRankError, match="rank 1: wait did not come"), collectives_named(1):
+    with pytest.raises(OtherRankError, match="rank 1: waited in vain"), other_ranks_failing(1):
         wait()
 
 

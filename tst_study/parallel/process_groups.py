@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -239,33 +238,27 @@ def _meet_on_loopback(timeout: timedelta) -> dict[str, Any]:
 
 
 @contextmanager
-def collectives_named(rank: int) -> Iterator[None]:
-    """Turn an exception out of torch.distributed into `OtherRankError`; others pass."""
+def other_ranks_failing(rank: int) -> Iterator[None]:
+    """Turn an exception out of torch.distributed, or one that it caused, into `OtherRankError`;
+    others pass."""
     try:
         yield
     except (RuntimeError, UserError) as error:
-        name = _collective(error)
-        if name is None:
+        cause: BaseException | None = error
+        while cause is not None and not _is_of_collectives(cause):
+            cause = cause.__cause__
+        if cause is None:
             raise
         # Without the source line that it came from, and without advice.
-        reason = re.sub(r"^\[[^]]*\] ", "", first_line(error)).split(". ")[0]
+        reason = re.sub(r"^\[[^]]*\] ", "", first_line(cause)).split(". ")[0]
         raise OtherRankError(
-            f"rank {rank}: {name} did not come to its end, so another rank has failed or hangs; "
-            f"what that one said comes first ({reason})"
+            f"rank {rank}: waited in vain for another rank, which has failed or hangs; what that "
+            f"one said comes first ({reason})"
         ) from error
 
 
-def _collective(error: BaseException | None) -> str | None:
-    """The torch.distributed function that an exception or its cause came from; if that was waiting
-    for a request, the function that waited."""
-    while error is not None:
-        frames = traceback.extract_tb(error.__traceback__)[::-1]
-        for frame in frames:
-            if frame.filename.endswith("distributed_c10d.py"):
-                return frame.name
-        # Ours and the system's name files, and a folder may be called so.
-        own = isinstance(error, UserError | OSError)
-        if not own and any(library in str(error) for library in ("gloo", "NCCL")):
-            return next((f.name for f in frames if not f.name.startswith("_")), None)
-        error = error.__cause__
-    return None
+def _is_of_collectives(error: BaseException) -> bool:
+    # Ours and the system's name files, and a folder may be called so.
+    own = isinstance(error, UserError | OSError)
+    named = any(library in str(error) for library in ("gloo", "NCCL"))
+    return isinstance(error, dist.DistError) or (named and not own)

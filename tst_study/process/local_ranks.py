@@ -1,6 +1,5 @@
 """`tst-study train --processes N`: the ranks of one run as processes of this machine."""
 
-import ctypes
 import os
 import signal
 import socket
@@ -15,7 +14,6 @@ from tst_study.process.rank_environment import rank_variables
 
 GRACE_SECONDS = 10.0
 """Seconds that ranks get to end by themselves after one of them has failed."""
-PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
@@ -67,16 +65,7 @@ def _start(rank: int, count: int, port: int, arguments: Sequence[str]) -> subpro
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **ours}
     command = [sys.executable, "-m", "tst_study", *arguments]
     # A session of its own: Ctrl-C in the terminal reaches the launcher alone, which passes it on.
-    return subprocess.Popen(
-        command, env=environment, start_new_session=True, preexec_fn=_end_with_launcher
-    )
-
-
-def _end_with_launcher() -> None:
-    """Have the kernel end this rank when its launcher ends, as nobody else would know of it. Only
-    Linux can do so."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    return subprocess.Popen(command, env=environment, start_new_session=True)
 
 
 def free_port() -> int:
