@@ -106,28 +106,13 @@ def test_every_row_of_a_mixture_tells_of_its_routing_and_changes_no_bit(
     torch.testing.assert_close(last.mean(dim=1), torch.ones(2), rtol=0.0, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("installed", "fits"),
-    [
-        ("0.16.0", False),
-        ("0.16.1", True),
-        ("0.19.0rc1", True),
-        ("0.20.0", False),
-    ],
-)
 def test_a_version_that_was_never_tried_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, installed: str, fits: bool
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(megatron_version, "version", lambda name: installed)
+    monkeypatch.setattr(megatron_version, "version", lambda name: "0.20.0")
     megatron_version.megatron_version.cache_clear()
-    try:
-        if fits:
-            check_megatron_version()
-            return
-        with pytest.raises(UserError) as raised:
-            check_megatron_version()
-    finally:
-        megatron_version.megatron_version.cache_clear()
-    said = str(raised.value)
-    assert said.startswith(f"megatron-core {installed}: ")
-    assert "pip install 'megatron-core>=0.16.1,<0.20'" in said
+    with pytest.raises(
+        UserError, match=r"^megatron-core 0\.20\.0: .*'megatron-core>=0.16.1,<0.20'"
+    ):
+        check_megatron_version()
+    megatron_version.megatron_version.cache_clear()

@@ -10,14 +10,13 @@ import torch.nn.functional as F
 
 from tests.layouts import standing_still
 from tests.superposition.naive import multi_hot_loop
-from tests.tiny_runs import VOCABULARY, built, randomize_norms, run, tiny
+from tests.tiny_runs import VOCABULARY, built, randomize_norms, tiny
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Experts
 from tst_study.data.run_data import open_stream
 from tst_study.model.model import Targets
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.record.reader import read
-from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS
 from tst_study.superposition.steps import NEXT_TOKEN
 from tst_study.train import train
 
@@ -121,13 +120,3 @@ def balance_loss(weight: torch.Tensor, experts: Experts, x: torch.Tensor) -> tor
         share = chosen / chosen.sum()
         balance.append(experts.count * (share * probabilities[:, sequence].mean(dim=0)).sum())
     return experts.balance_loss * torch.stack(balance).mean()
-
-
-@pytest.mark.parametrize("kind", BAG_LOSS_KINDS[1:])
-def test_the_other_bag_losses_train_under_a_name_of_their_own(
-    words: Path, tmp_path: Path, kind: str
-) -> None:
-    record = run(words, tmp_path, f"superposition.loss={kind}")
-    superposed = [row for row in record.metrics if row["phase"] == "superposition"]
-    assert {row["loss_name"] for row in superposed} == {f"bag_{kind}"}
-    assert superposed[-1]["loss"] < superposed[0]["loss"]
