@@ -107,7 +107,7 @@ class Bookkeeper:
 
     def log_loss(self, done: int, loss: Tensor, norm: Tensor, due: Due) -> None:
         """Log the last step where that is due. Raises `DivergedError`."""
-        with self.clock.waiting():
+        with self.clock.timing():
             value, gradient_norm = float(self.ranks.sum_over_data(loss)), float(norm)
         objective = self.plan.objective(done - 1)
         diverged = not math.isfinite(value) or value > self.config.numerics.divergence_loss
@@ -120,8 +120,7 @@ class Bookkeeper:
                 "gradient_norm": gradient_norm,
             }
             if self.routing is not None and due.logs:
-                every_expert = due.evaluates or due.is_phase_boundary
-                row["moe"] = self.routing.summary(every_expert=every_expert)
+                row["moe"] = self.routing.summary()
             row |= self.clock.speed(self.plan, done)
             self.log.metrics(self._counters(done) | row, last=due.is_last)
         if diverged:

@@ -106,10 +106,10 @@ def _run(trainer: Trainer, bookkeeper: Bookkeeper, stop: StopRequest) -> State:
 
         done = step + 1
         due = Due(config, plan, done, logs=timed.logs)
-        with bookkeeper.clock.step():
+        with bookkeeper.clock.timing(steps=1):
             loss, norm = trainer.step(step, recording=due.logs)
 
-        with bookkeeper.clock.waiting():  # the ranks' exchange waits for queued work of the device
+        with bookkeeper.clock.timing():  # the ranks' exchange waits for queued work of the device
             timed.poll(logged=due.logs, writing=bookkeeper.checkpoints.writing)
         if timed.written:
             bookkeeper.finish_save(done)

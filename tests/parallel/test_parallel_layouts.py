@@ -121,8 +121,8 @@ def assert_same_run_closely(one: RunRecord, other: RunRecord) -> None:
         for name in ("balance_loss", "router_entropy"):
             if "moe" in theirs:
                 assert mine["moe"][name] == pytest.approx(theirs["moe"][name], rel=1e-4), name
-        if "expert_load" in theirs.get("moe", {}):
-            loads = [torch.tensor(row["moe"]["expert_load"]) for row in (mine, theirs)]
+        if "moe" in theirs:
+            loads = [torch.tensor(row["moe"]["load"]["max"]) for row in (mine, theirs)]
             torch.testing.assert_close(*loads, rtol=0.05, atol=0.05)
     ours, others = one.evals[-1], other.evals[-1]
     assert ours["nats_per_token"] == pytest.approx(others["nats_per_token"], rel=1e-5)

@@ -70,11 +70,11 @@ class RoutingLog:
         if self._sums is not None:
             self._sums[layer - 1, -1] += loss.detach() * scale
 
-    def summary(self, *, every_expert: bool) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Summarize the step over all ranks and micro-batches; every rank must call this.
 
-        Loads are in even shares: 1.0 is what each expert would get if all got the same.
-        `every_expert` adds the load of each expert of each layer.
+        Loads are those of the fullest and the emptiest expert of each layer, in even shares: 1.0 is
+        what each expert would get if all got the same.
         """
         assert self._sums is not None, "begin_step(recording=True) comes first"
         sums = self._sums.double()
@@ -83,22 +83,14 @@ class RoutingLog:
         counts = sums[:, :-3]
         positions, entropy, balance = sums[:, -3:].unbind(dim=1)
         load = counts / counts.sum(dim=1, keepdim=True) * self.experts
-        summary = {
+        return {
             "balance_loss": float((balance / positions).mean()),
             "router_entropy": float((entropy / positions).mean()),
             "load": {
-                "max": _rounded(load.amax(dim=1)),
-                "min": _rounded(load.amin(dim=1)),
-                "deviation": _rounded(load.std(dim=1, correction=0)),
+                "max": [round(one, 4) for one in load.amax(dim=1).tolist()],
+                "min": [round(one, 4) for one in load.amin(dim=1).tolist()],
             },
         }
-        if every_expert:
-            summary["expert_load"] = _rounded(load)
-        return summary
-
-
-def _rounded(values: Tensor) -> Any:
-    return [_rounded(row) if row.dim() else round(float(row), 4) for row in values]
 
 
 class Routes(NamedTuple):

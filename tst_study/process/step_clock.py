@@ -29,18 +29,13 @@ class StepClock:
         self._steps = 0
 
     @contextmanager
-    def step(self) -> Iterator[None]:
-        """Time a step; on a GPU only its launch, as the rest is in `waiting`."""
-        with self.waiting():
-            yield
-        self._steps += 1
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Time work that belongs to earlier steps, such as reading their loss from a GPU."""
+    def timing(self, steps: int = 0) -> Iterator[None]:
+        """Time the launch of so many steps, or work that belongs to earlier ones, such as reading
+        their loss from a GPU."""
         began = time.perf_counter()
         yield
         seconds = time.perf_counter() - began
+        self._steps += steps
         self._seconds += seconds
         self.training_seconds += seconds
 

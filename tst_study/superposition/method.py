@@ -148,8 +148,7 @@ class Superposition:
 
         Raises:
             ValueError: a length that is no multiple of s or not what `positions` says, ids of
-                another type, a negative step, or a shard of the weight outside `forward`;
-                TypeError for a weight in place of its module.
+                another type, or a negative step; TypeError for a weight in place of its module.
         """
         if not isinstance(embedding, nn.Module):
             raise TypeError(
@@ -157,11 +156,6 @@ class Superposition:
                 "that its scale, shards and hooks stay in force"
             )
         stride = self._calls.stride(tokens, step, embedding.training)
-        if _is_sharded(embedding):
-            raise ValueError(
-                "the embedding's weight is a DTensor that is not gathered here: call embed inside "
-                "the model's forward"
-            )
         if stride > 1 and _is_plain(embedding):
             bags = bag_inputs(tokens, stride)
             return bag_embedding(embedding.weight, bags, pooling=self.pooling)  # type: ignore[arg-type]
@@ -317,21 +311,6 @@ class Superposition:
         return objective, weights.to(labels.device, non_blocking=True), labels
 
 
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
-
-
-def _is_sharded(module: nn.Module) -> bool:
-    """Return True where a plain embedding's weight is spread over ranks and no hook gathers it."""
-    kind = type(getattr(module, "weight", None)).__name__
-    return kind == "DTensor" and type(module) is nn.Embedding and not _has_hooks(module)
-
-
 def _is_plain(module: nn.Module) -> bool:
     """Return True where an embedding only looks up whole rows of its own weight."""
     return (
@@ -341,5 +320,8 @@ def _is_plain(module: nn.Module) -> bool:
         and module.padding_idx is None
         and not module.scale_grad_by_freq
         and not module.sparse
-        and not _has_hooks(module)
+        and not module._forward_hooks
+        and not module._forward_pre_hooks
+        and not module._backward_hooks
+        and not module._backward_pre_hooks
     )
