@@ -21,7 +21,6 @@ from tst_study.model.kernels import (
     groups_of,
     rms_norm,
     rotate,
-    swiglu,
 )
 from tst_study.model.megatron_patches import working_on
 
@@ -57,13 +56,10 @@ class Kernel:
     formula: Callable[..., Tensor]
     shapes: tuple[tuple[int, ...], ...]
     tolerance: float = 1e-5
-    """In float32; 0 is to the bit, in all types."""
+    """In float32."""
 
 
 KERNELS = {
-    "swiglu": Kernel(
-        swiglu, lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1], ((5, 3, 12),), 0.0
-    ),
     "rms_norm": Kernel(
         lambda x, weight: rms_norm(x, weight, EPSILON),
         lambda x, weight: F.rms_norm(x, (48,), weight, EPSILON),
