@@ -106,17 +106,3 @@ def test_compiled_layers_keep_less_too_and_give_the_same_gradients(model: dict[s
         assert its_loss == pytest.approx(loss, rel=1e-6)
         torch.testing.assert_close(its_gradients, gradients, rtol=1e-4, atol=1e-7)
     assert kept["layer"] < 0.1 * kept["none"]
-
-
-def test_a_layer_that_is_not_one_graph_is_refused_instead_of_left_as_it_is() -> None:
-    class Breaking(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            torch._dynamo.graph_break()
-            return x
-
-    config = recomputing(SMALL, "none", 2, 8)
-    with process_groups(config):
-        layer = Breaking()
-        compile_layers([layer], "eager")
-        with pytest.raises(torch._dynamo.exc.Unsupported):
-            layer(torch.ones(3))
