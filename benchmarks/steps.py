@@ -19,8 +19,11 @@ from tst_study.config.schema import Config, Model, from_dict
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.model.layers import ATTENTION, attention_backend, compile_layers
 from tst_study.model.model import build_model
-from tst_study.parallel.forward_backward import forward_backward, micro_batches
-from tst_study.parallel.gradient_buffers import GradientBuffers
+from tst_study.parallel.forward_backward import (
+    forward_backward,
+    gradient_buffers,
+    micro_batches,
+)
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.superposition.steps import NEXT_TOKEN, Objective
 
@@ -65,7 +68,7 @@ class PackageSteps:
         if compiler is not None:
             compile_layers(self.model.decoder.layers, compiler)
             self.model.compiled_loss = device.type == "cuda"  # as `train` does
-        self.data_parallel = GradientBuffers(self.model, layout_of(config))
+        self.data_parallel = gradient_buffers(self.model, layout_of(config))
         self.optimizer = ModelOptimizer(self.data_parallel, config.optimizer)
 
     def step(self, objective: Objective = NEXT_TOKEN) -> Step:

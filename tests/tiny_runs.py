@@ -62,7 +62,6 @@ OF_THE_LAUNCH = {
     "seconds",
     "step_seconds",
     "training_seconds",
-    "compile_seconds",
     "tokens_per_second",
     "peak_memory",
 }

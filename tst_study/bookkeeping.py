@@ -91,8 +91,8 @@ class Bookkeeper:
 
     def log_loss(self, done: int, loss: Tensor, norm: Tensor, due: Due) -> None:
         """Log the last step where that is due. Raises `DivergedError`."""
-        with self.clock.waiting():
-            value, gradient_norm = float(self.ranks.sum_over_batch(loss)), float(norm)
+        with self.clock.timing():
+            value, gradient_norm = float(self.ranks.sum_over_data(loss)), float(norm)
         objective = self.plan.objective(done - 1)
         diverged = not math.isfinite(value) or value > self.config.numerics.divergence_loss
         if due.logs or diverged:
@@ -104,8 +104,7 @@ class Bookkeeper:
                 "gradient_norm": gradient_norm,
             }
             if self.routing is not None and due.logs:
-                every_expert = due.evaluates or due.is_phase_boundary
-                row["moe"] = self.routing.summary(every_expert=every_expert)
+                row["moe"] = self.routing.summary()
             row |= self.clock.speed(self.plan, done)
             self.log.metrics(self._counters(done) | row, last=due.is_last)
         if diverged:
@@ -121,7 +120,7 @@ class Bookkeeper:
         def say(tokens: int) -> None:
             self.log.evaluating(done, tokens, held_out.predicted_tokens)
 
-        result = evaluate(self.model, held_out, self.ranks, self.launch.micro_batch, say)
+        result = evaluate(self.model, held_out, self.ranks, say)
         if not math.isfinite(result.nats_per_token):
             raise DivergedError("held-out", result.nats_per_token, done)
         row = {

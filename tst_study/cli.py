@@ -265,7 +265,6 @@ def train_here(config: Config, folder: Path, processes: int = 1) -> int:
     from tst_study import file_lock
     from tst_study.process.rank_environment import (
         adopt_slurm_ranks,
-        check_rank_variables,
         prepare_for_gpus,
         rank_variable,
     )
@@ -274,7 +273,6 @@ def train_here(config: Config, folder: Path, processes: int = 1) -> int:
     if processes > 1 and "RANK" not in os.environ:  # else this is one of them
         return _train_on_processes(config, folder, processes)
     adopt_slurm_ranks()
-    check_rank_variables()
     # One of the ranks that torchrun starts holds the run's lock and prints for all.
     first = rank_variable("RANK") == 0
     if _is_done(config, folder):

@@ -11,21 +11,10 @@ from torch import Tensor
 
 from tst_study.data.held_out import HeldOut
 from tst_study.model.model import SuperposedGPT
-from tst_study.parallel.forward_backward import next_token_losses
 from tst_study.parallel.process_groups import Ranks
 
 POSITIONS_AT_ONCE = 4096
-
-
-def sequences_at_once(length: int, micro_batch: int, *, on_gpu: bool) -> int:
-    """Return how many held-out sequences one forward pass takes.
-
-    Short sequences go together, and a processor takes at least as many as a training step, since
-    nothing is kept for a backward pass. On a GPU the micro-batch does not count: here all logits
-    are held at once, which training avoids, and they would be larger than everything else.
-    """
-    few = max(1, POSITIONS_AT_ONCE // length)
-    return few if on_gpu else max(micro_batch, few)
+"""All logits of a pass are held at once, which training avoids."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +34,15 @@ def evaluate(
     model: SuperposedGPT,
     held_out: HeldOut,
     ranks: Ranks,
-    micro_batch: int,
     say: Callable[[int], None] = lambda tokens: None,
 ) -> HeldOutLoss:
     """Mean next-token loss over all held-out tokens, each counted once whatever the layout.
 
-    `micro_batch`: sequences of a forward pass when training. `say` is called before each pass
-    with the number of tokens done so far.
+    `say` is called before each pass with the number of tokens done so far.
     """
     model.eval()
     count = len(held_out.ids)
-    on_gpu = ranks.device.type == "cuda"
-    at_once = sequences_at_once(held_out.ids.shape[1], micro_batch, on_gpu=on_gpu)
+    at_once = max(1, POSITIONS_AT_ONCE // held_out.ids.shape[1])
     # Ranks fill in the sums of their sequences; the sum over ranks adds zeros only, so the result
     # does not depend on how many there are.
     sums = torch.zeros(count, dtype=torch.float64)
@@ -73,11 +59,10 @@ def evaluate(
             for array in (held_out.ids, held_out.labels)
         )
         with torch.compiler.set_stance("force_eager"):  # its shapes are not worth compiling for
-            losses = next_token_losses(model, ids, labels)
-        if ranks.has_loss:
-            new = int((rows < count).sum())
-            sums[start : start + new] = losses.sum(1)[:new].double().cpu()
-    sums = ranks.sum_over_batch(sums.to(ranks.device)).cpu()
+            losses = model.next_token_losses(ids, labels)
+        new = int((rows < count).sum())
+        sums[start : start + new] = losses.sum(1)[:new].double().cpu()
+    sums = ranks.sum_over_data(sums.to(ranks.device)).cpu()
     model.train()
     tokens = torch.from_numpy((held_out.labels >= 0).sum(1)).double()
     total = int(tokens.sum())

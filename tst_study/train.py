@@ -20,7 +20,6 @@ the last one was.
 
 from __future__ import annotations
 
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -40,14 +39,17 @@ from tst_study.model.initialization import EMBEDDINGS, initialize
 from tst_study.model.layers import ATTENTION, attention_backend, compile_layers
 from tst_study.model.model import build_model
 from tst_study.parallel.events import Due, TimedEvents
-from tst_study.parallel.forward_backward import forward_backward, micro_batches
-from tst_study.parallel.gradient_buffers import GradientBuffers
+from tst_study.parallel.forward_backward import (
+    forward_backward,
+    gradient_buffers,
+    micro_batches,
+)
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.parallel.process_groups import (
     Launch,
     barrier,
     choose_device,
-    collectives_named,
+    other_ranks_failing,
     process_groups,
     with_layout,
 )
@@ -74,20 +76,20 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
     attention = attention_backend(config, device)
     with listening() as stop, process_groups(config) as ranks, sdpa_kernel(ATTENTION[attention]):
         launch = Launch(config, ranks, attention, why_layout)
-        with collectives_named(ranks.rank):  # one rank reads the files for all
+        with other_ranks_failing(ranks.rank):  # one rank reads the files for all
             data, held_out = ranks.from_first(partial(fingerprints_and_held_out, config))
         with (
             run_log(config, data, folder, writes=ranks.is_first, progress=progress) as log,
-            collectives_named(ranks.rank),
+            other_ranks_failing(ranks.rank),
         ):
             barrier()  # rank 0 has found the folder to be of this run, or raised
-            with closing(Trainer(launch)) as trainer:
-                bookkeeper = Bookkeeper(trainer, folder, log, data, held_out, stop)
-                try:
-                    return _run(trainer, bookkeeper, stop)
-                except DivergedError as error:
-                    log.end("diverged", error.step, str(error))
-                    return "diverged"
+            trainer = Trainer(launch)
+            bookkeeper = Bookkeeper(trainer, folder, log, data, held_out, stop)
+            try:
+                return _run(trainer, bookkeeper, stop)
+            except DivergedError as error:
+                log.end("diverged", error.step, str(error))
+                return "diverged"
 
 
 def _run(trainer: Trainer, bookkeeper: Bookkeeper, stop: StopRequest) -> State:
@@ -100,12 +102,10 @@ def _run(trainer: Trainer, bookkeeper: Bookkeeper, stop: StopRequest) -> State:
 
         done = step + 1
         due = Due(config, plan, done, logs=timed.logs)
-        with bookkeeper.clock.step():
+        with bookkeeper.clock.timing(steps=1):
             loss, norm = trainer.step(step, recording=due.logs)
 
-        with bookkeeper.clock.waiting():  # the ranks' exchange waits for queued work of the device
-            if step == first:  # the longer time for the start is over
-                ranks.wait_at_most(config.execution.timeout_seconds)
+        with bookkeeper.clock.timing():  # the ranks' exchange waits for queued work of the device
             timed.poll(logged=due.logs)
         stops = timed.stops and not due.is_last
         saves = due.saves or timed.saves or stops
@@ -138,7 +138,7 @@ class Trainer:
             compile_layers(self.model.decoder.layers)
             self.model.compiled_loss = launch.on_gpu
         self.routing = RoutingLog.of(self.model)
-        self.data_parallel = GradientBuffers(self.model, layout_of(config))
+        self.data_parallel = gradient_buffers(self.model, layout_of(config))
         self.optimizer = ModelOptimizer(self.data_parallel, config.optimizer)
 
     def step(self, step: int, *, recording: bool) -> tuple[Tensor, Tensor]:
@@ -168,7 +168,6 @@ class Trainer:
         """Do what the paper's ablations do between the phases; by default, nothing."""
         config = self.config
         if config.superposition.reinitialize_at_switch:
-            self.data_parallel.await_weights()
             # Other weights than at the start, but the same for all runs of a seed.
             initialize(
                 self.model, config.model, config.seed + 2**31, lambda name: name in EMBEDDINGS
@@ -176,10 +175,6 @@ class Trainer:
             self.optimizer.copy_from_model()
         if config.superposition.optimizer_at_switch == "reset":
             self.optimizer.reset()
-
-    def close(self) -> None:
-        """End the thread that reads ahead."""
-        self.batches.close()
 
 
 def _be_deterministic() -> None:

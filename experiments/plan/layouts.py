@@ -91,8 +91,7 @@ def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
         text += [
             "",
             f"{parameters.total:,} parameters, {parameters.active:,} of them active ({kinds})",
-            f"Tensor sizes that divide it: {', '.join(map(str, tensor_sizes(config.model)))}; "
-            f"pipeline stages: those that divide {config.model.layers} layers",
+            f"Tensor sizes that divide it: {', '.join(map(str, tensor_sizes(config.model)))}",
             f"On {gpus} GPUs of {memory / 1e9:g} GB: {describe(config, gpus)}; "
             "GB per GPU, estimated, by what is recomputed:",
         ]

@@ -36,9 +36,7 @@ PAPER = Setting(
     dtype="bfloat16",
     # Experts stay within a node, and nothing else is split: 64 GPUs of 80 GB hold that with a
     # micro-batch of one sequence and nothing computed again, larger ones with more sequences.
-    parallel=Parallel(
-        expert=8, optimizer="distributed", overlap_gradients=True, overlap_weights=True
-    ),
+    parallel=Parallel(expert=8, optimizer="distributed", overlap_gradients=True),
     validation_tokens=VALIDATION_TOKENS,
 )
 

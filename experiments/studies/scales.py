@@ -55,7 +55,7 @@ def _dense(model: str, steps: int, learning_rate: float) -> Setting:
         warmup_steps=WARMUP_STEPS,
         learning_rate=learning_rate,
         dtype="bfloat16",
-        parallel=Parallel(optimizer="distributed", overlap_gradients=True, overlap_weights=True),
+        parallel=Parallel(optimizer="distributed", overlap_gradients=True),
         validation_tokens=VALIDATION_TOKENS,
     )
 

@@ -56,7 +56,7 @@ def test_what_fits_is_left_to_data_parallelism_with_a_shared_optimizer(
     check(found, gpus)
     assert estimate_memory(found, gpus, on_gpu=True).total <= USABLE * 141 * GB
     parallel = layout_of(found)
-    assert (parallel.tensor, parallel.pipeline) == (1, 1)
+    assert parallel.tensor == 1
     assert parallel.expert <= (8 if found.model.experts else 1)
     assert parallel.optimizer == ("distributed" if gpus > 1 else "replicated")
     assert parallel.overlap_gradients == (gpus > 1)
@@ -67,7 +67,7 @@ def test_what_fits_is_left_to_data_parallelism_with_a_shared_optimizer(
 
 
 @pytest.mark.parametrize("preset", ["600m", "3b", "moe-10b-a1b"])
-def test_less_memory_is_answered_by_tensor_ranks_then_recomputing_then_stages(preset: str) -> None:
+def test_less_memory_is_answered_by_tensor_ranks_then_by_computing_again(preset: str) -> None:
     """Never by something later in that order before the earlier does not help any more."""
     order = []
     for memory in range(141, 4, -3):
@@ -75,8 +75,8 @@ def test_less_memory_is_answered_by_tensor_ranks_then_recomputing_then_stages(pr
         if found is None:
             break
         parallel = layout_of(found)
-        whole_layers = found.execution.recompute == "layer"
-        order.append((parallel.pipeline, parallel.expert > 8, whole_layers, parallel.tensor))
+        recomputed = found.execution.recompute == "layer"
+        order.append((parallel.expert > 8, recomputed, parallel.tensor))
     assert order == sorted(order)
     assert len(set(order)) > 1
 
@@ -109,8 +109,8 @@ def test_a_node_is_as_large_as_the_launch_says() -> None:
 
 
 def test_tensor_ranks_stay_within_a_node_of_the_device() -> None:
-    few = {"batch": Batch(sequences=8, sequence_length=2048)}
     for device, tensor in (("GB200", 4), ("B200", 8)):
+        few = {"batch": Batch(sequences=64 // tensor, sequence_length=2048)}
         wide = asked("3b", 2048).model_copy(update=few)
         found = resolve(wide, 64, 141 * GB, on_gpu=True, device=device).config
         assert layout_of(found).tensor == tensor
@@ -118,17 +118,15 @@ def test_tensor_ranks_stay_within_a_node_of_the_device() -> None:
 
 def test_more_ranks_than_sequences_are_used_by_tensor_ranks_where_the_heads_divide() -> None:
     few = {"batch": Batch(sequences=16, sequence_length=2048)}
-    for preset, expected in (("3b", (4, 1)), ("600m", (1, 4))):  # 15 heads share with no power of 2
-        config = asked(preset, 2048).model_copy(update=few)
-        parallel = layout_of(resolve(config, 64, 141 * GB, on_gpu=True).config)
-        assert (parallel.tensor, parallel.pipeline) == expected
+    wide = asked("3b", 2048).model_copy(update=few)
+    assert layout_of(resolve(wide, 64, 141 * GB, on_gpu=True).config).tensor == 4
 
 
 @pytest.mark.parametrize("preset", ["laptop-256", "laptop-moe"])
 def test_processors_divide_no_model_that_fits_one_of_them(preset: str) -> None:
     found = resolve(asked(preset, 256), 2, 16 * GB, on_gpu=False).config
     parallel = layout_of(found)
-    assert (parallel.tensor, parallel.pipeline, parallel.expert) == (1, 1, 1)
+    assert (parallel.tensor, parallel.expert) == (1, 1)
     assert not parallel.overlap_gradients
     assert found.execution.recompute == "none"
 
@@ -163,12 +161,11 @@ def test_a_named_layout_on_gpus_gets_the_largest_micro_batch_that_fits_or_is_ref
 
 
 @pytest.mark.parametrize(
-    ("named", "expected"),  # shared optimizer, overlapped gradients, overlapped weights
+    ("named", "expected"),  # shared optimizer, overlapped gradients
     [
-        ({"tensor": 2}, ("distributed", True, True)),
-        ({"overlap_gradients": False}, ("distributed", False, False)),
-        ({"optimizer": "replicated"}, ("replicated", True, False)),
-        ({"pipeline": 2}, ("distributed", False, False)),
+        ({"tensor": 2}, ("distributed", True)),
+        ({"overlap_gradients": False}, ("distributed", False)),
+        ({"optimizer": "replicated"}, ("replicated", True)),
     ],
 )
 def test_on_gpus_a_named_layout_keeps_the_defaults_of_data_parallelism(
@@ -176,7 +173,7 @@ def test_on_gpus_a_named_layout_keeps_the_defaults_of_data_parallelism(
 ) -> None:
     given = asked("3b", 2048, parallel=named)
     found = layout_of(resolve(given, 8, 141 * GB, on_gpu=True).config)
-    assert (found.optimizer, found.overlap_gradients, found.overlap_weights) == expected
+    assert (found.optimizer, found.overlap_gradients) == expected
     assert named.items() <= found.model_dump().items()
     assert resolve(given, 8, 141 * GB, on_gpu=False).config is given
 

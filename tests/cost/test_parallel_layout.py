@@ -13,23 +13,20 @@ from tst_study.cost.auto_layout import resolve
 from tst_study.cost.parallel_layout import (
     bucket_weights,
     check,
-    stage_layers,
     tensor_sizes,
 )
 from tst_study.errors import UserError
 
 REFUSALS = [
-    (2, ("tensor=2", "pipeline=2"), (), "does not divide the 2 processes"),
+    (3, ("tensor=2",), (), "does not divide the 3 processes"),
     (3, ("tensor=3",), (), "model.attention_heads = 4 does not divide"),
     (4, ("tensor=4",), (), "model.key_value_heads = 2 does not divide"),
-    (3, ("pipeline=3",), (), "model.layers = 2 does not divide"),
     (2, ("sequence_parallel=true",), (), "one tensor rank"),
     (2, ("tensor=2", "sequence_parallel=true"), ("batch.sequence_length=7",), "sequence_length"),
     (2, ("tensor=2",), MIXTURE, "sequence_parallel = false"),
-    (2, ("overlap_weights=true",), (), "needs the shares"),
     (3, ("expert=3",), MIXTURE, "model.experts.count = 4"),
     (2, ("expert=2",), (), "needs a model with experts"),
-    (2, ("expert=4",), MIXTURE, "does not divide the 2 processes of a pipeline stage"),
+    (2, ("expert=4",), MIXTURE, "does not divide the 2 processes"),
     (
         2,
         ("tensor=2", "sequence_parallel=true"),
@@ -80,16 +77,6 @@ def test_the_heads_and_the_vocabulary_say_which_tensor_sizes_there_are(
     preset: str, sizes: list[int]
 ) -> None:
     assert tensor_sizes(config.Model(**PRESETS[preset])) == sizes
-
-
-@pytest.mark.parametrize(
-    ("preset", "stages", "layers"),
-    [("moe-10b-a1b", 1, (32, 32)), ("moe-10b-a1b", 2, (20, 12)), ("moe-10b-a1b", 4, (10, 2))],
-)
-def test_the_last_stage_has_fewer_layers_where_the_head_is_large(
-    preset: str, stages: int, layers: tuple[int, int]
-) -> None:
-    assert stage_layers(config.Model(**PRESETS[preset]), stages) == layers
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tst_study.config.schema import Config
 from tst_study.data.held_out import HeldOut
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.data.run_data import fingerprints_and_held_out
-from tst_study.held_out_loss import evaluate, sequences_at_once
+from tst_study.held_out_loss import evaluate
 from tst_study.model.model import SuperposedGPT
 from tst_study.superposition.steps import NEXT_TOKEN
 
@@ -44,12 +44,14 @@ def test_it_is_the_mean_of_a_plain_loop_with_its_standard_error(
     words: Path, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...]
 ) -> None:
     """However many sequences run at once."""
-    monkeypatch.setattr(held_out_loss, "POSITIONS_AT_ONCE", 1)
     config = tiny(words, *SETTINGS, *overrides)
     held_out = held_out_of(config)
     with built(config) as (model, ranks):
         randomize_norms(model)
-        results = [evaluate(model, held_out, ranks, size) for size in (1, 5, 63, 1000)]
+        results = []
+        for size in (1, 5, 63, 1000):
+            monkeypatch.setattr(held_out_loss, "POSITIONS_AT_ONCE", 8 * size)
+            results.append(evaluate(model, held_out, ranks))
         losses = naive_losses(model, held_out)
     flat = [loss for sequence in losses for loss in sequence]
     mean = sum(flat) / len(flat)
@@ -64,21 +66,13 @@ def test_it_is_the_mean_of_a_plain_loop_with_its_standard_error(
         assert result.standard_error == pytest.approx(error, rel=1e-5)
 
 
-def test_on_a_gpu_a_pass_holds_the_logits_of_a_few_thousand_positions() -> None:
-    """A micro-batch of training may have many more: it takes its logits by parts."""
-    assert sequences_at_once(4096, 16, on_gpu=True) == 1
-    assert sequences_at_once(8192, 16, on_gpu=True) == 1
-    assert sequences_at_once(64, 16, on_gpu=True) == sequences_at_once(64, 16, on_gpu=False) == 64
-    assert sequences_at_once(4096, 16, on_gpu=False) == 16
-
-
 def test_it_leaves_no_trace_in_the_training(words: Path, tmp_path: Path) -> None:
     rare = run(words, tmp_path / "rare", *MIXTURE)
     often = run(words, tmp_path / "often", *MIXTURE, "execution.evaluate_every=1")
     assert [row["loss"] for row in often.metrics] == [row["loss"] for row in rare.metrics]
     assert len(often.evals) == 20
     with built(tiny(words)) as (model, ranks):
-        evaluate(model, held_out_of(tiny(words)), ranks, 4)
+        evaluate(model, held_out_of(tiny(words)), ranks)
         assert model.training
 
 

@@ -60,8 +60,8 @@ def test_nothing_of_a_layer_with_experts_adds_by_index(
     assert names == []
 
 
-def recorded(per_token: int, choices: list[Tensor], logits: list[Tensor]) -> RoutingLog:
-    log = RoutingLog(layers=2, experts=4, per_token=per_token)
+def recorded(choices: list[Tensor], logits: list[Tensor]) -> RoutingLog:
+    log = RoutingLog(layers=2, experts=4)
     log.begin_step(12, torch.device("cpu"), recording=True)
     for layer in (1, 2):
         for chosen, scores in zip(choices, logits, strict=True):
@@ -74,20 +74,15 @@ def test_loads_entropy_and_losses_are_means_over_positions(words: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = [torch.randn(6, 4, generator=generator) for _ in range(2)]
     choices = [torch.zeros(6, 4).bool() for _ in range(2)]
-    choices[0][:, 0] = choices[0][:, 1] = choices[1][:, 0] = True  # six of 24 are dropped
+    choices[0][:, 0] = choices[0][:, 1] = choices[1][:, 0] = True
     with built(tiny(words)):  # for the sum over ranks
-        summary = recorded(2, choices, logits).summary(every_expert=True)
+        summary = recorded(choices, logits).summary()
     both = torch.cat(logits).double()
     probabilities = both.softmax(dim=1)
     assert summary["router_entropy"] == pytest.approx(
         float(-(probabilities * probabilities.log()).sum(dim=1).mean()), rel=1e-5
     )
-    assert summary["z_loss"] == pytest.approx(
-        float(both.logsumexp(dim=1).square().mean()), rel=1e-5
-    )
     assert summary["balance_loss"] == pytest.approx(2.0)
-    assert summary["dropped"] == pytest.approx(0.25)
-    assert summary["expert_load"] == [pytest.approx([12 / 4.5, 6 / 4.5, 0.0, 0.0], abs=1e-4)] * 2
     assert summary["load"]["max"] == pytest.approx([12 / 4.5] * 2, abs=1e-4)
     assert summary["load"]["min"] == [0.0, 0.0]
 
@@ -101,38 +96,18 @@ def test_every_row_of_a_mixture_tells_of_its_routing_and_changes_no_bit(
     assert record.evals[-1]["nats_per_token"] == seldom.evals[-1]["nats_per_token"]
     for row in record.metrics:
         health = row["moe"]
-        assert health["dropped"] == 0.0
         assert health["balance_loss"] >= 0.99  # its least value is 1, at even loads
         assert 0.0 < health["router_entropy"] <= 1.3863  # log 4
         assert len(health["load"]["max"]) == len(health["load"]["min"]) == 2
-    whole = [row["step"] for row in record.metrics if "expert_load" in row["moe"]]
-    assert whole == [10, 20]  # at the switch and at the end
-    last = torch.tensor(record.metrics[-1]["moe"]["expert_load"])
-    torch.testing.assert_close(last.mean(dim=1), torch.ones(2), rtol=0.0, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("installed", "fits"),
-    [
-        ("0.16.0", False),
-        ("0.16.1", True),
-        ("0.19.0rc1", True),
-        ("0.20.0", False),
-    ],
-)
 def test_a_version_that_was_never_tried_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, installed: str, fits: bool
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(megatron_version, "version", lambda name: installed)
+    monkeypatch.setattr(megatron_version, "version", lambda name: "0.20.0")
     megatron_version.megatron_version.cache_clear()
-    try:
-        if fits:
-            check_megatron_version()
-            return
-        with pytest.raises(UserError) as raised:
-            check_megatron_version()
-    finally:
-        megatron_version.megatron_version.cache_clear()
-    said = str(raised.value)
-    assert said.startswith(f"megatron-core {installed}: ")
-    assert "pip install 'megatron-core>=0.16.1,<0.20'" in said
+    with pytest.raises(
+        UserError, match=r"^megatron-core 0\.20\.0: .*'megatron-core>=0.16.1,<0.20'"
+    ):
+        check_megatron_version()
+    megatron_version.megatron_version.cache_clear()

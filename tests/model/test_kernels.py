@@ -21,7 +21,6 @@ from tst_study.model.kernels import (
     groups_of,
     rms_norm,
     rotate,
-    swiglu,
 )
 from tst_study.model.megatron_patches import working_on
 
@@ -57,13 +56,10 @@ class Kernel:
     formula: Callable[..., Tensor]
     shapes: tuple[tuple[int, ...], ...]
     tolerance: float = 1e-5
-    """In float32; 0 is to the bit, in all types."""
+    """In float32."""
 
 
 KERNELS = {
-    "swiglu": Kernel(
-        swiglu, lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1], ((5, 3, 12),), 0.0
-    ),
     "rms_norm": Kernel(
         lambda x, weight: rms_norm(x, weight, EPSILON),
         lambda x, weight: F.rms_norm(x, (48,), weight, EPSILON),
@@ -86,12 +82,6 @@ KERNELS = {
         lambda rows: kernels.Combined.apply(rows, OF_COPY, COPIES_OF, kernels.sum_of_copies),
         lambda copies: copies[COPIES_OF].sum(dim=1),
         ((10, 4),),
-    ),
-    "permuted": Kernel(
-        lambda x: kernels.Permuted.apply(x, COPIES_OF.view(-1), COPIES_OF.view(-1).argsort()),
-        lambda x: x[COPIES_OF.view(-1)],
-        ((10,),),
-        0.0,
     ),
 }
 

@@ -18,11 +18,10 @@ from tests.tiny_runs import MIXTURE, built, tiny
 from tst_study.config.megatron_version import megatron_version
 from tst_study.config.schema import Config
 from tst_study.model import megatron_patches, model
-from tst_study.parallel import forward_backward, process_groups
+from tst_study.parallel import process_groups
 from tst_study.train import train
 
 EXPERTS = (*MIXTURE, "execution.parallel.expert=2")
-STAGES = ("execution.parallel.pipeline=2", "model.tied_embeddings=true")
 DISPATCHER = MoEAlltoAllTokenDispatcher
 NEEDED: dict[tuple[Any, str], tuple[int, tuple[str, ...], tuple[int, ...]]] = {
     (torch.cuda, "current_device"): (1, (), (0, 16)),
@@ -67,16 +66,6 @@ def test_torchs_optimizers_still_ask_for_an_accelerator(monkeypatch: pytest.Monk
 def test_all_patches_for_processors_are_among_them() -> None:
     accelerator = {(torch.accelerator, "current_accelerator")}
     assert megatron_patches.ON_PROCESSORS.keys() == NEEDED.keys() | accelerator
-
-
-def test_schedule_and_tied_embeddings_still_name_a_gpu(words: Path, tmp_path: Path) -> None:
-    def trained() -> None:
-        for module in (model, forward_backward):
-            module.cuda_means_cpu = nullcontext
-        train(tiny(words, *STAGES), tmp_path, progress=False)
-
-    with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="CUDA"):
-        run_ranks(2, trained)
 
 
 def test_megatron_still_makes_many_groups_of_the_same_ranks(words: Path) -> None:

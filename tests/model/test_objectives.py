@@ -10,14 +10,13 @@ import torch.nn.functional as F
 
 from tests.layouts import standing_still
 from tests.superposition.naive import multi_hot_loop
-from tests.tiny_runs import VOCABULARY, built, randomize_norms, run, tiny
+from tests.tiny_runs import VOCABULARY, built, randomize_norms, tiny
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Experts
 from tst_study.data.run_data import open_stream
 from tst_study.model.model import Targets
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.record.reader import read
-from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS
 from tst_study.superposition.steps import NEXT_TOKEN
 from tst_study.train import train
 
@@ -75,10 +74,10 @@ def test_loss_and_gradients_are_those_of_a_plain_computation(
             torch.testing.assert_close(gradients[name], weight.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_the_routers_losses_are_means_over_sequences_and_positions(
+def test_the_balance_loss_is_a_mean_over_sequences(
     words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are in the gradient, not in the loss that is reported."""
+    """It is in the gradient, not in the loss that is reported."""
     seen: list[dict[str, torch.Tensor]] = []
     step = ModelOptimizer.step
 
@@ -89,10 +88,7 @@ def test_the_routers_losses_are_means_over_sequences_and_positions(
         return norm
 
     monkeypatch.setattr(ModelOptimizer, "step", recording_step)
-    experts = (
-        'model.experts={"count"=4, "per_token"=2, "feed_forward_size"=16, '
-        '"balance_loss"=0.5, "router_z_loss"=0.1}'
-    )
+    experts = 'model.experts={"count"=4, "per_token"=2, "feed_forward_size"=16, "balance_loss"=0.5}'
     config = standing_still(words, experts, "model.initial_deviation=0.2")
     train(config, tmp_path, progress=False)
     ids, labels = (torch.from_numpy(rows) for rows in open_stream(config).batch(1))
@@ -101,7 +97,7 @@ def test_the_routers_losses_are_means_over_sequences_and_positions(
         for layer in model.decoder.layers:
             layer.mlp.register_forward_pre_hook(
                 lambda mlp, inputs: of_routers.append(
-                    router_losses(mlp.router.weight, config.model.experts, inputs[0])
+                    balance_loss(mlp.router.weight, config.model.experts, inputs[0])
                 )
             )
         logits = model.eval()(NEXT_TOKEN.fold(ids))  # in which nothing is added of its own
@@ -113,8 +109,8 @@ def test_the_routers_losses_are_means_over_sequences_and_positions(
             torch.testing.assert_close(seen[1][name], weight.grad, rtol=1e-4, atol=1e-6)
 
 
-def router_losses(weight: torch.Tensor, experts: Experts, x: torch.Tensor) -> torch.Tensor:
-    """(l, b, d): what one layer adds: balance per sequence (Switch Transformer), and z-loss."""
+def balance_loss(weight: torch.Tensor, experts: Experts, x: torch.Tensor) -> torch.Tensor:
+    """(l, b, d): what one layer adds, the balance per sequence (Switch Transformer)."""
     logits = x @ weight.T
     probabilities = logits.softmax(dim=-1)
     best = probabilities.topk(experts.per_token, dim=-1).indices
@@ -123,15 +119,4 @@ def router_losses(weight: torch.Tensor, experts: Experts, x: torch.Tensor) -> to
         chosen = torch.bincount(best[:, sequence].flatten(), minlength=experts.count)
         share = chosen / chosen.sum()
         balance.append(experts.count * (share * probabilities[:, sequence].mean(dim=0)).sum())
-    z = logits.logsumexp(dim=-1).square().mean()
-    return experts.balance_loss * torch.stack(balance).mean() + experts.router_z_loss * z
-
-
-@pytest.mark.parametrize("kind", BAG_LOSS_KINDS[1:])
-def test_the_other_bag_losses_train_under_a_name_of_their_own(
-    words: Path, tmp_path: Path, kind: str
-) -> None:
-    record = run(words, tmp_path, f"superposition.loss={kind}")
-    superposed = [row for row in record.metrics if row["phase"] == "superposition"]
-    assert {row["loss_name"] for row in superposed} == {f"bag_{kind}"}
-    assert superposed[-1]["loss"] < superposed[0]["loss"]
+    return experts.balance_loss * torch.stack(balance).mean()

@@ -6,19 +6,15 @@ import os
 import signal
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch.distributed as dist
-from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.planner import LoadPlan
 
 from tests.distributed import run_ranks
 from tests.layouts import assert_close_tensors
 from tests.parallel.test_parallel_layouts import (
     DISTRIBUTED,
     EXPERT,
-    PIPELINE,
     SEQUENCE,
     TENSOR,
     assert_same_run_closely,
@@ -35,7 +31,7 @@ MOVES: dict[str, tuple[tuple[str, ...], Layout, Layout]] = {
     "DP2 to TP2 DP2": ((), (2, ()), (4, TENSOR)),
     "DP2 distributed to DP4 replicated": ((), (2, DISTRIBUTED), (4, ())),
     "DP1 to DP2 distributed": ((), (1, ()), (2, DISTRIBUTED)),
-    "PP2 tied to TP2 SP": (("model.tied_embeddings=true",), (2, PIPELINE), (2, SEQUENCE)),
+    "DP2 tied to TP2 SP": (("model.tied_embeddings=true",), (2, ()), (2, SEQUENCE)),
     "EP2 distributed to EP1": (MIXTURE, (2, (*EXPERT, *DISTRIBUTED)), (1, ())),
     "TP2 SP EP2 on 4 to EP4": (
         MIXTURE,
@@ -100,34 +96,14 @@ def test_damage_that_one_rank_sees_sends_all_of_them_to_the_checkpoint_before(
     assert run_record.read(tmp_path).segments[-1]["resumed_from"] == 15
 
 
-def test_ranks_that_share_an_optimizer_write_and_read_equal_parts_of_a_checkpoint(
+def test_ranks_that_share_an_optimizer_write_equal_parts_of_a_checkpoint(
     words: Path, tmp_path: Path
 ) -> None:
-    """Each number of the main weights is read once, and the model's weights follow from them."""
     config = tiny(words, "model.hidden_size=64", "numerics.dtype=bfloat16", *DISTRIBUTED)
     run_ranks(2, train, config, tmp_path)
     (place,) = checkpoint_folders(tmp_path)
     sizes = [sum(file.stat().st_size for file in place.glob(f"__{rank}_*")) for rank in (0, 1)]
     assert max(sizes) < 1.1 * min(sizes)
-
-    def numbers_read() -> int:
-        read = FileSystemReader.read_data
-        numbers = 0
-
-        def counted(self: FileSystemReader, plan: LoadPlan, *rest: Any) -> Any:
-            nonlocal numbers
-            numbers += sum(item.lengths.numel() for item in plan.items)
-            return read(self, plan, *rest)
-
-        FileSystemReader.read_data = counted  # type: ignore[method-assign]
-        train(config, tmp_path, progress=False)
-        return numbers
-
-    parts = run_ranks(2, numbers_read)
-    tensors = last_tensors(tmp_path)
-    whole = sum(x.numel() for name, x in tensors.items() if name.startswith("optimizer."))
-    assert sum(parts) == whole
-    assert max(parts) < 0.55 * whole
 
 
 def stopped(config: Config, folder: Path, step: int) -> str:

@@ -17,7 +17,7 @@ from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS, OptimizerName
 from tst_study.config.schema import Model, Parallel
 from tst_study.model.initialization import EMBEDDINGS
 from tst_study.model.model import SuperposedGPT
-from tst_study.parallel.gradient_buffers import GradientBuffers
+from tst_study.parallel.forward_backward import gradient_buffers
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.parallel.update_rules import RULES, STATES
 
@@ -26,7 +26,7 @@ from tst_study.parallel.update_rules import RULES, STATES
 def optimized(words: Path, *overrides: str) -> Iterator[tuple[SuperposedGPT, ModelOptimizer]]:
     config = tiny(words, *overrides)
     with built(config) as (model, _):
-        yield model, ModelOptimizer(GradientBuffers(model, Parallel()), config.optimizer)
+        yield model, ModelOptimizer(gradient_buffers(model, Parallel()), config.optimizer)
 
 
 def fill_gradients(optimizer: ModelOptimizer, seed: int) -> None:

@@ -84,19 +84,6 @@ def test_data_parallelism_and_accumulation_train_as_one_process_does(
         torch.testing.assert_close(weights, alone)
 
 
-def test_a_sharded_embedding_outside_forward_has_its_line() -> None:
-    def outside() -> str:
-        model = fully_shard(Model(method()), mesh=init_device_mesh("cpu", (2,)))
-        try:
-            model.tst.embed(model.embedding, batch(model.tst, 0)[:, :-1], 0)
-        except ValueError as error:
-            return str(error)
-        return ""
-
-    for line in run_ranks(2, outside):
-        assert "call embed inside the model's forward" in line
-
-
 def test_the_loop_of_nano_gpt_trains_one_step_more_and_fetches_the_next_batch_early() -> None:
     def loop(model: Model, iterations: int) -> dict[str, Any]:
         tst, tokens = model.tst, batch(model.tst, 0)

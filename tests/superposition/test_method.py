@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import tst_study.superposition as package
 from tst_study.superposition import Superposition, bag_embedding, bag_inputs, bag_loss
 
 STEPS, POSITIONS, WORDS = 10, 6, 32
@@ -66,13 +65,10 @@ def test_a_module_that_does_more_than_look_up_is_called() -> None:
 
 def test_one_sided_superposition_and_weights_that_change() -> None:
     assert tst(mode="output_only").raw_length(0, POSITIONS) == POSITIONS
-    assert tst(mode="output_only").data_multiplier == 1.0
+    assert tst(mode="output_only").phases.data_multiplier == 1.0
     assert tst(mode="input_only").objective(0).weighting == "first_token"
     rows = tst(weighting=((1.0, 1.0, 1.0, 1.0), (1.0, 0.0, 0.0, 0.0)))
     assert rows.objective(1).weighting == (1.0, 0.8, 0.8, 0.8)
-    assert "2.5 times the text" in str(tst())
-    assert "weights power_law" in str(tst(weighting="power_law"))
-    assert str(tst(bag_size=1)).startswith("Baseline")
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -98,58 +94,31 @@ def test_labels_that_are_not_shifted_by_one_are_refused_by_their_shift(
     torch._dynamo.reset()
 
 
-@pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
-    reason="torch.compile of older torch breaks its graph at copy.deepcopy",
-)
-def test_weights_that_change_are_arguments_of_compiled_code() -> None:
-    graphs = 0
-
-    def counted(module: Any, inputs: Any) -> Any:
-        nonlocal graphs
-        graphs += 1
-        return module
-
-    weighting = ((1.0, 1.0, 1.0, 1.0), (1.0, 0.0, 0.0, 0.0))
-    method, table = deepcopy(tst(weighting=weighting)), nn.Embedding(WORDS, WORDS)
-
-    def loss(tokens: Tensor, step: int, own: Superposition = method) -> Tensor:
-        return own.loss(own.embed(table, tokens[:, :-1], step), tokens[:, 1:], step)
-
-    compiled = torch.compile(loss, backend=counted, fullgraph=True)
-    for step in range(STEPS):
-        tokens = text(method.raw_length(step, POSITIONS))
-        torch.testing.assert_close(
-            compiled(tokens, step), loss(tokens, step, tst(weighting=weighting))
-        )
-    assert graphs <= 3
-    torch._dynamo.reset()
-
-
 class Counting(nn.Module):
-    """A model whose `forward` is not given the step."""
+    """A model that is given the step, or leaves it to be counted."""
 
-    def __init__(self, method: Superposition, attached: bool) -> None:
+    def __init__(self, method: Superposition, how: str) -> None:
         super().__init__()
-        self.table, self.own, self.attached = nn.Embedding(WORDS, WORDS), method, attached
-        if attached:
+        self.table, self.own, self.how = nn.Embedding(WORDS, WORDS), method, how
+        if how == "attached":
             method.attach(self.table)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        ids = tokens[:, :-1]
-        hidden = self.table(ids) if self.attached else self.own.embed(self.table, ids)
-        return self.own.loss(hidden.cumsum(1), tokens[:, 1:])
+    def forward(self, tokens: Tensor, step: int) -> Tensor:
+        ids, told = tokens[:, :-1], step if self.how == "told" else None
+        attached = self.how == "attached"
+        hidden = self.table(ids) if attached else self.own.embed(self.table, ids, told)
+        return self.own.loss(hidden.cumsum(1), tokens[:, 1:], told)
 
 
 @pytest.mark.skipif(
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
     reason="torch.compile of older torch breaks its graph at copy.deepcopy",
 )
-@pytest.mark.parametrize("attached", [False, True])
+@pytest.mark.parametrize("how", ["told", "counted", "attached"])
 @pytest.mark.parametrize("weighting", ["power_law", ((1.0,) * 4, (1.0, 0.0, 0.0, 0.0))])
-def test_steps_that_are_counted_compile_three_graphs(weighting: Any, attached: bool) -> None:
+def test_a_run_compiles_three_graphs(weighting: Any, how: str) -> None:
     """One for the first step and one for each phase; one for each step if compiled code read the
-    count."""
+    step or its weights as numbers."""
     graphs = 0
 
     def counted(module: Any, inputs: Any) -> Any:
@@ -157,12 +126,12 @@ def test_steps_that_are_counted_compile_three_graphs(weighting: Any, attached: b
         graphs += 1
         return module
 
-    model = Counting(tst(steps=12, weighting=weighting), attached)
+    model = Counting(deepcopy(tst(steps=12, weighting=weighting)), how)
     compiled = torch.compile(model, backend=counted, fullgraph=True)
     for step in range(12):
         tokens = text(model.own.raw_length(step, POSITIONS))
-        torch.testing.assert_close(compiled(tokens), model(tokens))
-        model.own.advance()
+        torch.testing.assert_close(compiled(tokens, step), model(tokens, step))
+        model.own.advance(to=step + 1)
     assert graphs <= 3
     torch._dynamo.reset()
 
@@ -266,11 +235,6 @@ def test_each_wrong_use_has_its_line(wrong, line: str) -> None:  # type: ignore[
     with pytest.raises((ValueError, TypeError), match=line) as caught:
         wrong(tst(), nn.Embedding(WORDS, 8), text(POSITIONS * 4)[:, :-1])
     assert "\n" not in str(caught.value)
-
-
-def test_every_public_name_is_listed() -> None:
-    assert set(package.__all__) == set(dir(package))
-    assert all(getattr(package, name) is not None for name in package.__all__)
 
 
 def test_torch_is_all_that_it_needs() -> None:

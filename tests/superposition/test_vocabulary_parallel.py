@@ -50,16 +50,3 @@ def test_two_ranks_with_half_the_vocabulary_each_equal_one_process():
         assert abs(loss_0 - expected) <= 1e-6 * abs(expected), options
         grad = torch.cat([grad_0, grad_1], dim=2)
         assert (grad - logits.grad).norm() <= 1e-6 * logits.grad.norm(), options
-
-
-def test_a_group_of_one_rank_is_the_plain_loss_bit_for_bit():
-    logits, labels = problem(1, {})
-
-    def loss_and_grad():
-        loss = bag_loss(logits, labels, 1, group=dist.group.WORLD)
-        return loss.detach(), torch.autograd.grad(loss, logits)[0]
-
-    ((loss, grad),) = run_ranks(1, loss_and_grad)
-    plain = bag_loss(logits, labels, 1)
-    assert torch.equal(loss, plain)
-    assert torch.equal(grad, torch.autograd.grad(plain, logits)[0])

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from tests.tiny_runs import MIXTURE, MUON, VOCABULARY, run, tiny
-from tst_study import bookkeeping, train
 from tst_study.config.phase_plan import learning_rate_factor, plan_phases
 from tst_study.cost.compute import count_flops
 from tst_study.errors import UserError
-from tst_study.model.layers import compile_layers
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.record import reader as run_record
 
@@ -140,29 +135,6 @@ def test_what_fails_before_the_first_step_is_told_by_the_status(
     assert status is not None
     assert (status["state"], status["message"]) == ("failed", "RuntimeError: out of memory")
     assert run(words, tmp_path).state == "done"
-
-
-def slow_backend(graph: Any, inputs: Any) -> Any:
-    time.sleep(0.3)
-    return graph.forward
-
-
-def test_the_first_row_tells_of_it_and_its_steps_are_timed_without_it(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.compiler.reset()
-    monkeypatch.setattr(
-        train, "compile_layers", lambda layers: compile_layers(layers, slow_backend)
-    )
-    monkeypatch.setattr(bookkeeping.Bookkeeper, "evaluate", lambda *unused: True)
-    began = time.perf_counter()
-    record = run(words, tmp_path, "execution.compile=true", "schedule.steps=4")
-    seconds = time.perf_counter() - began
-    first, *others = record.metrics
-    assert first["compile_seconds"] > 0.3
-    assert not any("compile_seconds" in row for row in others)
-    assert first["training_seconds"] == first["step_seconds"]
-    assert first["compile_seconds"] + others[-1]["training_seconds"] < seconds
 
 
 def test_attention_is_computed_as_asked_and_the_record_says_how_and_where(

@@ -52,7 +52,7 @@ def _as_count(given: Any) -> Any:
 COUNT = BeforeValidator(_as_count)
 Positive = Annotated[int, Field(ge=1, le=10**12), COUNT]
 Width = Annotated[int, Field(ge=1, le=2**20), COUNT]
-Recompute = Literal["none", "feed_forward", "layer"]
+Recompute = Literal["none", "layer"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 TrackerName = Literal["tensorboard", "wandb"]
 NotNegative = Annotated[int, Field(ge=0, le=10**12), COUNT]
@@ -110,8 +110,6 @@ class Experts(Strict):
     """Width of one expert."""
     balance_loss: NotNegativeFloat = 1e-3
     """Coefficient of the sequence-wise load-balancing loss (not stated in the paper)."""
-    router_z_loss: NotNegativeFloat = 0.0
-    """Coefficient of the loss that keeps the router's logits small."""
 
 
 class Model(Strict):
@@ -350,8 +348,6 @@ class Parallel(Strict):
     """Ranks that share each matrix."""
     sequence_parallel: bool = False
     """Tensor ranks share the positions between the matrices, too."""
-    pipeline: Positive = 1
-    """Stages of layers, run by Megatron's 1F1B schedule over micro-batches."""
     expert: Positive = 1
     """Ranks that share the experts of a layer; taken from the data-parallel ones. With one, tensor
     ranks share each expert's matrices, with several each expert is whole."""
@@ -359,9 +355,6 @@ class Parallel(Strict):
     """`distributed`: each data-parallel rank keeps and updates its share of the optimizer state."""
     overlap_gradients: bool = False
     """Sum gradients over ranks during the backward pass, bucket by bucket."""
-    overlap_weights: bool = False
-    """Send updated weights to all ranks during the next forward pass, in the same buckets: with
-    `overlap_gradients` and a distributed optimizer."""
 
     @property
     def expert_tensor_ranks(self) -> int:
@@ -388,7 +381,7 @@ class Execution(Strict):
     """`"auto"` picks a layout for the ranks that are there and their memory, and says why; so does
     `tst-study train` on GPUs where no file or `--set` names one."""
     recompute: Recompute = "none"
-    """Parts that the backward pass computes again instead of keeping them."""
+    """`layer`: keep only the inputs of each layer, which the backward pass computes again."""
     attention: Literal["auto", "flash", "efficient", "cudnn", "math"] = "auto"
     """Kernel of attention; by default torch chooses one at the start, and `segments.jsonl` names
     it."""
@@ -418,11 +411,9 @@ class Execution(Strict):
     track: tuple[TrackerName, ...] = ()
     """Trackers that get a copy of every logged row; each is an extra of the package. The run folder
     stays the truth, and a tracker that fails does not stop a run."""
-    start_timeout_seconds: Annotated[int, Field(ge=1, le=10**7), COUNT] = 1800
-    """How long ranks wait for each other up to the end of the first step, which reads a checkpoint
-    and compiles, before they give up."""
-    timeout_seconds: Annotated[int, Field(ge=1, le=10**7), COUNT] = 600
-    """How long ranks wait for each other after the first step before they give up."""
+    timeout_seconds: Annotated[int, Field(ge=1, le=10**7), COUNT] = 1800
+    """How long ranks wait for each other before they give up. The first step reads a checkpoint and
+    compiles, on some ranks longer than on others."""
 
     def compiles(self, *, on_gpu: bool) -> bool:
         """Return whether layers are compiled on such a device."""

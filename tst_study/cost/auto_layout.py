@@ -1,11 +1,10 @@
 """The defaults of a run on GPUs, and `parallel = "auto"`: the least divided layout that fits.
 
 The choices are tried in this order, because each costs more than the one before: data parallelism
-with a shared optimizer and experts spread over at most a node, the feed-forward layers computed
-again, tensor parallelism within a node, whole layers computed again, experts spread over nodes,
-pipeline stages. Where several sizes of expert parallelism and micro-batches fit, the one that
-moves its bytes in the shortest time is taken (`traffic.py`). `parallel_layout.py` says what can
-work at all, `memory.py` what fits.
+with a shared optimizer and experts spread over at most a node, tensor parallelism within a node,
+layers computed again, experts spread over nodes. Where several sizes of expert parallelism and
+micro-batches fit, the one that moves its bytes in the shortest time is taken (`traffic.py`).
+`parallel_layout.py` says what can work at all, `memory.py` what fits.
 """
 
 from collections.abc import Iterator
@@ -146,7 +145,6 @@ def describe(config: Config, ranks: int) -> str:
         for name, size in (
             ("tensor", parallel.tensor),
             ("expert", parallel.expert),
-            ("pipeline", parallel.pipeline),
         )
         if size > 1
     ]
@@ -167,23 +165,19 @@ def _candidates(config: Config, place: _Place) -> Iterator[list[_Candidate]]:
     """
     ranks, per_node, experts = place.ranks, place.per_node, config.model.experts
     wanted = config.execution.recompute
-    stages = divisors(config.model.layers, at_most=ranks)
     tensor_sizes = [size for size in _powers_of_two(per_node) if per_node % size == 0]
     expert_sizes = divisors(experts.count, at_most=ranks) if experts else [1]
     recomputes = [kind for kind in get_args(Recompute) if wanted in ("none", kind)]
 
-    def preference(sizes: tuple[int, int, int, Recompute]) -> tuple[int, ...]:
-        pipeline, tensor, expert, recompute = sizes
-        over_nodes, whole_layers = per_node % expert > 0, recompute == "layer"
-        return pipeline, over_nodes, whole_layers, tensor, recomputes.index(recompute)
+    def preference(sizes: tuple[int, int, Recompute]) -> tuple[int, ...]:
+        tensor, expert, recompute = sizes
+        return per_node % expert > 0, recompute == "layer", tensor
 
-    every = sorted(product(stages, tensor_sizes, expert_sizes, recomputes), key=preference)
+    every = sorted(product(tensor_sizes, expert_sizes, recomputes), key=preference)
     for _, group in groupby(every, preference):
         candidates: list[_Candidate] = []
-        for pipeline, tensor, expert, recompute in group:
-            parallel = Parallel(
-                tensor=tensor, sequence_parallel=tensor > 1, pipeline=pipeline, expert=expert
-            )
+        for tensor, expert, recompute in group:
+            parallel = Parallel(tensor=tensor, sequence_parallel=tensor > 1, expert=expert)
             if works(config, parallel, ranks):
                 candidates += _sized(config, parallel, recompute, place)
         if candidates:
@@ -207,18 +201,11 @@ def _sized(
 
 def _data_parallelism(config: Config, parallel: Parallel, place: _Place) -> dict[str, Any]:
     """The keys of a layout that are about data-parallel ranks: a shared optimizer and, on GPUs,
-    messages during the passes. Keys that the config names count for the others."""
+    messages during the backward pass."""
     several = data_ranks(parallel, place.ranks) > 1
     matrices = OPTIMIZER_KINDS[config.optimizer.kind].needs_whole_matrices
-    named = {key: getattr(parallel, key) for key in parallel.model_fields_set}
-    optimizer = named.get("optimizer", "distributed" if several and not matrices else "replicated")
-    overlaps = place.on_gpu and several and parallel.pipeline == 1
-    overlaps = named.get("overlap_gradients", overlaps)
-    return {
-        "optimizer": optimizer,
-        "overlap_gradients": overlaps,
-        "overlap_weights": overlaps and optimizer == "distributed",
-    }
+    optimizer = "distributed" if several and not matrices else "replicated"
+    return {"optimizer": optimizer, "overlap_gradients": place.on_gpu and several}
 
 
 def _micro_batches(config: Config, share: int) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Self
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.schema import Config, Model, Parallel
 from tst_study.cost.compute import count_parameters
-from tst_study.cost.parallel_layout import data_ranks, layout_of, stage_layers
+from tst_study.cost.parallel_layout import data_ranks, layout_of
 from tst_study.superposition.loss_kinds import loss_of
 from tst_study.superposition.row_chunks import GPU_CHUNK_ELEMENTS, rows_with_head
 
@@ -29,7 +29,7 @@ class Memory:
     gradients: int
     optimizer: int
     activations: int
-    """Kept for the backward passes of the micro-batches in flight, and what is computed again."""
+    """Kept for the backward pass of a micro-batch, and what is computed again."""
     logits: int
     """Tensors that the head and the loss hold at the same time."""
     buffers: int
@@ -43,8 +43,34 @@ def estimate_memory(config: Config, ranks: int = 1, *, on_gpu: bool = False) -> 
     `ranks`: processes in all. Raises `ValueError` for the layout `"auto"`, which must be resolved
     first.
     """
-    stages = {0, layout_of(config).pipeline - 1}
-    return max((_of_stage(config, ranks, stage, on_gpu) for stage in stages), key=lambda m: m.total)
+    model, parallel = config.model, layout_of(config)
+    width = 2 if config.numerics.dtype == "bfloat16" else 4
+    held = held_parameters(model, parallel)
+    number = held.dense + held.experts
+
+    share = config.batch.sequences // data_ranks(parallel, ranks)
+    micro_batch = config.execution.micro_batch or share
+    positions = micro_batch * config.batch.sequence_length
+
+    layer = _LayerBytes.of(model, parallel, width, on_gpu)
+    residual = width * model.hidden_size // layer.sharers_of_positions
+    kept, again = layer.attention + layer.feed_forward, 0
+    if config.execution.recompute == "layer":
+        kept, again = residual, kept - residual
+
+    logits = _head(config, parallel, positions, width, on_gpu)
+    # The loss comes before any layer goes back: what the two need is never there together.
+    backward = max(0, positions * (again + 8 * residual) - logits)
+    again_bytes = min(backward, positions * again)
+    parts = {
+        "weights": number * width,
+        "gradients": number * 4,
+        "optimizer": _optimizer(config, held, ranks),
+        "activations": positions * kept * model.layers + again_bytes,
+        "logits": logits,
+        "buffers": backward - again_bytes,
+    }
+    return Memory(**parts, total=sum(parts.values()))
 
 
 @dataclass(frozen=True)
@@ -59,67 +85,18 @@ class HeldParameters:
     """The part of `dense` that is in matrices of attention and feed-forward layers."""
 
 
-def held_parameters(model: Model, parallel: Parallel, stage: int) -> HeldParameters:
-    """Count the weights of a rank of pipeline stage `stage`, exactly as Megatron allocates them."""
-    whole, stages = count_parameters(model), parallel.pipeline
-    layers = stage_layers(model, stages)[stage == stages - 1]
-    final_norm = model.hidden_size
+def held_parameters(model: Model, parallel: Parallel) -> HeldParameters:
+    """Count the weights of a rank, exactly as Megatron allocates them."""
+    whole = count_parameters(model)
     projections, of_experts = whole.attention, 0
     if model.experts is None:
         projections += whole.feed_forward
     else:
-        sharers = model.layers * parallel.expert * parallel.expert_tensor_ranks
-        of_experts = whole.feed_forward * layers // sharers
-    projections = projections * layers // (model.layers * parallel.tensor)
-    dense = projections + (whole.router + whole.norms - final_norm) * layers // model.layers
-    table = whole.input_embedding // parallel.tensor
-    first, last = stage == 0, stage == stages - 1
-    if first:
-        dense += table
-    if last:
-        dense += final_norm
-    if last and not (first and model.tied_embeddings):
-        dense += table
+        of_experts = whole.feed_forward // (parallel.expert * parallel.expert_tensor_ranks)
+    projections //= parallel.tensor
+    tables = (whole.input_embedding + whole.output_head) // parallel.tensor
+    dense = projections + whole.router + whole.norms + tables
     return HeldParameters(dense, of_experts, projections)
-
-
-def _of_stage(config: Config, ranks: int, stage: int, on_gpu: bool) -> Memory:
-    model, parallel = config.model, layout_of(config)
-    width = 2 if config.numerics.dtype == "bfloat16" else 4
-    held = held_parameters(model, parallel, stage)
-    number = held.dense + held.experts
-
-    share = config.batch.sequences // data_ranks(parallel, ranks)
-    micro_batch = config.execution.micro_batch or share
-    positions = micro_batch * config.batch.sequence_length
-    in_flight = min(parallel.pipeline - stage, share // micro_batch)
-    layers = stage_layers(model, parallel.pipeline)[stage == parallel.pipeline - 1]
-
-    layer = _LayerBytes.of(model, parallel, width, on_gpu)
-    residual = width * model.hidden_size // layer.sharers_of_positions
-    again = 0
-    if config.execution.recompute == "none":
-        kept = layer.attention + layer.feed_forward
-    elif config.execution.recompute == "feed_forward":
-        kept, again = layer.attention, layer.feed_forward
-    else:
-        kept, again = residual, layer.attention + layer.feed_forward - residual
-
-    logits = 0
-    if stage == parallel.pipeline - 1:
-        logits = _head(config, parallel, positions, width, on_gpu)
-    # The loss comes before any layer goes back: what the two need is never there together.
-    backward = max(0, positions * (again + 8 * residual) - logits)
-    again_bytes = min(backward, positions * again)
-    parts = {
-        "weights": number * width,
-        "gradients": number * 4,
-        "optimizer": _optimizer(config, held, ranks),
-        "activations": positions * kept * layers * in_flight + again_bytes,
-        "logits": logits,
-        "buffers": backward - again_bytes,
-    }
-    return Memory(**parts, total=sum(parts.values()))
 
 
 def _optimizer(config: Config, held: HeldParameters, ranks: int) -> int:
@@ -132,7 +109,7 @@ def _optimizer(config: Config, held: HeldParameters, ranks: int) -> int:
     experts = per_projection * held.experts
     if parallel.optimizer == "replicated":
         return dense + experts
-    of_experts = parallel.expert * parallel.expert_tensor_ranks * parallel.pipeline
+    of_experts = parallel.expert * parallel.expert_tensor_ranks
     return dense // data_ranks(parallel, ranks) + experts * of_experts // ranks
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.schema import Config, Model, Parallel, to_dict
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.cost.compute import count_parameters
 from tst_study.errors import UserError
 
 
@@ -54,32 +53,12 @@ def works(config: Config, parallel: Parallel, ranks: int) -> bool:
 
 def least_ranks(parallel: Parallel) -> int:
     """The fewest processes that make up one whole model."""
-    of_a_stage = math.lcm(parallel.tensor, parallel.expert * parallel.expert_tensor_ranks)
-    return of_a_stage * parallel.pipeline
+    return math.lcm(parallel.tensor, parallel.expert * parallel.expert_tensor_ranks)
 
 
 def data_ranks(parallel: Parallel, ranks: int) -> int:
     """The number of data-parallel ranks, which share a batch."""
-    return ranks // (parallel.tensor * parallel.pipeline)
-
-
-def stage_layers(model: Model, stages: int) -> tuple[int, int]:
-    """Count the layers of each pipeline stage but the last, and those of the last.
-
-    The last one also has the head, which may cost as much as several layers. The slowest stage gets
-    as little to do as can be; all but the last have equal numbers, as Megatron wants it.
-    """
-    if stages == 1:
-        return model.layers, model.layers
-    weights = count_parameters(model)
-    head = weights.input_embedding
-    layer = (weights.active - weights.output_head - head) / model.layers
-    choices = (
-        ((model.layers - last) // (stages - 1), last)
-        for last in range(1, model.layers)
-        if (model.layers - last) % (stages - 1) == 0
-    )
-    return min(choices, key=lambda layers: max(layers[0] * layer, layers[1] * layer + head))
+    return ranks // parallel.tensor
 
 
 def bucket_weights(weights: int, ranks: int) -> int:
@@ -112,7 +91,6 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[
     """Pairs of a layout's key and the reason why its value cannot work."""
     model, experts, tensor = config.model, config.model.experts, parallel.tensor
     divided = [("tensor", tensor, *named) for named in _shared_by_tensor_ranks(model).items()]
-    divided.append(("pipeline", parallel.pipeline, "model.layers", model.layers))
     if experts is not None:
         width, sharers = experts.feed_forward_size, parallel.expert_tensor_ranks
         divided.append(("expert", parallel.expert, "model.experts.count", experts.count))
@@ -141,15 +119,10 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[
     for ablation, value in SuperpositionSetting.from_config(to_dict(config)).ablations:
         if tensor > 1 and not ablation.is_sharded(value):
             yield "tensor", f"{ablation.key} = {value!r} needs the whole vocabulary on a rank"
-    if parallel.overlap_weights and not (distributed and parallel.overlap_gradients):
-        reason = 'it needs the shares of optimizer = "distributed" and the buckets of'
-        yield "overlap_weights", f"{reason} overlap_gradients"
-    model_ranks, of_a_stage = tensor * parallel.pipeline, ranks // parallel.pipeline
-    if ranks % model_ranks:
-        reason = f"tensor · pipeline = {model_ranks} does not divide the {ranks} processes"
-        yield "tensor", reason
-    if experts is not None and of_a_stage % (parallel.expert * parallel.expert_tensor_ranks):
-        yield "expert", f"it does not divide the {of_a_stage} processes of a pipeline stage"
+    if ranks % tensor:
+        yield "tensor", f"it does not divide the {ranks} processes"
+    if experts is not None and ranks % (parallel.expert * parallel.expert_tensor_ranks):
+        yield "expert", f"it does not divide the {ranks} processes"
 
 
 def divisors(number: int, at_most: int) -> list[int]:

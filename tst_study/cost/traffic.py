@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tst_study.config.schema import Config
 from tst_study.cost.devices import NETWORK, Device
 from tst_study.cost.memory import held_parameters
-from tst_study.cost.parallel_layout import data_ranks, layout_of, stage_layers
+from tst_study.cost.parallel_layout import data_ranks, layout_of
 from tst_study.text import memory_size
 
 
@@ -40,16 +40,15 @@ def count_traffic(config: Config, ranks: int, per_node: int) -> Traffic:
     """Count the bytes of a resolved layout on `ranks` ranks, `per_node` of them on each node.
 
     Ranks are numbered as Megatron does: tensor ranks are neighbours, then come expert and data
-    ranks, then pipeline stages. A ring over several nodes leaves each node as often as ranks of it
-    are in the ring, each time through another port with its part of the bytes.
+    ranks. A ring over several nodes leaves each node as often as ranks of it are in the ring, each
+    time through another port with its part of the bytes.
     """
     model, parallel = config.model, layout_of(config)
     width = 2 if config.numerics.dtype == "bfloat16" else 4
-    held = held_parameters(model, parallel, stage=0)
-    tensor, expert, stage_ranks = parallel.tensor, parallel.expert, ranks // parallel.pipeline
+    held = held_parameters(model, parallel)
+    tensor, expert = parallel.tensor, parallel.expert
     share = config.batch.sequences // data_ranks(parallel, ranks)
-    layers, _ = stage_layers(model, parallel.pipeline)
-    recompute = config.execution.recompute
+    layers, recomputes = model.layers, config.execution.recompute == "layer"
 
     # Gradients are summed in float32; new weights come back, or each rank has made them itself.
     update = 4 + (width if parallel.optimizer == "distributed" else 4)
@@ -61,12 +60,11 @@ def count_traffic(config: Config, ranks: int, per_node: int) -> Traffic:
     # are gathered once more to go back.
     around = 5 if parallel.sequence_parallel else 4
     halves = 2 if model.experts is None or parallel.expert_tensor_ranks > 1 else 1
-    again = 2 * (halves if recompute == "layer" else recompute == "feed_forward" and halves > 1)
+    again = 2 * halves if recomputes else 0
     rings = [  # bytes, ranks, and how far apart they are
-        (update * held.dense, stage_ranks // tensor, tensor),
-        (update * held.experts, stage_ranks // expert_ranks, expert_ranks),
+        (update * held.dense, ranks // tensor, tensor),
+        (update * held.experts, ranks // expert_ranks, expert_ranks),
         (vectors * (around + layers * (around * halves + again)), tensor, 1),
-        (2 * vectors // tensor, parallel.pipeline, stage_ranks),  # one way and back
     ]
     node = network = 0.0
     for size, members, stride in rings:
@@ -77,12 +75,12 @@ def count_traffic(config: Config, ranks: int, per_node: int) -> Traffic:
     if model.experts is not None:
         # A copy per chosen expert goes there and back, forward and backward; once more if the
         # layer is computed again.
-        sent = layers * (4 if recompute == "none" else 6) * model.experts.per_token * vectors
+        sent = layers * (6 if recomputes else 4) * model.experts.per_token * vectors
         near = min(expert, per_node)
         node += sent / tensor * (near - 1) / expert
         network += sent / tensor * (expert - near) / expert
     # Forward and backward passes read the weights; the latter writes a gradient, which is added to
     # the sum in float32.
-    per_weight = (4 if recompute == "none" else 5) * width + 8
+    per_weight = (5 if recomputes else 4) * width + 8
     passes = share // (config.execution.micro_batch or share)
     return Traffic(passes * per_weight * (held.dense + held.experts), node, network)

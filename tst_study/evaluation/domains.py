@@ -67,7 +67,7 @@ def evaluate_domains(
         split = open_split(token_prefix(path, "validation"))
         _check_tokenizer(run, name, split.manifest)
         held = held_out(split, run.sequence_length, tokens, name)
-        loss = evaluate(model, held, ranks, 1, partial(_say_how_far, say, held))
+        loss = evaluate(model, held, ranks, partial(_say_how_far, say, held))
         assert loss.document_losses is not None
         counts = torch.tensor(loss.document_tokens, dtype=torch.float64)
         losses = torch.tensor(loss.document_losses, dtype=torch.float64)

@@ -21,12 +21,7 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine).*", module="megatron.*")
 # 0.16 warns of the default of its own `cuda_graph_scope`; 0.19 has another default.
 warnings.filterwarnings("ignore", message="full scope is deprecated", module="megatron.*")
-# It calls what torch has deprecated (in every version); where a device is named outright, through
-# megatron_patches.
-warnings.filterwarnings(
-    "ignore",
-    category=FutureWarning,
-    module=r"megatron.*|torch\.distributed.*|tst_study\.model\.megatron_patches",
-)
+# It calls what torch has deprecated (in every version).
+warnings.filterwarnings("ignore", category=FutureWarning, module=r"megatron.*|torch\.distributed.*")
 
 from tst_study.model import megatron_patches as megatron_patches  # noqa: E402

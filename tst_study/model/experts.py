@@ -1,4 +1,4 @@
-"""Routing of positions to experts and back, with auxiliary losses that no layout changes; and the
+"""Routing of positions to experts and back, with a balance loss that no layout changes; and the
 router's health."""
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from tst_study.model.kernels import (
     Combined,
     Copied,
     Groups,
-    Permuted,
     groups_of,
     sum_of_copies,
 )
@@ -30,7 +29,6 @@ class RoutingLog:
 
     layers: int
     experts: int
-    per_token: int
     positions: int | None = None
     """Latent positions of the whole step; None: of the micro-batch at hand."""
     _sums: Tensor | None = field(default=None, repr=False)
@@ -41,7 +39,7 @@ class RoutingLog:
         config: Any = model.config
         if config.num_moe_experts is None:
             return None
-        log = cls(config.num_layers, config.num_moe_experts, config.moe_router_topk)
+        log = cls(config.num_layers, config.num_moe_experts)
         for module in model.modules():
             if isinstance(module, Router):
                 module.log = log
@@ -49,8 +47,8 @@ class RoutingLog:
 
     def begin_step(self, positions: int, device: torch.device, *, recording: bool) -> None:
         self.positions = positions
-        # Per layer: positions by expert; then all of them, entropy, z-loss and balance loss.
-        shape = self.layers, self.experts + 4
+        # Per layer: positions by expert; then all of them, entropy and balance loss.
+        shape = self.layers, self.experts + 3
         self._sums = torch.zeros(shape, device=device) if recording else None
 
     def add(self, layer: int, counts: Tensor, logits: Tensor) -> None:
@@ -63,48 +61,36 @@ class RoutingLog:
             probabilities = (logits - log_sums.unsqueeze(1)).exp()
             entropies = log_sums - (probabilities * logits).sum(dim=1)
             row = self._sums[layer - 1]
-            row[:-4] += counts
-            row[-4] += len(logits)
-            row[-3] += entropies.sum()
-            row[-2] += log_sums.square().sum()
+            row[:-3] += counts
+            row[-3] += len(logits)
+            row[-2] += entropies.sum()
 
     def add_balance(self, layer: int, loss: Tensor, scale: float) -> None:
         """`scale`: positions of the micro-batch over the loss's coefficient."""
         if self._sums is not None:
             self._sums[layer - 1, -1] += loss.detach() * scale
 
-    def summary(self, *, every_expert: bool) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Summarize the step over all ranks and micro-batches; every rank must call this.
 
-        Loads are in even shares: 1.0 is what each expert would get if all got the same.
-        `every_expert` adds the load of each expert of each layer.
+        Loads are those of the fullest and the emptiest expert of each layer, in even shares: 1.0 is
+        what each expert would get if all got the same.
         """
         assert self._sums is not None, "begin_step(recording=True) comes first"
         sums = self._sums.double()
         dist.all_reduce(sums)
         sums = sums.cpu()  # once, and not number by number below
-        counts = sums[:, :-4]
-        positions, entropy, z_loss, balance = sums[:, -4:].unbind(dim=1)
-        assigned = counts.sum(dim=1, keepdim=True)
-        load = counts / assigned * self.experts
-        summary = {
+        counts = sums[:, :-3]
+        positions, entropy, balance = sums[:, -3:].unbind(dim=1)
+        load = counts / counts.sum(dim=1, keepdim=True) * self.experts
+        return {
             "balance_loss": float((balance / positions).mean()),
-            "z_loss": float((z_loss / positions).mean()),
             "router_entropy": float((entropy / positions).mean()),
-            "dropped": float(1.0 - assigned.sum() / (positions.sum() * self.per_token)),
             "load": {
-                "max": _rounded(load.amax(dim=1)),
-                "min": _rounded(load.amin(dim=1)),
-                "deviation": _rounded(load.std(dim=1, correction=0)),
+                "max": [round(one, 4) for one in load.amax(dim=1).tolist()],
+                "min": [round(one, 4) for one in load.amin(dim=1).tolist()],
             },
         }
-        if every_expert:
-            summary["expert_load"] = _rounded(load)
-        return summary
-
-
-def _rounded(values: Tensor) -> Any:
-    return [_rounded(row) if row.dim() else round(float(row), 4) for row in values]
 
 
 class Routes(NamedTuple):
@@ -132,9 +118,8 @@ class Routes(NamedTuple):
 class Router(torch.nn.Module):
     """Sends each position to the k experts with the highest scores, weighted by their softmax.
 
-    Auxiliary losses are means over the positions of a whole step, so that no parallel layout
-    changes them: the z-loss (ST-MoE, arXiv 2202.08906, equation 5), and the balance loss of each
-    sequence (Switch, arXiv 2101.03961, equation 4).
+    The balance loss of each sequence (Switch, arXiv 2101.03961, equation 4) is a mean over the
+    positions of a whole step, so that no parallel layout changes it.
     """
 
     log: RoutingLog | None = None
@@ -154,56 +139,40 @@ class Router(torch.nn.Module):
 
     def forward(self, hidden: Tensor) -> Routes:
         """hidden (l / tensor ranks, b, d)."""
-        losses = None
+        log, coefficient, share = self.log, 0.0, 1.0
+        positions = hidden.shape[0] * hidden.shape[1] * self.group.size()
         if self.training and torch.is_grad_enabled():
-            positions = hidden.shape[0] * hidden.shape[1] * self.group.size()
-            log = self.log
-            step = log.positions if log is not None and log.positions is not None else positions
-            losses = AuxiliaryLosses(
-                self.config.moe_aux_loss_coeff,
-                positions / step,
-                (self.config.moe_z_loss_coeff or 0.0) / step,
-            )
+            coefficient = self.config.moe_aux_loss_coeff
+            if log is not None and log.positions is not None:
+                share = positions / log.positions
         per_token = self.config.moe_router_topk
-        routes: Routes = self.route(hidden, self.weight, per_token, losses, self.group)
-        if self.training and self.log is not None:
-            self.log.add(self.layer_number, routes.counts, routes.logits)
-            if losses is not None and routes.balance is not None:
-                scale = positions / losses.balance
-                self.log.add_balance(self.layer_number, routes.balance, scale)
+        routes: Routes = self.route(hidden, self.weight, per_token, coefficient, share, self.group)
+        if self.training and log is not None:
+            log.add(self.layer_number, routes.counts, routes.logits)
+            if routes.balance is not None:
+                log.add_balance(self.layer_number, routes.balance, positions / coefficient)
         return routes
-
-
-class AuxiliaryLosses(NamedTuple):
-    """Scales of the gradients of a micro-batch's auxiliary losses; 0 turns a loss off."""
-
-    balance: float
-    share: float
-    """Positions of the micro-batch over those of the step."""
-    z_loss: float
-    """The coefficient over the positions of the step."""
 
 
 def route(
     hidden: Tensor,
     weight: Tensor,
     per_token: int,
-    losses: AuxiliaryLosses | None,
+    coefficient: float,
+    share: float,
     group: dist.ProcessGroup,
 ) -> Routes:
     """hidden (l, b, d) and the router's weight (experts, d) -> routes of the n = l·b positions.
-    Scores are computed in float32."""
+    Scores are computed in float32. `coefficient`: of the balance loss, 0 turns it off; `share`:
+    positions of this micro-batch over those of the step."""
     length, sequences = hidden.shape[:2]
     logits = router_gating_linear(hidden, weight, None, torch.float32).flatten(0, 1)
-    if losses is not None and losses.z_loss:
-        z_loss = logits.logsumexp(dim=1).square().sum() * losses.z_loss
-        logits = _WithLoss.apply(logits, z_loss)
     recorded = not torch.compiler.is_compiling()  # whose softmax adds the largest first
     scores, experts = torch.topk(logits, per_token, dim=1, sorted=recorded)
     weights = torch.softmax(scores, dim=1)
 
     balance = None
-    if losses is not None and losses.balance:
+    if coefficient:
         probabilities = torch.softmax(logits, dim=1)
         likeliest = experts
         if recorded:
@@ -214,9 +183,9 @@ def route(
         counts = reduce_from_tensor_model_parallel_region(chosen.sum(dim=0), group)
         masses = probabilities.view(length, -1).sum(dim=0)
         whole = length * group.size()
-        mean = logits.shape[1] * losses.balance / (per_token * whole * whole)
+        mean = logits.shape[1] * coefficient / (per_token * whole * whole)
         balance = torch.sum(masses * counts) * mean / sequences
-        weights = _WithLoss.apply(weights, balance * losses.share)
+        weights = _WithLoss.apply(weights, balance * share)
         balance = balance.detach()
 
     # Copies are counted, which takes a GPU fewer and smaller passes than sorting them. Those of
@@ -234,7 +203,7 @@ def route(
         rows=Copied.apply(hidden.flatten(0, 1), positions, copies),
         positions=positions,
         copies=copies,
-        weights=Permuted.apply(weights.flatten(), entries, places),
+        weights=Copied.apply(weights.view(-1, 1), entries, places.unsqueeze(1)).flatten(),
         counts=counts,
         groups=groups,
         logits=logits.detach(),

@@ -1,7 +1,7 @@
 """Operations of a layer with a backward pass of our own, each where autograd's walks over memory
-more often, refuses, or adds in no fixed order: RMSNorm, the rotary embedding, SwiGLU, one product
-per group of rows for the experts of a rank, copies of rows and their sums. Every one is held to
-autograd by `tests/model/test_kernels.py`.
+more often, refuses, or adds in no fixed order: RMSNorm, the rotary embedding, one product per group
+of rows for the experts of a rank, copies of rows and their sums. Every one is held to autograd by
+`tests/model/test_kernels.py`.
 """
 
 from __future__ import annotations
@@ -102,35 +102,9 @@ def _rotated(x: Tensor, cosines: Tensor, signed_sines: Tensor) -> Tensor:
 
 
 def swiglu(gate_and_up: Tensor) -> Tensor:
-    """(…, 2·f), gate before up -> (…, f): SiLU of gate, times up. To the bit what the formula
-    gives, forward and backward."""
-    if torch.compiler.is_compiling():  # which fuses the formula, and can't see through `out=`
-        gate, up = gate_and_up.chunk(2, dim=-1)
-        return F.silu(gate) * up
-    result: Tensor = _SwiGLU.apply(gate_and_up)
-    return result
-
-
-class _SwiGLU(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, gate_and_up: Tensor) -> Tensor:
-        gate, up = gate_and_up.chunk(2, dim=-1)
-        activated = F.silu(gate)
-        # A GPU has more arithmetic to spare than memory, a CPU more memory.
-        ctx.save_for_backward(gate_and_up, *([] if gate.is_cuda else [activated]))
-        return activated * up
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        gate_and_up, *kept = ctx.saved_tensors
-        gate, up = gate_and_up.chunk(2, dim=-1)
-        activated = kept[0] if kept else F.silu(gate)
-        both = torch.empty_like(gate_and_up)
-        of_gate, of_up = both.chunk(2, dim=-1)
-        torch.ops.aten.silu_backward.grad_input(gradients[0] * up, gate, grad_input=of_gate)
-        torch.mul(gradients[0], activated, out=of_up)
-        return both
+    """(…, 2·f), gate before up -> (…, f): SiLU of gate, times up."""
+    gate, up = gate_and_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
 
 
 def weighted_swiglu(gate_and_up: Tensor, weights: Tensor) -> Tensor:
@@ -178,21 +152,6 @@ class _GroupedProduct(torch.autograd.Function):
         # On some GPUs the kernel leaves a group without rows whatever its memory held before.
         of_weights.masked_fill_(empty.view(-1, 1, 1), 0.0)
         return of_rows, of_weights, None, None
-
-
-class Permuted(torch.autograd.Function):
-    """Numbers in another order. A gather has atomic additions for its gradient on a GPU; the
-    gradient of a permutation is the inverse one."""
-
-    @staticmethod
-    def forward(ctx: Any, numbers: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(inverse)
-        return numbers.index_select(0, order)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (inverse,) = ctx.saved_tensors
-        return gradients[0].index_select(0, inverse), None, None
 
 
 class Copied(torch.autograd.Function):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -25,10 +25,8 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import (
     TransformerBlock,
     TransformerBlockSubmodules,
-    get_num_layers_to_build,
 )
 from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
@@ -107,41 +105,6 @@ def attention_error(backend: str, query: Tensor, key: Tensor) -> float:
         results.append([x.detach()[..., 1:].float() for x in (mixed, *gradients)])
     errors = [float((a - b).norm() / b.norm()) for a, b in zip(*results, strict=True)]
     return math.inf if any(map(math.isnan, errors)) else max(errors)
-
-
-class AwaitsWeights:
-    """A mixin for modules that wait for their weights before each call, outside the compiled graph.
-
-    With a distributed optimizer a rank updates its share of every bucket of weights and is sent the
-    rest, while the forward pass is already on its way. Megatron waits for a bucket in hooks of
-    modules. Inside a compiled layer these would break its graph, and the embedding and the head are
-    used here without a call of their modules. So the model waits for its embedding, each layer for
-    its own weights, and the last layer for all others, because the norm and the head come after it.
-    """
-
-    await_weights: Callable[[], None] | None = None
-
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
-        if self.await_weights is not None:
-            self.await_weights()
-        return super().__call__(*inputs, **named)  # type: ignore[misc]
-
-
-class Recomputable:
-    """A mixin for modules that keep only the inputs of a call where `recomputed` is set; the
-    backward pass computes the call again.
-
-    Megatron's own version restores random generators that exist only on GPUs; nothing here draws
-    random numbers.
-    """
-
-    recomputed = False
-
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
-        call = super().__call__  # type: ignore[misc]
-        if not self.recomputed:
-            return call(*inputs, **named)
-        return checkpoint(call, *inputs, use_reentrant=False, preserve_rng_state=False, **named)
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -231,7 +194,7 @@ class SelfAttention(MegatronModule):
         return projected
 
 
-class FeedForward(Recomputable, MLP):
+class FeedForward(MLP):
     """Megatron's matrices around our SwiGLU; its own forward pass serves a dozen activations."""
 
     def __init__(self, config: TransformerConfig, groups: ProcessGroupCollection) -> None:
@@ -245,7 +208,7 @@ class FeedForward(Recomputable, MLP):
         return down
 
 
-class MoE(Recomputable, MegatronModule):
+class MoE(MegatronModule):
     """Router, exchange of positions between ranks, and experts."""
 
     def __init__(
@@ -265,7 +228,7 @@ class MoE(Recomputable, MegatronModule):
         return self.dispatcher.combine(rows, routes).view_as(hidden)
 
 
-class Layer(AwaitsWeights, Recomputable, MegatronModule):
+class Layer(MegatronModule):
     """Attention and feed-forward, each behind a norm and added to what came in.
 
     Megatron's own TransformerLayer also serves inference, and since 0.20 opens a span of telemetry
@@ -279,10 +242,9 @@ class Layer(AwaitsWeights, Recomputable, MegatronModule):
         pg_collection: ProcessGroupCollection,
         **unused: Any,
     ) -> None:
-        """`layer_number`: counted from 1 on this pipeline stage, as TransformerBlock counts."""
+        """`layer_number`: counted from 1, as TransformerBlock counts."""
         super().__init__(config)
-        first = get_transformer_layer_offset(config, pp_rank=pg_collection.pp.rank())
-        self.layer_number = first + layer_number
+        self.layer_number = layer_number
         shape = config, config.hidden_size, config.layernorm_epsilon
         self.input_layernorm = RMSNorm(*shape)
         self.self_attention = SelfAttention(config, pg_collection)
@@ -291,7 +253,7 @@ class Layer(AwaitsWeights, Recomputable, MegatronModule):
         if config.num_moe_experts is None:
             self.mlp = FeedForward(config, pg_collection)
         else:
-            self.mlp = MoE(config, self.layer_number, pg_collection)
+            self.mlp = MoE(config, layer_number, pg_collection)
 
     def forward(self, hidden: Tensor, rotary: Tensor) -> Tensor:
         """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism; same shape out.
@@ -306,20 +268,28 @@ class Layer(AwaitsWeights, Recomputable, MegatronModule):
 
 
 class Decoder(TransformerBlock):
-    """The layers of this pipeline stage and, on the last one, the norm behind them. Checkpoints,
-    and which stage has which layers, are Megatron's."""
+    """The layers and the norm behind them. Checkpoints are Megatron's."""
 
-    def __init__(self, config: TransformerConfig, *, pre_process: bool, post_process: bool) -> None:
-        layers = [ModuleSpec(Layer)] * get_num_layers_to_build(config)
-        parts = TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)
-        super().__init__(config, parts, pre_process=pre_process, post_process=post_process)
+    recomputed = False
+    """Keep only the inputs of each layer: the backward pass computes the layer again."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        layers = [ModuleSpec(Layer)] * config.num_layers
+        super().__init__(config, TransformerBlockSubmodules(layers, layer_norm=RMSNorm))
 
     def forward(self, hidden: Tensor, rotary: Tensor) -> Tensor:
-        """hidden (l, b, d), not read on a stage that is not the first: the schedule has set it."""
-        hidden = hidden if self.pre_process else self.input_tensor
+        """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism; same shape out.
+        rotary: a table of `RotaryTable`."""
         for layer in self.layers:
-            hidden = layer(hidden, rotary)
-        return hidden if self.final_layernorm is None else self.final_layernorm(hidden)
+            if self.recomputed:
+                # Megatron's own restores random generators that exist only on GPUs, and nothing
+                # here draws random numbers.
+                hidden = checkpoint(
+                    layer, hidden, rotary, use_reentrant=False, preserve_rng_state=False
+                )
+            else:
+                hidden = layer(hidden, rotary)
+        return self.final_layernorm(hidden)
 
 
 def compile_layers(layers: Iterable[Any], backend: str = "inductor") -> None:

@@ -1,7 +1,7 @@
 """Patches of Megatron-Core: all of them, each with its cause and the versions that need it.
 
-Subclasses that override private methods are elsewhere: `Dispatcher`
-(`_maybe_dtoh_and_synchronize`) and `GradientBuffers` (`_make_backward_post_hook`).
+A subclass that overrides a private method is elsewhere: `Dispatcher`
+(`_maybe_dtoh_and_synchronize`).
 `tests/model/test_megatron_patches.py` takes one patch away at a time and expects the failure that
 it prevents. Remove a patch when its test fails.
 
@@ -14,7 +14,7 @@ GPU that happens to be there. Importing this module asks CUDA nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,26 +27,20 @@ from megatron.core.tensor_parallel.layers import (
 )
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
-from torch.overrides import TorchFunctionMode
-
-_on_processors = False
 
 
 @contextmanager
 def working_on(device: torch.device) -> Iterator[None]:
     """While it lasts, Megatron allocates on `device`, and on processors asks for no GPU."""
-    global _on_processors
     if device.type == "cuda":
         yield
         return
     before = [(owner, name, vars(owner).get(name)) for owner, name in ON_PROCESSORS]
-    was_on_processors, _on_processors = _on_processors, True
     for (owner, name), value in ON_PROCESSORS.items():
         setattr(owner, name, value)
     try:
         yield
     finally:
-        _on_processors = was_on_processors
         for owner, name, value in before:
             setattr(owner, name, value)
 
@@ -75,26 +69,6 @@ ON_PROCESSORS: dict[tuple[Any, str], Any] = {
     (MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize"): _sizes_are_on_the_host,
 }
 """Replacements, by the class or module and its attribute."""
-
-
-class _CudaMeansCpu(TorchFunctionMode):
-    """Tensors asked for on "cuda", or moved there, stay on the processor."""
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        named = dict(kwargs or {})
-        if function is torch.Tensor.cuda:
-            return args[0]
-        if str(named.get("device", "")).startswith("cuda"):
-            named["device"] = "cpu"
-        return function(*args, **named)
-
-
-def cuda_means_cpu() -> AbstractContextManager[Any]:
-    """Around those parts of Megatron that name the device outright: its pipeline schedule
-    (pipeline_parallel/schedules.py) and tied embeddings (language_module.py); main too."""
-    return _CudaMeansCpu() if _on_processors else nullcontext()
 
 
 @contextmanager

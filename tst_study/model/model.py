@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from megatron.core import parallel_state
-from megatron.core.enums import ModelType
 from megatron.core.models.common.embeddings.language_model_embedding import LanguageModelEmbedding
 from megatron.core.models.common.language_module.language_module import LanguageModule
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear
@@ -20,11 +18,11 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from tst_study.config.schema import Config, Model
-from tst_study.cost.parallel_layout import layout_of, stage_layers
+from tst_study.cost.parallel_layout import layout_of
 from tst_study.model.initialization import initialize
 from tst_study.model.kernels import RotaryTable
-from tst_study.model.layers import AwaitsWeights, Decoder
-from tst_study.model.megatron_patches import cuda_means_cpu, mark_split_weights
+from tst_study.model.layers import Decoder
+from tst_study.model.megatron_patches import mark_split_weights
 from tst_study.superposition import bag_embedding, bag_loss, linear_bag_loss
 from tst_study.superposition.log_probabilities import bag_log_probabilities
 from tst_study.superposition.loss_kinds import Pooling
@@ -43,58 +41,48 @@ class Targets:
     objective: Objective = NEXT_TOKEN
 
 
-class SuperposedGPT(AwaitsWeights, LanguageModule):
+class SuperposedGPT(LanguageModule):
     """A decoder that can read bags and predict bags.
 
     Superposition adds no weights and no state. Parameters are named as Megatron-Core's `GPTModel`
     names them, and its checkpoints are this model's.
     """
 
+    pre_process = post_process = True
+    """Megatron's words for a model that is in one piece: it has the embedding and the head."""
     compiled_loss = False
     """Let torch.compile make one kernel of what head and loss do beside their matrix products."""
 
     def __init__(self, config: TransformerConfig, model: Model, length: int) -> None:
-        """This pipeline stage's part. `length`: latent positions of a sequence."""
+        """`length`: latent positions of a sequence."""
         super().__init__(config)
-        self.model_type = ModelType.encoder_or_decoder  # for Megatron's schedule
-        self.pre_process = parallel_state.is_pipeline_first_stage()
-        self.post_process = parallel_state.is_pipeline_last_stage()
         self.share_embeddings_and_output_weights = model.tied_embeddings
-        if self.pre_process:
-            self.embedding = LanguageModelEmbedding(
-                config, model.vocabulary_size, length, position_embedding_type="rope"
-            )
+        self.embedding = LanguageModelEmbedding(
+            config, model.vocabulary_size, length, position_embedding_type="rope"
+        )
         self.rotary = RotaryTable(model.head_size, model.rope_theta)
-        stage = {"pre_process": self.pre_process, "post_process": self.post_process}
-        self.decoder = Decoder(config, **stage)
-        if self.post_process:
-            self.output_layer = ColumnParallelLinear(
-                config.hidden_size,
-                model.vocabulary_size,
-                config=config,
-                init_method=config.init_method,
-                bias=False,
-                gather_output=False,
-                skip_weight_param_allocation=self.pre_process and model.tied_embeddings,
-                tp_group=self.tp_group,
-            )
-        if self.pre_process or self.post_process:
-            self.setup_embeddings_and_output_layer()
-
-    def set_input_tensor(self, tensors: list[Tensor | None]) -> None:
-        """Called by Megatron's schedule with what the stage before has sent."""
-        self.decoder.set_input_tensor(tensors[0])
+        self.decoder = Decoder(config)
+        self.output_layer = ColumnParallelLinear(
+            config.hidden_size,
+            model.vocabulary_size,
+            config=config,
+            init_method=config.init_method,
+            bias=False,
+            gather_output=False,
+            skip_weight_param_allocation=model.tied_embeddings,
+            tp_group=self.tp_group,
+        )
+        self.setup_embeddings_and_output_layer()
 
     def forward(self, bags: Tensor, targets: Targets | None = None) -> Tensor:
         """bags (b, l, s) token ids; s = 1 is ordinary text.
 
         Returns this micro-batch's summand of the step's loss, or the logits (b, l, V / tensor
-        ranks) where `targets` is None; on a pipeline stage that is not the last, hidden states.
+        ranks) where `targets` is None.
         """
         pooling = targets.objective.pooling if targets is not None else "mean"
-        embedded = self.embed(bags, pooling) if self.pre_process else None
-        hidden = self.decoder(embedded, self.rotary(bags.shape[1]))
-        return self.predict(hidden, targets) if self.post_process else hidden
+        hidden = self.decoder(self.embed(bags, pooling), self.rotary(bags.shape[1]))
+        return self.predict(hidden, targets)
 
     def embed(self, bags: Tensor, pooling: Pooling = "mean") -> Tensor:
         """(b, l, s) -> (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
@@ -149,14 +137,8 @@ class SuperposedGPT(AwaitsWeights, LanguageModule):
         )
 
     def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """(b, l) token ids and labels -> (b, l) losses in nats, 0 where a label is negative.
-
-        On a pipeline stage that is not the last, hidden states.
-        """
-        output = self(NEXT_TOKEN.fold(ids))
-        if not self.post_process:
-            return output
-        logits = output.flatten(0, 1)
+        """(b, l) token ids and labels -> (b, l) losses in nats, 0 where a label is negative."""
+        logits = self(NEXT_TOKEN.fold(ids)).flatten(0, 1)
         width = logits.shape[1]
         log_probabilities = bag_log_probabilities(
             logits,
@@ -169,7 +151,6 @@ class SuperposedGPT(AwaitsWeights, LanguageModule):
 def transformer_config(config: Config) -> TransformerConfig:
     """Megatron's configuration of this layout, and what its layers and ours ask of the model."""
     model, parallel = config.model, layout_of(config)
-    _, last = stage_layers(model, parallel.pipeline)
     dtype = torch.bfloat16 if config.numerics.dtype == "bfloat16" else torch.float32
     experts: dict[str, Any] = {}
     width = model.feed_forward_size
@@ -181,7 +162,6 @@ def transformer_config(config: Config) -> TransformerConfig:
             "moe_router_topk": model.experts.per_token,
             "moe_router_dtype": "fp32",  # as it is; Megatron warns of less
             "moe_aux_loss_coeff": model.experts.balance_loss,
-            "moe_z_loss_coeff": model.experts.router_z_loss or None,
         }
     return TransformerConfig(
         num_layers=model.layers,
@@ -195,19 +175,14 @@ def transformer_config(config: Config) -> TransformerConfig:
         gated_linear_unit=True,
         add_bias_linear=False,
         params_dtype=dtype,
-        pipeline_dtype=dtype,
         bf16=dtype is torch.bfloat16,
         # Losses are exact sums over a step already: gradients are summed over ranks, not averaged.
         calculate_per_token_loss=True,
         perform_initialization=False,  # by parameter name instead: see initialization.py
         tensor_model_parallel_size=parallel.tensor,
-        pipeline_model_parallel_size=parallel.pipeline,
-        num_layers_in_last_pipeline_stage=last if parallel.pipeline > 1 else None,
         expert_model_parallel_size=parallel.expert,
         expert_tensor_parallel_size=parallel.expert_tensor_ranks,
         sequence_parallel=parallel.sequence_parallel,
-        batch_p2p_sync=False,  # waits for all kernels at every exchange, for torch before 2.0
-        deallocate_pipeline_outputs=True,  # the next stage has them
         **experts,
     )
 
@@ -221,12 +196,7 @@ def build_model(config: Config) -> SuperposedGPT:
 
 def empty_model(config: Config) -> SuperposedGPT:
     """This rank's part of the model, its weights not filled yet; also on the meta device."""
-    with cuda_means_cpu():
-        model = SuperposedGPT(
-            transformer_config(config), config.model, config.batch.sequence_length
-        )
+    model = SuperposedGPT(transformer_config(config), config.model, config.batch.sequence_length)
     mark_split_weights(model)
-    for layer in model.decoder.layers:
-        layer.recomputed = config.execution.recompute == "layer"
-        layer.mlp.recomputed = config.execution.recompute == "feed_forward"
+    model.decoder.recomputed = config.execution.recompute == "layer"
     return model

@@ -1,5 +1,5 @@
-"""A step over ranks: `process_groups` → `forward_backward` over micro-batches → `gradient_buffers`
-→ `optimizer` with its `update_rules`; `events` come after a step.
+"""A step over ranks: `process_groups` → `forward_backward` over micro-batches → `optimizer` with
+its `update_rules`; `events` come after a step.
 """
 
 import tst_study.model  # noqa: F401  # before megatron.core, which it prepares

@@ -15,13 +15,11 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from megatron.core.dist_checkpointing.optimizer import get_param_id_to_sharded_param_map
-from megatron.core.distributed import finalize_model_grads
+from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
-from megatron.core.transformer.module import param_is_not_shared
 from torch import Tensor
 
 from tst_study.config.schema import Optimizer
-from tst_study.parallel.gradient_buffers import GradientBuffers
 from tst_study.parallel.optimizer_shards import parts_of, shards_of_buffers
 from tst_study.parallel.update_rules import RULES, STATES, STEP, MainWeight, projections_of
 
@@ -29,7 +27,7 @@ from tst_study.parallel.update_rules import RULES, STATES, STEP, MainWeight, pro
 class ModelOptimizer:
     """Float32 main weights of a model, and the rule that updates them from its gradients."""
 
-    def __init__(self, model: GradientBuffers, config: Optimizer) -> None:
+    def __init__(self, model: DistributedDataParallel, config: Optimizer) -> None:
         self.model = model
         self.config = config
         self.is_distributed = model.ddp_config.use_distributed_optimizer
@@ -73,7 +71,6 @@ class ModelOptimizer:
     @torch.no_grad()
     def step(self, learning_rate: float) -> Tensor:
         """Update the weights from the gradient buffers; returns the global norm before clipping."""
-        self.model.fill_unwritten()
         if dist.get_world_size() > 1:  # alone, it would copy every gradient through gloo
             finalize_model_grads([self.model])
         gradients = self.local([p.main_grad for p in self.parameters])  # type: ignore[attr-defined]
@@ -114,7 +111,6 @@ class ModelOptimizer:
     @torch.no_grad()
     def copy_from_model(self) -> None:
         """Take new weights of the model over into the main weights."""
-        self.model.await_weights()
         weights = self.local([p.detach() for p in self.parameters])
         for weight, main in zip(weights, self.main, strict=True):
             # Where the model's weight is not new, the main one keeps the digits it has more.
@@ -137,7 +133,6 @@ class ModelOptimizer:
         Each rank's own part in place, and nothing is gathered; by the names, shapes and offsets of
         the weights, so that any layout can read it.
         """
-        self.model.await_weights()
         of_parameter = get_param_id_to_sharded_param_map(model_state, self.parameters)
         sharded = {p: of_parameter[number] for number, p in enumerate(self.parameters)}
         return {
@@ -189,8 +184,6 @@ def _decays(name: str, parameter: Tensor, config: Optimizer) -> bool:
 def _weight_of_norm(parameter: Tensor, is_distributed: bool) -> float:
     """The factor with which a rank adds a weight's square, so that all ranks count it once."""
     of_experts = not getattr(parameter, "allreduce", True)
-    if not param_is_not_shared(parameter):  # the head's copy of a tied embedding, on another stage
-        return 0.0
     if not of_experts and not param_is_not_tensor_parallel_duplicate(parameter):
         return 0.0
     if is_distributed:

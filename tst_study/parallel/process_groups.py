@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from tst_study.model.megatron_patches import (
     one_group_for_the_same_ranks,
     working_on,
 )
-from tst_study.process.rank_environment import LOOPBACK, flight_record, rank_variable
+from tst_study.process.rank_environment import LOOPBACK, rank_variable
 
 T = TypeVar("T")
 AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
@@ -45,8 +44,6 @@ class Ranks:
     data_rank: int
     data_size: int
     device: torch.device
-    has_loss: bool = True
-    """True on the last pipeline stage, which alone has the loss."""
 
     @property
     def is_first(self) -> bool:
@@ -56,14 +53,6 @@ class Ranks:
         """Sum over data-parallel ranks, in place; every rank gets it."""
         if self.data_size > 1:
             dist.all_reduce(tensor, group=parallel_state.get_data_parallel_group())
-        return tensor
-
-    def sum_over_batch(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum over data-parallel ranks and pipeline stages, in place; stages that are not the
-        last have added zeros."""
-        self.sum_over_data(tensor)
-        if parallel_state.get_pipeline_model_parallel_world_size() > 1:
-            dist.all_reduce(tensor, group=parallel_state.get_pipeline_model_parallel_group())
         return tensor
 
     def largest(self, numbers: list[int]) -> list[int]:
@@ -90,15 +79,6 @@ class Ranks:
             raise sent[1]
         value: T = sent[0]
         return value
-
-    def wait_at_most(self, seconds: float) -> None:
-        """Set how long ranks wait for each other, in every group, from now on; all ranks call it.
-
-        By names that torch keeps to itself: it has no public ones for groups that are there.
-        """
-        barrier()  # none may still be waiting for a slow one
-        for group in dist.distributed_c10d._world.pg_map:
-            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
 def barrier() -> None:
@@ -153,7 +133,7 @@ def process_groups(config: Config) -> Iterator[Ranks]:
     device = choose_device(config.execution)
     joined = not dist.is_initialized()
     if joined:
-        _join(device, timedelta(seconds=config.execution.start_timeout_seconds))
+        _join(device, timedelta(seconds=config.execution.timeout_seconds))
     try:
         with working_on(device):
             check(config, dist.get_world_size())
@@ -161,10 +141,9 @@ def process_groups(config: Config) -> Iterator[Ranks]:
             with one_group_for_the_same_ranks() if device.type == "cpu" else nullcontext():
                 parallel_state.initialize_model_parallel(
                     tensor_model_parallel_size=parallel.tensor,
-                    pipeline_model_parallel_size=parallel.pipeline,
                     expert_model_parallel_size=parallel.expert,
                     expert_tensor_parallel_size=parallel.expert_tensor_ranks,
-                    distributed_timeout_minutes=config.execution.start_timeout_seconds / 60,
+                    distributed_timeout_minutes=config.execution.timeout_seconds / 60,
                     create_gloo_process_groups=False,  # second copies, which nothing here uses
                 )
             yield Ranks(
@@ -173,7 +152,6 @@ def process_groups(config: Config) -> Iterator[Ranks]:
                 data_rank=parallel_state.get_data_parallel_rank(),
                 data_size=parallel_state.get_data_parallel_world_size(),
                 device=device,
-                has_loss=parallel_state.is_pipeline_last_stage(),
             )
     except BaseException:
         # NCCL would wait here for ranks that wait for this one in a collective; this process' end
@@ -260,33 +238,27 @@ def _meet_on_loopback(timeout: timedelta) -> dict[str, Any]:
 
 
 @contextmanager
-def collectives_named(rank: int) -> Iterator[None]:
-    """Turn an exception out of torch.distributed into `OtherRankError`; others pass."""
+def other_ranks_failing(rank: int) -> Iterator[None]:
+    """Turn an exception out of torch.distributed, or one that it caused, into `OtherRankError`;
+    others pass."""
     try:
         yield
     except (RuntimeError, UserError) as error:
-        name = _collective(error)
-        if name is None:
+        cause: BaseException | None = error
+        while cause is not None and not _is_of_collectives(cause):
+            cause = cause.__cause__
+        if cause is None:
             raise
         # Without the source line that it came from, and without advice.
-        reason = re.sub(r"^\[[^]]*\] ", "", first_line(error)).split(". ")[0]
+        reason = re.sub(r"^\[[^]]*\] ", "", first_line(cause)).split(". ")[0]
         raise OtherRankError(
-            f"rank {rank}: {name} did not come to its end, so another rank has failed or hangs; "
-            f"what that one said comes first ({reason}){flight_record(rank)}"
+            f"rank {rank}: waited in vain for another rank, which has failed or hangs; what that "
+            f"one said comes first ({reason})"
         ) from error
 
 
-def _collective(error: BaseException | None) -> str | None:
-    """The torch.distributed function that an exception or its cause came from; if that was waiting
-    for a request, the function that waited."""
-    while error is not None:
-        frames = traceback.extract_tb(error.__traceback__)[::-1]
-        for frame in frames:
-            if frame.filename.endswith("distributed_c10d.py"):
-                return frame.name
-        # Ours and the system's name files, and a folder may be called so.
-        own = isinstance(error, UserError | OSError)
-        if not own and any(library in str(error) for library in ("gloo", "NCCL")):
-            return next((f.name for f in frames if not f.name.startswith("_")), None)
-        error = error.__cause__
-    return None
+def _is_of_collectives(error: BaseException) -> bool:
+    # Ours and the system's name files, and a folder may be called so.
+    own = isinstance(error, UserError | OSError)
+    named = any(library in str(error) for library in ("gloo", "NCCL"))
+    return isinstance(error, dist.DistError) or (named and not own)

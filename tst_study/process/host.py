@@ -61,10 +61,8 @@ def leave(status: int) -> NoReturn:
 class StopRequest:
     """A request to stop a running loop at its next step, made by a signal."""
 
-    """The name of the signal that asked for a stop, or None."""
-
-    def __init__(self) -> None:
-        self.signal: str | None = None
+    signal: str | None = None
+    """The name of the signal that asked for a stop."""
 
     def ask(self, number: int, frame: FrameType | None = None) -> None:
         if self.signal is not None and number == signal.SIGINT:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from tst_study.process.host import cores, signals_handled
-from tst_study.process.rank_environment import flight_record, rank_variables
+from tst_study.process.rank_environment import rank_variables
 
 GRACE_SECONDS = 10.0
 """Seconds that ranks get to end by themselves after one of them has failed."""
@@ -57,7 +57,6 @@ def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> tuple[in
                 deadline = time.monotonic() + GRACE_SECONDS
                 if rank.returncode < 0 and not received:
                     words = f"rank {number} was ended by {signal.Signals(-rank.returncode).name}"
-                    words += flight_record(number)
                     print(f"error: {words}", file=sys.stderr)
     return status or max((rank.poll() or 0 for rank in ranks), key=abs), words
 

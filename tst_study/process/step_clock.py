@@ -1,7 +1,6 @@
 """Times steps, and derives tokens per second and MFU; also reports peak memory."""
 
 import resource
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +13,7 @@ from tst_study.cost.devices import peak_flops
 
 
 class StepClock:
-    """Counts seconds of training over all launches of a run, without evaluation, checkpoints and
-    compilation."""
+    """Counts seconds of training over all launches of a run, without evaluation and checkpoints."""
 
     def __init__(
         self, device: torch.device, world_size: int, flops_per_step: int, dtype: str
@@ -27,32 +25,25 @@ class StepClock:
         if device.type == "cuda":
             of_one = peak_flops(torch.cuda.get_device_name(device), dtype)
             self._peak_flops = of_one * world_size if of_one else None
-        self._seconds = self._compiling = 0.0
+        self._seconds = 0.0
         self._steps = 0
 
     @contextmanager
-    def step(self) -> Iterator[None]:
-        """Time a step; on a GPU only its launch, as the rest is in `waiting`."""
-        with self.waiting():
-            yield
-        self._steps += 1
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Time work that belongs to earlier steps, such as reading their loss from a GPU."""
-        began, compiled = time.perf_counter(), _compile_seconds()
+    def timing(self, steps: int = 0) -> Iterator[None]:
+        """Time the launch of so many steps, or work that belongs to earlier ones, such as reading
+        their loss from a GPU."""
+        began = time.perf_counter()
         yield
-        compiling = _compile_seconds() - compiled
-        seconds = time.perf_counter() - began - compiling
-        self._compiling += compiling
+        seconds = time.perf_counter() - began
+        self._steps += steps
         self._seconds += seconds
         self.training_seconds += seconds
 
     def speed(self, plan: PhasePlan, done: int) -> dict[str, Any]:
-        """Speed of the steps since the last call, of which step `done` was the last. Compilation is
-        not included; its time is given separately if there was any."""
-        seconds, compiling, steps = self._seconds, self._compiling, self._steps
-        self._seconds, self._compiling, self._steps = 0.0, 0.0, 0
+        """Speed of the steps since the last call, of which step `done` was the last. The first
+        steps of a launch and of a phase include what torch.compile takes."""
+        seconds, steps = self._seconds, self._steps
+        self._seconds, self._steps = 0.0, 0
         flops = self.flops_per_step * steps
         return {
             "step_seconds": seconds / steps,
@@ -60,17 +51,9 @@ class StepClock:
             "tokens_per_second": (plan.raw_tokens(done) - plan.raw_tokens(done - steps)) / seconds,
             "mfu": flops / seconds / self._peak_flops if self._peak_flops else None,
             "peak_memory": self._peak_memory(),
-        } | ({"compile_seconds": compiling} if compiling else {})
+        }
 
     def _peak_memory(self) -> int:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _compile_seconds() -> float:
-    """Seconds that torch.compile has taken in this process so far."""
-    tracer = sys.modules.get("torch._dynamo.utils")  # there once something is compiled
-    if tracer is None:
-        return 0.0
-    return float(sum(tracer.compilation_time_metrics.get("_compile.compile_inner", ())))

@@ -148,7 +148,6 @@ class Metrics(_Counters):
     training_seconds: Finite
     """Seconds since the run began, over all its launches, without evaluation, checkpoints and
     compiling."""
-    compile_seconds: NotRequired[Finite]
     """Seconds of compiling layers since the row before, which the seconds above leave out."""
     tokens_per_second: Finite
     """Raw tokens per second."""

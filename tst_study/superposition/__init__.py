@@ -50,7 +50,3 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value  # the next access does not come here
     return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.utils.hooks import RemovableHandle
@@ -32,7 +31,7 @@ from tst_study.superposition.loss_kinds import (
     loss_of,
 )
 from tst_study.superposition.losses import bag_loss
-from tst_study.superposition.misuse import Calls, steps_done
+from tst_study.superposition.misuse import Calls
 from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phases, superposed_steps
 from tst_study.superposition.weighting import (
     Weighting,
@@ -76,8 +75,6 @@ class Superposition:
     phases: Phases = field(init=False, repr=False, compare=False)
     """The two phases as plain numbers."""
     _calls: Calls = field(init=False, repr=False, compare=False)
-    _changing_weights: Tensor | None = field(init=False, repr=False, compare=False)
-    """(superposed steps, s) where the weights change, for compiled code; otherwise None."""
 
     def __post_init__(self) -> None:
         if self.bag_size < 1 or self.steps < 1 or not 0.0 <= self.step_ratio <= 1.0:
@@ -104,40 +101,9 @@ class Superposition:
         check_loss_kind(self.loss_kind, self.weighting)
         for row in weight_rows(self.weighting) or (self.weighting,):
             offset_weights(row, self.bag_size)  # type: ignore[arg-type]  # raises where it is wrong
-        table = None
-        if phases.weighting_changes:
-            rows = [
-                offset_weights(phases.weighting_at(i), self.bag_size) for i in range(superposed)
-            ]
-            table = torch.tensor(rows, dtype=torch.float64)
         # Frozen: settings do not change under way.
         object.__setattr__(self, "phases", phases)
         object.__setattr__(self, "_calls", Calls(phases, self.positions, self.equal_raw_length))
-        object.__setattr__(self, "_changing_weights", table)
-
-    def __str__(self) -> str:
-        if not self.superposed_steps:
-            return f"Baseline: next-token training for {self.steps:,} steps"
-        how = "" if self.mode == "full" else f", {self.mode.replace('_', ' ')}"
-        if self.weighting != "uniform":
-            how += f", weights {self.weighting}"
-        text = f"{self.data_multiplier:.4g} times the text of a baseline with the same FLOPs"
-        if self.equal_raw_length:
-            text = "as many tokens a sequence in both phases"
-        return (
-            f"Token superposition{how}: bags of s = {self.bag_size} tokens in steps 1 to "
-            f"{self.superposed_steps:,} of {self.steps:,}, then next-token training; {text}"
-        )
-
-    @property
-    def superposed_steps(self) -> int:
-        """Steps of the superposition phase, the first ones; none for bags of one."""
-        return self.phases.superposed_steps
-
-    @property
-    def data_multiplier(self) -> float:
-        """Text read over that of a baseline of as many steps: 1 + r(s − 1) with bags as input."""
-        return self.phases.data_multiplier
 
     @property
     def step(self) -> int:
@@ -182,8 +148,7 @@ class Superposition:
 
         Raises:
             ValueError: a length that is no multiple of s or not what `positions` says, ids of
-                another type, a negative step, or a shard of the weight outside `forward`;
-                TypeError for a weight in place of its module.
+                another type, or a negative step; TypeError for a weight in place of its module.
         """
         if not isinstance(embedding, nn.Module):
             raise TypeError(
@@ -191,11 +156,6 @@ class Superposition:
                 "that its scale, shards and hooks stay in force"
             )
         stride = self._calls.stride(tokens, step, embedding.training)
-        if _is_sharded(embedding):
-            raise ValueError(
-                "the embedding's weight is a DTensor that is not gathered here: call embed inside "
-                "the model's forward"
-            )
         if stride > 1 and _is_plain(embedding):
             bags = bag_inputs(tokens, stride)
             return bag_embedding(embedding.weight, bags, pooling=self.pooling)  # type: ignore[arg-type]
@@ -345,34 +305,10 @@ class Superposition:
         superposed, labels = self._calls.checked(labels, step)
         if not superposed:
             return NEXT_TOKEN, "uniform", labels
-        if self._changing_weights is None:
-            objective = self.phases.objective(0)
-        elif torch.compiler.is_compiling():
-            # A tensor: torch.compile would take Python numbers for constants, and compile anew.
-            if step is None:
-                weights = self._changing_weights[steps_done(labels, self._calls.key)][0]
-            else:
-                weights = self._changing_weights[step]
-            weights = weights.to(labels.device, non_blocking=True)
-            return self.phases.superposed_objective(), weights, labels
-        else:
-            objective = self.phases.objective(self.step)
-        return objective, objective.weighting, labels
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
-
-
-def _is_sharded(module: nn.Module) -> bool:
-    """Return True where a plain embedding's weight is spread over ranks and no hook gathers it."""
-    kind = type(getattr(module, "weight", None)).__name__
-    return kind == "DTensor" and type(module) is nn.Embedding and not _has_hooks(module)
+        objective, weights = self.phases.objective(0), self._calls.weights
+        if weights is None:
+            return objective, objective.weighting, labels
+        return objective, weights.to(labels.device, non_blocking=True), labels
 
 
 def _is_plain(module: nn.Module) -> bool:
@@ -384,5 +320,8 @@ def _is_plain(module: nn.Module) -> bool:
         and module.padding_idx is None
         and not module.scale_grad_by_freq
         and not module.sparse
-        and not _has_hooks(module)
+        and not module._forward_hooks
+        and not module._forward_pre_hooks
+        and not module._backward_hooks
+        and not module._backward_pre_hooks
     )

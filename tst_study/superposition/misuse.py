@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tst_study.superposition.loss_kinds import IGNORE
 from tst_study.superposition.steps import Phases
+from tst_study.superposition.weighting import offset_weights
 
 
 class Calls:
@@ -26,6 +27,14 @@ class Calls:
     ) -> None:
         self.phases, self.equal_raw_length = phases, equal_raw_length
         self.positions = positions  # or those of the first call; with equal_raw_length, tokens
+        self.changing_weights: Tensor | None = None
+        """(superposed steps, s) where the weights change."""
+        if phases.weighting_changes:
+            rows = [
+                offset_weights(phases.weighting_at(step), phases.bag_size)
+                for step in range(phases.superposed_steps)
+            ]
+            self.changing_weights = torch.tensor(rows, dtype=torch.float64)
         self.go_to(0)
         self.resumed = 0  # the step at which a checkpoint was loaded
         self.warned = False
@@ -43,10 +52,13 @@ class Calls:
         """Remember that `step` steps are done.
 
         torch.compile takes numbers that it finds in objects for constants, so that code that read
-        the step would be compiled anew in each. Such code reads whether the step is superposed.
+        the step would be compiled anew in each. Such code reads whether the step is superposed, and
+        the weights of its targets, if they change, as a tensor.
         """
         self.step = _not_negative(step)
         self.superposed = step < self.phases.superposed_steps
+        changes = self.superposed and self.changing_weights is not None
+        self.weights = self.changing_weights[step] if changes else None  # type: ignore[index]
 
     def number(self, step: int | None) -> int:
         """Return the step that a question is about."""
@@ -173,17 +185,6 @@ def _checked_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) 
 @_checked_labels.register_fake
 def _(tokens: Tensor, labels: Tensor, key: int, superposed: bool) -> Tensor:
     return torch.empty_like(labels)
-
-
-@torch.library.custom_op("tst_study::steps_done", mutates_args=())
-def steps_done(labels: Tensor, key: int) -> Tensor:
-    """Return the step of a method's calls (1,), in an operator that no compiler looks into."""
-    return torch.tensor([_CALLS[key].step])
-
-
-@steps_done.register_fake
-def _(labels: Tensor, key: int) -> Tensor:
-    return torch.empty(1, dtype=torch.int64)
 
 
 def _not_negative(step: int) -> int:

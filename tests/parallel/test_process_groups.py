@@ -1,0 +1,47 @@
+"""An error of a collective is another rank's; what one rank reads, all have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.distributed import run_ranks
+from tests.tiny_runs import tiny
+from tst_study.errors import OtherRankError, UserError
+from tst_study.parallel.process_groups import other_ranks_failing, process_groups
+
+
+def test_a_file_whose_name_says_gloo_is_no_collective() -> None:
+    missing = FileNotFoundError(2, "No such file or directory", "prepared/gloo")
+    with pytest.raises(UserError) as raised, other_ranks_failing(0):
+        raise UserError("prepared/gloo: cannot be read; name a TOML file") from missing
+    assert not isinstance(raised.value, OtherRankError)
+    assert str(raised.value) == "prepared/gloo: cannot be read; name a TOML file"
+
+
+def test_what_a_library_of_collectives_says_is_told_of_the_other_rank() -> None:
+    def wait() -> None:
+        raise RuntimeError("[pair.cc:534] gloo: Connection closed by peer [127.0.0.1]:1234")
+
+    with pytest.raises(OtherRankError, match="rank 1: waited in vain"), other_ranks_failing(1):
+        wait()
+
+
+def test_files_are_read_by_the_first_rank_alone_and_its_error_is_everyones(words: Path) -> None:
+    def work() -> tuple[list[str], int]:
+        read: list[str] = []
+
+        def reading(name: str) -> str:
+            read.append(name)
+            if name == "missing":
+                raise UserError(f"{name}: not there")
+            return name
+
+        with process_groups(tiny(words)) as ranks:
+            assert ranks.from_first(lambda: reading("text")) == "text"
+            with pytest.raises(UserError, match="missing: not there"):
+                ranks.from_first(lambda: reading("missing"))
+        return read, ranks.rank
+
+    assert run_ranks(2, work) == [(["text", "missing"], 0), ([], 1)]
