@@ -1,6 +1,7 @@
 """The verbs that work on studies, alike for every launcher, and one that trains a recorded run
 again."""
 
+import json
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -11,7 +12,7 @@ import typer
 
 from tst_study.command_line import ONE_RUN, STUDIES, count_option, verb
 from tst_study.errors import UserError
-from tst_study.text import wrapped
+from tst_study.text import screen_width, wrapped
 from tst_study.waiting import waiting
 
 verbs = typer.Typer()
@@ -107,7 +108,6 @@ Processes = Annotated[
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Recorded = Annotated[
     Path | None,
     typer.Option(file_okay=False, help="Archive of a study; its runs are not trained again."),
@@ -121,12 +121,11 @@ NoShare = Annotated[
 @verb(verbs, STUDIES, "tst-study studies")
 def studies() -> None:
     """List the studies: what each asks, and at which scales."""
-    from tst_study.experiments.screen import columns
     from tst_study.experiments.studies import catalogue
 
     for name, study in catalogue.STUDIES.items():
         words = [f"{name}: {study.title}", f"  {study.claims}", f"  {', '.join(study.scales)}"]
-        print(*wrapped(words, columns()), sep="\n")
+        print(*wrapped(words, screen_width()), sep="\n")
 
 
 @_of_studies(
@@ -140,7 +139,6 @@ def plan(
     runs: RunsFolder = None,
     no_share: NoShare = False,
     launcher: LauncherName = None,
-    processes: Processes = 1,
     profile: ProfileFile = None,
     device: Annotated[
         str | None, typer.Option(help="GPU to estimate hours for, such as B200 or H100.")
@@ -156,66 +154,44 @@ def plan(
         int | None,
         count_option("GPUs per run; also shows layout and memory by part.", most=2**20),
     ] = None,
-    gpu_memory: Annotated[
-        float | None,
-        typer.Option(min=1.0, max=1e6, help="GB of each GPU; by default the device's, or 141."),
-    ] = None,
-    noise: Annotated[
-        float | None,
-        typer.Option(min=0.0, max=1e6, help="Standard deviation of a pair's difference, in nats."),
-    ] = None,
     time: Annotated[
         bool, typer.Option("--time", help="Time a few steps of each shape on this machine.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """List the runs of a study, what they cost, what gain they can detect, and their states."""
-    from dataclasses import replace
-
     from tst_study.cost.prices import Prices
     from tst_study.experiments.launcher import Options, launcher_of
     from tst_study.experiments.local.queue import fitting
     from tst_study.experiments.plan.layouts import Allocation, memory_by_part
     from tst_study.experiments.plan.plan_table import table
-    from tst_study.experiments.plan.planned_run import PlannedRun
     from tst_study.experiments.plan.planner import Planner
-    from tst_study.experiments.screen import columns
     from tst_study.experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, share=not no_share)
     planner = Planner(chosen, unprepared=True)
-    trains = launcher_of(launcher, Options(processes=processes, profile=profile))
+    trains = launcher_of(launcher, Options(profile=profile))
     usual = trains.prices()
     price = usual.per_gpu_hour if price is None else price
     # Hours that are timed are this machine's, whatever cluster a profile describes.
     prices = Prices(device or (None if time else usual.device), mfu or usual.mfu, price)
-    gpu = prices.gpu()
-    memory = int(1e9 * gpu_memory) if gpu_memory else int(gpu.memory if gpu else 141e9)
-    asked = Allocation(gpus or 1, on_gpu=True, memory=memory, device=prices.device)
-
-    def allocation(run: PlannedRun) -> Allocation:
-        given = trains.allocation(run)
-        return given if gpus is None else replace(asked, seconds=given.seconds)
-
+    prices.gpu()  # refuses an unknown one
+    asked = Allocation(gpus or 1, on_gpu=True, device=prices.device or "H100")
     if time:
         chosen.prepare()
     with waiting("timing a few steps of each shape" if time else "planning the runs"):
-        shown = table(
+        lines = table(
             planner,
-            allocation,
+            trains.allocation if gpus is None else lambda run: asked,
             prices,
-            noise=noise,
             pattern=pattern,
-            at_once=fitting(planner.decided(), processes),
+            at_once=fitting(planner.decided(), 1),
             timed=time,
+            width=screen_width(),
         )
-    if as_json:
-        _print_json({"text": shown.text, "runs": shown.rows, "arms": shown.arms})
-    else:
-        print(*shown.lines(columns()), sep="\n")
-    if gpus is not None and not as_json:
+    print(*lines, sep="\n")
+    if gpus is not None:
         configs = [run.config for run in planner.whole()]
-        print(*wrapped(memory_by_part(configs, asked), columns()), sep="\n")
+        print(*wrapped(memory_by_part(configs, asked), screen_width()), sep="\n")
 
 
 @_of_studies(
@@ -254,12 +230,6 @@ def submit(
     raise typer.Exit(_submitted(chosen, launcher, options))
 
 
-def _print_json(value: Any) -> None:
-    import json
-
-    print(json.dumps(value, indent=1, ensure_ascii=False))
-
-
 def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> int:
     """Submit a study. Returns the launcher's exit status, or 1 if a choice cannot be made because
     all its candidates diverged."""
@@ -292,7 +262,7 @@ def status(
     watch: Annotated[
         float | None, typer.Option(min=0.5, help="Repeat after so many seconds, until Ctrl-C.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Show how far the runs of a study, or of any folder of runs, are."""
     from tst_study.experiments.state.status import StatusRow, matching
@@ -305,7 +275,7 @@ def status(
             return matching(study_rows(study, scale, root, not no_share), pattern, root)
 
     if as_json:
-        _print_json([asdict(row) for row in rows()])
+        print(json.dumps([asdict(row) for row in rows()], indent=1, ensure_ascii=False))
     else:
         show(root, rows, watch)
 
@@ -398,7 +368,6 @@ def collect(
 ) -> None:
     """Write the run table, figures and report from the runs so far, and name those that are
     missing."""
-    from tst_study.experiments.screen import columns
     from tst_study.experiments.state.collect import collect as collect_runs
     from tst_study.experiments.state.collect import keep as keep_runs
     from tst_study.experiments.state.status_screen import study_rows
@@ -407,7 +376,7 @@ def collect(
     root = folder_of(study, scale, runs)
     with waiting("drawing figures and report"):
         lines = collect_runs(root, study_rows(study, scale, root))
-    print(*wrapped(lines, columns()), sep="\n")
+    print(*wrapped(lines, screen_width()), sep="\n")
     if keep is not None:
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")
 

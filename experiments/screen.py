@@ -1,20 +1,12 @@
 """Tables of runs in the width of the terminal."""
 
 import re
-import sys
 from collections.abc import Sequence
-from shutil import get_terminal_size
 
-from tst_study.text import ENDLESS, aligned, shortened, wrapped
+from tst_study.text import aligned, shortened, wrapped
 
 _NEEDED = re.compile(r"baseline|(s|r|seed)[\d.]+|[0-9a-f]{8}")
 """The parts of a run's name that are never cut: s and r, or `baseline`; seed and identity."""
-
-
-def columns() -> int:
-    """Return the columns of the terminal, or `ENDLESS` for a file or a pipe, whatever COLUMNS
-    says."""
-    return get_terminal_size().columns if sys.stdout.isatty() else ENDLESS
 
 
 def fitted(

@@ -95,9 +95,8 @@ class Slurm:
 
     def allocation(self, run: PlannedRun) -> Allocation:
         resources = self.profile.resources_of(*run.names)
-        warned = max(1, resources.seconds - self.profile.signal_seconds)
         on_gpu, device = self.profile.on_gpu(resources), self.profile.device
-        return Allocation(resources.ranks, on_gpu, warned, None, device, resources.tasks_per_node)
+        return Allocation(resources.ranks, on_gpu, device, resources.tasks_per_node)
 
     def prices(self) -> Prices:
         how = self.profile

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import totals
-from tst_study.experiments.screen import columns, fitted
+from tst_study.experiments.screen import fitted
 from tst_study.experiments.state.status import (
     StatusRow,
     check_is_there,
@@ -17,7 +17,7 @@ from tst_study.experiments.state.status import (
     say_once,
 )
 from tst_study.experiments.studies.catalogue import STUDIES, load
-from tst_study.text import ENDLESS, duration, printable, wrapped
+from tst_study.text import ENDLESS, duration, printable, screen_width, wrapped
 
 NUMBERS = ("step", "training", "held-out", "tokens/s", "left")
 
@@ -27,7 +27,7 @@ def show(root: Path, rows: Callable[[], list[StatusRow]], every: float | None) -
     is_screen = sys.stdout.isatty()
     for redraw in count():
         entries = rows()
-        width = columns()
+        width = screen_width()
         text = [*wrapped([f"{root}: {sums(entries)}"], width), "", *lines(entries, width)]
         clear = "\x1b[2J\x1b[H" if is_screen and redraw else ""
         print(clear + "\n".join(text), flush=True)
