@@ -49,27 +49,19 @@ def load(
     elsewhere = runs is not None and runs.resolve() != usual.resolve()
     made_in = runs / PREPARED if runs is not None and elsewhere else PREPARED
     parts = declared.parts(chosen)
-    recipes = {recipe.name: recipe for part in parts for recipe in part.corpora()}
+    recipes = [recipe for part in parts for recipe in part.corpora()]
     execution = on_device(device)
-    folders = {name: place(recipe, made_in) for name, recipe in recipes.items()}
-    moved = {str(PREPARED / name): str(folder) for name, folder in folders.items()}
 
     def make(setting: Setting, arm: SuperposedPhase = BASELINE, seed: int = 0) -> Config:
-        """Make a run whose corpora are looked for where they lie, on the device asked for."""
-        run = setting.config(name, arm, seed)
-        corpora = tuple(
-            corpus.model_copy(update={"path": moved.get(corpus.path, corpus.path)})
-            for corpus in run.data.corpora
-        )
-        data = run.data.model_copy(update={"corpora": corpora})
-        return run.model_copy(update={"data": data}).executed(**execution)
+        """Make a run on the device asked for."""
+        return setting.config(name, arm, seed, made_in).executed(**execution)
 
     return Study(
         name=name,
         scale=scale,
         title=f"{declared.title} ({scale})",
         claims=f"{declared.claims} {chosen.caveat}".strip(),
-        corpora={folders[name]: recipe for name, recipe in recipes.items()},
+        corpora={place(recipe, made_in): recipe for recipe in recipes},
         runs=lambda results: [run for part in parts for run in part.runs(make, results)],
         folder=runs or usual,
         share=share,
