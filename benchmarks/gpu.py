@@ -167,7 +167,7 @@ def run_part(name: str, made_by: str, request: argparse.Namespace) -> None:
     except Exception:
         failure = traceback.format_exc()[-2000:]
         write_json(request.work / f"{name}.json", {**results, "failure": failure})
-        raise
+        sys.exit(1)
 
 
 def table(record: dict[str, Any]) -> list[str]:

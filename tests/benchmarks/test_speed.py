@@ -24,7 +24,7 @@ def test_the_plain_model_computes_the_loss_of_ours_from_the_same_weights(groups:
     config = step_config(model, 2, 16)
     with process_groups(config) as ranks:
         package = PackageSteps(config, ranks.device)
-        plain = PlainModel(config.model)
+        plain = PlainModel(config.model, length=16)
         _copy_weights(package.model, plain, config.model)
         ids, labels = synthetic_tokens(config, 1, ranks.device)
         ours = package.gradients(ids, labels, NEXT_TOKEN)

@@ -30,7 +30,7 @@ from tst_study.experiments.study import Study
 from tst_study.record.writer import RunWriter, header_of
 
 
-@pytest.mark.parametrize("pairs", [2, 3, 5, 16])
+@pytest.mark.parametrize("pairs", [3, 16])
 def test_the_detectable_gain_is_found_four_times_of_five(pairs: int) -> None:
     """Drawn ten thousand times: the paired t-test rejects at 5% as often as it should."""
     from scipy import stats
@@ -168,13 +168,6 @@ def test_without_a_measured_mfu_hours_are_a_range_with_its_source(
     hours = [f"{flops / (known.peak * mfu * 3600):,.0f}" for mfu in ends]
     assert listed(text)[0].split()[3] == "–".join(hours)
     assert any(line.startswith(source) for line in text)
-
-
-def test_hours_on_a_device_without_published_trainings_are_not_known(tmp_path: Path) -> None:
-    planner = Planner(study_of(seeded(1), tmp_path), unprepared=True)
-    text = table(planner, prices=Prices("L4"))
-    assert "GPU-hours" not in text[text.index("", 3) + 1]
-    assert any("hours not known" in line and "--mfu" in line for line in text)
 
 
 def test_a_layout_that_cannot_work_is_named_in_the_plan(tmp_path: Path) -> None:
