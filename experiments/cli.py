@@ -454,11 +454,11 @@ def retrain(
 ) -> None:
     """Train a recorded run again and say how far its losses are from the record."""
     from tst_study.cli import train_here
-    from tst_study.experiments.retrain import compared, recorded
+    from tst_study.experiments.retrain import compared, config_of, recorded
 
-    record = recorded(archive, run, overrides or [])
-    folder = folder or Path("runs/again") / record.run_id
-    status = train_here(record.config, folder)
+    record = recorded(archive, run)
+    folder = folder or Path("runs/again") / record.runs["run_id"].item()
+    status = train_here(config_of(record, overrides or []), folder)
     if status == 0:
         print(*compared(record, folder), sep="\n")
     raise typer.Exit(status)
