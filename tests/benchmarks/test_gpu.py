@@ -50,11 +50,7 @@ def test_losses_and_gradients_are_checked_for_both_models_and_both_phases(
     assert ("an expert without positions", "bfloat16") in names
     for case in ("dense, next token", "dense, full", "dense, output only", "experts, full"):
         assert {(case, kind) for kind in ("loss", "tensors", "bfloat16")} < names
-        ways = {
-            check["attention"]
-            for check in checks
-            if check["tolerance"] >= 1e-2 and check["name"] == case
-        }
+        ways = {check.get("attention") for check in checks if check["name"] == case} - {None}
         assert ways == set(parts["correctness"]["attention"][case.partition(",")[0]])
     assert [check for check in checks if not check["passed"]] == []
 
@@ -111,14 +107,6 @@ def test_a_wrong_gradient_fails_its_check(wrong: torch.Tensor) -> None:
     assert loss["passed"]
     assert not gradient["passed"]
     assert gradient["worst"] == "gradient of a"
-
-
-def test_a_group_that_throws_is_a_failed_check_that_says_how() -> None:
-    def throws() -> dict[str, torch.Tensor]:
-        raise RuntimeError("no such kernel")
-
-    (check,) = checked("kernels", throws, {}, {})
-    assert (check["passed"], check["worst"]) == (False, "RuntimeError: no such kernel")
 
 
 def test_without_its_reference_a_run_fails_and_its_record_is_written_all_the_same(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import lzma
 import os
 import subprocess
 import sys
@@ -12,14 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tst_study.analysis.tables import source
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.cost.compute import count_parameters
 from tst_study.errors import UserError
-from tst_study.experiments.corpora import Books
 from tst_study.experiments.slurm.code_copy import keep_code
-from tst_study.experiments.studies import catalogue, data_constrained
+from tst_study.experiments.studies import catalogue
 from tst_study.experiments.studies.scales import FINEWEB_EDU, scale_of
 
 PUBLISHED = Path(__file__).parents[2] / "analysis" / "published"
@@ -153,18 +150,6 @@ def test_each_optimizer_is_compared_at_the_rate_of_its_own_baseline() -> None:
     rates = {(config.optimizer.kind, config.optimizer.learning_rate) for config in superposed}
     assert rates == {("adamw", 1e-3), ("muon", 4e-3)}
     assert len(superposed) == 2 * len(scale_of("laptop").seeds)
-
-
-def test_little_text_has_as_many_tokens_as_its_epochs_are_counted_by() -> None:
-    """Checked against all of the bundled prose and the token count of a committed run."""
-    root = Path(__file__).parents[2]
-    files = root.glob("data/books/books.train-*.jsonl.xz")
-    size = sum(len(lzma.decompress(file.read_bytes())) for file in files)
-    tokens = int(source.load(root / "docs/records/gate")["unique_raw_tokens"].iloc[0])
-    for recipe, counted in data_constrained._texts(scale_of("desktop")):
-        assert isinstance(recipe, Books)
-        assert recipe.megabytes
-        assert counted == pytest.approx(recipe.megabytes * 1e6 * tokens / size, rel=0.01)
 
 
 def test_a_hub_corpus_names_the_command_that_prepares_it() -> None:
