@@ -105,9 +105,6 @@ Parallel = Annotated[
 Processes = Annotated[
     int, count_option("Ranks per run on this machine; slurm.toml sets them for Slurm.", most=4096)
 ]
-Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
-]
 Recorded = Annotated[
     Path | None,
     typer.Option(file_okay=False, help="Archive of a study; its runs are not trained again."),
@@ -204,7 +201,6 @@ def submit(
     launcher: LauncherName = None,
     parallel: Parallel = None,
     processes: Processes = 1,
-    device: Device = None,
     runs: RunsFolder = None,
     profile: ProfileFile = None,
     recorded: Recorded = None,
@@ -225,8 +221,8 @@ def submit(
     from tst_study.experiments.launcher import Options
     from tst_study.experiments.studies.catalogue import load
 
-    chosen = load(study, scale, runs, device, not no_share, recorded)
-    options = Options(parallel, processes, profile, not no_collect, only_new, dry_run, device)
+    chosen = load(study, scale, runs, not no_share, recorded)
+    options = Options(parallel, processes, profile, not no_collect, only_new, dry_run)
     raise typer.Exit(_submitted(chosen, launcher, options))
 
 
@@ -309,7 +305,6 @@ def retry(
     launcher: LauncherName = None,
     parallel: Parallel = None,
     processes: Processes = 1,
-    device: Device = None,
     runs: RunsFolder = None,
     profile: ProfileFile = None,
     no_share: NoShare = False,
@@ -321,11 +316,11 @@ def retry(
     from tst_study.experiments.studies.catalogue import STUDIES, load
 
     if study in STUDIES:
-        chosen = load(study, scale, runs, device, not no_share)
+        chosen = load(study, scale, runs, not no_share)
     else:
         root, pattern = _place(study, scale, runs, pattern)
-        chosen = of_folder(root, device)
-    options = Options(parallel, processes, profile, device=device)
+        chosen = of_folder(root)
+    options = Options(parallel, processes, profile)
     wanted = stopped(chosen, pattern)
     if not any(map(wanted, Planner(chosen).decided())):
         print(f"nothing to retry: no run of {chosen.folder} failed or was stopped")

@@ -97,8 +97,6 @@ class Options:
     """Submit only runs that were never submitted before."""
     dry: bool = False
     """Print what would be done, and do nothing."""
-    device: str | None = None
-    """The device that the study was told to use; None leaves it to the scale."""
 
     def again(self, study: Study, *more: str) -> list[str]:
         """The words of the command that continues a study."""
@@ -108,7 +106,6 @@ class Options:
         words += ["--profile", str(self.profile.absolute())] if self.profile else []
         words += ["--parallel", str(self.parallel)] if self.parallel else []
         words += ["--processes", str(self.processes)] if self.processes > 1 else []
-        words += ["--device", self.device] if self.device else []
         return [*words, *more] if study.share else [*words, *more, "--no-share"]
 
 

@@ -21,7 +21,6 @@ from tst_study.experiments.launcher import Job, launchers
 from tst_study.experiments.plan.planned_run import DAMAGED, PlannedRun, matches
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import cancel_mark, config_path
-from tst_study.experiments.studies.catalogue import on_device
 from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 from tst_study.text import duration
@@ -193,10 +192,9 @@ def matching(rows: Sequence[StatusRow], pattern: str, root: Path) -> list[Status
     return chosen
 
 
-def of_folder(root: Path, device: str | None = None) -> Study:
+def of_folder(root: Path) -> Study:
     """The runs of a folder as a study, each with the config of its last submission. Raises
     `UserError`."""
-    execution = on_device(device)
     check_is_one_study(root)
     configs = []
     for folder in folders_below(root):
@@ -211,7 +209,7 @@ def of_folder(root: Path, device: str | None = None) -> Study:
         fork = asked.execution.fork_from
         # A branch is left out until the checkpoint that it forks from is there.
         if fork is None or checkpoint_place(Path(fork.folder), fork.step).exists():
-            configs.append(asked.executed(**execution))
+            configs.append(asked)
     if not configs:
         raise UserError(f"{root}: holds no runs")
     runs = f"Runs of {root}"

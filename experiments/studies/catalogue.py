@@ -1,9 +1,8 @@
 """The studies by their names."""
 
 from pathlib import Path
-from typing import get_args
 
-from tst_study.config.schema import Config, DeviceName, SuperposedPhase
+from tst_study.config.schema import Config, SuperposedPhase
 from tst_study.errors import UserError, one_of
 from tst_study.experiments.corpora import PREPARED, place
 from tst_study.experiments.studies import (
@@ -36,13 +35,11 @@ def load(
     name: str,
     scale: str,
     runs: Path | None = None,
-    device: str | None = None,
     share: bool = True,
     recorded: Path | None = None,
 ) -> Study:
-    """The study of that name at that scale, on another device than the scale says where one is
-    given; with its runs in another folder, corpora that are not there yet are made in that folder,
-    too. Raises `UserError` for names that do not exist."""
+    """The study of that name at that scale; with its runs in another folder, corpora that are not
+    there yet are made in that folder, too. Raises `UserError` for names that do not exist."""
     declared = STUDIES[one_of(name, STUDIES, "study")]
     chosen = scale_of(one_of(scale, declared.scales, "scale", f" of study {name!r}"))
     usual = Path("runs") / f"{name}-{scale}"
@@ -50,11 +47,9 @@ def load(
     made_in = runs / PREPARED if runs is not None and elsewhere else PREPARED
     parts = declared.parts(chosen)
     recipes = [recipe for part in parts for recipe in part.corpora()]
-    execution = on_device(device)
 
     def make(setting: Setting, arm: SuperposedPhase = BASELINE, seed: int = 0) -> Config:
-        """Make a run on the device asked for."""
-        return setting.config(name, arm, seed, made_in).executed(**execution)
+        return setting.config(name, arm, seed, made_in)
 
     return Study(
         name=name,
@@ -68,10 +63,6 @@ def load(
         recorded=recorded,
         questions=declared.questions(chosen),
     )
-
-
-def on_device(device: str | None) -> dict[str, str]:
-    return {} if device is None else {"device": one_of(device, get_args(DeviceName), "--device")}
 
 
 def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:

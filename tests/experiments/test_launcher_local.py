@@ -293,10 +293,9 @@ def test_to_go_on_a_study_keeps_all_that_was_asked_for(
             runs=tmp_path / "r s",
             parallel=3,
             processes=2,
-            device="cpu",
             no_share=True,
         )
-    again = f"--runs '{tmp_path}/r s' --parallel 3 --processes 2 --device cpu --no-share"
+    again = f"--runs '{tmp_path}/r s' --parallel 3 --processes 2 --no-share"
     assert f"submit bag-grid --scale smoke {again}" in capsys.readouterr().out
 
 
@@ -404,19 +403,10 @@ def test_runs_that_may_take_the_gpu_are_spawned_and_have_it_alone(
     assert local_queue.fitting(Planner(at(study_of(one), tmp_path)).decided(), 1) == at_a_time
 
 
-def test_studies_of_laptop_models_stay_on_processors_unless_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def devices(scale: str, asked: str | None = None) -> set[str]:
-        runs = load("headline", scale, device=asked).runs(NoResults())
-        return {run.execution.device for run in runs}
-
-    for scale in ("smoke", "quick", "laptop", "desktop"):
-        assert devices(scale) == {"cpu"}
-        assert devices(scale, "cuda") == {"cuda"}
-    assert devices("one-gpu") == devices("paper") == {"auto"}
-    with pytest.raises(UserError, match="--device 'gpu' is not known"):
-        devices("smoke", "gpu")
+def test_studies_of_laptop_models_stay_on_processors() -> None:
+    for scale in ("smoke", "quick", "laptop", "desktop", "one-gpu", "paper"):
+        devices = {run.execution.device for run in load("headline", scale).runs(NoResults())}
+        assert devices == {"auto" if scale in ("one-gpu", "paper") else "cpu"}
 
 
 def test_retry_takes_a_folder_of_runs(tmp_path: Path) -> None:
