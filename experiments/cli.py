@@ -384,7 +384,7 @@ def clean(
     study: StudyOrFolder,
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete them; else they are listed.")] = False,
 ) -> None:
     """Delete checkpoints that are no longer needed: older ones of finished runs, and those of
     prefix runs whose branches have begun. Records of runs are kept."""
@@ -400,8 +400,6 @@ def clean(
     for item in items:
         print(f"{item.size / 2**20:10,.1f} MiB  {item.path}  {item.why}")
     total = sum(item.size for item in items) / 2**20
-    if items and not yes and sys.stdin.isatty():
-        yes = typer.confirm(f"Delete these {len(items)} folders, {total:,.1f} MiB?")
     if yes:
         total = sum(item.size for item in delete(root, items, planner)) / 2**20
     print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted; pass --yes to delete'}")
@@ -423,7 +421,6 @@ def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Pat
     verbs,
     ONE_RUN,
     "tst-study retrain docs/records/gate RUN",
-    "tst-study retrain docs/records/gate RUN --folder again",
 )
 def retrain(
     archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="Archive of a study.")],
@@ -443,16 +440,13 @@ def retrain(
             help="Another value for a key of the config, as for `train`.",
         ),
     ] = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="Run folder; runs/again/RUN by default.")
-    ] = None,
 ) -> None:
-    """Train a recorded run again and say how far its losses are from the record."""
+    """Train a recorded run again, in runs/again/, and say how far from the record it comes out."""
     from tst_study.cli import train_here
     from tst_study.experiments.retrain import compared, config_of, recorded
 
     record = recorded(archive, run)
-    folder = folder or Path("runs/again") / record.runs["run_id"].item()
+    folder = Path("runs/again") / record.runs["run_id"].item()
     status = train_here(config_of(record, overrides or []), folder)
     if status == 0:
         print(*compared(record, folder), sep="\n")
