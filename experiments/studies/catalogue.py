@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tst_study.config.schema import Config, SuperposedPhase
 from tst_study.errors import UserError, one_of
-from tst_study.experiments.corpora import PREPARED, place
+from tst_study.experiments.corpora import PREPARED
 from tst_study.experiments.studies import (
     comparisons,
     data_constrained,
@@ -16,7 +16,7 @@ from tst_study.experiments.studies import (
 )
 from tst_study.experiments.studies.grid import Declared
 from tst_study.experiments.studies.scales import scale_of
-from tst_study.experiments.studies.setting import BASELINE, Setting
+from tst_study.experiments.studies.setting import Setting
 from tst_study.experiments.study import Study
 from tst_study.record.reader import find_run_folders
 
@@ -38,27 +38,22 @@ def load(
     share: bool = True,
     recorded: Path | None = None,
 ) -> Study:
-    """The study of that name at that scale; with its runs in another folder, corpora that are not
-    there yet are made in that folder, too. Raises `UserError` for names that do not exist."""
+    """The study of that name at that scale. Raises `UserError` for names that do not exist."""
     declared = STUDIES[one_of(name, STUDIES, "study")]
     chosen = scale_of(one_of(scale, declared.scales, "scale", f" of study {name!r}"))
-    usual = Path("runs") / f"{name}-{scale}"
-    elsewhere = runs is not None and runs.resolve() != usual.resolve()
-    made_in = runs / PREPARED if runs is not None and elsewhere else PREPARED
     parts = declared.parts(chosen)
-    recipes = [recipe for part in parts for recipe in part.corpora()]
 
-    def make(setting: Setting, arm: SuperposedPhase = BASELINE, seed: int = 0) -> Config:
-        return setting.config(name, arm, seed, made_in)
+    def make(setting: Setting, arm: SuperposedPhase, seed: int) -> Config:
+        return setting.config(name, arm, seed)
 
     return Study(
         name=name,
         scale=scale,
         title=f"{declared.title} ({scale})",
         claims=f"{declared.claims} {chosen.caveat}".strip(),
-        corpora={place(recipe, made_in): recipe for recipe in recipes},
+        corpora={PREPARED / recipe.name: recipe for part in parts for recipe in part.corpora()},
         runs=lambda results: [run for part in parts for run in part.runs(make, results)],
-        folder=runs or usual,
+        folder=runs or Path("runs") / f"{name}-{scale}",
         share=share,
         recorded=recorded,
         questions=declared.questions(chosen),

@@ -1,7 +1,6 @@
 """A training set-up: everything about a run but what a study varies."""
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Self
 
 from tst_study.config.schema import (
@@ -13,7 +12,7 @@ from tst_study.config.schema import (
     from_dict,
 )
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.experiments.corpora import PREPARED, Recipe, place
+from tst_study.experiments.corpora import PREPARED, Recipe
 
 BASELINE = SuperposedPhase()
 
@@ -49,14 +48,8 @@ class Setting:
     """Further parts of the runs' names."""
 
     def config(
-        self,
-        study: str,
-        superposition: SuperposedPhase = BASELINE,
-        seed: int = 0,
-        made_in: Path = PREPARED,
+        self, study: str, superposition: SuperposedPhase = BASELINE, seed: int = 0
     ) -> Config:
-        """Make a run whose corpora are in `prepared/`, or in `made_in` where they are not whole
-        there."""
         length = self.logged_as or self.steps
         values: dict[str, Any] = {
             "study": study,
@@ -64,7 +57,7 @@ class Setting:
             "model": {"preset": self.model},
             "superposition": superposition.model_dump(),
             "data": {
-                "corpora": [{"path": str(place(recipe, made_in))} for recipe in self.corpora],
+                "corpora": [{"path": str(PREPARED / recipe.name)} for recipe in self.corpora],
                 "validation_tokens": self.validation_tokens,
             },
             "batch": {"sequences": self.sequences, "sequence_length": self.sequence_length},

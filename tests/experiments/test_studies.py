@@ -158,24 +158,6 @@ def test_a_hub_corpus_names_the_command_that_prepares_it() -> None:
         FINEWEB_EDU.prepare(Path("prepared/fineweb"))
 
 
-def test_runs_in_another_folder_bring_their_corpora_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is written into the `prepared/` of wherever the command was typed."""
-    monkeypatch.chdir(tmp_path)
-    (usual,) = catalogue.load("bag-grid", "smoke").corpora
-    assert usual == Path("prepared/books-bpe1024-first1")
-    elsewhere = catalogue.load("bag-grid", "smoke", tmp_path / "mine")
-    assert elsewhere.folder == tmp_path / "mine"
-    (made,) = elsewhere.corpora
-    assert made == tmp_path / "mine" / usual
-    assert {run.data.corpora[0].path for run in elsewhere.runs(BestAt())} == {str(made)}
-    usual.mkdir(parents=True)
-    (usual / "manifest.json").touch()
-    elsewhere = catalogue.load("bag-grid", "smoke", tmp_path / "mine")
-    assert set(elsewhere.corpora) == {usual}
-
-
 @pytest.mark.parametrize("recipe", ["Books(1)", "Books(megabytes=9)"])
 def test_a_copy_of_the_code_takes_whole_corpora_of_the_books_as_they_are(
     tmp_path: Path, recipe: str
