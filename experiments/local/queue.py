@@ -95,19 +95,20 @@ def launch(
     for planned in filter(wanted, decided):
         cancel_mark(planned.folder).unlink(missing_ok=True)
     queue = Queue(slots=options.parallel or fitting(decided, processes), processes=processes)
+    planned_with = 0  # runs that were over before the last planning began: it knew their results
     _plan(planning, queue, wanted)
     children: dict[str, list[BaseProcess]] = {}
     show(queue)  # the first child waits until torch is loaded
     with signals_handled(_raise_stopped, (signal.SIGINT, signal.SIGTERM)):
         try:
-            while queue.waiting or children:
-                over = len(queue.over)
+            while queue.waiting or children or len(queue.over) > planned_with:
+                if len(queue.over) > planned_with:
+                    planned_with = len(queue.over)
+                    _plan(planning, queue, wanted)
                 _start(queue, children, target)
                 show(queue)
                 time.sleep(0.1)
                 _reap(queue, children)
-                if len(queue.over) > over:
-                    _plan(planning, queue, wanted)
         except BaseException:
             _stop(queue, children)
             raise
