@@ -39,6 +39,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def example(path: str) -> ModuleType:
     loader = SourceFileLoader("example", str(EXAMPLES / path))
     module = ModuleType("example")
+    module.__file__ = loader.path
     loader.exec_module(module)
     return module
 

@@ -69,10 +69,13 @@ def state_and_damage(run: PlannedRun) -> tuple[str, str]:
     """
     there = run.fingerprint
     try:
-        if (run.folder / "run.json").exists():
+        try:
+            (run.folder / "run.json").stat()
+        except FileNotFoundError:
+            if run.recorded:
+                return run.recorded[0], ""
+        else:
             there = run_record.read_header(run.folder)["fingerprint"]
-        elif run.recorded:
-            return run.recorded[0], ""
         status = run_record.read_status(run.folder)
     except UserError as error:
         return DAMAGED, str(error)
