@@ -45,50 +45,34 @@ def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]
     mean square over the splits of the error of the mean gain up to r = 0.5."""
     rows = rows.assign(gain=observed_gains(rows))
     rows = rows[(rows["weighting"] == "uniform")].reset_index(drop=True)
-    fitted = [
-        (split.partition("→ ")[2], name, known, out)
-        for split, parts in splits(rows).items()
-        if "→" in split and "≤" not in split
-        for name in ("params", "tokens")
-        for known, out in [(rows[parts[0][0]], rows[parts[0][1] & (rows["bag_size"] > 1)])]
-        if known[name].isin(out[name].unique()).sum() == 0
-    ]
-    laws = [fit_law(known.reset_index(drop=True)) for _, _, known, _ in fitted]
     far: dict[str, list[float]] = {"params": [], "tokens": []}
-    for (_, name, _, out), law in zip(fitted, laws, strict=True):
-        near = out[out["step_ratio"] <= CHOSEN_FROM]
-        folds = beyond(law, float(out["params"].iloc[0]), float(out["tokens"].iloc[0]))[name]
-        far[name].append((law.of_rows(near).mean() / near["gain"].mean() - 1) / folds)
+    judged = []
+    for split, ((fitted, predicted), *_) in splits(rows).items():
+        known, out = rows[fitted], rows[predicted & (rows["bag_size"] > 1)]
+        for name in far:
+            if not known[name].isin(out[name]).any():
+                law = fit_law(known.reset_index(drop=True))
+                params, tokens = (float(out[unit].iloc[0]) for unit in far)
+                near = out[out["step_ratio"] <= CHOSEN_FROM]
+                ratio = law.of_rows(near).mean() / near["gain"].mean()
+                far[name].append((ratio - 1) / beyond(law, params, tokens)[name])
+                judged.append((split.partition("→ ")[2], law, known, out))
     error = {name: float(np.sqrt(np.mean(np.square(errors)))) for name, errors in far.items()}
     table = [
-        {"left_out": words, **_judged(law, known, out, error)}
-        for (words, _, known, out), law in zip(fitted, laws, strict=True)
+        {"left_out": words, **_judged(law, known, out, error)} for words, law, known, out in judged
     ]
-    for bag in range(2, 14):
-        out = rows["bag_size"] == bag
-        law = fit_law(rows[~out].reset_index(drop=True))
-        each = [
-            _judged(law, rows[~out & (rows["level"] == level)], rows[out & mine], error, rows[mine])
-            for level in rows["level"].unique()
-            for mine in [(rows["level"] == level) & (rows["bag_size"] > 1)]
-        ]
-        table.append({"left_out": f"s = {bag}", **pd.DataFrame(each).mean().to_dict()})
     return table, error
 
 
 def _judged(
-    law: Law,
-    known: pd.DataFrame,
-    out: pd.DataFrame,
-    error: dict[str, float],
-    among: pd.DataFrame | None = None,
+    law: Law, known: pd.DataFrame, out: pd.DataFrame, error: dict[str, float]
 ) -> dict[str, Any]:
     """Judge a law at one size and length: the share of gains up to r = 0.5 that its interval holds,
     and how far the cells chosen by the law and by both nulls lie from the best one, nats."""
     params, tokens = (float(out[name].iloc[0]) for name in ("params", "tokens"))
     near = out[out["step_ratio"] <= CHOSEN_FROM]
     gains, half = expected(law, near, error)
-    cells = (out if among is None else among).set_index(["bag_size", "step_ratio"])["gain"]
+    cells = out.set_index(["bag_size", "step_ratio"])["gain"]
     asked = settings(params, tokens, np.arange(2.0, 17.0), np.round(np.arange(0.1, 0.91, 0.01), 2))
     best = asked.iloc[int(law.of_rows(asked).argmax())]
     tried = nearest(known[known["bag_size"] > 1], params, tokens)

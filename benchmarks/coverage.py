@@ -231,12 +231,17 @@ def circumstances() -> list[Circumstance]:
     return [Circumstance(*row) for row in rows]
 
 
+def command_line(words: str | None, made: int, record: Path) -> argparse.Namespace:
+    """Read how many data sets to make, of which cases, and where the results go."""
+    parser = argparse.ArgumentParser(description=words)
+    parser.add_argument("--made", type=int, default=made)
+    parser.add_argument("--only", default="", help="part of the names of cases")
+    parser.add_argument("--to", type=Path, default=record)
+    return parser.parse_args()
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--made", type=int, default=400)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--to", type=Path, default=RECORD)
-    options = parser.parse_args()
+    options = command_line(__doc__, 400, RECORD)
     rows = []
     for circumstance in circumstances():
         if options.only in f"{circumstance.interval}, {circumstance.where}":

@@ -20,12 +20,13 @@ import importlib.util
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -69,30 +70,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny sizes: to try the script")
     parser.add_argument("--minutes", type=float, default=8.0, help="that there are, at most")
-    parser.add_argument("--data", type=Path, help="prepared corpus of the runs; else one is made")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--to", type=Path, default=ROOT / "benchmarks" / "records")
-    parser.add_argument("--commit", help="of this code, where it lies here without its .git")
-    parser.add_argument("--work", type=Path, help="folder for what parts leave (default: none)")
-    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
-    parser.add_argument("--runs", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--ends", type=float, help=argparse.SUPPRESS)  # by the monotonic clock
     options = parser.parse_args(arguments)
-    if options.part:  # this is the process of one part
-        run_part(options.part, options)
-        return 0
     if options.device == "cuda" and not torch.cuda.is_available():
         print("error: --device cuda: no GPU here; --device cpu --small tries the script without")
         return 2
     if options.minutes < MINUTES_FOR_RUNS and not options.small:
         options.parts = [name for name in options.parts if name not in ("corpus", "runs")]
-    elif options.data is not None:
-        options.parts.remove("corpus")
     options.ends = time.monotonic() + 60 * options.minutes - 10  # to write the record
     date = time.strftime("%Y-%m-%dT%H-%M-%S")
     options.runs = (options.to / f"runs-{date}").absolute()
     with tempfile.TemporaryDirectory() as folder:
-        options.work = options.work or Path(folder)
+        options.work = Path(folder)
         record = measure(options)
     options.to.mkdir(parents=True, exist_ok=True)
     device = "-".join(record["machine"]["device"].lower().split())
@@ -126,11 +116,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 outcomes[name] = run_apart(name, options, seconds)
             state, failure = outcomes[name]["state"], outcomes[name]["failure"]
             print(f"{name}: {state} {failure or ''}", flush=True)
-    machine = machine_facts(options.device)
-    machine["code"]["commit"] = machine["code"]["commit"] or options.commit
     return {
         "schema_version": 4,
-        "machine": machine,
+        "machine": machine_facts(options.device),
         "small": options.small,
         "minutes": options.minutes,
         "seconds": time.monotonic() - began,
@@ -147,44 +135,39 @@ def _correct(outcome: dict[str, Any]) -> bool:
 
 def run_apart(name: str, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
     """Run a part as a process, and return what it wrote by its end or by the end of its time."""
-    command = [sys.executable, __file__, "--part", name, "--device", options.device]
-    command += ["--work", str(options.work), "--runs", str(options.runs)]
-    command += ["--ends", str(options.ends)]
-    command += ["--data", str(options.data.absolute())] if options.data else []
-    command += ["--small"] if options.small else []
-    # The reference sees no GPU, so that nothing of it can be computed there.
-    environment = {"CUDA_VISIBLE_DEVICES": ""} if name == "reference" else {}
-    state, failure = "done", None
     began = time.monotonic()
-    try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, **environment},
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=seconds,
-        )
-        if done.returncode:
-            state, failure = "failed", f"exit status {done.returncode}: {done.stderr[-2000:]}"
-    except subprocess.TimeoutExpired:
-        state, failure = "out of time", f"stopped after {seconds:.0f} s"
+    process = get_context("spawn").Process(target=run_part, args=(name, PARTS[name][0], options))
+    process.start()
+    process.join(seconds)
     path = options.work / f"{name}.json"
     results = json.loads(path.read_text()) if path.exists() else {}
+    state, failure = "done", results.pop("failure", None)
+    if process.is_alive():
+        process.kill()
+        state, failure = "out of time", f"stopped after {seconds:.0f} s"
+    elif process.exitcode:
+        state, failure = "failed", failure or f"exit status {process.exitcode}"
     taken = time.monotonic() - began
     return {"state": state, "seconds": taken, "failure": failure, "results": results}
 
 
-def run_part(name: str, request: argparse.Namespace) -> None:
+def run_part(name: str, made_by: str, request: argparse.Namespace) -> None:
     """Run one part here. Every value is on disk before the next one is computed."""
     from tst_study.atomic_files import write_json
 
+    if name == "reference":  # sees no GPU, so that nothing of it can be computed there
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     request.part = name
-    module, _, function = PARTS[name][0].partition(":")
+    module, _, function = made_by.partition(":")
     results: dict[str, Any] = {}
-    for key, value in getattr(import_module(module), function)(request):
-        results[key] = value
-        write_json(request.work / f"{name}.json", results)
+    try:
+        for key, value in getattr(import_module(module), function)(request):
+            results[key] = value
+            write_json(request.work / f"{name}.json", results)
+    except Exception:
+        failure = traceback.format_exc()[-2000:]
+        write_json(request.work / f"{name}.json", {**results, "failure": failure})
+        sys.exit(1)
 
 
 def table(record: dict[str, Any]) -> list[str]:

@@ -183,7 +183,7 @@ def _language(folder: Path, tokens: int, request: argparse.Namespace) -> Path:
 def runs(request: argparse.Namespace) -> Results:
     """Baseline, output only and the power law at 34M weights, on as many seeds as there is time
     for; kept as run folders, and as an archive. Nothing is begun that would not end in time."""
-    text = request.data or request.work / "corpus"
+    text = request.work / "corpus"
     seconds_left = request.ends - time.monotonic()
     arm_seconds = _seconds_of_an_arm(request)
     share = min(1.0, seconds_left / (len(ARMS) * arm_seconds))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -14,12 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import collect_env
 
 from tst_study.record.launch_facts import launch_facts
-
-# nvidia-smi may hang where a GPU was lost.
-DRIVER = "timeout 20 nvidia-smi --query-gpu=driver_version --format=csv,noheader"
 
 
 def measured(
@@ -95,24 +90,15 @@ def _resident_kibibytes(field: str) -> int:
 def machine_facts(device: str = "cpu") -> dict[str, Any]:
     """Return the facts about this machine that a record keeps. `device`: "cpu" or "cuda"."""
     facts = launch_facts()
-    on_gpu = device == "cuda"
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device_name(device),
-        "driver": collect_env.run(DRIVER)[1] if on_gpu else None,
-        "device_memory": torch.cuda.get_device_properties(0).total_memory if on_gpu else None,
-        "processor": re.findall(r"Model name:\s*(.*)", collect_env.get_cpu_info(collect_env.run)),
+        "processor": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "load": list(os.getloadavg()),
         "code": facts["code"],
         "python": facts["python"],
         "versions": {**facts["versions"], "cuda": torch.version.cuda},
-        # Settings that change times.
-        "environment": {
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith(("OMP_", "MALLOC_", "PYTORCH_"))
-        },
     }
 
 

@@ -99,7 +99,7 @@ def attention_of(config: Config, device: torch.device) -> AbstractContextManager
 def plain_step(config: Config, device: torch.device, compiler: Compiler | None = None) -> Step:
     """Return a whole step of plain PyTorch: float32 weights (autocast for bfloat16), fused
     AdamW."""
-    model = PlainModel(config.model).to(device)
+    model = PlainModel(config.model, config.batch.sequence_length).to(device)
     if compiler is not None:
         compile_layers(model.layers, compiler)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
@@ -134,7 +134,7 @@ class PlainModel(nn.Module):
     out.
     """
 
-    def __init__(self, config: Model) -> None:
+    def __init__(self, config: Model, length: int) -> None:
         super().__init__()
         if config.experts is not None:
             raise ValueError("PlainModel: only dense models")
@@ -147,25 +147,18 @@ class PlainModel(nn.Module):
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=config.initial_deviation)
-        self.head_size, self.theta = config.head_size, config.rope_theta
-        self._table: tuple[Tensor, Tensor] | None = None
+        exponents = torch.arange(0, config.head_size, 2) / config.head_size
+        angles = torch.outer(torch.arange(length), config.rope_theta**-exponents).repeat(1, 2)
+        self.register_buffer("cosines", angles.cos())
+        self.register_buffer("sines", angles.sin())
 
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
         """Return the mean next-token loss of ids and labels (b, l)."""
         x = self.embedding(ids)
-        cosines, sines = self._rotary_table(ids.shape[1], ids.device)
         for layer in self.layers:
-            x = layer(x, cosines, sines)
+            x = layer(x, self.cosines, self.sines)
         logits = self.head(self.norm(x))
         return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-
-    def _rotary_table(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        if self._table is None or len(self._table[0]) != length:
-            exponents = torch.arange(0, self.head_size, 2, device=device) / self.head_size
-            angles = torch.outer(torch.arange(length, device=device), self.theta**-exponents)
-            angles = torch.cat([angles, angles], dim=1)
-            self._table = angles.cos(), angles.sin()
-        return self._table
 
 
 class Layer(nn.Module):

@@ -8,17 +8,18 @@ campaign was judged by it."""
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from benchmarks.coverage import command_line
 from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import read_tables
@@ -31,15 +32,15 @@ CAMPAIGN = Path(__file__).parents[1] / "docs" / "records" / "what-does-the-work"
 SEEDS = (2, 3, 4, 8, 12)
 CONTRASTS = (1, 2, 3, 9, 30)
 MEASURED = "as in the second campaign"
-SPREADS = {
-    "equal": (lambda arms: np.ones(arms)),
-    "baseline × 3": (lambda arms: np.r_[3.0, np.ones(arms - 1)]),
-    "one arm × 3": (lambda arms: np.r_[1.0, 3.0, np.ones(arms - 2)]),
-    "one arm × 10": (lambda arms: np.r_[1.0, 10.0, np.ones(arms - 2)]),
-    "every other arm × 10": (lambda arms: np.where(np.arange(arms) % 2, 10.0, 1.0)),
-    "t4 tails": (lambda arms: np.ones(arms)),
-    "incomplete": (lambda arms: np.ones(arms)),
-    "unpaired": (lambda arms: np.ones(arms)),
+SPREADS: dict[str, Callable[[int], np.ndarray]] = {
+    "equal": np.ones,
+    "baseline × 3": lambda arms: np.where(np.arange(arms) == 0, 3.0, 1.0),
+    "one arm × 3": lambda arms: np.where(np.arange(arms) == 1, 3.0, 1.0),
+    "one arm × 10": lambda arms: np.where(np.arange(arms) == 1, 10.0, 1.0),
+    "every other arm × 10": lambda arms: np.where(np.arange(arms) % 2, 10.0, 1.0),
+    "t4 tails": np.ones,
+    "incomplete": np.ones,
+    "unpaired": np.ones,
 }
 """Standard deviation of each arm in units of `DEVIATION`; the baseline comes first."""
 DEVIATION, SHARED = 5.5, 0.64
@@ -80,7 +81,7 @@ class Case:
     def family(self, losses: np.ndarray) -> list[Difference]:
         """The contrasts of one data set, shape (arms, seeds)."""
         if self.spread == "unpaired":
-            series = [_labelled(arm, str(place)) for place, arm in enumerate(losses)]
+            series = [_without_seeds(arm, str(place)) for place, arm in enumerate(losses)]
             return [intervals.difference(arm, series[0]) for arm in series[1:]]
         kept = [slice(None)] * len(losses)
         if self.spread == "incomplete":  # every other arm has the first half of the seeds
@@ -128,9 +129,7 @@ class Case:
         }
 
 
-def _labelled(losses: np.ndarray, arm: str) -> Any:
-    import pandas as pd
-
+def _without_seeds(losses: np.ndarray, arm: str) -> pd.Series:
     return pd.Series(losses, [f"{intervals.UNPAIRED}{arm}-{i}" for i in range(len(losses))])
 
 
@@ -161,11 +160,7 @@ def cases() -> list[Case]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--made", type=int, default=2000)
-    parser.add_argument("--to", type=Path, default=RECORD)
-    parser.add_argument("--only", default="")
-    options = parser.parse_args()
+    options = command_line(__doc__, 2000, RECORD)
     intervals.FEWEST_SEEDS = 2  # to show what two seeds would give
     rows = []
     for case in cases():

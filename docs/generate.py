@@ -27,6 +27,7 @@ from tst_study.paper_figures.report import sections
 from tst_study.paper_figures.table import markdown_grid
 
 DOCS, SECOND = Path(__file__).parent, "what-does-the-work"
+METHODS = ("moderated", "paired")
 
 
 def config_keys() -> str:
@@ -97,30 +98,22 @@ def summary(record: str) -> Summary:
 def coverage_of_verdicts() -> str:
     """Return coverage and half-widths of the intervals of nine contrasts, from
     `benchmarks/verdict_coverage.py`; each cell is `moderated-1`, then paired t-tests."""
-    rows = json.loads(verdict_coverage.RECORD.read_text("utf8"))
-    by_case = {row["case"]: row for row in rows}
-    made = []
+    record = json.loads(verdict_coverage.RECORD.read_text("utf8"))
+    cases = {row["case"]: row for row in record}
+    rows = []
     for spread in (verdict_coverage.MEASURED, *verdict_coverage.SPREADS):
         for seeds in verdict_coverage.SEEDS:
-            row = by_case.get(f"{seeds} seeds, 9 contrasts, {spread}")
-            if row:
-                both = [row[method] for method in ("moderated", "paired")]
-                lowest = [
-                    _lowest(rows, method, seeds, spread) for method in ("moderated", "paired")
-                ]
-                widths = [
-                    [f"{width[key]:,.0f}" for width in both] for key in ("median", "95%", "widest")
-                ]
-                cells = ["; ".join(pair) for pair in (lowest, *widths)]
-                made.append([spread, str(seeds), *cells])
+            names = (f"{seeds} seeds, {n} contrasts, {spread}" for n in verdict_coverage.CONTRASTS)
+            own = [cases[name] for name in names if name in cases]
+            nine = cases.get(f"{seeds} seeds, 9 contrasts, {spread}")
+            if nine:
+                shares = [[row[method]["coverage"] for row in own] for method in METHODS]
+                cells = ["; ".join(f"{min(each):.3f} to {max(each):.3f}" for each in shares)]
+                for width in ("median", "95%", "widest"):
+                    cells.append("; ".join(f"{nine[method][width]:,.0f}" for method in METHODS))
+                rows.append([spread, str(seeds), *cells])
     titles = ["circumstance", "seeds", "coverage, 1 to 30 contrasts", "median", "95th percentile"]
-    return _table([*titles, "widest"], made)
-
-
-def _lowest(rows: list[dict[str, Any]], method: str, seeds: int, spread: str) -> str:
-    own = [r for r in rows if r["case"].startswith(f"{seeds} seeds") and method in r]
-    shares = [r[method]["coverage"] for r in own if r["case"].endswith(f"contrasts, {spread}")]
-    return f"{min(shares):.3f} to {max(shares):.3f}"
+    return _table([*titles, "widest"], rows)
 
 
 BLOCKS: tuple[tuple[str, str, Callable[[], str]], ...] = (

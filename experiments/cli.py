@@ -1,6 +1,7 @@
 """The verbs that work on studies, alike for every launcher, and one that trains a recorded run
 again."""
 
+import json
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -11,7 +12,7 @@ import typer
 
 from tst_study.command_line import ONE_RUN, STUDIES, count_option, verb
 from tst_study.errors import UserError
-from tst_study.text import wrapped
+from tst_study.text import screen_width, wrapped
 from tst_study.waiting import waiting
 
 verbs = typer.Typer()
@@ -104,10 +105,6 @@ Parallel = Annotated[
 Processes = Annotated[
     int, count_option("Ranks per run on this machine; slurm.toml sets them for Slurm.", most=4096)
 ]
-Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Recorded = Annotated[
     Path | None,
     typer.Option(file_okay=False, help="Archive of a study; its runs are not trained again."),
@@ -121,12 +118,11 @@ NoShare = Annotated[
 @verb(verbs, STUDIES, "tst-study studies")
 def studies() -> None:
     """List the studies: what each asks, and at which scales."""
-    from tst_study.experiments.screen import columns
     from tst_study.experiments.studies import catalogue
 
     for name, study in catalogue.STUDIES.items():
         words = [f"{name}: {study.title}", f"  {study.claims}", f"  {', '.join(study.scales)}"]
-        print(*wrapped(words, columns()), sep="\n")
+        print(*wrapped(words, screen_width()), sep="\n")
 
 
 @_of_studies(
@@ -140,7 +136,6 @@ def plan(
     runs: RunsFolder = None,
     no_share: NoShare = False,
     launcher: LauncherName = None,
-    processes: Processes = 1,
     profile: ProfileFile = None,
     device: Annotated[
         str | None, typer.Option(help="GPU to estimate hours for, such as B200 or H100.")
@@ -156,63 +151,41 @@ def plan(
         int | None,
         count_option("GPUs per run; also shows layout and memory by part.", most=2**20),
     ] = None,
-    gpu_memory: Annotated[
-        float | None,
-        typer.Option(min=1.0, max=1e6, help="GB of each GPU; by default the device's, or 141."),
-    ] = None,
-    noise: Annotated[
-        float | None,
-        typer.Option(min=0.0, max=1e6, help="Standard deviation of a pair's difference, in nats."),
-    ] = None,
     time: Annotated[
         bool, typer.Option("--time", help="Time a few steps of each shape on this machine.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """List the runs of a study, what they cost, what gain they can detect, and their states."""
-    from dataclasses import replace
-
     from tst_study.cost.prices import Prices
     from tst_study.experiments.launcher import Options, launcher_of
     from tst_study.experiments.local.queue import fitting
     from tst_study.experiments.plan.layouts import Allocation, memory_by_part
     from tst_study.experiments.plan.plan_table import table
-    from tst_study.experiments.plan.planned_run import PlannedRun
     from tst_study.experiments.plan.planner import Planner
-    from tst_study.experiments.screen import columns
     from tst_study.experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, share=not no_share)
     planner = Planner(chosen, unprepared=True)
-    trains = launcher_of(launcher, Options(processes=processes, profile=profile))
+    trains = launcher_of(launcher, Options(profile=profile))
     prices = Prices(device, mfu, price)
-    gpu = prices.gpu()
-    memory = int(1e9 * gpu_memory) if gpu_memory else int(gpu.memory if gpu else 141e9)
-    asked = Allocation(gpus or 1, on_gpu=True, memory=memory, device=prices.device)
-
-    def allocation(run: PlannedRun) -> Allocation:
-        given = trains.allocation(run)
-        return given if gpus is None else replace(asked, seconds=given.seconds)
-
+    prices.gpu()  # refuses an unknown one
+    asked = Allocation(gpus or 1, on_gpu=True, device=prices.device or "H100")
     if time:
         chosen.prepare()
     with waiting("timing a few steps of each shape" if time else "planning the runs"):
-        shown = table(
+        lines = table(
             planner,
-            allocation,
+            trains.allocation if gpus is None else lambda run: asked,
             prices,
-            noise=noise,
             pattern=pattern,
-            at_once=fitting(planner.decided(), processes),
+            at_once=fitting(planner.decided(), 1),
             timed=time,
+            width=screen_width(),
         )
-    if as_json:
-        _print_json({"text": shown.text, "runs": shown.rows, "arms": shown.arms})
-    else:
-        print(*shown.lines(columns()), sep="\n")
-    if gpus is not None and not as_json:
+    print(*lines, sep="\n")
+    if gpus is not None:
         configs = [run.config for run in planner.whole()]
-        print(*wrapped(memory_by_part(configs, asked), columns()), sep="\n")
+        print(*wrapped(memory_by_part(configs, asked), screen_width()), sep="\n")
 
 
 @_of_studies(
@@ -225,7 +198,6 @@ def submit(
     launcher: LauncherName = None,
     parallel: Parallel = None,
     processes: Processes = 1,
-    device: Device = None,
     runs: RunsFolder = None,
     profile: ProfileFile = None,
     recorded: Recorded = None,
@@ -240,15 +212,9 @@ def submit(
     from tst_study.experiments.launcher import Options
     from tst_study.experiments.studies.catalogue import load
 
-    chosen = load(study, scale, runs, device, not no_share, recorded)
+    chosen = load(study, scale, runs, not no_share, recorded)
     options = Options(parallel, processes, profile, dry_run)
     raise typer.Exit(_submitted(chosen, launcher, options))
-
-
-def _print_json(value: Any) -> None:
-    import json
-
-    print(json.dumps(value, indent=1, ensure_ascii=False))
 
 
 def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> int:
@@ -280,10 +246,9 @@ def status(
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
     no_share: NoShare = False,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Show how far the runs of a study, or of any folder of runs, are."""
-    from tst_study.experiments.screen import columns
     from tst_study.experiments.state.status import matching
     from tst_study.experiments.state.status_screen import screen, study_rows
 
@@ -291,9 +256,9 @@ def status(
     with waiting(f"reading the runs in {root}"):
         rows = matching(study_rows(study, scale, root, not no_share), pattern, root)
     if as_json:
-        _print_json([asdict(row) for row in rows])
+        print(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False))
     else:
-        print(*screen(root, rows, columns()), sep="\n")
+        print(*screen(root, rows, screen_width()), sep="\n")
 
 
 @_of_studies(
@@ -325,7 +290,6 @@ def retry(
     launcher: LauncherName = None,
     parallel: Parallel = None,
     processes: Processes = 1,
-    device: Device = None,
     runs: RunsFolder = None,
     profile: ProfileFile = None,
     no_share: NoShare = False,
@@ -336,7 +300,7 @@ def retry(
     from tst_study.experiments.state.status import stopped
     from tst_study.experiments.studies.catalogue import load
 
-    chosen = load(study, scale, runs, device, not no_share)
+    chosen = load(study, scale, runs, not no_share)
     options = Options(parallel, processes, profile)
     wanted = stopped(chosen, pattern)
     if not any(map(wanted, Planner(chosen).decided())):
@@ -380,7 +344,6 @@ def collect(
 ) -> None:
     """Write the run table, figures and report from the runs so far, and name those that are
     missing."""
-    from tst_study.experiments.screen import columns
     from tst_study.experiments.state.collect import collect as collect_runs
     from tst_study.experiments.state.collect import keep as keep_runs
     from tst_study.experiments.state.status_screen import study_rows
@@ -389,7 +352,7 @@ def collect(
     root = folder_of(study, scale, runs)
     with waiting("drawing figures and report"):
         lines = collect_runs(root, study_rows(study, scale, root))
-    print(*wrapped(lines, columns()), sep="\n")
+    print(*wrapped(lines, screen_width()), sep="\n")
     if keep is not None:
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")
 
@@ -402,7 +365,7 @@ def clean(
     study: StudyOrFolder,
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete them; else they are listed.")] = False,
 ) -> None:
     """Delete checkpoints that are no longer needed: older ones of finished runs, and those of
     prefix runs whose branches have begun. Records of runs are kept."""
@@ -418,8 +381,6 @@ def clean(
     for item in items:
         print(f"{item.size / 2**20:10,.1f} MiB  {item.path}  {item.why}")
     total = sum(item.size for item in items) / 2**20
-    if items and not yes and sys.stdin.isatty():
-        yes = typer.confirm(f"Delete these {len(items)} folders, {total:,.1f} MiB?")
     if yes:
         total = sum(item.size for item in delete(root, items, planner)) / 2**20
     print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted; pass --yes to delete'}")
@@ -441,7 +402,6 @@ def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Pat
     verbs,
     ONE_RUN,
     "tst-study retrain docs/records/gate RUN",
-    "tst-study retrain docs/records/gate RUN --folder again",
 )
 def retrain(
     archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="Archive of a study.")],
@@ -461,17 +421,14 @@ def retrain(
             help="Another value for a key of the config, as for `train`.",
         ),
     ] = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="Run folder; runs/again/RUN by default.")
-    ] = None,
 ) -> None:
-    """Train a recorded run again and say how far its losses are from the record."""
+    """Train a recorded run again, in runs/again/, and say how far from the record it comes out."""
     from tst_study.cli import train_here
-    from tst_study.experiments.retrain import compared, recorded
+    from tst_study.experiments.retrain import compared, config_of, recorded
 
-    record = recorded(archive, run, overrides or [])
-    folder = folder or Path("runs/again") / record.run_id
-    status = train_here(record.config, folder)
+    record = recorded(archive, run)
+    folder = Path("runs/again") / record.runs["run_id"].item()
+    status = train_here(config_of(record, overrides or []), folder)
     if status == 0:
         print(*compared(record, folder), sep="\n")
     raise typer.Exit(status)

@@ -40,7 +40,7 @@ class Books:
             return  # a Slurm job runs a copy of the code without the books
         books = replace(bundled_books(self.shards), tokenizer=f"bpe:{BOOKS_WORDS}")
         if self.megabytes:
-            whole = place(Books(), folder.parent)
+            whole = folder.parent / Books().name
             Books().prepare(whole)
             tokenizer, limit = str(whole / "tokenizer.json"), self.megabytes * 1_000_000
             books = replace(books, tokenizer=tokenizer, limit_bytes=limit)
@@ -89,8 +89,3 @@ class TopicalLanguage:
 Recipe = Books | HubText | TopicalLanguage
 """A corpus that a study reads: it has a name, that of its folder, and makes that folder, or goes on
 making it, at once where it is whole."""
-
-
-def place(recipe: Recipe, made_in: Path) -> Path:
-    """The corpus' folder: in `prepared/` where it is whole there, else in `made_in`."""
-    return (PREPARED if _is_whole(PREPARED / recipe.name) else made_in) / recipe.name

@@ -5,34 +5,20 @@ Equal bits are promised on one kind of processor only (docs/reliability.md).
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from tst_study.analysis.tables.columns import Tables, rows_of
+from tst_study.analysis.tables.source import read_tables
 from tst_study.config.identity import fingerprint
 from tst_study.config.schema import Config, apply_override, from_dict, of_record
 from tst_study.data.run_data import fingerprints
 from tst_study.errors import UserError
-from tst_study.record import reader as run_record
+from tst_study.experiments.corpora import PREPARED
 
 
-@dataclass(frozen=True)
-class Recorded:
-    run_id: str
-    config: Config
-    """As it is trained here: from the first step, from text that lies here."""
-    losses: dict[tuple[str, int], float]
-    """Recorded values by kind (such as `held-out loss`) and step."""
-
-
-def recorded(archive: Path, name: str, overrides: Sequence[str] = ()) -> Recorded:
-    """The run of an archive that `name` begins or ends.
-
-    Raises `UserError` where it is none or several, where its text is not here, and where overrides
-    make it another run.
-    """
-    from tst_study.analysis.tables.columns import rows_of
-    from tst_study.analysis.tables.source import read_tables
-
+def recorded(archive: Path, name: str) -> Tables:
+    """The tables of the run of an archive that `name` begins or ends. Raises `UserError` where it
+    is none or several."""
     tables = read_tables(archive)
     ids = tables.runs["run_id"]
     meant = ids.map(lambda run_id: run_id.startswith(name) or run_id.endswith(name))
@@ -40,54 +26,48 @@ def recorded(archive: Path, name: str, overrides: Sequence[str] = ()) -> Recorde
     if len(matching.runs) != 1:
         there = ", ".join(sorted(matching.runs["run_id"])[:5]) or "no run"
         raise UserError(f"{archive}: {name!r} names {there}; give the whole id of one run")
-    (run,) = rows_of(matching.runs)
+    return matching
+
+
+def config_of(record: Tables, overrides: Sequence[str] = ()) -> Config:
+    """The recorded run's config as it is trained here: from the first step, from text that lies
+    here.
+
+    Raises `UserError` where its text is not here, and where overrides make it another run.
+    """
+    (run,) = rows_of(record.runs)
     values = of_record(json.loads(run["config"]))
     values["execution"]["fork_from"] = None
-    for corpus in values["data"]["corpora"]:  # where studies put them
-        name = Path(corpus["path"]).name
-        places = (f"{folder}{name}" for folder in ("", "prepared/", "runs/*/prepared/"))
-        found_there = (path for place in places for path in Path().glob(place) if path.is_dir())
-        corpus["path"] = str(next(found_there, Path(name)))
+    for corpus in values["data"]["corpora"]:
+        if not Path(corpus["path"]).is_dir():
+            corpus["path"] = str(PREPARED / Path(corpus["path"]).name)
     for override in overrides:
         apply_override(values, override)
-    config = from_dict(values, source=f"{archive}: {run['run_id']}")
+    config = from_dict(values, source=run["run_id"])
     if (mark := fingerprint(config, fingerprints(config))) != run["fingerprint"]:
         raise UserError(
             f"{run['run_id']}: text or settings are not those of the record ({mark[:8]}, not "
             f"{run['fingerprint'][:8]}); name its text by --set 'data.corpora=[{{path=\"…\"}}]'"
         )
-    losses = {
-        (what, row["step"]): row[column]
-        for what, table, column in (
-            ("training loss", matching.curves, "loss"),
-            ("gradient norm", matching.curves, "gradient_norm"),
-            ("held-out loss", matching.held_out, "nats_per_token"),
-        )
-        for row in rows_of(table)
-    }
-    return Recorded(run["run_id"], config, losses)
+    return config
 
 
-def compared(record: Recorded, folder: Path) -> list[str]:
+def compared(record: Tables, folder: Path) -> list[str]:
     """How far the run in `folder` came out from the record: lines for a terminal."""
-    again = run_record.read(folder)
-    trained = {
-        **{("training loss", row["step"]): row["loss"] for row in again.metrics},
-        **{("gradient norm", row["step"]): row["gradient_norm"] for row in again.metrics},
-        **{("held-out loss", row["step"]): row["nats_per_token"] for row in again.evals},
-    }
+    again = read_tables(folder)
     lines = []
-    for what in dict.fromkeys(what for what, _ in record.losses):
-        pairs = [
-            (step, abs(value - known))
-            for (kind, step), value in record.losses.items()
-            if kind == what and (known := trained.get((what, step))) is not None
-        ]
-        far = [pair for pair in pairs if pair[1] > 0]
-        words = "equal to the bit"
-        if far:
-            words = f"{len(far)} differ, first at step {far[0][0]:,}, by up to " + (
-                f"{max(distance for _, distance in far):.2e}, at the end by {pairs[-1][1]:.2e}"
+    for what, table, column in (
+        ("training loss", "curves", "loss"),
+        ("gradient norm", "curves", "gradient_norm"),
+        ("held-out loss", "held_out", "nats_per_token"),
+    ):
+        known, trained = (getattr(of, table).set_index("step")[column] for of in (record, again))
+        apart = (known - trained).abs().dropna()
+        far, words = apart[apart > 0], "equal to the bit"
+        if len(far):
+            words = (
+                f"{len(far)} differ, first at step {far.index[0]:,}, by up to {far.max():.2e}, at "
+                f"the end by {apart.iloc[-1]:.2e}"
             )
-        lines.append(f"{what}: {len(pairs)} rows of the record, {words}")
+        lines.append(f"{what}: {len(apart)} rows of the record, {words}")
     return lines

@@ -1,16 +1,8 @@
 """Tables of runs in the width of the terminal."""
 
-import sys
 from collections.abc import Sequence
-from shutil import get_terminal_size
 
-from tst_study.text import ENDLESS, aligned, shortened, wrapped
-
-
-def columns() -> int:
-    """Return the columns of the terminal, or `ENDLESS` for a file or a pipe, whatever COLUMNS
-    says."""
-    return get_terminal_size().columns if sys.stdout.isatty() else ENDLESS
+from tst_study.text import aligned, shortened, wrapped
 
 
 def fitted(

@@ -16,10 +16,9 @@ from tst_study.experiments.local.queue import StoppedError, launch
 from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark, log_path
-from tst_study.experiments.screen import columns
 from tst_study.experiments.state.status import row, rows_of
 from tst_study.experiments.study import Study
-from tst_study.text import duration, wrapped
+from tst_study.text import duration, screen_width, wrapped
 
 WAITING = ("waiting", "preempted", "interrupted")
 """States in which a launcher may start a run."""
@@ -39,7 +38,7 @@ class Local:
             raise UserError("--dry-run applies to Slurm only; `tst-study plan` lists the runs")
         check_can_be_trained(study, wanted, self.allocation)
         began = time.monotonic()
-        print(*wrapped([study.title, study.claims], columns()), sep="\n", flush=True)
+        print(*wrapped([study.title, study.claims], screen_width()), sep="\n", flush=True)
         study.prepare()
         try:
             with progress.shown() as draw:
@@ -56,7 +55,7 @@ class Local:
                 lines.append(f"  {run.run_id}: {why} (log: {log_path(run.folder)})")
             if len(queue.decided) < len(queue.whole):
                 lines.append("  More runs depend on them and were not started.")
-            print(*wrapped(lines, columns()), sep="\n", file=sys.stderr)
+            print(*wrapped(lines, screen_width()), sep="\n", file=sys.stderr)
         return int(bool(queue.failed))
 
     def jobs(self, root: Path) -> dict[str, Job]:
@@ -94,4 +93,4 @@ def _conclude(study: Study) -> None:
 
     lines = collect(study.folder, rows_of(study))
     lines = ["", f"What {study.name} at scale {study.scale} says", study.claims, "", *lines]
-    print(*wrapped(lines, columns()), sep="\n")
+    print(*wrapped(lines, screen_width()), sep="\n")

@@ -92,6 +92,7 @@ def launch(
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     planning = Planner(study)
     queue = Queue(processes=options.processes)
+    planned_with = 0  # runs that were over before the last planning began: it knew their results
     _plan(planning, queue, wanted)
     queue.slots = options.parallel or fitting(queue.decided, options.processes)
     for planned in queue.decided:
@@ -101,15 +102,15 @@ def launch(
     show(queue)  # the first child waits until torch is loaded
     with signals_handled(_raise_stopped, (signal.SIGINT, signal.SIGTERM)):
         try:
-            while queue.waiting or children:
-                over = len(queue.over)
+            while queue.waiting or children or len(queue.over) > planned_with:
+                if len(queue.over) > planned_with:
+                    planned_with = len(queue.over)
+                    _plan(planning, queue, wanted)
+                    _settle_all(queue)
                 _start(queue, children, target)
                 show(queue)
                 time.sleep(0.1)
                 _reap(queue, children)
-                if len(queue.over) > over:
-                    _plan(planning, queue, wanted)
-                    _settle_all(queue)
         except BaseException:
             _stop(queue, children)
             raise

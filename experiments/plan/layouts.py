@@ -10,7 +10,7 @@ from tst_study.cost.auto_layout import describe, resolve
 from tst_study.cost.compute import count_parameters
 from tst_study.cost.devices import device_named, device_or_usual
 from tst_study.cost.memory import Memory, estimate_memory
-from tst_study.cost.parallel_layout import check, tensor_sizes
+from tst_study.cost.parallel_layout import check
 from tst_study.cost.traffic import count_traffic
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import PlannedRun
@@ -27,10 +27,6 @@ class Allocation:
     ranks: int = 1
     """Processes of torch.distributed."""
     on_gpu: bool = False
-    seconds: float | None = None
-    """Maximum training seconds per launch; None where nothing limits them."""
-    memory: int | None = None
-    """Bytes of each rank's device; by default as many as a GPU of that name has."""
     device: str | None = None
     """The name of the GPUs, where it is known."""
     per_node: int | None = None
@@ -43,13 +39,17 @@ AllocationOf = Callable[[PlannedRun], Allocation]
 def resolved(config: Config, given: Allocation) -> Config:
     """Fill in the run's layout, chosen for its devices where it is "auto". Raises `UserError` for a
     layout that cannot work."""
-    on_gpu, device, per_node = given.on_gpu, given.device, given.per_node
-    known = device_named(device or "") if on_gpu else None
-    memory = given.memory or (int(known.memory) if known else ENDLESS)
-    choice = resolve(config, given.ranks, memory, on_gpu=on_gpu, device=device, per_node=per_node)
-    config = choice.config
-    check(config, given.ranks)
-    return config
+    known = device_named(given.device or "") if given.on_gpu else None
+    choice = resolve(
+        config,
+        given.ranks,
+        int(known.memory) if known else ENDLESS,
+        on_gpu=given.on_gpu,
+        device=given.device,
+        per_node=given.per_node,
+    )
+    check(choice.config, given.ranks)
+    return choice.config
 
 
 def problems(runs: Iterable[PlannedRun], allocation: AllocationOf) -> list[str]:
@@ -74,13 +74,13 @@ def check_layouts(runs: Iterable[PlannedRun], allocation: AllocationOf) -> None:
 def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
     """Lines with the parameters, layout, memory and traffic of each shape of model.
 
-    `given.memory` must be set. Raises `UserError` where a layout cannot work.
+    Raises `UserError` where a layout cannot work.
     """
-    shapes = {(run.model, run.batch, run.execution.parallel): run for run in reversed(runs)}
-    gpus, memory, text = given.ranks, given.memory or ENDLESS, []
-    device = device_or_usual(given.device)
-    per_node = given.per_node or device.per_node
-    for config in reversed(shapes.values()):
+    shapes: dict[tuple[object, ...], Config] = {}
+    for run in runs:
+        shapes.setdefault((run.model, run.batch, run.execution.parallel), run)
+    device, gpus, text = device_or_usual(given.device), given.ranks, []
+    for config in shapes.values():
         parameters = count_parameters(config.model)
         kinds = ", ".join(
             f"{kind.replace('_', ' ')} {number:,}"
@@ -91,23 +91,22 @@ def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
         text += [
             "",
             f"{parameters.total:,} parameters, {parameters.active:,} of them active ({kinds})",
-            f"Tensor sizes that divide it: {', '.join(map(str, tensor_sizes(config.model)))}",
-            f"On {gpus} GPUs of {memory / 1e9:g} GB: {describe(config, gpus)}; "
+            f"On {gpus} {device.name} of {device.memory / 1e9:g} GB: {describe(config, gpus)}; "
             "GB per GPU, estimated, by what is recomputed:",
         ]
         estimates = {
             kind: estimate_memory(config.executed(recompute=kind), gpus, on_gpu=True)
             for kind in get_args(Recompute)
         }
-        fits = (each.total <= memory for each in estimates.values())
+        fits = (each.total <= device.memory for each in estimates.values())
         rows = [["", *estimates], ["", *("fits" if fit else "does not fit" for fit in fits)]]
         for part in fields(Memory):
             sizes = (getattr(each, part.name) for each in estimates.values())
             rows.append([part.name, *(f"{size / 1e9:,.1f}" for size in sizes)])
         text += [f"  {line}" for line in aligned(rows, range(1, len(rows[0])))]
-        traffic = count_traffic(config, gpus, per_node)
+        traffic = count_traffic(config, gpus, device.per_node)
         text.append(
             f"  {traffic}: {traffic.seconds(device):.2g} s at the data sheets' rates of "
-            f"{device.name}, {per_node} a node, if nothing overlaps"
+            f"{device.name}, {device.per_node} a node, if nothing overlaps"
         )
     return text

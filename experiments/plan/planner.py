@@ -41,21 +41,28 @@ class Planner:
     def decided(self) -> list[PlannedRun]:
         """List every run that the results so far decide, each once, most urgent first. A shared
         prefix run (a "shared prefix run") stands before its branches."""
-        return self._with_prefixes(self._plan(self))
+        return self._with_prefixes(self.asked_for())
 
     def whole(self) -> list[PlannedRun]:
         """The study to its end, had every undecided choice fallen on its first candidate: as many
         runs of the same cost as there will be, some perhaps of another learning rate."""
-        return self._with_prefixes(self._plan(_Pretended(self)))
+        return self._with_prefixes(self.asked_for(_Pretended(self)))
 
-    def asked_for(self) -> list[PlannedRun]:
-        """List the study's own runs, without shared prefix runs, as if each were trained alone."""
-        return self._plan(self)
+    def asked_for(self, results: Results | None = None) -> list[PlannedRun]:
+        """List the study's own runs, without shared prefix runs, as if each were trained alone.
+        `results` take the place of those in the study's folder."""
+        if self.study.folder.is_dir():
+            self._folders = {path.name[-8:]: path.name for path in self.study.folder.iterdir()}
+        # The same identity is the same run: the winner of a sweep is a baseline as well.
+        runs: dict[str, PlannedRun] = {}
+        for run in map(self.planned, self.study.runs(results or self)):
+            runs.setdefault(run.fingerprint, run)
+        return list(runs.values())
 
     def dead_ends(self) -> list[str]:
         """Return a line for each choice of the study that nothing can follow."""
         self._dead_ends.clear()
-        self._plan(self)
+        self.asked_for()
         return list(self._dead_ends)
 
     def dead_end(self, why: str) -> None:
@@ -104,20 +111,6 @@ class Planner:
                     raise
                 self._data[key] = {"not prepared": [c.path for c in config.data.corpora]}
         return self._data[key]
-
-    def _look(self) -> None:
-        """Note which folders are there."""
-        if self.study.folder.is_dir():
-            self._folders = {path.name[-8:]: path.name for path in self.study.folder.iterdir()}
-
-    def _plan(self, results: Results) -> list[PlannedRun]:
-        self._look()
-        runs: dict[str, PlannedRun] = {}
-        for config in self.study.runs(results):
-            run = self.planned(config)
-            # The same identity is the same run: the winner of a sweep is a baseline as well.
-            runs.setdefault(run.fingerprint, run)
-        return list(runs.values())
 
     def _with_prefixes(self, runs: list[PlannedRun]) -> list[PlannedRun]:
         return with_prefixes(runs, self) if self.study.share else runs

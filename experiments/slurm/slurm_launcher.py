@@ -86,7 +86,5 @@ class Slurm:
 
     def allocation(self, run: PlannedRun) -> Allocation:
         resources = self.profile.resources_of(*run.names)
-        warned = max(1, resources.seconds - self.profile.signal_seconds)
-        on_gpu = resources.gpus_per_node > 0
-        device = self.profile.device
-        return Allocation(resources.ranks, on_gpu, warned, None, device, resources.tasks_per_node)
+        on_gpu, device = resources.gpus_per_node > 0, self.profile.device
+        return Allocation(resources.ranks, on_gpu, device, resources.tasks_per_node)

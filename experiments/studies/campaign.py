@@ -105,28 +105,25 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
     of all questions of a grid hold together (Bonferroni)."""
     eight = tuple(range(first_seed, first_seed + SEEDS_OF_LENGTHS))
     four, others = eight[:SEEDS_OF_GRIDS], eight[SEEDS_OF_GRIDS:]
-    text = setting.corpora[0].name
-    usual: dict[str, Any] = {"corpus": text, "learning_rate": setting.learning_rate}
-    usual |= {"hidden_size": _hidden(setting), "seed": four}
-    at_length = usual | {"steps": STEPS}
-
-    def named(superposition: SuperposedPhase, where: dict[str, Any]) -> Arm:
-        label = setting.with_steps(where["steps"]).label(superposition)
-        return Arm(name=label, setting=label, where=where)
+    usual: dict[str, Any] = {"corpus": setting.corpora[0].name, "seed": four, "steps": STEPS}
+    usual |= {"learning_rate": setting.learning_rate, "hidden_size": setting.hidden_size}
+    at_eight, last_four = usual | {"seed": eight}, usual | {"seed": others}
 
     def asked(
         family: str,
         superposition: SuperposedPhase,
-        where: dict[str, Any],
+        where: dict[str, Any] = usual,
         name: str = "",
-        against: Arm | None = None,
+        against: SuperposedPhase = BASELINE,
         registered: str = PLAN,
     ) -> Question:
-        arm = named(superposition, where)
+        label, other = setting.label(superposition), setting.label(against)
         return Question(
-            name=name or arm.name,
-            arm=arm,
-            against=against or Arm(name="the baseline", setting="baseline", where=where),
+            name=name or label,
+            arm=Arm(name=label, setting=label, where=where),
+            against=Arm(
+                name="the baseline" if against == BASELINE else other, setting=other, where=where
+            ),
             family=family,
             primary=family == "primary",
             method="paired",
@@ -134,48 +131,36 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
         )
 
     main, output_only = SMALL_MAIN, OUTPUT_ONLY
-    at_eight, last_four = at_length | {"seed": eight}, at_length | {"seed": others}
-    on_little = at_length | {"corpus": LITTLE_TEXT.name}
+    at_main = f"{setting.label(main)} at {STEPS:,} steps"
     longer = Arm(
         name=f"the baseline of {EQUAL_DATA_STEPS:,} steps, which reads as much text",
         setting="baseline",
-        where=usual | {"seed": eight, "steps": EQUAL_DATA_STEPS},
+        where=at_eight | {"steps": EQUAL_DATA_STEPS},
     )
-    at_main = f"{named(main, at_length).name} at {STEPS:,} steps"
-    asked_for = [
-        asked("primary", main, at_eight, at_main),
-        asked("equal data", main, at_eight, at_main, longer),
-    ]
+    primary = asked("primary", main, at_eight, at_main)
+    equal_data = {"against": longer, "family": "equal data", "primary": False}
+    asked_for = [primary, primary.model_copy(update=equal_data)]
     for steps in sorted((*LENGTHS, HELD_OUT_STEPS)):
-        where = usual | {"seed": eight, "steps": steps}
-        asked_for.append(asked("lengths", main, where, f"{steps:,} steps"))
+        asked_for.append(asked("lengths", main, at_eight | {"steps": steps}, f"{steps:,} steps"))
     for rate in sorted((*RATES, LOWEST_RATE, setting.learning_rate)):
         plan = LOWEST_RATE_PLAN if rate == LOWEST_RATE else NEIGHBOURS_PLAN
-        where = at_length | {"learning_rate": rate}
-        asked_for.append(asked("rates", main, where, f"learning rate {rate:g}", registered=plan))
+        where, name = usual | {"learning_rate": rate}, f"learning rate {rate:g}"
+        asked_for.append(asked("rates", main, where, name, registered=plan))
     for superposition in grid(sorted((*BAG_SIZES, main.bag_size)), (main.step_ratio,)):
-        asked_for.append(asked("bag sizes", superposition, at_length))
+        asked_for.append(asked("bag sizes", superposition))
     for superposition in grid((main.bag_size,), sorted((*STEP_RATIOS, main.step_ratio))):
-        asked_for.append(asked("step ratios", superposition, at_length))
+        asked_for.append(asked("step ratios", superposition))
     for superposition in _ablations():
-        plain = main.model_copy(update={"bag_size": superposition.bag_size})
-        asked_for.append(asked("parts", superposition, at_length, against=named(plain, at_length)))
-    for name, other in (
-        ("against the baseline", None),
-        ("against superposition", named(main, last_four)),
-    ):
+        plain = main_with(bag_size=superposition.bag_size)
+        asked_for.append(asked("parts", superposition, against=plain))
+    for against, name in ((BASELINE, "against the baseline"), (main, "against superposition")):
         asked_for.append(
-            asked("output only", output_only, last_four, name, other, OUTPUT_ONLY_PLAN)
+            asked("output only", output_only, last_four, name, against, OUTPUT_ONLY_PLAN)
         )
     for model in (SMALLER, setting.model, LARGER):
-        where = {"corpus": text, "hidden_size": _hidden(replace(setting, model=model))}
-        where |= {"steps": SIZES_STEPS, "seed": four}
+        where = usual | {"steps": SIZES_STEPS}
+        where |= {"hidden_size": replace(setting, model=model).hidden_size}
+        del where["learning_rate"]  # each size has its own
         asked_for.append(asked("sizes", main, where, model))
-    return [
-        *asked_for,
-        *(asked("little text", superposition, on_little) for superposition in (main, output_only)),
-    ]
-
-
-def _hidden(setting: Setting) -> int:
-    return setting.config("campaign").model.hidden_size
+    on_little = usual | {"corpus": LITTLE_TEXT.name}
+    return [*asked_for, *(asked("little text", arm, on_little) for arm in (main, output_only))]

@@ -1,11 +1,10 @@
 """The studies by their names."""
 
 from pathlib import Path
-from typing import get_args
 
-from tst_study.config.schema import Config, DeviceName, SuperposedPhase
+from tst_study.config.schema import Config, SuperposedPhase
 from tst_study.errors import UserError, one_of
-from tst_study.experiments.corpora import PREPARED, place
+from tst_study.experiments.corpora import PREPARED
 from tst_study.experiments.studies import (
     comparisons,
     data_constrained,
@@ -17,7 +16,7 @@ from tst_study.experiments.studies import (
 )
 from tst_study.experiments.studies.grid import Declared
 from tst_study.experiments.studies.scales import scale_of
-from tst_study.experiments.studies.setting import BASELINE, Setting
+from tst_study.experiments.studies.setting import Setting
 from tst_study.experiments.study import Study
 from tst_study.record.reader import find_run_folders
 
@@ -36,50 +35,29 @@ def load(
     name: str,
     scale: str,
     runs: Path | None = None,
-    device: str | None = None,
     share: bool = True,
     recorded: Path | None = None,
 ) -> Study:
-    """The study of that name at that scale, on another device than the scale says where one is
-    given; with its runs in another folder, corpora that are not there yet are made in that folder,
-    too. Raises `UserError` for names that do not exist."""
+    """The study of that name at that scale. Raises `UserError` for names that do not exist."""
     declared = STUDIES[one_of(name, STUDIES, "study")]
     chosen = scale_of(one_of(scale, declared.scales, "scale", f" of study {name!r}"))
-    usual = Path("runs") / f"{name}-{scale}"
-    elsewhere = runs is not None and runs.resolve() != usual.resolve()
-    made_in = runs / PREPARED if runs is not None and elsewhere else PREPARED
     parts = declared.parts(chosen)
-    recipes = {recipe.name: recipe for part in parts for recipe in part.corpora()}
-    execution = on_device(device)
-    folders = {name: place(recipe, made_in) for name, recipe in recipes.items()}
-    moved = {str(PREPARED / name): str(folder) for name, folder in folders.items()}
 
-    def make(setting: Setting, arm: SuperposedPhase = BASELINE, seed: int = 0) -> Config:
-        """Make a run whose corpora are looked for where they lie, on the device asked for."""
-        run = setting.config(name, arm, seed)
-        corpora = tuple(
-            corpus.model_copy(update={"path": moved.get(corpus.path, corpus.path)})
-            for corpus in run.data.corpora
-        )
-        data = run.data.model_copy(update={"corpora": corpora})
-        return run.model_copy(update={"data": data}).executed(**execution)
+    def make(setting: Setting, arm: SuperposedPhase, seed: int) -> Config:
+        return setting.config(name, arm, seed)
 
     return Study(
         name=name,
         scale=scale,
         title=f"{declared.title} ({scale})",
         claims=f"{declared.claims} {chosen.caveat}".strip(),
-        corpora={folders[name]: recipe for name, recipe in recipes.items()},
+        corpora={PREPARED / recipe.name: recipe for part in parts for recipe in part.corpora()},
         runs=lambda results: [run for part in parts for run in part.runs(make, results)],
-        folder=runs or usual,
+        folder=runs or Path("runs") / f"{name}-{scale}",
         share=share,
         recorded=recorded,
         questions=declared.questions(chosen),
     )
-
-
-def on_device(device: str | None) -> dict[str, str]:
-    return {} if device is None else {"device": one_of(device, get_args(DeviceName), "--device")}
 
 
 def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:

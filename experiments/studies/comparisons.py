@@ -5,7 +5,6 @@ At scale `paper` they are its tables and figures to the digit.
 
 from dataclasses import replace
 
-from tst_study.config.optimizer_kinds import OptimizerName
 from tst_study.config.schema import SuperposedPhase
 from tst_study.experiments.studies.grid import (
     Declared,
@@ -20,8 +19,6 @@ from tst_study.experiments.studies.scales import (
     DENSE_270M,
     DENSE_270M_LONG,
     DENSE_600M,
-    EQUAL_DATA_STEPS,
-    EQUAL_LOSS_STEPS,
     Scale,
 )
 from tst_study.experiments.studies.setting import BASELINE, Setting
@@ -51,8 +48,7 @@ def _headline(scale: Scale) -> list[Part]:
     if not scale.is_paper:
         return [against_baseline(scale.setting, (scale.main,), scale.seeds)]
     pairs = (DENSE_270M, DENSE_270M_LONG, DENSE_600M, DENSE_3B)
-    longer = (DENSE_3B.with_steps(EQUAL_LOSS_STEPS), DENSE_3B.with_steps(EQUAL_DATA_STEPS))
-    return [Part(pairs, (BASELINE, scale.main)), Part(longer, (BASELINE,))]
+    return [Part(pairs, (BASELINE, scale.main)), _longer_baselines(scale)]
 
 
 EQUAL_LOSS = 1.8
@@ -62,13 +58,17 @@ EQUAL_LOSS = 1.8
 def _equal_cost(scale: Scale) -> list[Part]:
     """Figure 3. Lengths of one baseline share their stable phase, so the three cost little more
     than the longest."""
+    pair = against_baseline(scale.setting_of(DENSE_3B), (scale.main,), scale.seeds)
+    return [pair, _longer_baselines(scale)]
+
+
+def _longer_baselines(scale: Scale) -> Part:
+    """Of 3B in Figure 3: one that costs as much as it must for the same loss, and one that reads as
+    much text."""
     setting, main = scale.setting_of(DENSE_3B), scale.main
     lengths = (EQUAL_LOSS, 1 + main.step_ratio * (main.bag_size - 1))
     longer = tuple(setting.with_steps(round(setting.steps * length)) for length in lengths)
-    return [
-        against_baseline(setting, (main,), scale.seeds),
-        Part(longer, (BASELINE,), scale.seeds),
-    ]
+    return Part(longer, (BASELINE,), scale.seeds)
 
 
 FIGURE_6 = DENSE_270M.with_steps(40_000)
@@ -95,27 +95,17 @@ def _weightings(scale: Scale) -> list[Part]:
     return [against_baseline(scale.setting_of(FIGURE_6), arms, scale.seeds)]
 
 
-def _at_the_switch(setting: Setting, scale: Scale, **change: object) -> list[Part]:
-    """Both arms share their shared prefix run."""
-    arms = (scale.main, scale.main.model_copy(update=change))
-    return [against_baseline(setting, arms, scale.seeds)]
-
-
 def _reinitialise(scale: Scale) -> list[Part]:
-    """Table 2: does recovery need what superposition taught them?"""
-    return _at_the_switch(scale.setting_of(DENSE_3B), scale, reinitialize_at_switch=True)
+    """Table 2: does recovery need what superposition taught them? Both arms share their shared
+    prefix run."""
+    arms = (scale.main, scale.main.model_copy(update={"reinitialize_at_switch": True}))
+    return [against_baseline(scale.setting_of(DENSE_3B), arms, scale.seeds)]
 
 
-def _optimizer_at_switch(scale: Scale) -> list[Part]:
-    return _at_the_switch(scale.setting, scale, optimizer_at_switch="reset")
-
-
-RATES: dict[OptimizerName, tuple[float, ...]] = {
-    "adamw": (0.5, 1.0, 2.0),
-    "muon": (0.5, 1.0, 2.0),  # its updates are scaled to the size of AdamW's
-}
-"""Candidates, as multiples of the set-up's own rate, which suits AdamW. An optimizer that is not
-named here is not swept: another's rates say nothing about it."""
+OPTIMIZERS = ("adamw", "muon")
+RATE_FACTORS = (0.5, 1.0, 2.0)
+"""Candidates, as multiples of the set-up's own rate, which suits AdamW; Muon's updates are scaled
+to the size of AdamW's."""
 
 
 def _optimizers(scale: Scale) -> list[Tuning]:
@@ -124,12 +114,12 @@ def _optimizers(scale: Scale) -> list[Tuning]:
     def both_arms(best: Setting) -> list[Part]:
         return [against_baseline(best, (scale.main,), scale.seeds)]
 
-    def candidates(kind: OptimizerName) -> tuple[Setting, ...]:
+    choices = []
+    for kind in OPTIMIZERS:
         setting = scale.setting.changed(kind, f"optimizer.kind={kind}")
-        return tuple(setting.with_rate(x * setting.learning_rate) for x in RATES[kind])
-
-    first = scale.seeds[:1]
-    return [choice(candidates(kind), both_arms, seeds=first) for kind in RATES]
+        candidates = [setting.with_rate(x * setting.learning_rate) for x in RATE_FACTORS]
+        choices.append(choice(candidates, both_arms, seeds=scale.seeds[:1]))
+    return choices
 
 
 def _learning_rates(scale: Scale) -> list[Part]:
@@ -206,11 +196,6 @@ STUDIES = {
         "Embedding and head re-initialised at the switch",
         "Whether the gain survives the loss of the embeddings; both arms share their prefix run.",
         _reinitialise,
-    ),
-    "optimizer-at-switch": Declared(
-        "Optimizer state kept or reset at the switch",
-        "What a reset of AdamW's moments at the switch costs.",
-        _optimizer_at_switch,
     ),
     "optimizers": Declared(
         "Superposition under AdamW and under Muon",

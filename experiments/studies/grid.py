@@ -59,16 +59,19 @@ class Tuning:
         tried: list[Config] = []
         best: dict[SuperposedPhase, tuple[float, Setting]] = {}
         for arm in self.arms:
-            rungs = [self._climbed(ladder, arm, make, results, tried) for ladder in self.ladders]
-            settled = [rung for rung in rungs if rung is not None]
-            if len(settled) == len(rungs):
-                best[arm] = min(settled, key=lambda rung: rung[0])
+            rungs = [
+                self._climbed(ladder, arm, make, results, tried, self.extensions)
+                for ladder in self.ladders
+            ]
+            if not any(math.isnan(loss) for loss, _ in rungs):
+                best[arm] = min(rungs, key=lambda rung: rung[0])
         if len(best) < len(self.arms):
             return tried
-        if lost := [rung for loss, rung in best.values() if math.isinf(loss)]:
-            name = lost[0].grid or lost[0].model
-            results.dead_end(f"{name}: every candidate diverged; try lower learning rates")
-            return tried
+        for loss, setting in best.values():
+            if math.isinf(loss):
+                name = setting.grid or setting.model
+                results.dead_end(f"{name}: every candidate diverged; try lower learning rates")
+                return tried
         order = sorted(best, key=lambda arm: best[arm][0])
         following = self.then({arm: best[arm][1] for arm in order})
         return [*tried, *(run for part in following for run in part.runs(make, results))]
@@ -80,26 +83,23 @@ class Tuning:
         make: Make,
         results: Results,
         tried: list[Config],
-    ) -> tuple[float, Setting] | None:
-        """Mean loss and set-up of the best rung, or None while runs are missing; what is to be
-        trained for it is added to `tried`."""
-        for extensions_left in range(self.extensions, -1, -1):
-            means: list[float | None] = []
-            for setting in ladder:
-                runs = [make(setting, arm, seed) for seed in self.seeds]
-                tried.extend(run for run in runs if run not in tried)
-                means.append(_mean_loss(runs, results))
-            settled = [mean for mean in means if mean is not None]
-            if len(settled) < len(means):
-                return None
-            place = settled.index(min(settled))
-            if not extensions_left or 0 < place < len(ladder) - 1 or math.isinf(settled[place]):
-                break
-            if place == 0:
-                ladder = (_scaled(ladder[0], 1 / math.sqrt(2)), *ladder)
-            else:
-                ladder = (*ladder, _scaled(ladder[-1], math.sqrt(2)))
-        return settled[place], ladder[place]
+        extensions: int,
+    ) -> tuple[float, Setting]:
+        """Mean loss and set-up of the best rung, NaN while runs are missing; what is to be trained
+        for it is added to `tried`."""
+        rungs = [[make(setting, arm, seed) for seed in self.seeds] for setting in ladder]
+        tried += [run for runs in rungs for run in runs if run not in tried]
+        means = [_mean_loss(runs, results) for runs in rungs]
+        if any(map(math.isnan, means)):
+            return math.nan, ladder[0]
+        place = means.index(min(means))
+        if not extensions or 0 < place < len(ladder) - 1 or math.isinf(means[place]):
+            return means[place], ladder[place]
+        if place == 0:
+            ladder = (_scaled(ladder[0], 1 / math.sqrt(2)), *ladder)
+        else:
+            ladder = (*ladder, _scaled(ladder[-1], math.sqrt(2)))
+        return self._climbed(ladder, arm, make, results, tried, extensions - 1)
 
     def corpora(self) -> list[Recipe]:
         return [recipe for ladder in self.ladders for rung in ladder for recipe in rung.corpora]
@@ -117,11 +117,10 @@ def choice(
     return Tuning(ladders, arms, lambda best: then(best[BASELINE]), seeds, extensions=0)
 
 
-def _mean_loss(runs: Sequence[Config], results: Results) -> float | None:
-    """Mean held-out loss of runs; None until all are done, infinite where one diverged."""
+def _mean_loss(runs: Sequence[Config], results: Results) -> float:
+    """Mean held-out loss of runs; NaN until all are done, infinite where one diverged."""
     losses = [results.held_out(run) for run in runs]
-    known = [loss for loss in losses if loss is not None]
-    return sum(known) / len(known) if len(known) == len(losses) else None
+    return sum(math.nan if loss is None else loss for loss in losses) / len(losses)
 
 
 def _scaled(setting: Setting, factor: float) -> Setting:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tst_study.analysis.verdict.question import Arm, Question
-from tst_study.experiments.corpora import Recipe, TopicalLanguage
+from tst_study.experiments.corpora import TopicalLanguage
 from tst_study.experiments.studies import campaign
 from tst_study.experiments.studies.campaign import STEPS
 from tst_study.experiments.studies.grid import Declared, Part, Tuning, against_baseline, grid
@@ -57,21 +57,19 @@ def questions(scale: Scale) -> Sequence[Question]:
     (setting,), (_, *superposed) = generated.settings, generated.arms
     where: dict[str, Any] = {"corpus": GENERATED_TEXT, "steps": setting.steps}
     where |= {"seed": tuple(generated.seeds)}
-    return [
-        *campaign.questions(scale.setting, scale.seeds.start),
-        *(
-            Question(
-                name=f"s = {superposition.bag_size}",
-                arm=Arm(name=label, setting=label, where=where),
-                against=Arm(name="the baseline", setting="baseline", where=where),
-                family="generated language",
-                method="paired",
-                registered=GENERATED_PLAN,
-            )
-            for superposition in superposed
-            for label in [setting.label(superposition)]
-        ),
-    ]
+    asked = campaign.questions(scale.setting, scale.seeds.start)
+    for superposition in superposed:
+        label = setting.label(superposition)
+        question = Question(
+            name=f"s = {superposition.bag_size}",
+            arm=Arm(name=label, setting=label, where=where),
+            against=Arm(name="the baseline", setting="baseline", where=where),
+            family="generated language",
+            method="paired",
+            registered=GENERATED_PLAN,
+        )
+        asked.append(question)
+    return asked
 
 
 def _prose(scale: Scale) -> Sequence[Part | Tuning]:
@@ -86,13 +84,13 @@ def _prose(scale: Scale) -> Sequence[Part | Tuning]:
 
 
 def _generated(scale: Scale) -> Part:
-    smoke = scale.name == "smoke"
-    language = TopicalLanguage(tokens=1_000_000, validation_tokens=65_536)
-    corpus: Recipe = language if smoke else TopicalLanguage()
+    language = TopicalLanguage()
+    if scale.name == "smoke":
+        language = TopicalLanguage(tokens=1_000_000, validation_tokens=65_536)
     steps = GENERATED_STEPS.get(scale.name, 3_000)
     setting = replace(
         scale.setting.in_grid("generated").changed("", f"model.vocabulary_size={language.words}"),
-        corpora=(corpus,),
+        corpora=(language,),
         sequences=4,
         steps=steps,
         warmup_steps=round(0.05 * steps),

@@ -64,8 +64,6 @@ DENSE_270M = _dense("270m", 20_000, 2e-3)
 DENSE_270M_LONG = DENSE_270M.with_steps(100_000)
 DENSE_600M = _dense("600m", 20_000, 1e-3)
 DENSE_3B = _dense("3b", 20_000, 2e-4)
-EQUAL_LOSS_STEPS, EQUAL_DATA_STEPS = 36_000, 50_000
-"""Figure 3: baselines of 3B that cost as much as they must for the same loss, or read as much."""
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,10 @@ class Setting:
         values = {"superposition": superposition.model_dump(), "schedule": {"steps": self.steps}}
         return SuperpositionSetting.from_config(values).label
 
+    @property
+    def hidden_size(self) -> int:
+        return self.config("any").model.hidden_size
+
     def in_grid(self, grid: str) -> Self:
         return replace(self, grid=grid)
 
@@ -92,6 +96,16 @@ class Setting:
         """Return a copy of another length. The warm-up stays, so that lengths share their stable
         phase."""
         return replace(self, steps=steps, logged_as=self.logged_as or self.steps)
+
+    def with_batch(self, sequences: int) -> Self:
+        """Return a copy with other batches that reads as much text, also in its warm-up."""
+        factor = sequences / self.sequences
+        return replace(
+            self,
+            sequences=sequences,
+            steps=round(self.steps / factor),
+            warmup_steps=round(self.warmup_steps / factor),
+        )
 
     def with_rate(self, learning_rate: float) -> Self:
         others = (tag for tag in self.tags if not tag.startswith("lr"))

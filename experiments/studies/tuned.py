@@ -9,6 +9,7 @@ text per weight as part A's runs of half the length.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tst_study.analysis.verdict.question import Arm, Question
 from tst_study.config.schema import SuperposedPhase
@@ -102,28 +103,25 @@ def questions(scale: Scale) -> list[Question]:
     twenty = (*seeds, *MORE_SEEDS.get(scale.name, ()))
     labels = {name: small.label(arm) for name, arm in ARMS.items()}
 
+    baseline = Arm(name="tuned baseline", setting="baseline")
+
     def asked(
-        name: str, settings: tuple[str, ...], family: str, where: Mapping[str, object], key: str
+        name: str, settings: tuple[str, ...], family: str, where: dict[str, Any], key: str
     ) -> Question:
-        baseline = Arm.model_validate(
-            {"name": "tuned baseline", "setting": "baseline", "where": where}
-        )
-        return Question.model_validate(
-            {
-                "name": f"{name} against the tuned baseline",
-                "arm": {"name": name, "setting": settings, "where": where},
-                "against": baseline,
-                "family": family,
-                "primary": key == "primary",
-                "method": "moderated-1",
-                "predicted": PREDICTED[key],
-            }
+        return Question(
+            name=f"{name} against the tuned baseline",
+            arm=Arm(name=name, setting=settings, where=where),
+            against=baseline.model_copy(update={"where": where}),
+            family=family,
+            primary=family == "primary",
+            method="moderated-1",
+            predicted=PREDICTED[key],
         )
 
     tokens = small.steps * small.sequences * small.sequence_length
-    whole = {"hidden_size": _hidden(small), "latent_tokens": tokens, "seed": seeds}
+    whole = {"hidden_size": small.hidden_size, "latent_tokens": tokens, "seed": seeds}
     half = whole | {"latent_tokens": tokens // 2}
-    more_weights = {"hidden_size": _hidden(larger), "seed": seeds}
+    more_weights = {"hidden_size": larger.hidden_size, "seed": seeds}
     either = tuple(labels[name] for name in CANDIDATES)
     primary = {"name": "primary-*", "seed": twenty}
     only = (labels["output only"],)
@@ -137,36 +135,18 @@ def questions(scale: Scale) -> list[Question]:
 
 def _setting(scale: Scale, model: str, steps: Mapping[str, int]) -> Setting:
     """A set-up of 32 sequences whose warm-up reads as much text as the scale's."""
-    setting = scale.setting.changed("", 'data.held_out="spread"')
-    factor = BATCHES[0] / setting.sequences
-    return replace(
-        setting,
-        model=model,
-        sequences=BATCHES[0],
-        steps=steps.get(scale.name, round(setting.steps / factor)),
-        warmup_steps=round(setting.warmup_steps / factor),
-        evaluations=EVALUATIONS,
-    )
+    setting = scale.setting.changed("", 'data.held_out="spread"').with_batch(BATCHES[0])
+    steps_there = steps.get(scale.name, setting.steps)
+    return replace(setting, model=model, steps=steps_there, evaluations=EVALUATIONS)
 
 
 def _ladder(
     setting: Setting, sequences: int, rates: Sequence[float], grid: str = "pilot"
 ) -> tuple[Setting, ...]:
     """Rising rates at a batch with as many tokens; the rates go with the root of the batch."""
-    factor = sequences / setting.sequences
-    batch = replace(
-        setting,
-        sequences=sequences,
-        steps=round(setting.steps / factor),
-        warmup_steps=round(setting.warmup_steps / factor),
-        grid=grid,
-        tags=(f"batch{sequences}",),
-    )
-    return tuple(batch.with_rate(float(f"{rate * math.sqrt(factor):.3g}")) for rate in rates)
-
-
-def _hidden(setting: Setting) -> int:
-    return setting.config("tuned").model.hidden_size
+    factor = math.sqrt(sequences / setting.sequences)
+    batch = setting.with_batch(sequences).in_grid(grid).changed(f"batch{sequences}")
+    return tuple(batch.with_rate(float(f"{rate * factor:.3g}")) for rate in rates)
 
 
 STUDY = Declared(

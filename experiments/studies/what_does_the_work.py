@@ -55,10 +55,8 @@ FAMILY_1, FAMILY_2 = "every arm against the baseline", "superposition against it
 
 
 def parts(scale: Scale) -> Sequence[Part | Tuning]:
-    seeds, pilot_seeds = (
-        SEEDS.get(scale.name, scale.seeds),
-        PILOT_SEEDS.get(scale.name, scale.seeds),
-    )
+    seeds = SEEDS.get(scale.name, scale.seeds)
+    pilot_seeds = PILOT_SEEDS.get(scale.name, scale.seeds)
     setting = _setting(scale)
     smoothed = setting.changed(
         "",
@@ -82,40 +80,36 @@ def questions(scale: Scale) -> list[Question]:
     method against its parts and against smoothing."""
     setting = _setting(scale)
     where: dict[str, Any] = {"steps": setting.steps, "sequences": setting.sequences}
-    settings = {name: setting.label(arm) for name, arm in ARMS.items()}
+    others = [setting.with_batch(round(factor * setting.sequences)) for factor in BATCH_FACTORS]
+    elsewhere: dict[str, Any] = {
+        "steps": tuple(other.steps for other in others),
+        "sequences": tuple(other.sequences for other in others),
+    }
     smoothed = f"label smoothing {SMOOTHING} in steps 1 to {_superposed(setting)}"
-    settings["label smoothing"] = smoothed
+    settings = {name: setting.label(arm) for name, arm in ARMS.items()}
+    settings |= {"label smoothing": smoothed, "baseline": "baseline"}
     arms = {name: Arm(name=name, setting=label, where=where) for name, label in settings.items()}
-    others = [_batch(setting, factor) for factor in BATCH_FACTORS]
-    arms["baseline at its best batch"] = Arm(
-        name="baseline at its best batch",
-        setting="baseline",
-        where={
-            "steps": tuple(other.steps for other in others),
-            "sequences": tuple(other.sequences for other in others),
-        },
-    )
-    baseline = Arm(name="baseline", setting="baseline", where=where)
+    best = "baseline at its best batch"
+    arms[best] = Arm(name=best, setting="baseline", where=elsewhere)
 
-    def asked(name: str, against: str, family: str, **more: object) -> Question:
-        return Question.model_validate(
-            {
-                "name": f"{name} against {against}",
-                "arm": arms[name],
-                "against": arms.get(against, baseline),
-                "family": family,
-                "method": "simultaneous",
-                **more,
-            }
+    def asked(name: str, against: str, family: str, predicted: tuple[float, float]) -> Question:
+        return Question(
+            name=f"{name} against {against}",
+            arm=arms[name],
+            against=arms[against],
+            family=family,
+            primary=family == "primary",
+            method="simultaneous",
+            predicted=predicted,
         )
 
     main = "superposition, power law"
     return [
-        asked(main, "baseline", "primary", primary=True, predicted=PREDICTED[main]),
-        *(asked(name, "baseline", FAMILY_1, predicted=PREDICTED[name]) for name in arms),
-        asked("superposition", "output only", FAMILY_2, predicted=(-0.018, 0.002)),
-        asked(main, "output only, power law", FAMILY_2, predicted=(-0.010, 0.010)),
-        asked("superposition", "label smoothing", FAMILY_2, predicted=(0.005, 0.025)),
+        asked(main, "baseline", "primary", PREDICTED[main]),
+        *(asked(name, "baseline", FAMILY_1, gain) for name, gain in PREDICTED.items()),
+        asked("superposition", "output only", FAMILY_2, (-0.018, 0.002)),
+        asked(main, "output only, power law", FAMILY_2, (-0.010, 0.010)),
+        asked("superposition", "label smoothing", FAMILY_2, (0.005, 0.025)),
     ]
 
 
@@ -133,23 +127,13 @@ def _superposed(setting: Setting) -> int:
     return superposed_steps(setting.steps, SMALL_MAIN.bag_size, SMALL_MAIN.step_ratio)
 
 
-def _batch(setting: Setting, factor: float) -> Setting:
-    """As many FLOPs, as much text, in other batches; the warm-up reads as much text, too."""
-    return replace(
-        setting,
-        sequences=round(setting.sequences * factor),
-        steps=round(setting.steps / factor),
-        warmup_steps=round(setting.warmup_steps / factor),
-    )
-
-
 def _pilot_sweep(setting: Setting) -> tuple[Setting, ...]:
     """The usual batch first, which wins a tie; other batches at the same rate, and at one that goes
     with the root of the batch."""
     short = replace(setting, steps=round(PILOT_SHARE * setting.steps), evaluations=4, grid="gate")
     tried = [short]
     for factor in BATCH_FACTORS:
-        other = _batch(short, factor)
+        other = short.with_batch(round(factor * short.sequences))
         tag = f"batch{other.sequences}"
         scaled = replace(other, learning_rate=round(other.learning_rate * math.sqrt(factor), 7))
         tried += [other.changed(tag), scaled.changed(f"{tag}-scaled")]

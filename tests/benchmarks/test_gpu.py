@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,11 @@ def parts(work: Path) -> dict[str, dict[str, Any]]:
         small=True,
         work=work,
         runs=work / "kept",
-        data=None,
         ends=time.monotonic() + 1e3,
     )
     names = [name for name in gpu.PARTS if name != "steps-270m"]
     for name in names:
-        gpu.run_part(name, request)
+        gpu.run_part(name, gpu.PARTS[name][0], request)
     return {name: json.loads((request.work / f"{name}.json").read_text()) for name in names}
 
 
@@ -47,14 +47,10 @@ def test_losses_and_gradients_are_checked_for_both_models_and_both_phases(
 ) -> None:
     checks = parts["correctness"]["checks"]
     names = {(check["name"], check["kind"]) for check in checks}
-    assert ("kernels, an expert without positions", "bfloat16") in names
+    assert ("an expert without positions", "bfloat16") in names
     for case in ("dense, next token", "dense, full", "dense, output only", "experts, full"):
         assert {(case, kind) for kind in ("loss", "tensors", "bfloat16")} < names
-        ways = {
-            check["attention"]
-            for check in checks
-            if check["tolerance"] >= 1e-2 and check["name"] == case
-        }
+        ways = {check.get("attention") for check in checks if check["name"] == case} - {None}
         assert ways == set(parts["correctness"]["attention"][case.partition(",")[0]])
     assert [check for check in checks if not check["passed"]] == []
 
@@ -91,19 +87,15 @@ def test_arms_spend_the_same_flops_read_nothing_twice_and_are_kept(
 def test_a_part_that_hangs_is_stopped_and_keeps_what_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hanging = tmp_path / "hanging.py"
-    hanging.write_text(
-        "import json, pathlib, sys, time\n"
-        "work = pathlib.Path(sys.argv[sys.argv.index('--work') + 1])\n"
-        "(work / 'loss.json').write_text(json.dumps({'kept': 1}))\n"
-        "time.sleep(60)\n"
-    )
-    monkeypatch.setattr(gpu, "__file__", str(hanging))
-    options = argparse.Namespace(
-        device="cpu", small=True, work=tmp_path, runs=tmp_path, ends=0.0, data=None
-    )
-    outcome = gpu.run_apart("loss", options, seconds=2.0)
+    monkeypatch.setitem(gpu.PARTS, "loss", ("tests.benchmarks.test_gpu:hanging", 60.0))
+    options = argparse.Namespace(work=tmp_path)
+    outcome = gpu.run_apart("loss", options, seconds=20.0)
     assert (outcome["state"], outcome["results"]) == ("out of time", {"kept": 1})
+
+
+def hanging(request: argparse.Namespace) -> Iterator[tuple[str, int]]:
+    yield "kept", 1
+    time.sleep(60)
 
 
 @pytest.mark.parametrize("wrong", [torch.tensor([1.0, 2.1]), torch.tensor([1.0, torch.nan])])
@@ -115,14 +107,6 @@ def test_a_wrong_gradient_fails_its_check(wrong: torch.Tensor) -> None:
     assert loss["passed"]
     assert not gradient["passed"]
     assert gradient["worst"] == "gradient of a"
-
-
-def test_a_group_that_throws_is_a_failed_check_that_says_how() -> None:
-    def throws() -> dict[str, torch.Tensor]:
-        raise RuntimeError("no such kernel")
-
-    (check,) = checked("kernels", throws, {}, {})
-    assert (check["passed"], check["worst"]) == (False, "RuntimeError: no such kernel")
 
 
 def test_without_its_reference_a_run_fails_and_its_record_is_written_all_the_same(

@@ -7,13 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_runs import MIXTURE, MUON, tiny
-from tst_study.config import schema as config
-from tst_study.config.presets import PRESETS
 from tst_study.cost.auto_layout import resolve
 from tst_study.cost.parallel_layout import (
     bucket_weights,
     check,
-    tensor_sizes,
 )
 from tst_study.errors import UserError
 
@@ -67,16 +64,6 @@ def test_batches_that_do_not_divide_are_named(
 ) -> None:
     with pytest.raises(UserError, match=message):
         check(tiny(tmp_path, *overrides), ranks)
-
-
-@pytest.mark.parametrize(
-    ("preset", "sizes"),
-    [("270m", [1, 3]), ("600m", [1]), ("3b", [1, 2, 4, 8, 16]), ("moe-10b-a1b", [1, 2, 4])],
-)
-def test_the_heads_and_the_vocabulary_say_which_tensor_sizes_there_are(
-    preset: str, sizes: list[int]
-) -> None:
-    assert tensor_sizes(config.Model(**PRESETS[preset])) == sizes
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.examples import example
-from tests.record.test_record import DATA, evaluation, metrics, open_run
+from tests.record.test_record import DATA, evaluation, metrics
 from tst_study import file_lock
 from tst_study.analysis.statistics import smallest_detectable
 from tst_study.config.schema import Config
@@ -29,10 +28,9 @@ from tst_study.experiments.slurm.profile import Resources
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.study import Study
 from tst_study.record.writer import RunWriter, header_of
-from tst_study.text import ENDLESS
 
 
-@pytest.mark.parametrize("pairs", [2, 3, 5, 16])
+@pytest.mark.parametrize("pairs", [3, 16])
 def test_the_detectable_gain_is_found_four_times_of_five(pairs: int) -> None:
     """Drawn ten thousand times: the paired t-test rejects at 5% as often as it should."""
     from scipy import stats
@@ -42,10 +40,6 @@ def test_the_detectable_gain_is_found_four_times_of_five(pairs: int) -> None:
     draws = np.random.default_rng(0).normal(effect, 1.0, (10_000, pairs))
     power = (stats.ttest_1samp(draws, 0.0, axis=1).pvalue < 0.05).mean()
     assert power == pytest.approx(0.8, abs=0.015)
-
-
-def lines(planner: Planner, *how: Any, width: int = ENDLESS, **more: Any) -> list[str]:
-    return table(planner, *how, **more).lines(width)
 
 
 def seeded(count: int) -> list[Config]:
@@ -69,11 +63,11 @@ def listed(text: list[str]) -> list[str]:
 
 def test_a_plan_lists_the_runs_that_are_asked_for_in_the_width_there_is(tmp_path: Path) -> None:
     planner = Planner(study_of(seeded(2), tmp_path), unprepared=True)
-    assert len(listed(lines(planner, pattern="s4-*"))) == 2
-    narrow = listed(lines(planner, width=60))
+    assert len(listed(table(planner, pattern="s4-*"))) == 2
+    narrow = listed(table(planner, width=60))
     names = [line.split()[0] for line in narrow]
     assert len(set(names)) == 4
-    assert lines(planner, width=60, pattern="s4")[3] == "4 runs: 4 waiting"
+    assert table(planner, width=60, pattern="s4")[3] == "4 runs: 4 waiting"
 
 
 def test_an_arm_s_tokens_are_those_of_a_whole_run_and_its_hours_those_of_all(
@@ -88,15 +82,16 @@ def test_an_arm_s_tokens_are_those_of_a_whole_run_and_its_hours_those_of_all(
         for seed in range(2)
     ]  # fmt: skip
     shown = table(Planner(study_of(configs, tmp_path)), prices=Prices("H100", 0.4))
-    arms = {arm["arm"]: arm for arm in shown.arms}
+    arms = {line.split()[0]: line.split()[1:] for line in shown[-4:]}
     assert list(arms) == ["s1-r0.0", "trunk-s4-20steps", "s4-r0.2", "s4-r0.3"]
-    assert {arm["runs"] for arm in arms.values()} == {2}
-    latent, raw = arms["s1-r0.0"]["latent_tokens"], arms["s4-r0.2"]["raw_tokens"]
-    assert arms["s1-r0.0"]["raw_tokens"] == latent == arms["s4-r0.2"]["latent_tokens"]
-    assert raw == pytest.approx(latent * (0.8 + 4 * 0.2))
-    hours = sum(run["gpu_hours"][0] for run in shown.rows)
-    assert sum(arm["gpu_hours"][0] for arm in shown.arms) == pytest.approx(hours)
-    assert shown.lines()[-1].split()[0] == "s4-r0.3"
+    flops = {name: float(cells[1]) for name, cells in arms.items()}
+    assert flops["s4-r0.2"] + flops["trunk-s4-20steps"] == pytest.approx(flops["s1-r0.0"], 0.01)
+    for name, (runs, _, hours, raw, latent) in arms.items():
+        assert (runs, float(hours)) == ("2", pytest.approx(flops[name] / 0.4 / 989e12 / 3600, 0.1))
+        if not name.startswith("trunk"):
+            ratio = float(name.rpartition("r")[2])
+            assert latent == arms["s1-r0.0"][-1] == "102k"
+            assert float(raw.strip("k")) == pytest.approx(102.4 * (1 + 3 * ratio), abs=1)
 
 
 def test_a_run_whose_process_is_gone_is_interrupted(
@@ -106,9 +101,9 @@ def test_a_run_whose_process_is_gone_is_interrupted(
     planning = Planner(study_of(seeded(1), tmp_path))
     begun = planning.decided()[0]
     RunWriter(begun.folder, header_of(begun.config, DATA)).status("running", 3)
-    assert lines(planning)[3] == "2 runs: 1 interrupted, 1 waiting"
+    assert table(planning)[3] == "2 runs: 1 interrupted, 1 waiting"
     with file_lock.hold(begun.folder):
-        assert lines(planning)[3] == "2 runs: 1 running, 1 waiting"
+        assert table(planning)[3] == "2 runs: 1 running, 1 waiting"
 
 
 def finish(run: PlannedRun, loss: float) -> None:
@@ -119,10 +114,9 @@ def finish(run: PlannedRun, loss: float) -> None:
     writer.status("done", 100)
 
 
-def test_what_seeds_detect_is_said_in_deviations_or_in_nats(tmp_path: Path) -> None:
+def test_what_seeds_detect_is_said_in_deviations(tmp_path: Path) -> None:
     runs = Planner(study_of(seeded(3), tmp_path), unprepared=True).asked_for()
     assert detectable(runs)[0].startswith("3 seeds per arm detect a gain of 3.3 standard")
-    assert detectable(runs, noise=0.02)[0].startswith("3 seeds per arm detect a gain of 0.065 nats")
     assert detectable(runs[::2]) == []
 
 
@@ -134,7 +128,7 @@ def test_hours_that_are_known_are_said_beside_the_number_of_runs_whose_are_not(
     planning = Planner(study_of(seeded(1) + wider, tmp_path))
     for run in planning.asked_for()[:2]:
         finish(run, 3.0)
-    text = "\n".join(lines(planning))
+    text = "\n".join(table(planning))
     assert "12.0 min of wall time, one at a time (12.0 min of training, by the runs that" in text
     assert "; of 2 runs not known: give --time" in text
 
@@ -144,7 +138,7 @@ def test_a_plan_needs_neither_corpora_nor_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     chosen = catalogue.load("equal-cost", "paper")
-    text = lines(Planner(chosen, unprepared=True), prices=Prices("B200", 0.4, 3.0), noise=0.01)
+    text = table(Planner(chosen, unprepared=True), prices=Prices("B200", 0.4, 3.0))
     prefix, branch = listed(text)[:2]
     assert prefix.startswith("trunk-s1-32400steps-seed0-")
     assert prefix.split()[1] == "32,400"
@@ -155,10 +149,6 @@ def test_a_plan_needs_neither_corpora_nor_runs(
     head = text[: text.index("", 3)]
     assert "Seeds per arm: 1. Verdicts need 3" in head[-2]
     assert head[-1].startswith("Corpora not prepared yet: prepared/dclm-llama3.")
-    open_run(chosen.folder / "trained-elsewhere").status("done", 100)
-    text = lines(Planner(chosen, unprepared=True))
-    last = text[text.index("", 3) - 1]
-    assert last.endswith(f"provisional, and runs in {chosen.folder} are not recognised.")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +162,7 @@ def test_without_a_measured_mfu_hours_are_a_range_with_its_source(
     study: str, device: str, ends: tuple[float, float], source: str, tmp_path: Path
 ) -> None:
     planner = Planner(catalogue.load(study, "paper", tmp_path), unprepared=True)
-    text = lines(planner, prices=Prices(device, per_gpu_hour=3.0))
+    text = table(planner, prices=Prices(device, per_gpu_hour=3.0))
     known, flops = device_named(device), total_flops(planner.decided()[:1])
     assert known is not None
     hours = [f"{flops / (known.peak * mfu * 3600):,.0f}" for mfu in ends]
@@ -180,18 +170,11 @@ def test_without_a_measured_mfu_hours_are_a_range_with_its_source(
     assert any(line.startswith(source) for line in text)
 
 
-def test_hours_on_a_device_without_published_trainings_are_not_known(tmp_path: Path) -> None:
-    planner = Planner(study_of(seeded(1), tmp_path), unprepared=True)
-    text = lines(planner, prices=Prices("L4"))
-    assert "GPU-hours" not in text[text.index("", 3) + 1]
-    assert any("hours not known" in line and "--mfu" in line for line in text)
-
-
 def test_a_layout_that_cannot_work_is_named_in_the_plan(tmp_path: Path) -> None:
     """More ranks than sequences used to end the plan with a ZeroDivisionError."""
     planner = Planner(study_of(seeded(1), tmp_path), unprepared=True)
     for ranks in (3, 64):
-        text = lines(planner, lambda run, ranks=ranks: Allocation(ranks))
+        text = table(planner, lambda run, ranks=ranks: Allocation(ranks))
         (line,) = [line for line in text if "cannot be trained" in line]
         assert f"1 more cannot be trained on {ranks} ranks: batch.sequences = 16" in line
 
@@ -207,18 +190,14 @@ def test_no_launcher_trains_what_its_layout_forbids(
     assert not any(tmp_path.glob("*/job"))
 
 
-def test_wall_time_and_launches_follow_from_ranks_and_the_time_of_a_launch(tmp_path: Path) -> None:
+def test_wall_time_follows_from_the_ranks(tmp_path: Path) -> None:
     planner = Planner(study_of(seeded(1)[:1], tmp_path), unprepared=True)
-    flops = total_flops(planner.decided())
     # As many FLOPs an hour that a run takes 10 GPU-hours.
-    mfu = flops / (989e12 * 36000)
-    prices = Prices("H100", mfu)
-    text = lines(planner, lambda run: Allocation(4, on_gpu=True, seconds=3600.0), prices)
-    headings = ["GPU-hours", "raw", "tokens", "latent", "tokens", "wall", "time", "launches"]
-    assert text[text.index("", 3) + 1].split()[3:11] == headings
+    mfu = total_flops(planner.decided()) / (989e12 * 36000)
+    text = table(planner, lambda run: Allocation(4, on_gpu=True), Prices("H100", mfu))
     (run,) = listed(text)
     assert run.split()[3] == "10"
-    assert run.split()[6:9] == ["2.5", "h", "3"]
+    assert run.split()[6:8] == ["2.5", "h"]
 
 
 @pytest.mark.parametrize(

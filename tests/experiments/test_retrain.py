@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from tests.tiny_runs import run
 from tst_study.errors import UserError
-from tst_study.experiments.retrain import compared, recorded
+from tst_study.experiments.retrain import compared, config_of, recorded
 from tst_study.experiments.state.collect import keep
 from tst_study.train import train
 
@@ -25,12 +24,12 @@ def test_a_run_of_an_archive_comes_out_again_to_the_bit(
     monkeypatch.chdir(words.parent)
     record = recorded(tmp_path / "kept", name[-8:])
     with pytest.raises(UserError, match="not those of the record"):
-        recorded(tmp_path / "kept", name, ["seed=77"])
-    train(record.config, tmp_path / "again", progress=False)
+        config_of(record, ["seed=77"])
+    train(config_of(record), tmp_path / "again", progress=False)
     said = compared(record, tmp_path / "again")
     assert len(said) == 3
     assert all(line.endswith("equal to the bit") for line in said)
-    *_, last = [key for key in record.losses if key[0] == "held-out loss"]
-    changed = {**record.losses, last: float(np.nextafter(record.losses[last], 9))}
-    *_, held_out = compared(replace(record, losses=changed), tmp_path / "again")
+    last = record.evaluations.index[-1], "nats_per_token"
+    record.evaluations.loc[last] = np.nextafter(record.evaluations.loc[last], 9)
+    *_, held_out = compared(record, tmp_path / "again")
     assert "1 differ" in held_out

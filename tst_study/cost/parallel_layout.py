@@ -70,12 +70,6 @@ def bucket_weights(weights: int, ranks: int) -> int:
     return max(1, min(weights // 4, max(weights // 16, 2**16 * ranks)))
 
 
-def tensor_sizes(model: Model) -> list[int]:
-    """The numbers of tensor ranks that divide the model."""
-    common = math.gcd(*_shared_by_tensor_ranks(model).values())
-    return divisors(common, at_most=common)
-
-
 def _shared_by_tensor_ranks(model: Model) -> dict[str, int]:
     shared = {
         "model.attention_heads": model.attention_heads,
