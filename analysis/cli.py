@@ -54,7 +54,9 @@ def import_(
         ),
     ] = None,
     arm_from: Annotated[Text, _option("folder", "Name arms after the runs' folders.")] = None,
-    steps_from: Annotated[int, _option("0|1", "Number of the first step in the logs.")] = 1,
+    steps_from: Annotated[
+        int, _option("0|1", "Number of the first step in the logs.", min=0, max=1)
+    ] = 1,
 ) -> None:
     """Turn logs of other trainers, or tables of finished runs, into an archive."""
     from tst_study.errors import UserError
@@ -74,7 +76,7 @@ def import_(
                 pairs(given, "--set"),
                 facts,
                 columns,
-                unit or ["nats"],
+                unit or (),
                 arm_from=arm_from,
                 steps_from=steps_from,
             )

@@ -7,7 +7,6 @@ in all runs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -43,7 +42,7 @@ from tst_study.analysis.tables.foreign_logs import (
     read_logs,
     whole,
 )
-from tst_study.analysis.tables.sheets import TABLES, ending, read_sheet
+from tst_study.analysis.tables.sheets import TABLES, ending, filled_cells, read_sheet
 from tst_study.atomic_files import written_atomically
 from tst_study.config.identity import digest
 from tst_study.config.keys import problem_of
@@ -103,9 +102,6 @@ class Facts(BaseModel):
     active_parameters: Whole | None = Field(None, ge=1)
     flops: float | None = Field(None, gt=0, lt=1e300)
     """FLOPs of the whole training; 6 · parameters · positions by default."""
-    sequences: Whole | None = Field(None, ge=1)
-    sequence_length: Whole | None = Field(None, ge=1)
-    unique_raw_tokens: Whole | None = Field(None, ge=1)
     bytes_per_token: float | None = Field(None, gt=0)
     """Bytes per token of the held-out text, to convert losses per byte."""
     batch: str = ""
@@ -121,8 +117,6 @@ class Facts(BaseModel):
         """Derive missing facts: parameters from tokens and FLOPs, and steps from tokens."""
         values = dict(given)
         if whole(values.get("bag_size", 1)) == 1:
-            if "bag_size" not in values and float(values.get("step_ratio") or 0) > 0:
-                raise ValueError("step_ratio without bag_size: give both; s = 1 is a baseline")
             values.setdefault("step_ratio", 0.0)
         names = ("parameters", "flops", "tokens", "steps", "tokens_per_step")
         size, flops, tokens, steps, each = (decimal(values.get(name)) for name in names)
@@ -172,9 +166,8 @@ class Run:
     final: bool
     rewritten_steps: int
     """Number of steps that were logged again with another value."""
-    diverged_at: int | None
-    """The first step after the last finite loss, if any."""
-    launches: list[dict[str, float]]
+    diverged: bool
+    """Whether the last value of a loss is not finite."""
 
 
 def import_logs(
@@ -182,7 +175,7 @@ def import_logs(
     given: Mapping[str, str],
     facts: Path | None = None,
     columns: Mapping[str, str] | None = None,
-    unit: str | Iterable[str] = "nats",
+    unit: Iterable[str] = (),
     *,
     arm_from: str | None = None,
     steps_from: int = 1,
@@ -193,22 +186,19 @@ def import_logs(
     Args:
         given: facts of all runs; `facts`: a CSV with a row for each run.
         columns: of the log, by column of `KEYS` or by fact, where it goes by another name.
-        unit: of both losses, or `COLUMN=UNIT` of one of them.
+        unit: of both losses, or `COLUMN=UNIT` of one of them; nats by default.
         arm_from: `folder` takes each run's arm from the name of the folder that groups its runs.
         steps_from: what the log calls its first step, 1 or 0.
 
     Raises `UserError` for a missing or wrong fact, which names run and key.
     """
-    columns, units = columns or {}, _units([unit] if isinstance(unit, str) else unit)
-    if steps_from not in (0, 1):
-        raise UserError(f"--steps-from {steps_from}: give 0 or 1, the number of the first step")
+    columns, units = columns or {}, _units(unit)
     for name in columns:
         one_of(name, [*KEYS, *FINAL], "--column")
     if arm_from is not None:
         one_of(arm_from, ["folder"], "--arm-from")
     sheet = read_facts(facts) if facts else {}
-    passed_over: list[Path] = []
-    logs = read_logs(sources, columns, passed_over)
+    logs = read_logs(sources, columns)
     runs = runs_of_logs(logs, columns, 1 - steps_from)
     keys = sorted({point.key for log in logs for point in log.points})
     for name, key in columns.items():
@@ -226,8 +216,6 @@ def import_logs(
         for run in runs
     ]
     problems = _left_open(runs, known)
-    if passed_over:
-        problems.append(f"not read, no known format: {listed([p.name for p in passed_over], FEW)}")
     rows, curves, evaluations = [], [], []
     for run, values in zip(runs, known, strict=True):
         of_run = _facts(run, values)
@@ -337,23 +325,15 @@ def write_template(
 def read_facts(path: Path) -> dict[str, dict[str, str]]:
     """Read the facts of each run from a `runs.csv`, without empty cells."""
     sheet = read_sheet(path)
-    if "run" not in sheet.columns:
+    if "run" not in sheet:
         raise UserError(f"{path}: column 'run' is missing; write a table with --template")
-    for name in sheet.columns:
+    for name in sheet:
         one_of(name, ["run", *Facts.model_fields], f"{path}: column")
     facts: dict[str, dict[str, str]] = {}
-    for where, row in sheet.rows():
-        if (name := row.pop("run", None)) is None:
-            raise UserError(f"{where}, run is empty: name the run")
+    for line, row in filled_cells(sheet, path, "run"):
+        name = row.pop("run")
         if name in facts:
-            raise UserError(f"{where}: run {short(name)} appears twice; remove a row")
-        try:
-            Facts.model_validate(row)
-        except ValidationError as error:
-            for wrong in error.errors():
-                if wrong["type"] != "missing":  # which may come from elsewhere
-                    key, value = ".".join(map(str, wrong["loc"])), short(wrong["input"])
-                    raise UserError(f"{where}, {key}: {value}: {wrong['msg']}") from None
+            raise UserError(f"{path}, line {line}: run {short(name)} appears twice; remove a row")
         facts[name] = row
     return facts
 
@@ -403,7 +383,6 @@ def runs_of_logs(
             )
         first.facts |= log.facts
         first.points += log.points
-        first.times += log.times
     return [_run(merged[name], columns, step_offset) for name in sorted(merged)]
 
 
@@ -419,11 +398,11 @@ def _read_numbers(log: Log, columns: Mapping[str, str]) -> None:
 
 
 def _contradict(first: Log, other: Log) -> bool:
-    """Return whether two tables have different values for one step, which no restart explains."""
+    """Return whether two tables both have a value for one step, which no restart explains."""
     if other.named or not {ending(first.place), ending(other.place)} <= {*TABLES}:
         return False
-    known = {(point.step, point.key): point.value for point in first.points}
-    return any(known.get((step, key), value) != value for step, key, value, _ in other.points)
+    known = {(point.step, point.key) for point in first.points}
+    return any((point.step, point.key) in known for point in other.points)
 
 
 def _run(log: Log, columns: Mapping[str, str], step_offset: int) -> Run:
@@ -448,21 +427,17 @@ def _run(log: Log, columns: Mapping[str, str], step_offset: int) -> Run:
         facts.setdefault("learning_rate", float(rows["learning_rate"].max()))
     changed = points.astype({"value": str}).groupby(["step", "key"])["value"].nunique() > 1
     losses = last[last["key"].isin([named[column] for column in _OF_LOSS])].sort_values("step")
-    finite = np.isfinite(losses["value"].astype(float))
-    ends = losses[finite].groupby("key")["step"].max()  # of what was finite
-    after = losses["step"][losses["step"] > losses["key"].map(ends).fillna(-1)]
-    launches = [{"start": min(log.times), "end": max(log.times)}] if log.times else []
+    ends = losses.groupby("key").tail(1)["value"].astype(float)
     rows.index += 0 if log.final else step_offset
     return Run(
         name=log.run,
-        where=f"{log.row}: " * bool(log.row) + f"run {short(log.run)}",
+        where=f"{log.place}, line {log.points[0].line}: " * log.final + f"run {short(log.run)}",
         above=log.above,
         facts=facts,
         rows=rows,
         final=log.final,
         rewritten_steps=int(changed.groupby("step").any().sum()),
-        diverged_at=int(after.min()) + step_offset if len(after) else None,
-        launches=launches,
+        diverged=not np.isfinite(ends).all(),
     )
 
 
@@ -544,15 +519,12 @@ def _run_row(
     family = [facts.corpus, f"{facts.parameters:,} parameters"]
     family += [f"{facts.tokens_per_step:,} positions a step", facts.batch]
     label = ", ".join(filter(None, family))
-    known = facts.model_dump(
-        include={"study", "seed", "learning_rate", "corpus", "sequences", "sequence_length"}
-        | {"parameters", "unique_raw_tokens"}
-    )
+    known = facts.model_dump(include={"study", "seed", "learning_rate", "corpus", "parameters"})
     trained, final = (next(rows_of(table.tail(1)), {}) for table in (curve, evaluations))
     measured = ("nats_per_token", "bits_per_byte", "annealed", "eval_set")
     state, message = "done", ""
-    if run.diverged_at is not None:
-        state, message = "diverged", f"the loss is not finite from step {run.diverged_at:,} on"
+    if run.diverged:
+        state, message = "diverged", "the loss is not finite at the end"
     elif last < facts.steps:
         state, message = "failed", f"the log ends at step {last:,}"
     seconds = run.rows["training_seconds"].max()
@@ -579,7 +551,6 @@ def _run_row(
         **dict.fromkeys(("code", "devices"), ""),
         dropped_rows=0,
         segments=1,
-        launches=json.dumps(run.launches) if run.launches else None,
         family=label,
         group=f"{label}, {facts.steps:,} steps",
         fingerprint=digest([facts.model_dump(mode="json"), run.rows.to_csv()]),

@@ -11,7 +11,7 @@ import pandas as pd
 from tst_study.analysis.tables.archive import find_archives, read_archive
 from tst_study.analysis.tables.columns import Tables, merged
 from tst_study.analysis.tables.run_folders import read_folders
-from tst_study.analysis.tables.sheets import read_sheet
+from tst_study.analysis.tables.sheets import filled_cells, read_sheet
 from tst_study.errors import UserError
 from tst_study.record.reader import find_run_folders
 
@@ -70,18 +70,16 @@ def _read_exclusions(roots: Iterable[Path]) -> dict[str, str]:
         if not path.is_file():
             continue
         sheet = read_sheet(path)
-        if not {"run", "reason"} <= set(sheet.columns):
+        if not {"run", "reason"} <= {*sheet}:
             raise UserError(f"{path}: needs the columns run and reason")
         own: dict[str, str] = {}
-        for where, row in sheet.rows():
-            run, reason = row.get("run", ""), row.get("reason")
-            if reason is None:
-                raise UserError(f"{where}: {run or 'a line'} has no reason; give one")
+        for line, row in filled_cells(sheet, path, "run", "reason"):
+            where, run = f"{path}, line {line}", row["run"]
             if len(run) < _SHORTEST:
                 raise UserError(f"{where}: {run!r} is too short; give eight characters or more")
             if run in own:
                 raise UserError(f"{where}: {run} is there twice; keep one reason")
-            own[run] = reason
+            own[run] = row["reason"]
         reasons |= own
     return reasons
 

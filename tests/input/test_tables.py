@@ -127,13 +127,13 @@ def with_cell(table: str, column: str, cell: str | None) -> str:
 
 
 FACTS = "run,arm,bag_size,step_ratio,parameters,tokens_per_step,steps,seed,learning_rate,corpus"
-FACTS += ",eval_set,annealed,flops,sequences,bytes_per_token,mode\n"
-FACTS += "r,x,4,0.5,1000,8,2,0,0.1,books,books,true,1e9,2,4,full\n"
+FACTS += ",eval_set,annealed,flops,bytes_per_token,mode\n"
+FACTS += "r,x,4,0.5,1000,8,2,0,0.1,books,books,true,1e9,4,full\n"
 FINISHED = "run,N,D,loss,seed,bag_size,step_ratio,steps,learning_rate,corpus,annealed\n"
 FINISHED += "a,1e6,1e9,3.1,0,1,0,100,0.1,books,true\nb,1e6,1e9,3.0,0,4,0.5,100,0.1,books,true\n"
 TEXT_COLUMNS = ("run", "reason", "arm", "corpus", "eval_set")
 LOSSES = ("loss", "val_loss")
-WHOLE = {"bag_size", "parameters", "tokens_per_step", "steps", "seed", "sequences", "step"}
+WHOLE = {"bag_size", "parameters", "tokens_per_step", "steps", "seed", "step"}
 
 
 def fine(column: str, name: str) -> bool | None:
