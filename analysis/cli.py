@@ -80,11 +80,8 @@ def import_(
                 arm_from=arm_from,
                 steps_from=steps_from,
             )
-            before, ids = add_to_archive(to, runs), set(runs.runs["run_id"])
-            written = f"{to}: {number(len(ids), 'run')} written"
-            if before:
-                written += f", {len(before & ids)} of them in place of earlier ones"
-                written += f", {len(before - ids)} kept"
+            add_to_archive(to, runs)
+            written = f"{to}: {number(len(runs.runs), 'run')} written"
             lines = [*map(printable, runs.problems), written]
         else:
             raise UserError("import: give either --to ARCHIVE or --template FILE")
