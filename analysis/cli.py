@@ -49,9 +49,7 @@ def import_(
     column: Annotated[Texts, _option("COLUMN=KEY", "Name the logs' key for a column.")] = None,
     unit: Annotated[
         Texts,
-        _option(
-            "[COLUMN=]UNIT", "Unit of losses: nats (default), bits, bits-per-byte or perplexity."
-        ),
+        _option("[COLUMN=]UNIT", "Unit of losses: nats (default), bits or perplexity."),
     ] = None,
     arm_from: Annotated[Text, _option("folder", "Name arms after the runs' folders.")] = None,
     steps_from: Annotated[

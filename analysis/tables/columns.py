@@ -180,8 +180,4 @@ def columns_of(setting: SuperpositionSetting) -> dict[str, Any]:
 
 def rows_of(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """The rows of a table as dictionaries by column name."""
-    # By columns: pandas' own iterators build a Series for every row of a wide table.
-    names = [str(name) for name in table.columns]
-    columns = [table.iloc[:, place].tolist() for place in range(len(names))]
-    for values in zip(*columns, strict=True):
-        yield dict(zip(names, values, strict=True))
+    yield from table.to_dict("records")  # type: ignore[misc]

@@ -53,7 +53,7 @@ from tst_study.superposition.loss_kinds import BagLossKind, Mode
 from tst_study.superposition.steps import superposed_steps
 from tst_study.text import listed, short
 
-Unit = Literal["nats", "bits", "bits-per-byte", "perplexity"]
+Unit = Literal["nats", "bits", "perplexity"]
 LOSSES = ("loss", "nats_per_token")
 BASELINE = "baseline"
 FEW = 3
@@ -249,7 +249,10 @@ def _left_open(runs: Sequence[Run], known: Sequence[Mapping[str, Any]]) -> list[
         if len(lacking) == len(runs):
             problems.append(words)
         elif lacking:
-            raise _not_known(lacking[0], keys[0])
+            raise UserError(
+                f"{lacking[0].where}: {keys[0]} not known; give --set {keys[0]}=VALUE, or a "
+                "runs.csv (--template writes one)"
+            )
     if unpaired := without("seed"):
         problems.append(f"no seed of {_names(unpaired)}: compared unpaired")
     if any(run.final for run in without("steps", "tokens_per_step")):
@@ -263,8 +266,8 @@ def _names(runs: Sequence[Run]) -> str:
 
 def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
     """List what a person should know of the runs: how they ended, what they lack."""
-    table, measured = tables.runs, {*tables.evaluations["folder"]}
-    last = table["name"] + [
+    table = tables.runs
+    ends = table["name"] + [
         f" ({step:,} of {steps:,})"
         for step, steps in zip(table["step"], table["steps"], strict=True)
     ]
@@ -273,28 +276,16 @@ def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
         for run in runs
         if run.rewritten_steps
     ]
-    for names, words in (
-        (
-            table["name"][~table["name"].isin(measured)],
-            "no held-out loss in {}: nothing can be compared without one at the last step; "
-            "name it with --column nats_per_token=…",
-        ),
-        (
-            last[table["state"] == "diverged"],
-            "diverged (loss not finite at the end): {}",
-        ),
-        (
-            last[table["state"] == "failed"],
-            "the log ends before the last step: {}; correct `steps`, or, where steps are "
-            "counted from 0, give --steps-from 0",
-        ),
-        (
-            last[table["step"] > table["steps"]],
-            "the log goes on after the last step: {}; correct `steps`",
-        ),
-    ):
-        if len(names):
-            problems.append(words.format(listed(list(names), FEW)))
+    for words, those in {
+        "no held-out loss in {}: nothing can be compared without one at the last step; name it "
+        "with --column nats_per_token=…": ~table["folder"].isin(tables.evaluations["folder"]),
+        "diverged (loss not finite at the end): {}": table["state"] == "diverged",
+        "the log ends before the last step: {}; correct `steps`, or, where steps are counted from "
+        "0, give --steps-from 0": table["state"] == "failed",
+        "the log goes on after the last step: {}; correct `steps`": table["step"] > table["steps"],
+    }.items():
+        if those.any():
+            problems.append(words.format(listed(list(ends[those]), FEW)))
     if "baseline" not in set(table["method"]):
         problems.append(
             "no run is of the arm 'baseline', with which the others are compared; name it so, or "
@@ -327,8 +318,6 @@ def read_facts(path: Path) -> dict[str, dict[str, str]]:
     sheet = read_sheet(path)
     if "run" not in sheet:
         raise UserError(f"{path}: column 'run' is missing; write a table with --template")
-    for name in sheet:
-        one_of(name, ["run", *Facts.model_fields], f"{path}: column")
     facts: dict[str, dict[str, str]] = {}
     for line, row in filled_cells(sheet, path, "run"):
         name = row.pop("run")
@@ -444,22 +433,10 @@ def _run(log: Log, columns: Mapping[str, str], step_offset: int) -> Run:
 _OF_LOSS = (*LOSSES, "bits_per_byte")
 
 
-def _not_known(run: Run, *keys: str) -> UserError:
-    return UserError(
-        f"{run.where}: {', '.join(keys)} not known; give --set {keys[0]}=VALUE, or a runs.csv "
-        "(--template writes one)"
-    )
-
-
 def _facts(run: Run, values: Mapping[str, Any]) -> Facts:
-    for key in values:
-        one_of(key, Facts.model_fields, "fact", f" of run {run.name!r}")
     try:
         return Facts.model_validate(values)
     except ValidationError as error:
-        missing = [str(e["loc"][0]) for e in error.errors() if e["type"] == "missing"]
-        if missing:
-            raise _not_known(run, *missing) from None
         raise UserError(f"{run.where}: {problem_of(Facts, error)}") from None
 
 
@@ -468,21 +445,17 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
     token."""
     rows = run.rows.set_axis([facts.steps]) if run.final else run.rows
     rows = rows.rename_axis("step").reset_index()
-    per_byte = [name for name, unit in units.items() if unit == "bits-per-byte"]
     for name, unit in units.items():
         if unit == "perplexity":
-            if (rows[name] <= 0).any():
-                raise UserError(f"run {run.name!r}: a perplexity of 0 or less in {name}")
             rows[name] = np.log(rows[name])
-        elif unit != "nats":
+        elif unit == "bits":
             rows[name] *= np.log(2)
     only_bits = rows["bits_per_byte"].notna() & rows["nats_per_token"].isna()
     if facts.bytes_per_token:
-        rows[per_byte] *= facts.bytes_per_token
-        of_token = rows["bits_per_byte"] * np.log(2) * facts.bytes_per_token
-        rows["nats_per_token"] = rows["nats_per_token"].fillna(of_token)
-        rows["bits_per_byte"] = rows["nats_per_token"] / np.log(2) / facts.bytes_per_token
-    elif only_bits.any() or rows[per_byte].notna().any(axis=None):
+        nats = np.log(2) * facts.bytes_per_token
+        rows["nats_per_token"] = rows["nats_per_token"].fillna(rows["bits_per_byte"] * nats)
+        rows["bits_per_byte"] = rows["nats_per_token"] / nats
+    elif only_bits.any():
         raise UserError(
             f"run {run.name!r}: bytes_per_token not known, for its losses per byte; give "
             "--set bytes_per_token=VALUE"

@@ -53,13 +53,10 @@ def read_folders(folders: Sequence[Path]) -> Tables:
             record = read(folder)
             rows.append(run_row(record))
             records.append(record)
-        except (UserError, OSError, ValueError) as error:
+        except (UserError, OSError) as error:
             problems.append(str(error))
-        except (KeyError, TypeError, IndexError) as error:
-            problems.append(f"{folder}: the record lacks what this version needs ({error!r})")
     names = [str(record.folder) for record in records]
-    logged = map(_logged, records)
-    curves = _long(names, logged, CURVES)
+    curves = _long(names, map(_logged, records), CURVES)
     evaluations = _long(names, map(_evaluations, records), EVALUATIONS)
     return Tables.of(rows, curves, evaluations, problems)
 
@@ -67,16 +64,14 @@ def read_folders(folders: Sequence[Path]) -> Tables:
 def _long(
     names: Sequence[str], rows_by_run: Iterable[list[Any]], columns: Sequence[Column]
 ) -> pd.DataFrame:
-    """Rows of many runs in one table, built column by column."""
+    """Rows of many runs in one table."""
     groups = list(rows_by_run)
     codes = np.repeat(np.arange(len(names)), [len(rows) for rows in groups])
-    table: dict[str, Any] = {"folder": pd.Categorical.from_codes(codes, categories=pd.Index(names))}
-    for column in columns:
-        values: Any = [row.get(column.name) for rows in groups for row in rows]
-        # Numbers of FLOPs outgrow 64 bits; they are coordinates.
-        number = column.kind == "number"
-        table[column.name] = np.array(values, dtype=float) if number else values
-    return typed(pd.DataFrame(table), columns)
+    every = [row for rows in groups for row in rows]
+    table = pd.DataFrame(every, columns=[column.name for column in columns])
+    folders = pd.Categorical.from_codes(codes, categories=pd.Index(names))
+    table.insert(0, "folder", pd.Series(folders))
+    return typed(table, columns)
 
 
 _OF_HEADER = ("run_id", "study", "name", "role", "fingerprint", "raw_tokens", "latent_tokens")

@@ -47,15 +47,12 @@ def read_tables(sources: Folders) -> Tables:
 def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str]) -> Tables:
     """Marks the runs that a person has taken out (`EXCLUSIONS`: columns `run`, a run id or at least
     eight hex digits of a fingerprint, and `reason`); a line that matches no run is a problem."""
-    marks = list(zip(tables.runs["run_id"], tables.runs["fingerprint"], strict=True))
-    reasons = tables.runs["exclusion"].tolist()
-    for key, reason in reversed(_read_exclusions(roots).items()):
-        matches = [i for i, (run, mark) in enumerate(marks) if run == key or mark.startswith(key)]
-        for i in matches:
-            reasons[i] = reason
-        if not matches:
+    runs = tables.runs.copy()
+    for key, reason in _read_exclusions(roots).items():
+        meant = (runs["run_id"] == key) | runs["fingerprint"].str.startswith(key)
+        runs.loc[meant, "exclusion"] = reason
+        if not meant.any():
             problems.append(f"{EXCLUSIONS}: {key} matches no run here (excluded for: {reason})")
-    runs = tables.runs.assign(exclusion=reasons)
     return replace(tables, runs=runs, problems=tuple(problems))
 
 

@@ -280,7 +280,6 @@ def test_nanochat_prints_bits_per_byte_which_need_bytes_per_token(tmp_path: Path
 
 UNITS: dict[str, Callable[[float], float]] = {
     "bits": lambda nats: nats / math.log(2),
-    "bits-per-byte": lambda nats: nats / math.log(2) / 4,
     "perplexity": math.exp,
 }
 
