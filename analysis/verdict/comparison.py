@@ -65,7 +65,13 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
 
     Raises `UserError` where the table lacks a column.
     """
-    kept, excluded = paired_once(*eligible(runs))
+    kept, excluded = eligible(runs)
+    # Nothing says which of these is whose pair, and as further seeds they would make an interval
+    # too short. Runs without seeds stay.
+    twice = kept.duplicated([*PAIRED, *SETTING], keep=False) & kept["seed"].notna()
+    reason = "another run has the same setting, rate and seed; give each its own seed"
+    excluded += [excluded_row(run, reason) for run in rows_of(kept[twice])]
+    kept = kept[~twice]
     baselines = list(rows_of(kept[kept["method"] == "baseline"]))
     pairs: list[dict[str, Any]] = []
     for run in rows_of(kept[kept["method"] == "superposition"]):
@@ -107,16 +113,6 @@ def refuse_copies(tables: Tables) -> None:
             )
 
 
-def paired_once(
-    kept: pd.DataFrame, excluded: list[dict[str, Any]]
-) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Leave out `eligible` runs that share setting and seed: nothing says which of them is whose
-    pair, and as further seeds they would make an interval too short. Runs without seeds stay."""
-    twice = kept.duplicated([*PAIRED, *SETTING], keep=False) & kept["seed"].notna()
-    reason = "another run has the same setting, rate and seed; give each its own seed"
-    return kept[~twice], excluded + [excluded_row(run, reason) for run in rows_of(kept[twice])]
-
-
 def alike(
     table: pd.DataFrame, row: Mapping[str, Any] | pd.Series, names: Iterable[str]
 ) -> pd.DataFrame:
@@ -128,10 +124,12 @@ def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict
     """Return the baseline of a superposed run, all of them if runs have no seeds, or the reason why
     there is none."""
     seed = "without a seed" if pd.isna(run["seed"]) else f"of its seed {run['seed']}"
+    tokens = run.get("eval_tokens")
+    text = run["eval_set"] if pd.isna(tokens) else f"{run['eval_set']}, {int(tokens):,} tokens"
     narrowing = (
         ("group", "of the same data, model, steps, batch and schedule"),
         ("learning_rate", f"at its learning rate {run['learning_rate']:g}"),
-        ("eval_set", f"evaluated on the same held-out text ({_held_out(run)})"),
+        ("eval_set", f"evaluated on the same held-out text ({text})"),
         ("flops", "of equal FLOPs"),
         ("seed", seed),
         ("data_seed", f"that reads its text in the order of data_seed {run['data_seed']}"),
@@ -149,11 +147,6 @@ def _equal(one: Any, other: Any) -> bool:
     if pd.isna(one) or pd.isna(other):
         return bool(pd.isna(one) and pd.isna(other))
     return bool(one == other)
-
-
-def _held_out(run: dict[str, Any]) -> str:
-    tokens = run.get("eval_tokens")
-    return f"{run['eval_set']}{'' if pd.isna(tokens) else f', {int(tokens):,} tokens'}"
 
 
 def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:

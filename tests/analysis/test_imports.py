@@ -25,7 +25,6 @@ from tst_study.analysis.tables.imports import import_logs, read_facts, write_tem
 from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.errors import UserError
-from tst_study.paper_figures.build import build
 
 STEPS = (10, 20, 30)
 FACTS = {
@@ -354,23 +353,6 @@ def test_one_table_of_final_losses_is_compared_fitted_and_matched(tmp_path: Path
     found = compare(read_tables(unnamed).runs)
     assert found.table.empty
     assert found.excluded["reason"].str.contains("give each its own seed").all()
-
-
-def test_superposed_runs_of_a_foreign_trainer_get_a_report(tmp_path: Path) -> None:
-    """Only the number of parameters is known of the model, and no training loss was logged."""
-    known = {key: value for key, value in FACTS.items() if key != "arm"}
-    arms = {"baseline": {"arm": "baseline"}, "tst": {"bag_size": "4", "step_ratio": "0.5"}}
-    for seed in range(3):
-        for arm, facts in arms.items():
-            gain = 0.1 + 0.01 * seed if arm == "tst" else 0.0
-            rows: Rows = [{"step": s, "val_loss": loss(s) + seed / 1000 - gain} for s in STEPS]
-            log = str(jsonl(tmp_path / f"{arm}-{seed}", rows))
-            found = import_logs([log], known | facts | {"seed": str(seed)})
-            add_to_archive(tmp_path / "archive", found)
-    build(tmp_path / "archive", tmp_path / "report", only=["report"])
-    page = (tmp_path / "report" / "report.html").read_text()
-    assert "s = 4, r = 0.5" in page
-    assert "nan" not in page.lower().split()
 
 
 def test_what_cannot_be_compared_is_said_when_it_is_imported(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -172,11 +173,9 @@ def test_a_curve_copied_under_another_seed_is_an_error_that_names_both(tmp_path:
         pd.DataFrame({"folder": one, "step": steps, "loss": 5.0 / steps + 0.1 * (i % 2)})
         for i, one in enumerate(folders)
     )
-    tables.curves.drop(tables.curves.index, inplace=True)
-    object.__setattr__(tables, "curves", curves)
     first, _, third = tables.runs["run_id"]
     with pytest.raises(UserError, match=rf"runs '{first}' and '{third}': seeds 0 and 2, but the"):
-        summarise(tables)
+        summarise(replace(tables, curves=curves))
 
 
 def test_the_method_covers_wherever_it_was_simulated() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from tst_study.analysis.questions import QUESTIONS, ask
 from tst_study.command_line import program
 from tst_study.errors import UserError
 from tst_study.text import fitted
-from tst_study.waiting import waiting
 
 
 @pytest.fixture(scope="module")
@@ -142,15 +140,6 @@ def test_a_long_name_keeps_its_ends_on_a_narrow_terminal() -> None:
     assert len(line) <= 40
 
 
-def test_a_command_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
-    with waiting("reading the logs"):
-        pass
-    assert capsys.readouterr().err == ""
-    with waiting("reading the logs"):
-        time.sleep(2.2)
-    assert capsys.readouterr().err == "reading the logs …\n"
-
-
 def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
     table = pd.DataFrame({"x": [float("nan"), 1.0], "y": [10**22, 1]})
     Answer("q", {"t": table}, (), {}).write_json(tmp_path / "a.json")
@@ -181,15 +170,6 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     asked = ["analyse", "mutual-information", "--published", "--to", str(written)]
     assert "C0 = 3.625, a = 1.355, k = -1.246" in CliRunner().invoke(program(), asked).stdout
     assert json.loads(written.read_text())["question"] == "mutual-information"
-
-
-def test_folders_named_one_after_the_other_are_read_together(tmp_path: Path) -> None:
-    named = []
-    for bag_size, loss in ((1, 3.5), (4, 3.4)):
-        named += ["--runs", str(tmp_path / f"s{bag_size}")]
-        write_run(tmp_path / f"s{bag_size}", config(bag_size=bag_size, step_ratio=0.25), loss)
-    said = CliRunner().invoke(program(), ["analyse", *named])
-    assert "1 setting against the baseline" in said.output
 
 
 def test_each_held_out_text_has_laws_of_its_own_name(tmp_path: Path) -> None:
