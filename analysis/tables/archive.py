@@ -283,16 +283,16 @@ _ALLOWED: dict[str, Callable[[Any], Any]] = {
 
 def _check_runs(table: pa.Table, path: Path | str) -> None:
     """Raise `UserError` for a run id that is no file name or not unique, and an unknown state."""
-    seen: set[str] = set()
-    for row, run in enumerate(table.select(["run_id", "state"]).to_pylist(), 1):
-        if not is_file_name(run["run_id"]):
-            problem = f"run_id: {short(run['run_id'])} is not a valid folder name"
-        elif run["run_id"] in seen:
-            problem = f"run_id: {run['run_id']!r} appears twice; rename one"
-        elif run["state"] not in get_args(State):
-            problem = f"state: {short(run['state'])} is not a run state"
+    runs, states = table["run_id"].to_pylist(), table["state"].to_pylist()
+    again = pd.Series(runs, dtype=object).duplicated()
+    for row, (run, state, twice) in enumerate(zip(runs, states, again, strict=True), 1):
+        if not is_file_name(run):
+            problem = f"run_id: {short(run)} is not a valid folder name"
+        elif twice:
+            problem = f"run_id: {run!r} appears twice; rename one"
+        elif state not in get_args(State):
+            problem = f"state: {short(state)} is not a run state"
         else:
-            seen.add(run["run_id"])
             continue
         raise UserError(f"{path}, row {row}, column {problem}")
 

@@ -125,12 +125,12 @@ class Tables:
 
 def merged(parts: Sequence[Tables]) -> Tables:
     """Join the tables of several sources, sorted by folder."""
-    problems = [problem for part in parts for problem in part.problems]
-    parts = [part for part in parts if len(part.runs)] or list(parts[:1])
+    problems = tuple(problem for part in parts for problem in part.problems)
+    parts = [part for part in parts if len(part.runs)] or parts[:1]
     if len(parts) == 1:
-        return replace(parts[0], problems=tuple(problems))
-    rows = [row for part in parts for row in rows_of(part.runs)]
-    rows.sort(key=lambda row: str(row["folder"]))
+        return replace(parts[0], problems=problems)
+    every = (row for part in parts for row in rows_of(part.runs))
+    rows = sorted(every, key=lambda row: str(row["folder"]))
     curves, evaluations = (
         pd.concat([getattr(part, name).astype({"folder": "str"}) for part in parts])
         .astype({"folder": "category"})

@@ -16,7 +16,6 @@ recognised. Sources of the formats, as read in November 2026:
 
 from __future__ import annotations
 
-import math
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -210,16 +209,13 @@ def _trackio(log: Log) -> Iterator[Log]:
         runs: dict[str, Log] = {}
         rows = store.execute("SELECT run_id, run_name, step, metrics FROM metrics ORDER BY id")
         for number, (key, name, step, metrics) in enumerate(rows, 1):
-            run = runs.setdefault(key, Log(str(name), log.place, above=log.above))
+            named = f"{name}-{key[:8]}"  # several may have one name
+            run = runs.setdefault(key, Log(named, log.place, above=log.above))
             _add(run, {"step": step, **from_json(metrics)}, number)
         for key, config in store.execute("SELECT run_id, config FROM configs"):
             if key in runs:
                 runs[key].facts |= from_json(config)
-    names = [run.run for run in runs.values()]
-    for key, run in runs.items():
-        if names.count(run.run) > 1:
-            run.run += f"-{key[:8]}"
-        yield run
+    yield from runs.values()
 
 
 def _mlflow(log: Log) -> Iterator[Log]:
@@ -253,15 +249,14 @@ def _trainer_state(log: Log) -> Iterator[Log]:
 
 def _json_lines(log: Log) -> Iterator[Log]:
     """Take rows with a step as points, others as facts; leave out a torn last line."""
-    torn = 0
-    for number, line in enumerate(lines(log.place), 1):
-        if torn:
-            raise UserError(f"{log.place}, line {torn}: is no JSON; mend it")
+    texts = list(lines(log.place))
+    for number, line in enumerate(texts, 1):
         try:
             row = from_json(line) if line.strip() else {}
         except ValueError:
-            torn = number
-            continue
+            if number == len(texts):
+                break
+            raise UserError(f"{log.place}, line {number}: is no JSON; mend it") from None
         if not isinstance(row, dict):
             raise UserError(f"{log.place}, line {number}: {short(row)} is no row with keys")
         if not _add(log, row, number):
@@ -292,20 +287,15 @@ def _add(log: Log, row: Mapping[str, Any], line: int) -> bool:
 
 def whole(value: Any) -> int | None:
     """A whole number however it is written (`30`, `30.0`, `3e1`); None for anything else."""
-    try:
-        return int(str(value))
-    except ValueError:
-        number = decimal(value)
-        return int(number) if number is not None and number % 1 == 0 else None
+    number = decimal(value)
+    return int(number) if number is not None and number % 1 == 0 else None
 
 
 def decimal(value: Any) -> float | None:
     """A number, finite or not; None for anything else."""
     try:
-        return None if isinstance(value, bool) else float(value)
-    except OverflowError:
-        return math.inf
-    except (TypeError, ValueError):
+        return float(str(value))
+    except ValueError:
         return None
 
 

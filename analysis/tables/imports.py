@@ -155,19 +155,24 @@ class Facts(BaseModel):
 class Run:
     """Everything that the logs of one run say."""
 
-    name: str
-    where: str
-    """The run's place for errors: its name, and its row where a table has one for each run."""
-    above: str
-    """The folder that holds it."""
+    log: Log
     facts: dict[str, Any]
     rows: pd.DataFrame
     """Rows by step, in the columns of `KEYS`; a finished run has one row."""
-    final: bool
     rewritten_steps: int
     """Number of steps that were logged again with another value."""
     diverged: bool
     """Whether the last value of a loss is not finite."""
+
+    @property
+    def name(self) -> str:
+        return self.log.run
+
+    @property
+    def where(self) -> str:
+        """The run's place for errors: its name, and its row where a table has one for each run."""
+        row = f"{self.log.place}, line {self.log.points[0].line}: " if self.log.final else ""
+        return f"{row}run {short(self.name)}"
 
 
 def import_logs(
@@ -207,8 +212,8 @@ def import_logs(
         raise UserError(f"{facts}: no log of run {unknown[0]!r}; correct it or remove the row")
     known = [
         {
-            **({"annealed": True} if run.final else {}),
-            **({"arm": run.above} if arm_from else {}),
+            **({"annealed": True} if run.log.final else {}),
+            **({"arm": run.log.above} if arm_from else {}),
             **run.facts,
             **sheet.get(run.name, {}),
             **given,
@@ -255,7 +260,7 @@ def _left_open(runs: Sequence[Run], known: Sequence[Mapping[str, Any]]) -> list[
             )
     if unpaired := without("seed"):
         problems.append(f"no seed of {_names(unpaired)}: compared unpaired")
-    if any(run.final for run in without("steps", "tokens_per_step")):
+    if any(run.log.final for run in without("steps", "tokens_per_step")):
         problems.append("steps are not known: one step stands for one position")
     return problems
 
@@ -305,7 +310,8 @@ def write_template(
         )
     runs = runs_of_logs(read_logs(sources, columns), columns)
     rows = [
-        {"run": run.name, **({"arm": run.above} if arm_from else {}), **run.facts} for run in runs
+        {"run": run.name, **({"arm": run.log.above} if arm_from else {}), **run.facts}
+        for run in runs
     ]
     table = pd.DataFrame(rows, columns=["run", *Facts.model_fields], dtype=object)
     with written_atomically(path) as file:
@@ -418,16 +424,8 @@ def _run(log: Log, columns: Mapping[str, str], step_offset: int) -> Run:
     losses = last[last["key"].isin([named[column] for column in _OF_LOSS])].sort_values("step")
     ends = losses.groupby("key").tail(1)["value"].astype(float)
     rows.index += 0 if log.final else step_offset
-    return Run(
-        name=log.run,
-        where=f"{log.place}, line {log.points[0].line}: " * log.final + f"run {short(log.run)}",
-        above=log.above,
-        facts=facts,
-        rows=rows,
-        final=log.final,
-        rewritten_steps=int(changed.groupby("step").any().sum()),
-        diverged=not np.isfinite(ends).all(),
-    )
+    rewritten = int(changed.groupby("step").any().sum())
+    return Run(log, facts, rows, rewritten, diverged=not np.isfinite(ends).all())
 
 
 _OF_LOSS = (*LOSSES, "bits_per_byte")
@@ -443,7 +441,7 @@ def _facts(run: Run, values: Mapping[str, Any]) -> Facts:
 def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
     """Return the run's rows with the plan's counters (phase, tokens) and losses in nats per
     token."""
-    rows = run.rows.set_axis([facts.steps]) if run.final else run.rows
+    rows = run.rows.set_axis([facts.steps]) if run.log.final else run.rows
     rows = rows.rename_axis("step").reset_index()
     for name, unit in units.items():
         if unit == "perplexity":
@@ -480,7 +478,7 @@ def _run_row(
     run: Run, curve: pd.DataFrame, evaluations: pd.DataFrame, facts: Facts
 ) -> dict[str, Any]:
     """Return the run's row, in `RUN_COLUMNS`."""
-    plan, last = facts.plan, facts.steps if run.final else int(run.rows.index.max())
+    plan, last = facts.plan, facts.steps if run.log.final else int(run.rows.index.max())
     ablations = {one.column: getattr(facts, one.column, None) for one in ABLATIONS}
     superposed = {
         "bag_size": facts.bag_size,

@@ -17,7 +17,6 @@ import pandas as pd
 from tst_study.analysis.tables.columns import (
     CURVES,
     EVALUATIONS,
-    RUN_COLUMNS,
     SHAPE,
     Column,
     Tables,
@@ -79,7 +78,7 @@ _OF_LAST_EVALUATION = ("eval_set", "nats_per_token", "standard_error", "bits_per
 
 
 def run_row(record: RunRecord) -> dict[str, Any]:
-    """The row of a run, in `RUN_COLUMNS`. Raises KeyError or TypeError for an incomplete record."""
+    """The row of a run, by `RUN_COLUMNS`."""
     header: Mapping[str, Any] = record.header
     status: Mapping[str, Any] = record.status or {"message": "", "step": 0}
     last: Mapping[str, Any] = record.metrics[-1] if record.metrics else {}
@@ -90,7 +89,7 @@ def run_row(record: RunRecord) -> dict[str, Any]:
     used = [row["devices"] for row in record.segments if row.get("devices")]
     validation = header["data"].get("validation")
     optimum = validation.get("optimal_nats_per_token") if isinstance(validation, dict) else None
-    row: dict[str, Any] = {
+    return {
         **of_config(config, header["data"]),
         **{name: header[name] for name in (*_OF_HEADER, "unique_raw_tokens")},
         **{name: model[name] for name in SHAPE},
@@ -131,7 +130,6 @@ def run_row(record: RunRecord) -> dict[str, Any]:
         "launches": _text([{k: one.get(k) for k in FACTS} for one in record.segments]),
         "folder": str(record.folder),
     }
-    return {name: row[name] for name in RUN_COLUMNS}
 
 
 def of_config(config: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ compared; others are returned with the reason. Intervals and verdicts are those 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -184,11 +184,24 @@ def _settings(
     settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for pair in pairs:
         settings.setdefault(tuple(pair[column] for column in (*SAME, *SETTING)), []).append(pair)
-    compared = []
-    baselines = kept[kept["method"] == "baseline"]
     for members in settings.values():
         members.sort(key=lambda pair: -1 if pd.isna(pair["seed"]) else pair["seed"])
-        first = members[0]
+    ordered = sorted(
+        settings.values(),
+        key=lambda pairs: (
+            *(pairs[0][name] for name in SAME),
+            *SuperpositionSetting.of_row(pairs[0]).order,
+        ),
+    )
+    firsts = [members[0] for members in ordered]
+    names = disambiguate(
+        [f"{one['setting']}, {one['corpus']}, {one['steps']:,} steps" for one in firsts],
+        [f"learning rate {one['learning_rate']:g}" for one in firsts],
+        [f"held out: {one['eval_set']}" for one in firsts],
+    )
+    baselines = kept[kept["method"] == "baseline"]
+    rows, cells = [], []
+    for members, first, name in zip(ordered, firsts, names, strict=True):
         against = alike(baselines, first, (*SAME, "flops"))
         tried = alike(lost, first, SAME[:2])
         of_setting = SuperpositionSetting.of_row(first)
@@ -200,7 +213,7 @@ def _settings(
             "run_ids": tuple(dict.fromkeys(name for pair in members for name in pair["run_ids"])),
         }
         cell = Contrast(
-            name=f"{first['setting']}, {first['corpus']}, {first['steps']:,} steps",
+            name=name,
             losses=pd.Series({pair["block"]: pair["superposed"] for pair in members}),
             against_losses=pd.Series(
                 against["nats_per_token"].astype(float).tolist(), list(map(block, rows_of(against)))
@@ -212,20 +225,9 @@ def _settings(
             flops=1.0,
             study=next((one for one in studies if first["superposed_folder"].startswith(one)), ""),
         )
-        compared.append((row, cell))
-    compared.sort(
-        key=lambda one: (
-            *(one[0][name] for name in SAME),
-            *SuperpositionSetting.of_row(one[0]).order,
-        )
-    )
-    rows, cells = [row for row, _ in compared], [cell for _, cell in compared]
-    names = disambiguate(
-        [cell.name for cell in cells],
-        [f"learning rate {row['learning_rate']:g}" for row in rows],
-        [f"held out: {row['eval_set']}" for row in rows],
-    )
-    return rows, [replace(cell, name=name) for cell, name in zip(cells, names, strict=True)]
+        rows.append(row)
+        cells.append(cell)
+    return rows, cells
 
 
 def _decided(
