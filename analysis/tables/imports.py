@@ -213,8 +213,7 @@ def import_logs(
     known = [
         {
             **({"annealed": True} if run.log.final else {}),
-            **({"arm": run.log.above} if arm_from else {}),
-            **run.facts,
+            **_own_facts(run, arm_from),
             **sheet.get(run.name, {}),
             **given,
         }
@@ -309,14 +308,15 @@ def write_template(
             f"{path}: already exists and may be filled in; name another file, or delete it"
         )
     runs = runs_of_logs(read_logs(sources, columns), columns)
-    rows = [
-        {"run": run.name, **({"arm": run.log.above} if arm_from else {}), **run.facts}
-        for run in runs
-    ]
+    rows = [{"run": run.name, **_own_facts(run, arm_from)} for run in runs]
     table = pd.DataFrame(rows, columns=["run", *Facts.model_fields], dtype=object)
     with written_atomically(path) as file:
         file.write(table.to_csv(index=False, lineterminator="\n").encode())
     return len(runs)
+
+
+def _own_facts(run: Run, arm_from: str | None) -> dict[str, Any]:
+    return {"arm": run.log.above, **run.facts} if arm_from else run.facts
 
 
 def read_facts(path: Path) -> dict[str, dict[str, str]]:

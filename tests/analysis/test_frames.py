@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.analysis.made_runs import imported
 from tst_study import analysis
 from tst_study.analysis.answer import Answer
 from tst_study.analysis.fits.scaling.laws import chinchilla_answer
 from tst_study.analysis.fits.scaling.points import at_best_rates
 from tst_study.analysis.fits.solver.solve import refit
-from tst_study.analysis.tables.source import load
 from tst_study.errors import UserError
 
 TRUTH = {"E": 1.8, "A": 480.0, "B": 2085.0, "alpha": 0.35, "beta": 0.37}
@@ -62,12 +58,6 @@ def test_a_fit_predicts_with_intervals_and_allocates(
     assert ((said["low"] < truth) & (truth < said["high"])).all()
     assert said["loss"].to_numpy() == pytest.approx(truth.to_numpy(), rel=0.005)
     assert (found.allocation([1e21]).eval("params_low < params < params_high")).all()
-
-
-def test_rows_of_one_training_are_drawn_together() -> None:
-    assert analysis.fit_chinchilla(frame(), draws=20).drawn.clusters == 9
-    single = frame().assign(model=range(45))
-    assert analysis.fit_chinchilla(single, draws=20).drawn.clusters == 45
 
 
 def test_a_floor_that_the_runs_do_not_ask_for_is_named_and_has_no_interval() -> None:
@@ -167,13 +157,3 @@ def test_a_law_stands_though_a_size_cannot_be_left_out() -> None:
     answer = answered(pd.concat([one, others]))
     assert "no prediction of one size from the others" in " ".join(answer.sentences)
     assert any("95% intervals" in title for title in answer.tables)
-
-
-def test_laws_take_the_run_table_as_it_is(tmp_path: Path) -> None:
-    """Its columns have other names, and its superposed runs are not for a law of baselines."""
-    rows = frame().assign(step_ratio=0.0, steps=1000)
-    superposed = rows.assign(bag_size=4, step_ratio=0.3, loss=1.0)
-    table = load(imported(tmp_path, pd.concat([rows.assign(bag_size=1), superposed])))
-    of_table, of_frame = (analysis.fit_chinchilla(one, draws=5) for one in (table, frame()))
-    assert pytest.approx(of_frame.E, rel=1e-3) == of_table.E  # sizes and tokens are whole there
-    assert len(of_table.fit.problem.observed) == 45

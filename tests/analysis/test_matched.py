@@ -100,15 +100,6 @@ def test_the_best_rate_is_chosen_on_the_baseline_over_shared_seeds(tmp_path: Pat
     assert "also use 0.002" in edge.sentence()
 
 
-def test_rates_that_were_measured_on_two_texts_are_no_sweep(tmp_path: Path) -> None:
-    """The easier text would win, not the better rate."""
-    for rate, loss, text in ((1e-3, 4.0, "d"), (2e-3, 3.0, "e")):
-        run = config(0, optimizer__learning_rate=rate)
-        write_run(tmp_path, run, loss, eval_set=f"validation-{16 * text}")
-    runs = load(tmp_path)
-    assert sweeps(runs, compare(runs)) == []
-
-
 def test_equal_loss_of_a_known_power_law_is_exact(tmp_path: Path) -> None:
     """Baselines fall as 2 + 3 steps^−0.3; the setting is worth √2 times its steps."""
     for seed, luck in enumerate((0.0, 0.03)):

@@ -52,7 +52,6 @@ def test_a_value_that_a_key_cannot_have_is_named_with_it(place: Path, value: str
 
 
 OVERRIDES = [
-    ("model.preset=[1]", "model.preset: [1] is not known"),
     ("model.preset='270'", "model.preset: '270' is not known; did you mean '270m'?"),
     ("model.head_size=7", "model: head_size = 7 is odd"),
     ("model.key_value_heads=5", "model: attention_heads = 1 is not a multiple of"),
@@ -61,8 +60,6 @@ OVERRIDES = [
         "model.experts: per_token = 9 is more than count = 4",
     ),
     ("model.hiden_size=64", "model.hiden_size: unknown key; did you mean model.hidden_size?"),
-    ("model.experts={cuont=4}", "did you mean model.experts.count?"),
-    ("schedule.step=4", "schedule.step: unknown key; did you mean schedule.steps?"),
     ("bag_size=4", "bag_size: unknown key; did you mean superposition.bag_size?"),
     ("execution.parallel.tensr=2", "tensr: unknown key; did you mean execution.parallel.tensor?"),
     ("superposition={bag_size=4, mode='input_only', loss='hinge'}", "mode = 'input_only'"),
@@ -82,25 +79,18 @@ OVERRIDES = [
     ),
     ("superposition.weighting=[1.0]", "superposition: weighting has 1 numbers; bag_size 4 needs"),
     ("data.corpora=[]", "data.corpora: "),
-    ("data.corpora=[{path=''}]", "data.corpora.0.path: '': is not a path"),
     ('data.corpora=[{path="a\\nb"}]', "data.corpora.0.path: 'a\\nb': is not a path"),
     ("optimizer.momentum=0.5", "optimizer: momentum = 0.5 has no meaning with kind = 'adamw'"),
     ("schedule.stop_after=100", "schedule: stop_after = 100 does not lie before steps = 100"),
     ("study='../../x'", "study: '../../x': names a folder"),
     ('name="\\u001b[31m"', "name: '\\x1b[31m': names a folder"),
-    (f"name='{'字' * 100}'", "names a folder: begin with a letter or digit"),
     ("execution.micro_batch=3", "execution.micro_batch = 3 does not divide the 16 sequences"),
     ("execution.keep_steps=[101]", "execution.keep_steps = 101 lies beyond the last step, 100"),
     ("execution.fork_from={folder='x'}", "execution.fork_from.step: missing"),
-    ("=3", "--set =3: write it as section.key=value"),
-    ("model..layers=3", "model.: unknown key"),
     ("model", "--set model: write it as section.key=value"),
-    ("seed=07:32:00", "seed: should be a whole number"),
-    ("data.corpora=[{path=2024-01-01}]", "data.corpora.0.path: should be a valid string"),
     ("name='a'\nseed=3", "is more than one value; give one --set for each"),
     (f"{'x' * 100_000}=3", "unknown key"),
     (f"seed={'[' * 5000}{']' * 5000}", "--set seed=…: not valid TOML: "),
-    (f"seed='{'9' * 5000}'", "seed: '99999999"),
 ]  # fmt: skip
 
 
@@ -114,8 +104,6 @@ FILES = {
     "nothing": (b"", "run.toml: model: missing; give it in the file or by --set model="),
     "not UTF-8": (b"seed = '\xff'", "run.toml: not valid TOML: "),
     "a deep list": (b"seed = " + b"[" * 20_000, "run.toml: not valid TOML: "),
-    "a deep table": (b"[" + b".".join([b"a"] * 20_000) + b"]", "run.toml: "),
-    "a long number": (b"seed = " + b"9" * 5000, "run.toml: not valid TOML: "),
     "an unknown section": (b"[modle]\nlayers = 1", "modle: unknown key; did you mean model?"),
 }
 
