@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -51,7 +51,9 @@ def import_(
         Texts,
         _option("[COLUMN=]UNIT", "Unit of losses: nats (default), bits or perplexity."),
     ] = None,
-    arm_from: Annotated[Text, _option("folder", "Name arms after the runs' folders.")] = None,
+    arm_from: Annotated[
+        Literal["folder"] | None, typer.Option(help="Name arms after the runs' folders.")
+    ] = None,
     steps_from: Annotated[
         int, _option("0|1", "Number of the first step in the logs.", min=0, max=1)
     ] = 1,

@@ -200,8 +200,6 @@ def import_logs(
     columns, units = columns or {}, _units(unit)
     for name in columns:
         one_of(name, [*KEYS, *FINAL], "--column")
-    if arm_from is not None:
-        one_of(arm_from, ["folder"], "--arm-from")
     sheet = read_facts(facts) if facts else {}
     logs = read_logs(sources, columns)
     runs = runs_of_logs(logs, columns, 1 - steps_from)
@@ -236,36 +234,29 @@ _ASSUMED = {
     "compared; add bag_size and step_ratio in a runs.csv (--template)",
     ("corpus",): "no run says its corpus: all are taken to have the same",
     ("eval_set",): "no run says its eval_set: all are taken to have the same",
+    ("seed",): "no seed of {}: compared unpaired",
 }
-"""Assumptions about facts that no run has."""
+"""Assumptions about facts that no run has; of the last, about runs that have none."""
 
 
 def _left_open(runs: Sequence[Run], known: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say what is assumed of facts that no run has. Raises `UserError` where only some runs have
     them."""
-
-    def without(*keys: str) -> list[Run]:
-        return [run for run, own in zip(runs, known, strict=True) if own.keys().isdisjoint(keys)]
-
     problems = []
     for keys, words in _ASSUMED.items():
-        lacking = without(*keys)
-        if len(lacking) == len(runs):
-            problems.append(words)
-        elif lacking:
+        key, *_ = keys
+        lacking = [run for run, own in zip(runs, known, strict=True) if own.keys().isdisjoint(keys)]
+        if lacking and len(lacking) < len(runs) and key != "seed":
             raise UserError(
-                f"{lacking[0].where}: {keys[0]} not known; give --set {keys[0]}=VALUE, or a "
-                "runs.csv (--template writes one)"
+                f"{lacking[0].where}: {key} not known; give --set {key}=VALUE, or a runs.csv "
+                "(--template writes one)"
             )
-    if unpaired := without("seed"):
-        problems.append(f"no seed of {_names(unpaired)}: compared unpaired")
-    if any(run.log.final for run in without("steps", "tokens_per_step")):
-        problems.append("steps are not known: one step stands for one position")
+        if lacking:
+            problems.append(words.format(listed([run.name for run in lacking], FEW)))
+    for run, own in zip(runs, known, strict=True):
+        if run.log.final and own.keys().isdisjoint(("steps", "tokens_per_step")):
+            return [*problems, "steps are not known: one step stands for one position"]
     return problems
-
-
-def _names(runs: Sequence[Run]) -> str:
-    return listed([run.name for run in runs], FEW)
 
 
 def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:

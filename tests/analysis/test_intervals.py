@@ -22,8 +22,6 @@ from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.decide import Estimate, estimates
 from tst_study.analysis.verdict.intervals import (
     FAMILY_SHARE,
-    UNPAIRED,
-    difference,
     moderated,
     paired_difference,
 )
@@ -127,19 +125,6 @@ def test_an_arm_without_variation_claims_nothing_and_changes_no_other() -> None:
     found = judged([*family, [0.05] * 4], 4)
     assert found[3].verdict == "no variation: no claim"
     assert found[:3] == judged(family, 4)
-
-
-def test_runs_without_seeds_are_welchs_test() -> None:
-    losses = [np.random.default_rng(one).normal(3.5, 0.01 * (1 + one), 5 + one) for one in (0, 2)]
-    arm, against = (
-        pd.Series(one, [f"{UNPAIRED}{name}{i}" for i in range(len(one))])
-        for one, name in zip(losses, "ab", strict=True)
-    )
-    (found,) = estimates([difference(arm, against)], 1, "moderated-1")
-    expected = stats.ttest_ind(against, arm, equal_var=False).confidence_interval()
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
-    assert found.unpaired
-    assert found.seeds == 5
 
 
 def test_runs_without_seeds_are_compared_with_every_baseline_and_named_unpaired(

@@ -75,15 +75,6 @@ def test_a_damaged_run_is_reported_and_the_others_are_read(tmp_path: Path) -> No
     assert str(older) in lacking
 
 
-def test_groups_ignore_where_the_files_lie_and_how_the_work_was_laid_out(tmp_path: Path) -> None:
-    elsewhere = {"corpora": [{"path": "/elsewhere/books"}]}
-    write_run(tmp_path, config(0), loss=3.5)
-    write_run(tmp_path, config(1, data=elsewhere, execution={"micro_batch": 4}), loss=3.5)
-    write_run(tmp_path, config(2), loss=3.5, data={**BOOKS, "tokenizer": "0" * 64})
-    groups = load(tmp_path).set_index("seed")["group"]
-    assert groups[0] == groups[1] != groups[2]
-
-
 def test_an_excluded_run_is_compared_with_nothing_and_reported(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_run(tmp_path, config(seed), loss=3.5)
