@@ -154,14 +154,14 @@ def add_to_archive(
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
             there = any((folder / f"{name}.parquet").exists() for name in _FILES)
-            old = _parts(folder) if there else {}
+            empty = {name: _schema(name).empty_table() for name in _FILES}
+            old = _parts(folder) if there else empty
             staged = folder / _STAGED
             shutil.rmtree(staged, ignore_errors=True)
             staged.mkdir()
             for name, part in parts.items():
-                if there:
-                    again = pc.is_in(old[name]["run_id"], parts["runs"]["run_id"])
-                    part = pa.concat_tables([old[name].filter(pc.invert(again)), part])
+                again = pc.is_in(old[name]["run_id"], parts["runs"]["run_id"])
+                part = pa.concat_tables([old[name].filter(pc.invert(again)), part])
                 by = [("run_id", "ascending")] + [("step", "ascending")] * (name != "runs")
                 order = pc.sort_indices(part, sort_keys=by)
                 with written_atomically(staged / f"{name}.parquet") as file:
@@ -175,13 +175,10 @@ def add_to_archive(
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Wait until no other process writes, and finish what a killed one had ready."""
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        take(descriptor, folder, EXCLUSIVE, wait=True)
+    with (folder / _LOCK).open("a") as file:
+        take(file.fileno(), folder, EXCLUSIVE, wait=True)
         _finish(folder)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _finish(folder: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -53,7 +53,7 @@ from tst_study.superposition.loss_kinds import BagLossKind, Mode
 from tst_study.superposition.steps import superposed_steps
 from tst_study.text import listed, short
 
-Unit = Literal["nats", "bits", "perplexity"]
+UNITS = ("nats", "bits", "perplexity")
 LOSSES = ("loss", "nats_per_token")
 BASELINE = "baseline"
 FEW = 3
@@ -341,7 +341,7 @@ def _units(given: Iterable[str]) -> dict[str, str]:
     units = dict.fromkeys(LOSSES, "nats")
     for text in given:
         column, named, unit = text.rpartition("=")
-        one_of(unit, get_args(Unit), "--unit")
+        one_of(unit, UNITS, "--unit")
         units |= {one_of(column, LOSSES, "--unit"): unit} if named else dict.fromkeys(LOSSES, unit)
     return units
 
