@@ -392,7 +392,9 @@ def _table(log: Log) -> Iterator[Log]:
     for owner, own in table.groupby(table[run].astype(str)) if run else [(log.run, table)]:
         if owner in logs:
             same = own.columns[own.astype(str).nunique() == 1]
-            logs[owner].facts = {str(name): cell for name, cell in own[same].iloc[0].items()}
+            logs[owner].facts = {
+                str(name): cell for name, cell in own[same].iloc[0].items() if cell is not None
+            }
     yield from logs.values()
 
 
@@ -422,7 +424,7 @@ def _finished(table: pd.DataFrame, log: Log, run: str | None) -> Iterator[Log]:
 
 FORMATS: tuple[tuple[Callable[[Path, str], bool], Callable[[Log], Iterator[Log]]], ...] = (
     (lambda path, start: ".tfevents." in path.name, _events),
-    (lambda path, start: start.startswith("SQLite format 3") and "run_name" in start, _trackio),
+    (lambda path, start: path.suffix == ".db" and path.name not in _ELSEWHERE, _trackio),
     (
         lambda path, start: path.name == "meta.yaml" and (path.parent / "metrics").is_dir(),
         _mlflow,
