@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -42,12 +42,14 @@ def import_(
     column: Annotated[Texts, _option("COLUMN=KEY", "Name the logs' key for a column.")] = None,
     unit: Annotated[
         Texts,
-        _option(
-            "[COLUMN=]UNIT", "Unit of losses: nats (default), bits, bits-per-byte or perplexity."
-        ),
+        _option("[COLUMN=]UNIT", "Unit of losses: nats (default), bits or perplexity."),
     ] = None,
-    arm_from: Annotated[Text, _option("folder", "Name arms after the runs' folders.")] = None,
-    steps_from: Annotated[int, _option("0|1", "Number of the first step in the logs.")] = 1,
+    arm_from: Annotated[
+        Literal["folder"] | None, typer.Option(help="Name arms after the runs' folders.")
+    ] = None,
+    steps_from: Annotated[
+        int, _option("0|1", "Number of the first step in the logs.", min=0, max=1)
+    ] = 1,
 ) -> None:
     """Turn logs of other trainers, or tables of finished runs, into an archive."""
     from tst_study.errors import UserError
@@ -67,15 +69,12 @@ def import_(
                 pairs(given, "--set"),
                 facts,
                 columns,
-                unit or ["nats"],
+                unit or (),
                 arm_from=arm_from,
                 steps_from=steps_from,
             )
-            before, ids = add_to_archive(to, runs), set(runs.runs["run_id"])
-            written = f"{to}: {number(len(ids), 'run')} written"
-            if before:
-                written += f", {len(before & ids)} of them in place of earlier ones"
-                written += f", {len(before - ids)} kept"
+            add_to_archive(to, runs)
+            written = f"{to}: {number(len(runs.runs), 'run')} written"
             lines = [*map(printable, runs.problems), written]
         else:
             raise UserError("import: give either --to ARCHIVE or --template FILE")

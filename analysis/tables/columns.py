@@ -125,12 +125,12 @@ class Tables:
 
 def merged(parts: Sequence[Tables]) -> Tables:
     """Join the tables of several sources, sorted by folder."""
-    problems = [problem for part in parts for problem in part.problems]
-    parts = [part for part in parts if len(part.runs)] or list(parts[:1])
+    problems = tuple(problem for part in parts for problem in part.problems)
+    parts = [part for part in parts if len(part.runs)] or parts[:1]
     if len(parts) == 1:
-        return replace(parts[0], problems=tuple(problems))
-    rows = [row for part in parts for row in rows_of(part.runs)]
-    rows.sort(key=lambda row: str(row["folder"]))
+        return replace(parts[0], problems=problems)
+    every = (row for part in parts for row in rows_of(part.runs))
+    rows = sorted(every, key=lambda row: str(row["folder"]))
     curves, evaluations = (
         pd.concat([getattr(part, name).astype({"folder": "str"}) for part in parts])
         .astype({"folder": "category"})
@@ -180,8 +180,4 @@ def columns_of(setting: SuperpositionSetting) -> dict[str, Any]:
 
 def rows_of(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """The rows of a table as dictionaries by column name."""
-    # By columns: pandas' own iterators build a Series for every row of a wide table.
-    names = [str(name) for name in table.columns]
-    columns = [table.iloc[:, place].tolist() for place in range(len(names))]
-    for values in zip(*columns, strict=True):
-        yield dict(zip(names, values, strict=True))
+    yield from table.to_dict("records")  # type: ignore[misc]

@@ -7,21 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from tst_study.analysis.checks import is_number, needs_columns
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 
-_NEEDED: tuple[str, ...] = ("group", "family", "learning_rate", "eval_set", "flops", "seed")
-_NEEDED += ("fingerprint", "method", "exclusion", "state", "message", "step", "steps")
-_NEEDED += ("nats_per_token", "evaluated_step", "evaluated_phase", "annealed", *SETTING)
-"""Columns that a run needs to be compared."""
 EXCLUDED_COLUMNS = ("run_id", "seed", "setting", "reason", "folder")
 
 
 def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """Return the runs whose final losses may be compared, and the others with their reasons."""
-    needs_columns(runs, _NEEDED, "runs")
     excluded: list[dict[str, Any]] = []
     kept: list[int] = []
     seen: dict[str, str] = {}
@@ -49,12 +42,8 @@ def _unfit(run: dict[str, Any]) -> str | None:
         return f"not finished ({run['state']}, step {run['step']:,} of {run['steps']:,})"
     if pd.isna(run["nats_per_token"]) or run["evaluated_step"] != run["steps"]:
         return "no held-out evaluation after the last step"
-    if not is_number(run["nats_per_token"], above=0):
-        return f"its held-out loss, {run['nats_per_token']!r}, is not a finite number above 0"
     if run["evaluated_phase"] != "recovery":
         return "superposed to its last step, never recovered: not a next-token model"
-    if run["annealed"] not in (True, False):
-        return f"annealed is {run['annealed']!r}, neither true nor false"
     if not run["annealed"]:
         return "its learning rate was not annealed when it was evaluated"
     return None

@@ -6,7 +6,6 @@ recognised. Sources of the formats, as read in November 2026:
 | format | written by |
 | --- | --- |
 | events | TensorBoard; tags of torchtitan's `components/metrics.py`, Megatron-LM's `training.py` |
-| `.wandb` | `wandb` offline: LevelDB's log format around W&B's protobuf records |
 | `.db` | `trackio`: SQLite, tables `metrics` and `configs` |
 | `meta.yaml` | MLflow's file store: a folder for each run, with a file for each metric |
 | `trainer_state.json` | `transformers.TrainerState` |
@@ -17,20 +16,25 @@ recognised. Sources of the formats, as read in November 2026:
 
 from __future__ import annotations
 
-import math
 import re
 import sqlite3
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 from pydantic_core import from_json
 
-from tst_study.analysis.tables.sheets import TABLES, Sheet, ending, lines, read_sheet, unpacked
+from tst_study.analysis.tables.sheets import (
+    TABLES,
+    ending,
+    filled_cells,
+    lines,
+    read_sheet,
+    unpacked,
+)
 from tst_study.errors import UserError, first_line
 from tst_study.text import short
 
@@ -76,13 +80,13 @@ _UNNAMED += ("log", "train", "meta", "output", "stdout", "history", "events")
 """Names of files that do not name the run; its folder does."""
 _SEARCHED = 1 << 20
 """Bytes that are searched for a line of a known program; some print their source code first."""
-_TEXTS = (".csv", ".json", ".jsonl", ".log", ".out", ".tsv", ".txt")
 _ELSEWHERE = {
     ".aim": "is a store of Aim; write its metrics to a CSV: `aim.Repo(…).query_metrics()`",
     ".comet": "is a store of Comet; write its metrics to a CSV: `comet_ml.api.API().get(…)"
     ".get_metrics()`",
     "mlflow.db": "is a store of MLflow; write its metrics to a CSV: `mlflow.MlflowClient()"
     ".get_metric_history(…)`",
+    ".wandb": "is an offline run of W&B; `wandb sync` it, and export a CSV from its page",
     "dvclive": "is a folder of DVCLive; join its files `plots/metrics/**.tsv` in one CSV with "
     "columns run, step, key, value",
 }
@@ -110,42 +114,20 @@ class Log:
     facts: dict[str, Any] = field(default_factory=dict)
     """Everything else, under the file's own names: the config, planned steps."""
     named: bool = False
-    """Whether a person, or the tracker's own id, says which run this is."""
+    """Whether a person says which run this is."""
     above: str = ""
     """Name of the folder that groups runs: the outermost one below the given path, or the given
     one."""
     final: bool = False
     """Whether this is a row of a table of finished runs; its one point is the run's end."""
-    row: str = ""
-    """The row's place in that table, for errors."""
-    times: list[float] = field(default_factory=list)
-    """When something was logged, in seconds since 1970."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """The file's names for our columns, where a person gave them."""
 
 
-@dataclass(frozen=True)
-class Format:
-    """A kind of log."""
-
-    recognises: Callable[[Path], bool]
-    """Whether a file is of this format."""
-    read: Callable[[Log], Iterable[Log]]
-    """Fill the log of a file, or make one log for each run in it."""
-    repeated_below: bool = False
-    """Whether other files in and below its folder repeat what it says, and are passed over."""
-
-
-def read_logs(
-    sources: Iterable[str],
-    columns: Mapping[str, str] | None = None,
-    passed_over: list[Path] | None = None,
-) -> list[Log]:
+def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:
     """Read the logs of files and folders. `NAME=PATH` gives all that lies at PATH to the run NAME.
 
-    Args:
-        columns: the logs' names for our columns, where they are not usual ones.
-        passed_over: gets the text files of no known format.
+    columns: the logs' names for our columns, where they are not usual ones.
 
     Raises `UserError` for a source that does not exist, holds no log, or is damaged.
     """
@@ -157,14 +139,12 @@ def read_logs(
         root = Path(place)
         if not root.exists():
             raise UserError(f"{source}: no such file or folder; give a log, or NAME=PATH of one")
-        by_file = {path: _read(path, root, columns or {}) for path in _files(root)}
-        logs = [log for of_file in by_file.values() for log in of_file]
-        if passed_over is not None:
-            passed_over += [p for p, found in by_file.items() if not found and p.suffix in _TEXTS]
+        paths = [root] if root.is_file() else sorted(filter(Path.is_file, root.rglob("*")))
+        logs = [log for path in paths for log in _read(path, root, columns)]
         if not logs:
             raise UserError(f"{source}: {_why_not(root)}")
         for log in logs:
-            log.run, log.named = name or log.run, log.named or bool(name)
+            log.run, log.named = name or log.run, bool(name)
             log.run = re.sub(r"[/\\\x00-\x1f]", "-", log.run)  # it names a folder
         read += logs
     return read
@@ -180,28 +160,19 @@ def _why_not(root: Path) -> str:
     )
 
 
-def _files(root: Path) -> list[Path]:
-    """All files at or below a place, but for those that only repeat another one."""
-    if root.is_file():
-        return [root]
-    paths = sorted(path for path in root.rglob("*") if path.is_file())
-    kinds = [kind for kind in FORMATS if kind.repeated_below]
-    whole = [path for path in paths if any(kind.recognises(path) for kind in kinds)]
-    folders = {path.parent for path in whole}
-    return [path for path in paths if path in whole or not folders.intersection(path.parents)]
-
-
 def _read(path: Path, root: Path, columns: Mapping[str, str]) -> list[Log]:
     """The logs in a file; none where no format recognises it."""
-    kind = next((kind for kind in FORMATS if kind.recognises(path)), None)
-    if kind is None:
+    with unpacked(path) as file:
+        start = file.read(_SEARCHED).decode(errors="replace")
+    reader = next((reader for recognises, reader in FORMATS if recognises(path, start)), None)
+    if reader is None:
         return []
     parts = _parts(path, root)
     folder = (root.resolve() if root.is_dir() else path.resolve().parent).name
     above = parts[0] if len(parts) > 1 else folder
     log = Log("-".join(parts) or folder, path, above=above, columns=columns)
     try:
-        return [run_log for run_log in kind.read(log) if run_log.points]
+        return [run_log for run_log in reader(log) if run_log.points]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, sqlite3.Error) as error:
         raise UserError(
             f"{path}: is a damaged log ({first_line(error)}); remove or mend it"
@@ -227,82 +198,33 @@ def _events(log: Log) -> Iterator[Log]:
         for value in event.summary.value:
             # The loader turns scalars of every version into tensors of one number.
             if value.metadata.plugin_data.plugin_name == "scalars":
-                log.points.append(
-                    Point(event.step, value.tag, make_ndarray(value.tensor).item(), 0)
-                )
-                log.times.append(event.wall_time)
+                number = make_ndarray(value.tensor).item()
+                log.points.append(Point(event.step, value.tag, number, 0))
     yield log
-
-
-def _wandb(log: Log) -> Iterator[Log]:
-    try:
-        from wandb.proto.wandb_internal_pb2 import Record
-    except ImportError:
-        raise UserError(f"{log.place}: needs wandb; pip install 'tst-study[wandb]'") from None
-    for data in _leveldb_records(log.place.read_bytes()[7:], start=7):
-        record = Record()
-        record.ParseFromString(data)
-        if record.HasField("run"):
-            log.run, log.named = f"{record.run.display_name or 'run'}-{record.run.run_id}", True
-        for config in (record.run.config, record.config):
-            log.facts |= {one.key: from_json(one.value_json) for one in config.update}
-        items = record.history.item
-        row = {one.key or "/".join(one.nested_key): from_json(one.value_json) for one in items}
-        if row:
-            _add(log, {"_step": record.history.step.num, **row})
-    yield log
-
-
-def _leveldb_records(data: bytes, start: int) -> Iterator[bytes]:
-    """Records of LevelDB's log format (`doc/log_format.md` there): blocks of 32 KiB, each piece
-    behind a checksum, its length, and whether it is a record's whole, first, middle or last."""
-    place, record = 0, b""
-    while place + 7 <= len(data):
-        rest = 32768 - (place + start) % 32768
-        if rest < 7:
-            place += rest
-            continue
-        _, length, kind = struct.unpack("<IHB", data[place : place + 7])
-        record += data[place + 7 : place + 7 + length]
-        place += 7 + length
-        if place > len(data):  # torn: the program was killed
-            return
-        if kind in (1, 4):
-            yield record
-            record = b""
 
 
 def _trackio(log: Log) -> Iterator[Log]:
-    """Read a store of November 2026, whose runs have ids, or one from before that."""
+    """Read a store of November 2026."""
     with closing(sqlite3.connect(f"{log.place.resolve().as_uri()}?mode=ro", uri=True)) as store:
-        if not list(store.execute("SELECT 1 FROM sqlite_master WHERE name = 'metrics'")):
-            return
-        columns = {row[1] for row in store.execute("PRAGMA table_info(metrics)")}
-        mark = "run_id" if "run_id" in columns else "run_name"
-        runs: dict[Any, Log] = {}
-        query = f"SELECT {mark}, run_name, step, timestamp, metrics FROM metrics ORDER BY id"
-        for number, (key, name, step, time, metrics) in enumerate(store.execute(query), 1):
-            run = runs.setdefault(key, Log(str(name), log.place, above=log.above))
-            run.times.append(datetime.fromisoformat(time).timestamp())
+        runs: dict[str, Log] = {}
+        rows = store.execute("SELECT run_id, run_name, step, metrics FROM metrics ORDER BY id")
+        for number, (key, name, step, metrics) in enumerate(rows, 1):
+            named = f"{name}-{key[:8]}"  # several may have one name
+            run = runs.setdefault(key, Log(named, log.place, above=log.above))
             _add(run, {"step": step, **from_json(metrics)}, number)
-        for key, config in store.execute(f"SELECT {mark}, config FROM configs"):
+        for key, config in store.execute("SELECT run_id, config FROM configs"):
             if key in runs:
                 runs[key].facts |= from_json(config)
-    names = [run.run for run in runs.values()]
-    for key, run in runs.items():
-        if names.count(run.run) > 1:
-            run.run += f"-{key[:8]}"
-        yield run
+    yield from runs.values()
 
 
 def _mlflow(log: Log) -> Iterator[Log]:
     meta = dict(line.rstrip().partition(": ")[::2] for line in lines(log.place))
     log.run = meta.get("run_name", "").strip("'\"") or log.run
-    log.times = [int(meta[key]) / 1000 for key in ("start_time", "end_time") if meta[key] != "null"]
     folder = log.place.parent
     for path in sorted((folder / "params").glob("*")):
         log.facts[path.name] = "".join(lines(path))
-    for path in sorted(path for path in (folder / "metrics").rglob("*") if path.is_file()):
+    for path in sorted(filter(Path.is_file, (folder / "metrics").rglob("*"))):
         key = path.relative_to(folder / "metrics").as_posix()
         for number, line in enumerate(lines(path), 1):
             _, value, step = line.split()
@@ -327,15 +249,14 @@ def _trainer_state(log: Log) -> Iterator[Log]:
 
 def _json_lines(log: Log) -> Iterator[Log]:
     """Take rows with a step as points, others as facts; leave out a torn last line."""
-    torn = 0
-    for number, line in enumerate(lines(log.place), 1):
-        if torn:
-            raise UserError(f"{log.place}, line {torn}: is no JSON; mend it")
+    texts = list(lines(log.place))
+    for number, line in enumerate(texts, 1):
         try:
             row = from_json(line) if line.strip() else {}
         except ValueError:
-            torn = number
-            continue
+            if number == len(texts):
+                break
+            raise UserError(f"{log.place}, line {number}: is no JSON; mend it") from None
         if not isinstance(row, dict):
             raise UserError(f"{log.place}, line {number}: {short(row)} is no row with keys")
         if not _add(log, row, number):
@@ -343,7 +264,7 @@ def _json_lines(log: Log) -> Iterator[Log]:
     yield log
 
 
-def _add(log: Log, row: Mapping[str, Any], line: int = 0, where: str = "") -> bool:
+def _add(log: Log, row: Mapping[str, Any], line: int) -> bool:
     """Append the values of a row, and return whether it has a step."""
     flat = dict(_flat(row))
     name = next((name for name in STEP if name in flat), None)
@@ -351,8 +272,10 @@ def _add(log: Log, row: Mapping[str, Any], line: int = 0, where: str = "") -> bo
         return False
     step = whole(flat[name])
     if step is None or not 0 <= step < 2**63:
-        where = where or f"{log.place}, line {line}"
-        raise UserError(f"{where}, {name}: {short(flat[name])} is not a whole number of at least 0")
+        raise UserError(
+            f"{log.place}, line {line}, {name}: {short(flat[name])} is not a whole number of at "
+            "least 0"
+        )
     log.points += [
         # lingua's `nll` is a mean log-likelihood, which has the other sign.
         Point(step, key, abs(value) if key.endswith("/nll_per_token") else value, line)
@@ -364,27 +287,22 @@ def _add(log: Log, row: Mapping[str, Any], line: int = 0, where: str = "") -> bo
 
 def whole(value: Any) -> int | None:
     """A whole number however it is written (`30`, `30.0`, `3e1`); None for anything else."""
-    try:
-        return int(str(value))
-    except ValueError:
-        number = decimal(value)
-        return int(number) if number is not None and number % 1 == 0 else None
+    number = decimal(value)
+    return int(number) if number is not None and number % 1 == 0 else None
 
 
 def decimal(value: Any) -> float | None:
     """A number, finite or not; None for anything else."""
     try:
-        return None if isinstance(value, bool) else float(value)
-    except OverflowError:
-        return math.inf
-    except (TypeError, ValueError):
+        return float(str(value))
+    except ValueError:
         return None
 
 
-def _flat(row: Mapping[str, Any], above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _flat(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in row.items():
-        if isinstance(value, dict) and depth < 20:
-            yield from _flat(value, f"{above}{key}/", depth + 1)
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{key}/")
         else:
             yield f"{above}{key}", value
 
@@ -393,7 +311,7 @@ _LINES = (
     (  # Megatron-LM: a step that was done
         re.compile(
             r"iteration +(?P<step>\d+)/ *(?P<steps>\d+) \|(?:.*? learning rate: "
-            r"(?P<learning_rate>\S+) \|)?(?:.*? global batch size: +(?P<sequences>\d+) \|)?"
+            r"(?P<learning_rate>\S+) \|)?"
             r"(?:.*? lm loss: (?P<loss>\S+) \|)?(?:.*? grad norm: (?P<gradient_norm>\S+) \|)?"
         ),
         0,
@@ -423,8 +341,7 @@ _LINES = (
     ),
 )
 """Lines of known programs, and the steps to add to the number that they print. Groups are `step`,
-facts and columns."""
-_FACTS = ("steps", "sequences")
+`steps` and columns."""
 
 
 def _printed(log: Log) -> Iterator[Log]:
@@ -433,7 +350,8 @@ def _printed(log: Log) -> Iterator[Log]:
             if (match := pattern.search(line)) is None:
                 continue
             groups = {key: text for key, text in match.groupdict().items() if text is not None}
-            log.facts |= {key: int(groups.pop(key)) for key in _FACTS if key in groups}
+            if "steps" in groups:
+                log.facts["steps"] = int(groups.pop("steps"))
             if "milliseconds" in groups:
                 groups["training_seconds"] = str(int(groups.pop("milliseconds")) / 1000)
             _add(log, {**groups, "step": int(groups["step"]) + more}, number)
@@ -445,91 +363,79 @@ def _table(log: Log) -> Iterator[Log]:
 
     A table without steps is one of finished runs if it has a final loss and the length of each run.
     """
-    sheet = read_sheet(log.place)
-    names = sheet.columns
-    step = next((name for name in STEP if name in names), None)
-    run, key = (next((n for n in some if n in names), None) for some in (_RUN, _KEY))
+    table = read_sheet(log.place)
+    columns = list(map(str, table))
+    step, run, key = (
+        next((name for name in names if name in columns), None) for names in (STEP, _RUN, _KEY)
+    )
     if step is None:
-        yield from _finished(sheet, log, run)
+        yield from _finished(table, log, run)
         return
-    panels = {}  # as W&B exports them: `run - key`
-    if run is None and any(" - " in name for name in names):
-        panels = {name: name.rpartition(" - ")[::2] for name in names if " - " in name}
+    panels = {  # as W&B exports them: `run - key`
+        name: name.rpartition(" - ")[::2]
+        for name in columns
+        if run is None and " - " in name and not name.endswith(("__MIN", "__MAX"))
+    }
     logs: dict[str, Log] = {}
-    changing: set[tuple[str, str]] = set()
-    for place, (where, row) in enumerate(sheet.rows()):
-        for name in (step, run):
-            if name is not None and name not in row:
-                raise UserError(f"{where}, {name}: is empty; fill it in or remove the row")
-        owner = str(row.pop(run)) if run is not None else log.run
-        parts: dict[str, dict[str, Any]] = {}
+    for line, row in filled_cells(table, log.place, *filter(None, (step, run))):
+        at, owner = {step: row.pop(step)}, log.run if run is None else str(row.pop(run))
         if panels:
-            for name, (run_name, metric) in panels.items():
-                if name in row and not name.endswith(("__MIN", "__MAX")):
-                    parts.setdefault(run_name, {step: row[step]})[metric] = row[name]
-        elif key is not None and "value" in row:
-            parts[owner] = {step: row[step], str(row.pop(key, "")): row.pop("value")}
+            found = [(panels[name], row[name]) for name in panels if name in row]
+            parts = [(owner, {metric: value}) for (owner, metric), value in found]
+        elif key is not None and "value" in columns:
+            parts = [(owner, {str(row.get(key)): row.get("value")})]
         else:
-            parts[owner] = row
-        for owner, cells in parts.items():
-            run_log = logs.setdefault(owner, Log(owner, log.place, above=log.above))
-            _add(run_log, cells, sheet.lines[place], where)
-            for name, cell in row.items():
-                if run_log.facts.setdefault(name, cell) != cell:
-                    changing.add((owner, name))
-    for owner, name in changing:  # only what never changes within a run is a fact of it
-        del logs[owner].facts[name]
+            parts = [(owner, row)]
+        for owner, cells in parts:
+            _add(logs.setdefault(owner, Log(owner, log.place, above=log.above)), at | cells, line)
+    # What never changes within a run is a fact of it.
+    for owner, own in table.groupby(table[run].astype(str)) if run else [(log.run, table)]:
+        if owner in logs:
+            same = own.columns[own.astype(str).nunique() == 1]
+            logs[owner].facts = {
+                str(name): cell for name, cell in own[same].iloc[0].items() if cell is not None
+            }
     yield from logs.values()
 
 
-def _finished(sheet: Sheet, log: Log, run: str | None) -> Iterator[Log]:
+def _finished(table: pd.DataFrame, log: Log, run: str | None) -> Iterator[Log]:
     """Yield a run for each row; none if the table has no losses or no lengths."""
     usual = {
-        fact: next((name for name in names if name in sheet.columns), None)
+        fact: next((name for name in (log.columns.get(fact), *names) if name in table), None)
         for fact, names in FINAL.items()
     }
-    usual |= {fact: name for fact, name in log.columns.items() if name in sheet.columns}
     loss = usual["nats_per_token"]
-    if not (
-        (loss or "bits_per_byte" in sheet.columns) and (usual["tokens"] or "steps" in sheet.columns)
-    ):
+    if not ((loss or "bits_per_byte" in table) and (usual["tokens"] or "steps" in table)):
         return
-    seen: dict[str, str] = {}
-    for place, (where, row) in enumerate(sheet.rows()):
-        for name in (loss, run):
-            if name is not None and name not in row:
-                raise UserError(f"{where}, {name}: is empty; fill it in or remove the row")
-        number = f"{place + 1:0{len(str(len(sheet.lines)))}d}"
+    seen: dict[str, int] = {}
+    for line, row in filled_cells(table, log.place, *filter(None, (loss, run))):
+        number = f"{line:0{len(str(table.index[-1]))}d}"
         owner = f"{log.run}-{number}" if run is None else str(row.pop(run))
         if owner in seen:
-            raise UserError(f"{where}: run {short(owner)} is also in {seen[owner]}; rename one")
-        seen[owner] = where
-        end = {"nats_per_token": row[loss]} if loss is not None else {}
+            raise UserError(
+                f"{log.place}, line {line}: run {short(owner)} is also in line {seen[owner]}; "
+                "rename one"
+            )
+        seen[owner] = line
         row |= {fact: row[name] for fact, name in usual.items() if name in row}
-        points = [Point(0, key, value, sheet.lines[place]) for key, value in (row | end).items()]
-        yield Log(owner, log.place, points, row, above=log.above, final=True, row=where)
+        points = [Point(0, key, value, line) for key, value in row.items()]
+        yield Log(owner, log.place, points, row, above=log.above, final=True)
 
 
-def _start(path: Path) -> str:
-    with unpacked(path) as file:
-        return file.read(_SEARCHED).decode(errors="replace")
-
-
-FORMATS: tuple[Format, ...] = (
-    Format(lambda path: ".tfevents." in path.name, _events),
-    Format(lambda path: path.suffix == ".wandb", _wandb, repeated_below=True),
-    Format(lambda path: path.suffix == ".db", _trackio),
-    Format(
-        lambda path: path.name == "meta.yaml" and (path.parent / "metrics").is_dir(),
+FORMATS: tuple[tuple[Callable[[Path, str], bool], Callable[[Log], Iterator[Log]]], ...] = (
+    (lambda path, start: ".tfevents." in path.name, _events),
+    (lambda path, start: path.suffix == ".db" and path.name not in _ELSEWHERE, _trackio),
+    (
+        lambda path, start: path.name == "meta.yaml" and (path.parent / "metrics").is_dir(),
         _mlflow,
-        repeated_below=True,
     ),
-    Format(lambda path: ending(path) in TABLES, _table),
-    Format(lambda path: path.name == "trainer_state.json", _trainer_state),
-    Format(
-        lambda path: ending(path) == ".jsonl" or bool(re.match(r"\{.*\}\n", _start(path))),
+    (lambda path, start: ending(path) in TABLES, _table),
+    (lambda path, start: path.name == "trainer_state.json", _trainer_state),
+    (
+        lambda path, start: ending(path) == ".jsonl" or bool(re.match(r"\{.*\}\n", start)),
         _json_lines,
     ),
-    Format(lambda path: any(line.search(_start(path)) for line, _ in _LINES), _printed),
+    (lambda path, start: any(line.search(start) for line, _ in _LINES), _printed),
 )
-"""Every format; the first that recognises a file reads it."""
+"""Whether a file, of which this is the start, is of a format, and what reads it: fills the log of
+the file, or makes one for each run in it. The first that recognises a file reads it."""

@@ -7,12 +7,11 @@ in all runs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -43,7 +42,7 @@ from tst_study.analysis.tables.foreign_logs import (
     read_logs,
     whole,
 )
-from tst_study.analysis.tables.sheets import TABLES, ending, read_sheet
+from tst_study.analysis.tables.sheets import TABLES, ending, filled_cells, read_sheet
 from tst_study.atomic_files import written_atomically
 from tst_study.config.identity import digest
 from tst_study.config.keys import problem_of
@@ -54,7 +53,7 @@ from tst_study.superposition.loss_kinds import BagLossKind, Mode
 from tst_study.superposition.steps import superposed_steps
 from tst_study.text import listed, short
 
-Unit = Literal["nats", "bits", "bits-per-byte", "perplexity"]
+UNITS = ("nats", "bits", "perplexity")
 LOSSES = ("loss", "nats_per_token")
 BASELINE = "baseline"
 FEW = 3
@@ -103,9 +102,6 @@ class Facts(BaseModel):
     active_parameters: Whole | None = Field(None, ge=1)
     flops: float | None = Field(None, gt=0, lt=1e300)
     """FLOPs of the whole training; 6 · parameters · positions by default."""
-    sequences: Whole | None = Field(None, ge=1)
-    sequence_length: Whole | None = Field(None, ge=1)
-    unique_raw_tokens: Whole | None = Field(None, ge=1)
     bytes_per_token: float | None = Field(None, gt=0)
     """Bytes per token of the held-out text, to convert losses per byte."""
     batch: str = ""
@@ -121,8 +117,6 @@ class Facts(BaseModel):
         """Derive missing facts: parameters from tokens and FLOPs, and steps from tokens."""
         values = dict(given)
         if whole(values.get("bag_size", 1)) == 1:
-            if "bag_size" not in values and float(values.get("step_ratio") or 0) > 0:
-                raise ValueError("step_ratio without bag_size: give both; s = 1 is a baseline")
             values.setdefault("step_ratio", 0.0)
         names = ("parameters", "flops", "tokens", "steps", "tokens_per_step")
         size, flops, tokens, steps, each = (decimal(values.get(name)) for name in names)
@@ -161,20 +155,24 @@ class Facts(BaseModel):
 class Run:
     """Everything that the logs of one run say."""
 
-    name: str
-    where: str
-    """The run's place for errors: its name, and its row where a table has one for each run."""
-    above: str
-    """The folder that holds it."""
+    log: Log
     facts: dict[str, Any]
     rows: pd.DataFrame
     """Rows by step, in the columns of `KEYS`; a finished run has one row."""
-    final: bool
     rewritten_steps: int
     """Number of steps that were logged again with another value."""
-    diverged_at: int | None
-    """The first step after the last finite loss, if any."""
-    launches: list[dict[str, float]]
+    diverged: bool
+    """Whether the last value of a loss is not finite."""
+
+    @property
+    def name(self) -> str:
+        return self.log.run
+
+    @property
+    def where(self) -> str:
+        """The run's place for errors: its name, and its row where a table has one for each run."""
+        row = f"{self.log.place}, line {self.log.points[0].line}: " if self.log.final else ""
+        return f"{row}run {short(self.name)}"
 
 
 def import_logs(
@@ -182,7 +180,7 @@ def import_logs(
     given: Mapping[str, str],
     facts: Path | None = None,
     columns: Mapping[str, str] | None = None,
-    unit: str | Iterable[str] = "nats",
+    unit: Iterable[str] = (),
     *,
     arm_from: str | None = None,
     steps_from: int = 1,
@@ -193,22 +191,17 @@ def import_logs(
     Args:
         given: facts of all runs; `facts`: a CSV with a row for each run.
         columns: of the log, by column of `KEYS` or by fact, where it goes by another name.
-        unit: of both losses, or `COLUMN=UNIT` of one of them.
+        unit: of both losses, or `COLUMN=UNIT` of one of them; nats by default.
         arm_from: `folder` takes each run's arm from the name of the folder that groups its runs.
         steps_from: what the log calls its first step, 1 or 0.
 
     Raises `UserError` for a missing or wrong fact, which names run and key.
     """
-    columns, units = columns or {}, _units([unit] if isinstance(unit, str) else unit)
-    if steps_from not in (0, 1):
-        raise UserError(f"--steps-from {steps_from}: give 0 or 1, the number of the first step")
+    columns, units = columns or {}, _units(unit)
     for name in columns:
         one_of(name, [*KEYS, *FINAL], "--column")
-    if arm_from is not None:
-        one_of(arm_from, ["folder"], "--arm-from")
     sheet = read_facts(facts) if facts else {}
-    passed_over: list[Path] = []
-    logs = read_logs(sources, columns, passed_over)
+    logs = read_logs(sources, columns)
     runs = runs_of_logs(logs, columns, 1 - steps_from)
     keys = sorted({point.key for log in logs for point in log.points})
     for name, key in columns.items():
@@ -217,17 +210,14 @@ def import_logs(
         raise UserError(f"{facts}: no log of run {unknown[0]!r}; correct it or remove the row")
     known = [
         {
-            **({"annealed": True} if run.final else {}),
-            **({"arm": run.above} if arm_from else {}),
-            **run.facts,
+            **({"annealed": True} if run.log.final else {}),
+            **_own_facts(run, arm_from),
             **sheet.get(run.name, {}),
             **given,
         }
         for run in runs
     ]
     problems = _left_open(runs, known)
-    if passed_over:
-        problems.append(f"not read, no known format: {listed([p.name for p in passed_over], FEW)}")
     rows, curves, evaluations = [], [], []
     for run, values in zip(runs, known, strict=True):
         of_run = _facts(run, values)
@@ -244,39 +234,35 @@ _ASSUMED = {
     "compared; add bag_size and step_ratio in a runs.csv (--template)",
     ("corpus",): "no run says its corpus: all are taken to have the same",
     ("eval_set",): "no run says its eval_set: all are taken to have the same",
+    ("seed",): "no seed of {}: compared unpaired",
 }
-"""Assumptions about facts that no run has."""
+"""Assumptions about facts that no run has; of the last, about runs that have none."""
 
 
 def _left_open(runs: Sequence[Run], known: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say what is assumed of facts that no run has. Raises `UserError` where only some runs have
     them."""
-
-    def without(*keys: str) -> list[Run]:
-        return [run for run, own in zip(runs, known, strict=True) if own.keys().isdisjoint(keys)]
-
     problems = []
     for keys, words in _ASSUMED.items():
-        lacking = without(*keys)
-        if len(lacking) == len(runs):
-            problems.append(words)
-        elif lacking:
-            raise _not_known(lacking[0], keys[0])
-    if unpaired := without("seed"):
-        problems.append(f"no seed of {_names(unpaired)}: compared unpaired")
-    if any(run.final for run in without("steps", "tokens_per_step")):
-        problems.append("steps are not known: one step stands for one position")
+        key, *_ = keys
+        lacking = [run for run, own in zip(runs, known, strict=True) if own.keys().isdisjoint(keys)]
+        if lacking and len(lacking) < len(runs) and key != "seed":
+            raise UserError(
+                f"{lacking[0].where}: {key} not known; give --set {key}=VALUE, or a runs.csv "
+                "(--template writes one)"
+            )
+        if lacking:
+            problems.append(words.format(listed([run.name for run in lacking], FEW)))
+    for run, own in zip(runs, known, strict=True):
+        if run.log.final and own.keys().isdisjoint(("steps", "tokens_per_step")):
+            return [*problems, "steps are not known: one step stands for one position"]
     return problems
-
-
-def _names(runs: Sequence[Run]) -> str:
-    return listed([run.name for run in runs], FEW)
 
 
 def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
     """List what a person should know of the runs: how they ended, what they lack."""
-    table, measured = tables.runs, {*tables.evaluations["folder"]}
-    last = table["name"] + [
+    table = tables.runs
+    ends = table["name"] + [
         f" ({step:,} of {steps:,})"
         for step, steps in zip(table["step"], table["steps"], strict=True)
     ]
@@ -285,28 +271,16 @@ def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
         for run in runs
         if run.rewritten_steps
     ]
-    for names, words in (
-        (
-            table["name"][~table["name"].isin(measured)],
-            "no held-out loss in {}: nothing can be compared without one at the last step; "
-            "name it with --column nats_per_token=…",
-        ),
-        (
-            last[table["state"] == "diverged"],
-            "diverged (loss not finite at the end): {}",
-        ),
-        (
-            last[table["state"] == "failed"],
-            "the log ends before the last step: {}; correct `steps`, or, where steps are "
-            "counted from 0, give --steps-from 0",
-        ),
-        (
-            last[table["step"] > table["steps"]],
-            "the log goes on after the last step: {}; correct `steps`",
-        ),
-    ):
-        if len(names):
-            problems.append(words.format(listed(list(names), FEW)))
+    for words, those in {
+        "no held-out loss in {}: nothing can be compared without one at the last step; name it "
+        "with --column nats_per_token=…": ~table["folder"].isin(tables.evaluations["folder"]),
+        "diverged (loss not finite at the end): {}": table["state"] == "diverged",
+        "the log ends before the last step: {}; correct `steps`, or, where steps are counted from "
+        "0, give --steps-from 0": table["state"] == "failed",
+        "the log goes on after the last step: {}; correct `steps`": table["step"] > table["steps"],
+    }.items():
+        if those.any():
+            problems.append(words.format(listed(list(ends[those]), FEW)))
     if "baseline" not in set(table["method"]):
         problems.append(
             "no run is of the arm 'baseline', with which the others are compared; name it so, or "
@@ -325,35 +299,27 @@ def write_template(
             f"{path}: already exists and may be filled in; name another file, or delete it"
         )
     runs = runs_of_logs(read_logs(sources, columns), columns)
-    rows = [
-        {"run": run.name, **({"arm": run.above} if arm_from else {}), **run.facts} for run in runs
-    ]
+    rows = [{"run": run.name, **_own_facts(run, arm_from)} for run in runs]
     table = pd.DataFrame(rows, columns=["run", *Facts.model_fields], dtype=object)
     with written_atomically(path) as file:
         file.write(table.to_csv(index=False, lineterminator="\n").encode())
     return len(runs)
 
 
+def _own_facts(run: Run, arm_from: str | None) -> dict[str, Any]:
+    return {"arm": run.log.above, **run.facts} if arm_from else run.facts
+
+
 def read_facts(path: Path) -> dict[str, dict[str, str]]:
     """Read the facts of each run from a `runs.csv`, without empty cells."""
     sheet = read_sheet(path)
-    if "run" not in sheet.columns:
+    if "run" not in sheet:
         raise UserError(f"{path}: column 'run' is missing; write a table with --template")
-    for name in sheet.columns:
-        one_of(name, ["run", *Facts.model_fields], f"{path}: column")
     facts: dict[str, dict[str, str]] = {}
-    for where, row in sheet.rows():
-        if (name := row.pop("run", None)) is None:
-            raise UserError(f"{where}, run is empty: name the run")
+    for line, row in filled_cells(sheet, path, "run"):
+        name = row.pop("run")
         if name in facts:
-            raise UserError(f"{where}: run {short(name)} appears twice; remove a row")
-        try:
-            Facts.model_validate(row)
-        except ValidationError as error:
-            for wrong in error.errors():
-                if wrong["type"] != "missing":  # which may come from elsewhere
-                    key, value = ".".join(map(str, wrong["loc"])), short(wrong["input"])
-                    raise UserError(f"{where}, {key}: {value}: {wrong['msg']}") from None
+            raise UserError(f"{path}, line {line}: run {short(name)} appears twice; remove a row")
         facts[name] = row
     return facts
 
@@ -375,7 +341,7 @@ def _units(given: Iterable[str]) -> dict[str, str]:
     units = dict.fromkeys(LOSSES, "nats")
     for text in given:
         column, named, unit = text.rpartition("=")
-        one_of(unit, get_args(Unit), "--unit")
+        one_of(unit, UNITS, "--unit")
         units |= {one_of(column, LOSSES, "--unit"): unit} if named else dict.fromkeys(LOSSES, unit)
     return units
 
@@ -403,7 +369,6 @@ def runs_of_logs(
             )
         first.facts |= log.facts
         first.points += log.points
-        first.times += log.times
     return [_run(merged[name], columns, step_offset) for name in sorted(merged)]
 
 
@@ -419,11 +384,11 @@ def _read_numbers(log: Log, columns: Mapping[str, str]) -> None:
 
 
 def _contradict(first: Log, other: Log) -> bool:
-    """Return whether two tables have different values for one step, which no restart explains."""
+    """Return whether two tables both have a value for one step, which no restart explains."""
     if other.named or not {ending(first.place), ending(other.place)} <= {*TABLES}:
         return False
-    known = {(point.step, point.key): point.value for point in first.points}
-    return any(known.get((step, key), value) != value for step, key, value, _ in other.points)
+    known = {(point.step, point.key) for point in first.points}
+    return any((point.step, point.key) in known for point in other.points)
 
 
 def _run(log: Log, columns: Mapping[str, str], step_offset: int) -> Run:
@@ -448,66 +413,38 @@ def _run(log: Log, columns: Mapping[str, str], step_offset: int) -> Run:
         facts.setdefault("learning_rate", float(rows["learning_rate"].max()))
     changed = points.astype({"value": str}).groupby(["step", "key"])["value"].nunique() > 1
     losses = last[last["key"].isin([named[column] for column in _OF_LOSS])].sort_values("step")
-    finite = np.isfinite(losses["value"].astype(float))
-    ends = losses[finite].groupby("key")["step"].max()  # of what was finite
-    after = losses["step"][losses["step"] > losses["key"].map(ends).fillna(-1)]
-    launches = [{"start": min(log.times), "end": max(log.times)}] if log.times else []
+    ends = losses.groupby("key").tail(1)["value"].astype(float)
     rows.index += 0 if log.final else step_offset
-    return Run(
-        name=log.run,
-        where=f"{log.row}: " * bool(log.row) + f"run {short(log.run)}",
-        above=log.above,
-        facts=facts,
-        rows=rows,
-        final=log.final,
-        rewritten_steps=int(changed.groupby("step").any().sum()),
-        diverged_at=int(after.min()) + step_offset if len(after) else None,
-        launches=launches,
-    )
+    rewritten = int(changed.groupby("step").any().sum())
+    return Run(log, facts, rows, rewritten, diverged=not np.isfinite(ends).all())
 
 
 _OF_LOSS = (*LOSSES, "bits_per_byte")
 
 
-def _not_known(run: Run, *keys: str) -> UserError:
-    return UserError(
-        f"{run.where}: {', '.join(keys)} not known; give --set {keys[0]}=VALUE, or a runs.csv "
-        "(--template writes one)"
-    )
-
-
 def _facts(run: Run, values: Mapping[str, Any]) -> Facts:
-    for key in values:
-        one_of(key, Facts.model_fields, "fact", f" of run {run.name!r}")
     try:
         return Facts.model_validate(values)
     except ValidationError as error:
-        missing = [str(e["loc"][0]) for e in error.errors() if e["type"] == "missing"]
-        if missing:
-            raise _not_known(run, *missing) from None
         raise UserError(f"{run.where}: {problem_of(Facts, error)}") from None
 
 
 def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
     """Return the run's rows with the plan's counters (phase, tokens) and losses in nats per
     token."""
-    rows = run.rows.set_axis([facts.steps]) if run.final else run.rows
+    rows = run.rows.set_axis([facts.steps]) if run.log.final else run.rows
     rows = rows.rename_axis("step").reset_index()
-    per_byte = [name for name, unit in units.items() if unit == "bits-per-byte"]
     for name, unit in units.items():
         if unit == "perplexity":
-            if (rows[name] <= 0).any():
-                raise UserError(f"run {run.name!r}: a perplexity of 0 or less in {name}")
             rows[name] = np.log(rows[name])
-        elif unit != "nats":
+        elif unit == "bits":
             rows[name] *= np.log(2)
     only_bits = rows["bits_per_byte"].notna() & rows["nats_per_token"].isna()
     if facts.bytes_per_token:
-        rows[per_byte] *= facts.bytes_per_token
-        of_token = rows["bits_per_byte"] * np.log(2) * facts.bytes_per_token
-        rows["nats_per_token"] = rows["nats_per_token"].fillna(of_token)
-        rows["bits_per_byte"] = rows["nats_per_token"] / np.log(2) / facts.bytes_per_token
-    elif only_bits.any() or rows[per_byte].notna().any(axis=None):
+        nats = np.log(2) * facts.bytes_per_token
+        rows["nats_per_token"] = rows["nats_per_token"].fillna(rows["bits_per_byte"] * nats)
+        rows["bits_per_byte"] = rows["nats_per_token"] / nats
+    elif only_bits.any():
         raise UserError(
             f"run {run.name!r}: bytes_per_token not known, for its losses per byte; give "
             "--set bytes_per_token=VALUE"
@@ -532,7 +469,7 @@ def _run_row(
     run: Run, curve: pd.DataFrame, evaluations: pd.DataFrame, facts: Facts
 ) -> dict[str, Any]:
     """Return the run's row, in `RUN_COLUMNS`."""
-    plan, last = facts.plan, facts.steps if run.final else int(run.rows.index.max())
+    plan, last = facts.plan, facts.steps if run.log.final else int(run.rows.index.max())
     ablations = {one.column: getattr(facts, one.column, None) for one in ABLATIONS}
     superposed = {
         "bag_size": facts.bag_size,
@@ -544,15 +481,12 @@ def _run_row(
     family = [facts.corpus, f"{facts.parameters:,} parameters"]
     family += [f"{facts.tokens_per_step:,} positions a step", facts.batch]
     label = ", ".join(filter(None, family))
-    known = facts.model_dump(
-        include={"study", "seed", "learning_rate", "corpus", "sequences", "sequence_length"}
-        | {"parameters", "unique_raw_tokens"}
-    )
+    known = facts.model_dump(include={"study", "seed", "learning_rate", "corpus", "parameters"})
     trained, final = (next(rows_of(table.tail(1)), {}) for table in (curve, evaluations))
     measured = ("nats_per_token", "bits_per_byte", "annealed", "eval_set")
     state, message = "done", ""
-    if run.diverged_at is not None:
-        state, message = "diverged", f"the loss is not finite from step {run.diverged_at:,} on"
+    if run.diverged:
+        state, message = "diverged", "the loss is not finite at the end"
     elif last < facts.steps:
         state, message = "failed", f"the log ends at step {last:,}"
     seconds = run.rows["training_seconds"].max()
@@ -579,7 +513,6 @@ def _run_row(
         **dict.fromkeys(("code", "devices"), ""),
         dropped_rows=0,
         segments=1,
-        launches=json.dumps(run.launches) if run.launches else None,
         family=label,
         group=f"{label}, {facts.steps:,} steps",
         fingerprint=digest([facts.model_dump(mode="json"), run.rows.to_csv()]),

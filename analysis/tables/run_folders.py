@@ -17,7 +17,6 @@ import pandas as pd
 from tst_study.analysis.tables.columns import (
     CURVES,
     EVALUATIONS,
-    RUN_COLUMNS,
     SHAPE,
     Column,
     Tables,
@@ -53,13 +52,10 @@ def read_folders(folders: Sequence[Path]) -> Tables:
             record = read(folder)
             rows.append(run_row(record))
             records.append(record)
-        except (UserError, OSError, ValueError) as error:
+        except (UserError, OSError) as error:
             problems.append(str(error))
-        except (KeyError, TypeError, IndexError) as error:
-            problems.append(f"{folder}: the record lacks what this version needs ({error!r})")
     names = [str(record.folder) for record in records]
-    logged = map(_logged, records)
-    curves = _long(names, logged, CURVES)
+    curves = _long(names, map(_logged, records), CURVES)
     evaluations = _long(names, map(_evaluations, records), EVALUATIONS)
     return Tables.of(rows, curves, evaluations, problems)
 
@@ -67,16 +63,14 @@ def read_folders(folders: Sequence[Path]) -> Tables:
 def _long(
     names: Sequence[str], rows_by_run: Iterable[list[Any]], columns: Sequence[Column]
 ) -> pd.DataFrame:
-    """Rows of many runs in one table, built column by column."""
+    """Rows of many runs in one table."""
     groups = list(rows_by_run)
     codes = np.repeat(np.arange(len(names)), [len(rows) for rows in groups])
-    table: dict[str, Any] = {"folder": pd.Categorical.from_codes(codes, categories=pd.Index(names))}
-    for column in columns:
-        values: Any = [row.get(column.name) for rows in groups for row in rows]
-        # Numbers of FLOPs outgrow 64 bits; they are coordinates.
-        number = column.kind == "number"
-        table[column.name] = np.array(values, dtype=float) if number else values
-    return typed(pd.DataFrame(table), columns)
+    every = [row for rows in groups for row in rows]
+    table = pd.DataFrame(every, columns=[column.name for column in columns])
+    folders = pd.Categorical.from_codes(codes, categories=pd.Index(names))
+    table.insert(0, "folder", pd.Series(folders))
+    return typed(table, columns)
 
 
 _OF_HEADER = ("run_id", "study", "name", "role", "fingerprint", "raw_tokens", "latent_tokens")
@@ -84,7 +78,7 @@ _OF_LAST_EVALUATION = ("eval_set", "nats_per_token", "standard_error", "bits_per
 
 
 def run_row(record: RunRecord) -> dict[str, Any]:
-    """The row of a run, in `RUN_COLUMNS`. Raises KeyError or TypeError for an incomplete record."""
+    """The row of a run, by `RUN_COLUMNS`."""
     header: Mapping[str, Any] = record.header
     status: Mapping[str, Any] = record.status or {"message": "", "step": 0}
     last: Mapping[str, Any] = record.metrics[-1] if record.metrics else {}
@@ -95,7 +89,7 @@ def run_row(record: RunRecord) -> dict[str, Any]:
     used = [row["devices"] for row in record.segments if row.get("devices")]
     validation = header["data"].get("validation")
     optimum = validation.get("optimal_nats_per_token") if isinstance(validation, dict) else None
-    row: dict[str, Any] = {
+    return {
         **of_config(config, header["data"]),
         **{name: header[name] for name in (*_OF_HEADER, "unique_raw_tokens")},
         **{name: model[name] for name in SHAPE},
@@ -136,7 +130,6 @@ def run_row(record: RunRecord) -> dict[str, Any]:
         "launches": _text([{k: one.get(k) for k in FACTS} for one in record.segments]),
         "folder": str(record.folder),
     }
-    return {name: row[name] for name in RUN_COLUMNS}
 
 
 def of_config(config: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:

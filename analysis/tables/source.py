@@ -11,12 +11,11 @@ import pandas as pd
 from tst_study.analysis.tables.archive import find_archives, read_archive
 from tst_study.analysis.tables.columns import Tables, merged
 from tst_study.analysis.tables.run_folders import read_folders
-from tst_study.analysis.tables.sheets import read_sheet
+from tst_study.analysis.tables.sheets import filled_cells, read_sheet
 from tst_study.errors import UserError
 from tst_study.record.reader import find_run_folders
 
 EXCLUSIONS = "exclusions.csv"
-_SHORTEST = 8
 Folders = str | Path | Iterable[str | Path]
 
 
@@ -45,44 +44,32 @@ def read_tables(sources: Folders) -> Tables:
 
 
 def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str]) -> Tables:
-    """Marks the runs that a person has taken out (`EXCLUSIONS`: columns `run`, a run id or at least
-    eight hex digits of a fingerprint, and `reason`); a line that matches no run is a problem."""
-    marks = list(zip(tables.runs["run_id"], tables.runs["fingerprint"], strict=True))
-    reasons = tables.runs["exclusion"].tolist()
-    for key, reason in reversed(_read_exclusions(roots).items()):
-        matches = [i for i, (run, mark) in enumerate(marks) if run == key or mark.startswith(key)]
-        for i in matches:
-            reasons[i] = reason
-        if not matches:
-            problems.append(f"{EXCLUSIONS}: {key} matches no run here (excluded for: {reason})")
-    runs = tables.runs.assign(exclusion=reasons)
+    """Marks the runs that a person has taken out (`EXCLUSIONS`: columns `run`, a run id, and
+    `reason`); a line that matches no run is a problem."""
+    runs = tables.runs.copy()
+    for run, reason in _read_exclusions(roots).items():
+        meant = runs["run_id"] == run
+        runs.loc[meant, "exclusion"] = reason
+        if not meant.any():
+            problems.append(f"{EXCLUSIONS}: {run} matches no run here (excluded for: {reason})")
     return replace(tables, runs=runs, problems=tuple(problems))
 
 
 def _read_exclusions(roots: Iterable[Path]) -> dict[str, str]:
-    """Reasons by run id or fingerprint prefix, from every root that has the file.
+    """Reasons by run id, from every root that has the file.
 
-    Raises `UserError` that names file and line for a missing column, an empty reason, a
-    fingerprint too short to be meant, or a run that is there twice.
+    Raises `UserError` that names the file for a missing column, an empty cell, or a run with two
+    reasons.
     """
     reasons: dict[str, str] = {}
-    for path in (root / EXCLUSIONS for root in roots):
-        if not path.is_file():
-            continue
+    for path in filter(Path.is_file, (root / EXCLUSIONS for root in roots)):
         sheet = read_sheet(path)
-        if not {"run", "reason"} <= set(sheet.columns):
+        if not {"run", "reason"} <= {*sheet}:
             raise UserError(f"{path}: needs the columns run and reason")
-        own: dict[str, str] = {}
-        for where, row in sheet.rows():
-            run, reason = row.get("run", ""), row.get("reason")
-            if reason is None:
-                raise UserError(f"{where}: {run or 'a line'} has no reason; give one")
-            if len(run) < _SHORTEST:
-                raise UserError(f"{where}: {run!r} is too short; give eight characters or more")
-            if run in own:
-                raise UserError(f"{where}: {run} is there twice; keep one reason")
-            own[run] = reason
-        reasons |= own
+        for line, row in filled_cells(sheet, path, "run", "reason"):
+            run, reason = row["run"], row["reason"]
+            if reasons.setdefault(run, reason) != reason:
+                raise UserError(f"{path}, line {line}: {run} has two reasons; keep one")
     return reasons
 
 

@@ -8,7 +8,7 @@ compared; others are returned with the reason. Intervals and verdicts are those 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,13 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
 
     Raises `UserError` where the table lacks a column.
     """
-    kept, excluded = paired_once(*eligible(runs))
+    kept, excluded = eligible(runs)
+    # Nothing says which of these is whose pair, and as further seeds they would make an interval
+    # too short. Runs without seeds stay.
+    twice = kept.duplicated([*PAIRED, *SETTING], keep=False) & kept["seed"].notna()
+    reason = "another run has the same setting, rate and seed; give each its own seed"
+    excluded += [excluded_row(run, reason) for run in rows_of(kept[twice])]
+    kept = kept[~twice]
     baselines = list(rows_of(kept[kept["method"] == "baseline"]))
     pairs: list[dict[str, Any]] = []
     for run in rows_of(kept[kept["method"] == "superposition"]):
@@ -107,16 +113,6 @@ def refuse_copies(tables: Tables) -> None:
             )
 
 
-def paired_once(
-    kept: pd.DataFrame, excluded: list[dict[str, Any]]
-) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Leave out `eligible` runs that share setting and seed: nothing says which of them is whose
-    pair, and as further seeds they would make an interval too short. Runs without seeds stay."""
-    twice = kept.duplicated([*PAIRED, *SETTING], keep=False) & kept["seed"].notna()
-    reason = "another run has the same setting, rate and seed; give each its own seed"
-    return kept[~twice], excluded + [excluded_row(run, reason) for run in rows_of(kept[twice])]
-
-
 def alike(
     table: pd.DataFrame, row: Mapping[str, Any] | pd.Series, names: Iterable[str]
 ) -> pd.DataFrame:
@@ -128,10 +124,12 @@ def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict
     """Return the baseline of a superposed run, all of them if runs have no seeds, or the reason why
     there is none."""
     seed = "without a seed" if pd.isna(run["seed"]) else f"of its seed {run['seed']}"
+    tokens = run.get("eval_tokens")
+    text = run["eval_set"] if pd.isna(tokens) else f"{run['eval_set']}, {int(tokens):,} tokens"
     narrowing = (
         ("group", "of the same data, model, steps, batch and schedule"),
         ("learning_rate", f"at its learning rate {run['learning_rate']:g}"),
-        ("eval_set", f"evaluated on the same held-out text ({_held_out(run)})"),
+        ("eval_set", f"evaluated on the same held-out text ({text})"),
         ("flops", "of equal FLOPs"),
         ("seed", seed),
         ("data_seed", f"that reads its text in the order of data_seed {run['data_seed']}"),
@@ -149,11 +147,6 @@ def _equal(one: Any, other: Any) -> bool:
     if pd.isna(one) or pd.isna(other):
         return bool(pd.isna(one) and pd.isna(other))
     return bool(one == other)
-
-
-def _held_out(run: dict[str, Any]) -> str:
-    tokens = run.get("eval_tokens")
-    return f"{run['eval_set']}{'' if pd.isna(tokens) else f', {int(tokens):,} tokens'}"
 
 
 def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
@@ -191,11 +184,24 @@ def _settings(
     settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for pair in pairs:
         settings.setdefault(tuple(pair[column] for column in (*SAME, *SETTING)), []).append(pair)
-    compared = []
-    baselines = kept[kept["method"] == "baseline"]
     for members in settings.values():
         members.sort(key=lambda pair: -1 if pd.isna(pair["seed"]) else pair["seed"])
-        first = members[0]
+    ordered = sorted(
+        settings.values(),
+        key=lambda pairs: (
+            *(pairs[0][name] for name in SAME),
+            *SuperpositionSetting.of_row(pairs[0]).order,
+        ),
+    )
+    firsts = [members[0] for members in ordered]
+    names = disambiguate(
+        [f"{one['setting']}, {one['corpus']}, {one['steps']:,} steps" for one in firsts],
+        [f"learning rate {one['learning_rate']:g}" for one in firsts],
+        [f"held out: {one['eval_set']}" for one in firsts],
+    )
+    baselines = kept[kept["method"] == "baseline"]
+    rows, cells = [], []
+    for members, first, name in zip(ordered, firsts, names, strict=True):
         against = alike(baselines, first, (*SAME, "flops"))
         tried = alike(lost, first, SAME[:2])
         of_setting = SuperpositionSetting.of_row(first)
@@ -207,7 +213,7 @@ def _settings(
             "run_ids": tuple(dict.fromkeys(name for pair in members for name in pair["run_ids"])),
         }
         cell = Contrast(
-            name=f"{first['setting']}, {first['corpus']}, {first['steps']:,} steps",
+            name=name,
             losses=pd.Series({pair["block"]: pair["superposed"] for pair in members}),
             against_losses=pd.Series(
                 against["nats_per_token"].astype(float).tolist(), list(map(block, rows_of(against)))
@@ -219,20 +225,9 @@ def _settings(
             flops=1.0,
             study=next((one for one in studies if first["superposed_folder"].startswith(one)), ""),
         )
-        compared.append((row, cell))
-    compared.sort(
-        key=lambda one: (
-            *(one[0][name] for name in SAME),
-            *SuperpositionSetting.of_row(one[0]).order,
-        )
-    )
-    rows, cells = [row for row, _ in compared], [cell for _, cell in compared]
-    names = disambiguate(
-        [cell.name for cell in cells],
-        [f"learning rate {row['learning_rate']:g}" for row in rows],
-        [f"held out: {row['eval_set']}" for row in rows],
-    )
-    return rows, [replace(cell, name=name) for cell, name in zip(cells, names, strict=True)]
+        rows.append(row)
+        cells.append(cell)
+    return rows, cells
 
 
 def _decided(

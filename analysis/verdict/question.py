@@ -112,8 +112,6 @@ def read_questions(folder: str | Path) -> tuple[Question, ...]:
         return Questions.model_validate_json(path.read_bytes()).questions
     except FileNotFoundError:
         return ()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
         raise UserError(f"{path}: {first_problem(error)}; restore it from a backup") from None
 

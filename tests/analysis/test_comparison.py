@@ -17,7 +17,6 @@ from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import Comparison, compare
 from tst_study.analysis.verdict.decide import paired
-from tst_study.errors import UserError
 
 TST: dict[str, Any] = {"bag_size": 4, "step_ratio": 0.2}
 
@@ -150,32 +149,3 @@ def test_what_was_not_planned_is_adjusted_over_all_settings_rates_and_lengths(
                 for bag in (2, 4):
                     write_run(tmp_path, config(seed, bag, 0.2, **of), 3.4 + 0.001 * seed * bag)
     assert set(compared(tmp_path).table["comparisons"]) == {8}
-
-
-@pytest.mark.parametrize("bad", [[], [0.1, np.nan], [np.inf, 0.1]])
-def test_differences_that_are_no_numbers_are_refused(bad: list[float]) -> None:
-    with pytest.raises(UserError, match="one finite number per seed"):
-        paired(bad)
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "reason"),
-    [
-        ("nats_per_token", -3.4, "-3.4, is not a finite number above 0"),
-        ("nats_per_token", float("inf"), "inf, is not a finite number above 0"),
-        ("nats_per_token", "3.4", "'3.4', is not a finite number above 0"),
-        ("annealed", "False", "annealed is 'False', neither true nor false"),
-    ],
-)
-def test_a_run_with_a_bad_value_is_left_out_and_listed(
-    tmp_path: Path, column: str, value: Any, reason: str
-) -> None:
-    write_run(tmp_path, config(0), 3.5)
-    write_run(tmp_path, config(0, **TST), 3.4)
-    runs = load(tmp_path).astype({column: object})
-    runs.loc[runs["method"] == "superposition", column] = value
-    result = compare(runs)
-    assert result.table.empty
-    assert reason in reasons(result)[0]
-    with pytest.raises(UserError, match=f"runs: column '{column}' is missing"):
-        compare(runs.drop(columns=column))

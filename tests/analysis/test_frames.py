@@ -59,12 +59,6 @@ def test_a_fit_predicts_with_intervals_and_allocates(
     assert (found.allocation([1e21]).eval("params_low < params < params_high")).all()
 
 
-def test_rows_of_one_training_are_drawn_together() -> None:
-    assert analysis.fit_chinchilla(frame(), draws=20).drawn.clusters == 9
-    single = frame().assign(model=range(45))
-    assert analysis.fit_chinchilla(single, draws=20).drawn.clusters == 45
-
-
 def test_a_floor_that_the_runs_do_not_ask_for_is_named_and_has_no_interval() -> None:
     found = analysis.fit_chinchilla(frame(0.002, floor=0.0), draws=30)
     row = found.summary().set_index("parameter").loc["E"]

@@ -6,10 +6,7 @@ import gzip
 import json
 import lzma
 import math
-import os
 import sqlite3
-import struct
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -20,16 +17,14 @@ import pandas as pd
 import pytest
 import zstandard
 
-from tests.analysis.made_runs import config, imported, write_run
+from tests.analysis.made_runs import imported
 from tst_study.analysis.questions import ask
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.columns import Tables
-from tst_study.analysis.tables.foreign_logs import _leveldb_records
 from tst_study.analysis.tables.imports import import_logs, read_facts, write_template
 from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.errors import UserError
-from tst_study.paper_figures.build import build
 
 STEPS = (10, 20, 30)
 FACTS = {
@@ -57,37 +52,13 @@ def tables(source: Path, **changed: str) -> Tables:
     return import_logs([str(source)], FACTS | changed)
 
 
-def events(folder: Path, *names: str) -> Path:
+def torchtitan(folder: Path) -> Path:
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder)) as writer:
         for step in STEPS:
-            for name, value in zip(names, (loss(step), held_out(step)), strict=True):
-                writer.add_scalar(name, value, step)
-    return folder
-
-
-def torchtitan(folder: Path) -> Path:
-    return events(folder, "loss_metrics/global_avg_loss", "validation_metrics/loss")
-
-
-def megatron_events(folder: Path) -> Path:
-    return events(folder, "lm loss", "lm loss validation")
-
-
-def wandb_offline(folder: Path) -> Path:
-    pytest.importorskip("wandb")
-    code = (
-        "import json, sys, wandb\n"
-        "run = wandb.init(project='p', mode='offline', config={'learning_rate': 0.001})\n"
-        "for step, one, other in json.loads(sys.argv[1]):\n"
-        "    run.log({'train/loss': one, 'val/loss': other}, step=step)\n"
-        "run.finish()\n"
-    )
-    folder.mkdir()
-    rows = json.dumps([[step, loss(step), held_out(step)] for step in STEPS])
-    inside = {**os.environ, "WANDB_DIR": str(folder), "WANDB_SILENT": "true"}
-    subprocess.run([sys.executable, "-c", code, rows], check=True, env=inside, cwd=folder)
+            writer.add_scalar("loss_metrics/global_avg_loss", loss(step), step)
+            writer.add_scalar("validation_metrics/loss", held_out(step), step)
     return folder
 
 
@@ -238,17 +209,11 @@ def packed(folder: Path) -> Path:
 
 
 def spreadsheet(folder: Path) -> Path:
-    """As a German one saves it: a byte-order mark, semicolons and decimal commas."""
+    """As some save it: a byte-order mark and semicolons."""
     folder.mkdir()
-    rows = [f"{s};{loss(s)};{held_out(s)}".replace(".", ",") for s in STEPS]
+    rows = [f"{s};{loss(s)};{held_out(s)}" for s in STEPS]
     text = "\r\n".join(["step;loss;val_loss", *rows, ";;"])
     (folder / "a.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
-    return folder
-
-
-def utf16(folder: Path) -> Path:
-    text = (wide_csv(folder) / "a.csv").read_text()
-    (folder / "a.csv").write_bytes(text.replace(",", "\t").encode("utf-16"))
     return folder
 
 
@@ -264,9 +229,9 @@ def curve(**last: float) -> Rows:
     return [*rows[:-1], {**rows[-1], **last}]
 
 
-FORMATS: tuple[Callable[[Path], Path], ...] = (torchtitan, megatron_events, wandb_offline)
+FORMATS: tuple[Callable[[Path], Path], ...] = (torchtitan,)
 FORMATS += (wandb_page, trainer_state, megatron_printed)
-FORMATS += (trackio_store, mlflow_store, packed, spreadsheet, utf16)
+FORMATS += (trackio_store, mlflow_store, packed, spreadsheet)
 FORMATS += (nanogpt, modded_nanogpt, lingua, json_lines, long_parquet, wide_csv)
 
 
@@ -283,31 +248,6 @@ def test_a_log_of_every_format_becomes_its_curve_and_its_evaluations(write, tmp_
     assert found.evaluations["annealed"].tolist() == [False, False, True]
     if write in (torchtitan, trainer_state):  # whose files are called alike in every run
         assert found.runs["run_id"].item() == "run"
-
-
-def leveldb(records: list[bytes]) -> bytes:
-    """Write LevelDB's log format (its `doc/log_format.md`) behind the seven bytes of W&B."""
-    found = b"W&BHEAD"
-    for record in records:
-        first = True
-        while first or record:
-            if (left := 32768 - len(found) % 32768) < 7:
-                found += bytes(left)
-                continue
-            piece, record = record[: left - 7], record[left - 7 :]
-            kind = {(True, True): 1, (True, False): 2, (False, False): 3, (False, True): 4}
-            found += struct.pack("<IHB", 0, len(piece), kind[first, not record]) + piece
-            first = False
-    return found
-
-
-@pytest.mark.parametrize("left", range(9))
-def test_records_of_wandb_go_over_the_ends_of_its_blocks(left: int) -> None:
-    """The first record leaves so many bytes of its block."""
-    records = [b"a" * (32768 - 7 - 7 - left), b"b" * 100_000, b"c"]
-    data = leveldb(records)[7:]
-    assert list(_leveldb_records(data, 7)) == records
-    assert list(_leveldb_records(data[:-1], 7)) == records[:2]
 
 
 def test_the_first_of_several_known_names_counts(tmp_path: Path) -> None:
@@ -331,7 +271,6 @@ def test_nanochat_prints_bits_per_byte_which_need_bytes_per_token(tmp_path: Path
 
 UNITS: dict[str, Callable[[float], float]] = {
     "bits": lambda nats: nats / math.log(2),
-    "bits-per-byte": lambda nats: nats / math.log(2) / 4,
     "perplexity": math.exp,
 }
 
@@ -342,14 +281,14 @@ def test_losses_in_another_unit_are_converted_when_asked(unit: str, tmp_path: Pa
     rows: Rows = [{"step": s - 1, "loss": UNITS[unit](3.2), "val": UNITS[unit](3.0)} for s in STEPS]
     log, facts = str(jsonl(tmp_path / "run", rows)), FACTS | {"bytes_per_token": "4"}
     named = {"nats_per_token": "val"}
-    for given, training in ((unit, 3.2), ([f"nats_per_token={unit}"], UNITS[unit](3.2))):
+    for given, training in (([unit], 3.2), ([f"nats_per_token={unit}"], UNITS[unit](3.2))):
         found = import_logs([log], facts, columns=named, unit=given, steps_from=0)
         assert found.curves["step"].tolist() == list(STEPS)
         np.testing.assert_allclose(found.curves["loss"], training)
         np.testing.assert_allclose(found.evaluations["nats_per_token"], 3.0)
         assert found.evaluations["annealed"].tolist() == [False, False, True]
     with pytest.raises(UserError, match="--unit 'hartleys'"):
-        import_logs([log], FACTS, unit="hartleys")
+        import_logs([log], FACTS, unit=["hartleys"])
 
 
 def test_of_a_step_written_twice_the_later_counts_and_how_many_is_said(tmp_path: Path) -> None:
@@ -385,7 +324,7 @@ def test_two_foreign_optimizers_get_a_verdict(tmp_path: Path) -> None:
         ask("bag-size", archive)
 
 
-def test_one_table_of_final_losses_is_compared_fitted_and_matched(tmp_path: Path) -> None:
+def test_one_table_of_final_losses_is_compared_and_fitted(tmp_path: Path) -> None:
     """Every fact is a column: nothing is asked beside it."""
     random, rows = np.random.default_rng(0), []
     for seed in range(3):
@@ -399,30 +338,10 @@ def test_one_table_of_final_losses_is_compared_fitted_and_matched(tmp_path: Path
     assert (len(table), set(table["seeds"])) == (5, {3})
     assert (table["gain"] > 0).all()
     assert any("best" in one for one in ask("bag-size", archive).tables.values())
-    assert ask("matched", archive).tables
-    write_run(tmp_path, config(0), 3.5)  # which knows the order of its text, as these do not
-    assert len(compare(read_tables(tmp_path).runs).table) == 5
     unnamed = imported(tmp_path / "unnamed", pd.DataFrame(rows).drop(columns="seed"))
     found = compare(read_tables(unnamed).runs)
     assert found.table.empty
     assert found.excluded["reason"].str.contains("give each its own seed").all()
-
-
-def test_superposed_runs_of_a_foreign_trainer_get_a_report(tmp_path: Path) -> None:
-    """Only the number of parameters is known of the model, and no training loss was logged."""
-    known = {key: value for key, value in FACTS.items() if key != "arm"}
-    arms = {"baseline": {"arm": "baseline"}, "tst": {"bag_size": "4", "step_ratio": "0.5"}}
-    for seed in range(3):
-        for arm, facts in arms.items():
-            gain = 0.1 + 0.01 * seed if arm == "tst" else 0.0
-            rows: Rows = [{"step": s, "val_loss": loss(s) + seed / 1000 - gain} for s in STEPS]
-            log = str(jsonl(tmp_path / f"{arm}-{seed}", rows))
-            found = import_logs([log], known | facts | {"seed": str(seed)})
-            add_to_archive(tmp_path / "archive", found)
-    build(tmp_path / "archive", tmp_path / "report", only=["report"])
-    page = (tmp_path / "report" / "report.html").read_text()
-    assert "s = 4, r = 0.5" in page
-    assert "nan" not in page.lower().split()
 
 
 def test_what_cannot_be_compared_is_said_when_it_is_imported(tmp_path: Path) -> None:
@@ -448,15 +367,11 @@ def test_what_is_no_log_is_refused_by_name(source: str, words: str, tmp_path: Pa
         tables(tmp_path / source)
 
 
-@pytest.mark.parametrize(
-    ("write", "package"), [(torchtitan, "tensorboard"), (wandb_offline, "wandb")]
-)
-def test_a_tracker_that_is_not_installed_is_named(write, package, tmp_path, monkeypatch) -> None:
-    log = write(tmp_path / "run")
-    inside = {name for name in sys.modules if name.partition(".")[0] == package}
-    for name in {*inside, package}:
+def test_a_tracker_that_is_not_installed_is_named(tmp_path, monkeypatch) -> None:
+    log = torchtitan(tmp_path / "run")
+    for name in {name for name in sys.modules if name.partition(".")[0] == "tensorboard"}:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError, match=f"pip install.*{package}"):
+    with pytest.raises(UserError, match="pip install tensorboard"):
         tables(log)
 
 
@@ -507,21 +422,18 @@ def test_a_template_is_never_written_over_a_file(tmp_path: Path) -> None:
     assert read_facts(tmp_path / "runs.csv") == {"run": {"seed": "0"}}
 
 
-def test_when_a_run_was_trained_and_for_how_long_is_kept(tmp_path: Path) -> None:
+def test_how_long_a_run_was_trained_is_kept(tmp_path: Path) -> None:
     line = "step:{}/30 train_loss:3.5000 train_time:{}ms step_avg:1.00ms"
     lines = [line.format(step, 100 * step) for step in STEPS]
     run = tables(written(tmp_path / "modded", "log.txt", lines)).runs.iloc[0]
     assert run["training_seconds"] == 3.0
     assert run["tokens_per_second"] == 512 * 30 / 3.0
-    (launch,) = json.loads(tables(mlflow_store(tmp_path / "mlflow")).runs["launches"].item())
-    assert launch == {"start": 1795670572.546, "end": 1795670572.586}
 
 
 def test_runs_without_seeds_are_stored_without_them(tmp_path: Path) -> None:
-    log = str(json_lines(tmp_path / "a"))
-    (tmp_path / "a" / "log.jsonl").write_text("\n".join(map(json.dumps, curve())))
     known = {key: value for key, value in FACTS.items() if key != "seed"}
-    found = import_logs([log], known)
+    pd.DataFrame(curve()).assign(seed="").to_csv(tmp_path / "a.csv", index=False)
+    found = import_logs([str(tmp_path / "a.csv")], known)
     assert "no seed of a: compared unpaired" in found.problems
     add_to_archive(tmp_path / "archive", found)
     add_to_archive(tmp_path / "archive", tables(json_lines(tmp_path / "b"), seed="7"))
@@ -538,10 +450,8 @@ def test_a_table_of_finished_runs_needs_size_tokens_and_loss_alone(tmp_path: Pat
     assert any("all count as baselines" in problem for problem in found.problems)
     assert "steps are not known: one step stands for one position" in found.problems
     add_to_archive(tmp_path / "archive", found)
-    fitted, excluded = ask("chinchilla", tmp_path / "archive"), read_tables(tmp_path / "archive")
+    fitted = ask("chinchilla", tmp_path / "archive")
     assert any("95% intervals" in title for title in fitted.tables)
-    assert len(excluded.runs) == 25
-    assert ask("compute", tmp_path / "archive").lines()
     table.assign(C=6 * table["N"] * table["D"]).drop(columns="N").rename(
         columns={"loss": "final CE"}
     ).to_csv(tmp_path / "other.csv", index=False)
@@ -600,9 +510,7 @@ def test_a_missing_or_wrong_fact_or_column_is_named(tmp_path: Path) -> None:
         known = {name: value for name, value in FACTS.items() if name != key}
         with pytest.raises(UserError, match=rf"'a'.*{key}.*--set"):
             import_logs([str(log)], known)
-    with pytest.raises(UserError, match="sed"):
+    with pytest.raises(UserError, match="'a': sed: unknown key; did you mean seed"):
         tables(log, sed="1")
-    with pytest.raises(UserError, match=r"'a'.*seed"):
-        tables(log, seed="one")
     with pytest.raises(UserError, match="no loss among"):
         import_logs([str(log)], FACTS, columns={"loss": "x", "nats_per_token": "y"})

@@ -24,8 +24,6 @@ from tst_study.analysis.verdict.question import (
     register,
 )
 from tst_study.analysis.wording import verdict_parts
-from tst_study.config.schema import Config, to_dict
-from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 from tst_study.experiments.studies import catalogue
 
@@ -157,10 +155,18 @@ def test_questions_of_several_folders_are_asked_of_their_own_runs(tmp_path: Path
     assert set(found.table["verdict"][found.table["gain"] > 0]) == {"better"}
 
 
-def test_the_questions_of_the_first_campaign_are_those_of_its_study() -> None:
-    assert list(read_questions(RECORDS / "campaign")) == list(
-        catalogue.load("laptop", "desktop").questions
-    )
+@pytest.mark.parametrize(
+    ("record", "study"),
+    [
+        ("campaign", "laptop"),
+        ("what-does-the-work", "what-does-the-work"),
+        ("tuned", "tuned"),
+    ],
+)
+def test_the_questions_of_a_campaign_are_those_of_its_study(record: str, study: str) -> None:
+    asked = catalogue.load(study, "desktop").questions
+    kept = [one.model_copy(update={"registered": None}) for one in read_questions(RECORDS / record)]
+    assert kept == [one.model_copy(update={"registered": None}) for one in asked]
 
 
 BASELINE = Arm(name="baseline", setting="baseline", where={"steps": (10, 20)})
@@ -189,33 +195,3 @@ def test_no_questions_write_no_file_and_damaged_ones_are_named(tmp_path: Path) -
     (tmp_path / "questions.json").write_text('{"schema_version": 2, "questions": []}')
     with pytest.raises(UserError, match=r"questions\.json: schema_version"):
         read_questions(tmp_path)
-
-
-class Best:
-    """Baselines of batch 8 are the best."""
-
-    def held_out(self, config: Config) -> float:
-        return 1.0 if config.batch.sequences == 8 else 2.0
-
-
-def test_each_arm_of_the_second_campaign_names_its_runs_and_no_others() -> None:
-    study = catalogue.load("what-does-the-work", "desktop")
-    runs = study.runs(Best())
-    rows = [
-        {
-            "setting": SuperpositionSetting.from_config(to_dict(run)).label,
-            "steps": run.schedule.steps,
-            "sequences": run.batch.sequences,
-            "seed": run.seed,
-            "name": run.name,
-        }
-        for run in runs
-    ]
-    table = pd.DataFrame(rows)
-    arms = {arm.name: arm for one in study.questions for arm in (one.arm, one.against)}
-    taken = {name: arm.runs(table) for name, arm in arms.items()}
-    assert len(taken) == 10
-    assert all(sorted(arm["seed"]) == list(range(11, 23)) for arm in taken.values())
-    names = pd.concat(taken.values())["name"]
-    assert names.is_unique
-    assert set(table["name"]) - set(names) == {n for n in table["name"] if n.startswith("gate-")}

@@ -29,7 +29,6 @@ ARGUMENTS = [
     (["train", "run.toml", "--folder", "file"], "file/job: Not a directory; name another place"),
     (["train", "run.toml", "--folder", LONG], "File name too long; name another place"),
     (["train", "run.toml", "--folder", "/proc/x"], "/proc/x: No such file or directory"),
-    (["plan", ""], "study '' is not known; there are: laptop"),
     (["plan", "labtop"], "study 'labtop' is not known; did you mean 'laptop'?"),
     (["plan", "laptop", "--scale", "big"], "scale 'big' of study 'laptop' is not known"),
     (["plan", "laptop", "--device", "x"], "x: its speeds are not known here; known: GB300"),
@@ -43,17 +42,14 @@ ARGUMENTS = [
     (["retry", "nosuch"], "study 'nosuch' is not known"),
     (["status", "folder"], "folder: no run folder there; name the folder that holds the runs"),
     (["clean", "folder"], "folder: holds no run of this package; name a study"),
-    (["clean", "."], ".: holds no run of this package; name a study"),
     (["figures", "--only", "nosuch"], "nosuch"),
     (["figures", "--only", "table4", "--to", "file/x"], "file/x: cannot be written (Not a"),
     (["analyse"], "comparison: name --runs DIR"),
     (["analyse", "--runs", "folder"], "folder: no run folder there; name the folder that holds"),
     (["analyse", "mutual-information", "--tokens", "nowhere"], "nowhere.idx: cannot be read"),
     (["data", "verify", "file"], "file/manifest.json: cannot be used"),
-    (["data", "verify", "loop"], "loop/manifest.json: "),
     (["data", "verify", "folder"], "folder/manifest.json: no such file; `tst-study data prepare`"),
     (["export", "folder", "--to", "x"], "folder/run.json: missing; folder is not a run folder"),
-    (["evaluate", "folder"], "folder/run.json: missing"),
     *(
         ([*verb, path], "File name too long" if path == LONG else said.format(path))
         for said, verbs in PLACES.items()

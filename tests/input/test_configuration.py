@@ -52,13 +52,10 @@ def test_a_value_that_a_key_cannot_have_is_named_with_it(place: Path, value: str
 
 
 OVERRIDES = [
-    ("model.preset=[1]", "model.preset: [1] is not known"),
     ("model.preset='270'", "model.preset: '270' is not known; did you mean '270m'?"),
     ("model.head_size=7", "model.head_size: 7: should be a multiple of 2"),
     ("model.key_value_heads=5", "model: attention_heads = 1 is not a multiple of"),
     ("model.hiden_size=64", "model.hiden_size: unknown key; did you mean model.hidden_size?"),
-    ("model.experts={cuont=4}", "did you mean model.experts.count?"),
-    ("schedule.step=4", "schedule.step: unknown key; did you mean schedule.steps?"),
     ("bag_size=4", "bag_size: unknown key; did you mean superposition.bag_size?"),
     ("execution.parallel.tensr=2", "tensr: unknown key; did you mean execution.parallel.tensor?"),
     ("superposition={bag_size=4, mode='input_only', loss='hinge'}", "mode = 'input_only'"),
@@ -74,14 +71,11 @@ OVERRIDES = [
     ),
     ("superposition.weighting=[1.0]", "superposition: weighting has 1 numbers; bag_size 4 needs"),
     ("data.corpora=[]", "data.corpora: "),
-    ("data.corpora=[{path=''}]", "data.corpora.0.path: '': should have at least 1 character"),
     ("schedule.stop_after=100", "schedule: stop_after = 100 does not lie before steps = 100"),
     ("study='../../x'", "study: '../../x': should match pattern"),
     ('name="\\u001b[31m"', "name: '\\x1b[31m': should match pattern"),
     ("execution.micro_batch=3", "execution.micro_batch = 3 does not divide the 16 sequences"),
     ("execution.fork_from={folder='x'}", "execution.fork_from.step: missing"),
-    ("=3", "--set =3: write it as section.key=value"),
-    ("model..layers=3", "model.: unknown key"),
     ("model", "--set model: write it as section.key=value"),
     ("seed=07:32:00", "seed: '07:32:00': should be a valid integer"),
     (f"{'x' * 100_000}=3", "unknown key"),
@@ -98,7 +92,6 @@ def test_a_bad_override_is_named(place: Path, override: str, expected: str) -> N
 FILES = {
     "nothing": (b"", "run.toml: model: missing; give it in the file or by --set model="),
     "not UTF-8": (b"seed = '\xff'", "run.toml: not valid TOML: "),
-    "a long number": (b"seed = " + b"9" * 5000, "run.toml: not valid TOML: "),
     "an unknown section": (b"[modle]\nlayers = 1", "modle: unknown key; did you mean model?"),
 }
 

@@ -17,15 +17,9 @@ def test_a_variable_that_is_no_number_is_named(place: Path) -> None:
 
 
 PROFILES = [
-    ("retries = -1", "retries: "),
     ("nodes = 3", "nodes: unknown key; did you mean resources.nodes?"),
-    ("[resources]\nnodes = 9999999999999999", "resources.nodes: "),
-    ("[resources]\ntime = 'soon'", "resources.time: "),
-    ("[resources]\nmemory_gb = -1.0", "resources.memory_gb: "),
-    ("[[runs]]\nmatch = '*'", "runs.0.resources: missing"),
     ("[[runs]]\nmatch = '*'\nresources = {nods = 2}", "runs.0.resources.nods: unknown key; did"),
     ("[[runs]]\nmatches = '*'\nresources = {}", "matches: unknown key; did you mean runs.match?"),
-    ("sbatch = {mem = 1.5}", "sbatch: 1.5: "),
     ("sbatch = {comment = 'grant 42'}", "sbatch: comment: is set by this package"),
     ('sbatch = {"a\\n#SBATCH --wrap" = "x"}', "is no long option of sbatch"),
     ("sbatch = {cpus-per-task = 4}", "sbatch: cpus-per-task: is set by this package"),
@@ -35,7 +29,6 @@ PROFILES = [
     ('setup = ["module load cuda\\nsource env"]', "give each line as a string of its own"),
     ('container = "env\\ntouch x"', "container: 'env\\ntouch x': holds a line break"),
     ('sbatch = {mem = "0\\n#SBATCH --wrap=x"}', "holds a line break"),
-    ("[resources]\ntime = '99999999999999999999'", "resources.time: "),
 ]  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -53,50 +52,28 @@ def read(folder: Path, name: str) -> None:
         run_record.read(folder)
 
 
-WHOLE = {
-    "a folder": None,
-    "a line of nothing": b"\n\n",
-    "null": b"null\n",
-    "an empty object": b"{}\n",
-    "not UTF-8": b"\xff\xfe\n",
-    "zeros": bytes(100) + b"\n",
-    "a deep list": b"[" * 50_000 + b"\n",
-    "half a surrogate": b'"\\ud800"\n',
-    "another kind": b'{"segment": "x", "state": [], "schema_version": {}, "task": 3}\n',
-}
+ODD = [b"\n\n", b"null\n", b"{}\n", b"[" * 50_000 + b"\n", b'"\\ud800"\n', bytes(100)]
+ODD += [b'{"segment": "x", "state": [], "schema_version": {}, "task": 3}\n']
+"""What no generator of bytes finds."""
 
 
-@pytest.mark.parametrize("content", WHOLE)
 @pytest.mark.parametrize("name", [*LOGS, MANIFEST])
-def test_a_file_of_a_run_that_holds_something_else_is_named(
-    copy: Path, name: str, content: str
-) -> None:
+def test_a_folder_in_place_of_a_file_is_named(copy: Path, name: str) -> None:
     (copy / name).unlink()
-    if (whole := WHOLE[content]) is None:
-        (copy / name).mkdir()
-    else:
-        (copy / name).write_bytes(whole)
-    with pytest.raises(UserError) as raised:
+    (copy / name).mkdir()
+    with pytest.raises(UserError, match=f"^{copy / name}"):
         read(copy, name)
-    said = str(raised.value)
-    assert said.startswith(str(copy / name))
-    assert len(said.splitlines()) == 1
-    assert len(said) < 500 + len(str(copy))
 
 
 CHANGES: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
     ("run.json", lambda row: row.update(schema_version=99), "schema_version: Input should be 1"),
-    ("run.json", lambda row: row.update(more=1), "more: Extra inputs"),
     ("run.json", lambda row: row["config"].pop("model"), "config: model: missing"),
-    ("run.json", lambda row: row["config"]["model"].update(layers="2"), "model.layers: '2'"),
     ("segments.jsonl", lambda row: row.pop("resumed_from"), "ends, but never began"),
     ("metrics.jsonl", lambda row: row.update(segment=7), "segment 7 is out of order"),
     (MANIFEST, lambda all: all.update(schema_version=99), "schema_version: Input should be 1"),
     (MANIFEST, lambda all: all.pop("tokenizer"), "tokenizer: Field required"),
     (MANIFEST, lambda all: all["tokenizer"].update(vocabulary_size="x"), "r.vocabulary_size"),
     (MANIFEST, lambda all: all["splits"]["train"].update(tokens=-1), "splits.train.tokens"),
-    (MANIFEST, lambda all: all["splits"]["train"].update(blocks="xyz"), "splits.train.blocks"),
-    (MANIFEST, lambda all: all.update(more=1), "more"),
 ]  # fmt: skip
 
 
@@ -154,7 +131,11 @@ def test_every_verb_refuses_a_run_that_it_cannot_read(
 
 
 @UNKNOWN
-@given(name=st.sampled_from(LOGS), content=st.binary(max_size=120), places=st.booleans())
+@given(
+    name=st.sampled_from(LOGS),
+    content=st.sampled_from(ODD) | st.binary(max_size=120),
+    places=st.booleans(),
+)
 def test_any_bytes_in_a_run_are_a_run_or_a_line(
     trained: Path, tmp_path: Path, name: str, content: bytes, places: bool
 ) -> None:
@@ -163,11 +144,16 @@ def test_any_bytes_in_a_run_are_a_run_or_a_line(
         shutil.copytree(trained, folder, ignore=shutil.ignore_patterns("checkpoints"))
     before = (folder / name).read_bytes()
     (folder / name).write_bytes(before[: len(before) // 2] + content if places else content)
+    said = str(folder)
     try:
-        with contextlib.suppress(UserError):
-            run_record.read(folder)
+        run_record.read(folder)
+    except UserError as error:
+        said = str(error)
     finally:
         (folder / name).write_bytes(before)
+    assert str(folder) in said
+    assert len(said.splitlines()) == 1
+    assert len(said) < 500 + len(str(folder))
 
 
 def test_what_a_run_says_is_never_markup_for_a_terminal(copy: Path) -> None:
@@ -190,7 +176,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("name", READERS)
 @UNKNOWN
-@given(st.binary(max_size=200))
+@given(st.sampled_from(ODD) | st.binary(max_size=200))
 def test_any_bytes_are_a_file_or_a_line_that_names_it(
     tmp_path: Path, name: str, content: bytes
 ) -> None:
@@ -233,12 +219,9 @@ def test_any_bytes_in_a_corpus_are_found(
 
 TEXTS = {
     "text.txt": (b"\xff\xfe", "text.txt"),
-    "cut.jsonl": (b'{"text": "a', "cut.jsonl"),
     "second.jsonl": (b'{"text": "fine"}\n{', "second.jsonl, line 2: is not JSON"),
     "blank.jsonl": (b'\n\n{"text": ""}\n', "no document is left for train"),
     "other.jsonl": (b'{"body": "a"}\n', "it has: body"),
-    "deep.jsonl": (b'{"text": ' + b"[" * 50_000 + b"\n", "deep.jsonl"),
-    "half.jsonl": (b'{"text": "\\ud800"}\n', "half.jsonl"),
     "empty.txt": (b"", "no document is left for train"),
     **{f"no.jsonl{end}": (b"plain", f"no.jsonl{end}: cannot be read") for end in PACKED},
     "a.parquet": (b"PAR1", "a.parquet: cannot be read"),
@@ -254,7 +237,6 @@ REQUESTS = [
     (["--source", "good.txt", "--tokenizer", "bpe:"], "the size of the vocabulary, 257 to 1,0"),
     (["--source", "good.txt", "--tokenizer", "bpe:5000"], "bpe:5000: the text yields only"),
     (["--source", "good.txt", "--tokenizer", "good.txt"], "docs/data.md converts files of Sent"),
-    (["--source", "good.txt", "--tokenizer", "empty"], "empty/tokenizer.json: no tokenizer can"),
     (["--source", "good.txt", "--shard", "2/1"], "--shard 2/1: write it as i/n"),
     (["--source", "good.txt", "--shard", "1/2", "--limit-bytes", "9"], "--limit-bytes: is for"),
     (["--source", "good.txt", "--validation", "good.txt"], "is both training and held-out text"),
@@ -269,7 +251,6 @@ REQUESTS = [
 
 
 ADOPTIONS = [
-    (["none.bin"], "none.bin: is no file in ."),
     (["ids.bin"], "--vocabulary-size: missing"),
     (["ids.bin", "--vocabulary-size", "9"], "ids.idx: is missing; say how the ids lie in ids.bin"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint17"], "did you mean 'uint16'?"),
