@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -60,8 +60,6 @@ class Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Item):
-    suffixes: ClassVar[tuple[str, ...]] = (".md", ".tex", ".csv", ".json")
-
     grids: tuple[Grid, ...]
 
     def contents(self) -> dict[str, bytes]:
@@ -71,7 +69,8 @@ class Table(Item):
         return {".md": markdown(self).encode()}
 
     def for_print(self) -> dict[str, bytes]:
-        return {".tex": latex(self).encode()}
+        parts = (f"% {grid.title}\n{latex_grid(grid)}" for grid in self.grids)
+        return {".tex": "\n".join(parts).encode()}
 
 
 def number_entry(
@@ -114,14 +113,12 @@ def grids_over_s_and_r(
         wide = cells.pivot(index="bag_size", columns="step_ratio", values=column)
         wide.columns = pd.Index([f"r = {ratio:.3g}" for ratio in wide.columns])
         tops = {name: wide[name].agg(best) for name in wide if not sign and name != "r = 1"}
-        columns: dict[str, Callable[[Row], Entry | str]] = {
-            "s": lambda row: number_entry(row["bag_size"])
-        }
-        for name in wide:
-            columns[str(name)] = lambda row, name=name, tops=tops, sign=sign: number_entry(  # type: ignore[misc]
-                row[name], digits, row[name] == tops.get(name), sign
-            )
-        grids.append(Grid.of(rows_of(wide.reset_index()), columns, title))
+        rows = []
+        for size, row in zip(wide.index, rows_of(wide), strict=True):
+            loss_by_r = row.items()
+            own = (number_entry(x, digits, x == tops.get(r), sign) for r, x in loss_by_r)
+            rows.append((number_entry(size), *own))
+        grids.append(Grid(title, ("s", *map(str, wide)), tuple(rows)))
     return grids
 
 
@@ -145,48 +142,14 @@ def markdown_grid(grid: Grid) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in clean)
 
 
-def latex(table: Table) -> str:
-    """A `table` environment; its document loads booktabs."""
-    parts = [r"\begin{table}", r"\centering", rf"\caption{{{_escaped(table.caption)}}}"]
-    parts.append(rf"\label{{tab:{table.name}}}")
-    for grid in table.grids:
-        if grid.title:
-            parts.append(rf"\par\medskip {_escaped(grid.title)}\par\smallskip")
-        parts.append(latex_grid(grid))
-    return "\n".join([*parts, r"\end{table}", ""])
-
-
 def latex_grid(grid: Grid) -> str:
+    """Return a `tabular` to include in a table; its document loads booktabs."""
     spec = "".join("r" if grid.is_numeric(place) else "l" for place in range(len(grid.headings)))
-    heading = " & ".join(map(_escaped, grid.headings)) + r" \\"
-    body = [" & ".join(map(_latex_entry, row)) + r" \\" for row in grid.rows]
-    inner = [rf"\begin{{tabular}}{{{spec}}}", r"\toprule", heading, r"\midrule", *body]
-    return "\n".join([*inner, r"\bottomrule", r"\end{tabular}"])
-
-
-def _latex_entry(entry: Entry) -> str:
-    text = _escaped(entry.text)
-    return rf"\textbf{{{text}}}" if entry.best else text
-
-
-_COMMANDS = str.maketrans(
-    {
-        **{sign: rf"\{sign}" for sign in "&%_#${}"},
-        "\\": r"\textbackslash{}",
-        "^": r"\^{}",
-        "~": r"\~{}",
-        "±": r"$\pm$",
-        "−": "$-$",
-        "×": r"$\times$",
-        "–": "--",
-        "…": r"\dots{}",
-        "≤": r"$\leq$",
-        "≥": r"$\geq$",
-    }
-)
-
-
-def _escaped(text: str) -> str:
-    """Backquotes of a command line become typewriter type."""
-    parts = text.translate(_COMMANDS).split("`")
-    return "".join(rf"\texttt{{{part}}}" if i % 2 else part for i, part in enumerate(parts))
+    columns = list(grid.headings)
+    words = pd.DataFrame([[entry.text for entry in row] for row in grid.rows], columns=columns)
+    bold = [["textbf:--rwrap" if entry.best else "" for entry in row] for row in grid.rows]
+    style = words.style.hide(axis="index").apply(
+        lambda _: pd.DataFrame(bold, columns=columns), axis=None
+    )
+    style = style.format(escape="latex").format_index(escape="latex", axis="columns")
+    return style.to_latex(column_format=spec, hrules=True).replace("−", "$-$")

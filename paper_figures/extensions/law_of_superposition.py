@@ -13,9 +13,8 @@ from tst_study.analysis.fits.law.superposition_law import Law, published_law
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import number
 from tst_study.paper_figures.catalogue import figure
-from tst_study.paper_figures.drawing import key
+from tst_study.paper_figures.drawing import Picture, key
 from tst_study.paper_figures.item import Finding
-from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import INK, MUTED, PAGE, Look, new_figure
 

@@ -9,9 +9,8 @@ from tst_study.analysis.summary import verdict_counts
 from tst_study.analysis.wording import number, span
 from tst_study.paper_figures.answers import message
 from tst_study.paper_figures.catalogue import PAIR, figure, submit
-from tst_study.paper_figures.drawing import NAMES, forest, forest_rows
+from tst_study.paper_figures.drawing import NAMES, Picture, forest, forest_rows
 from tst_study.paper_figures.item import Finding, Item
-from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import PAGE, new_figure
 
@@ -22,11 +21,11 @@ HALF = (4.8, 140.0)
 
 
 @figure("overview", title="What the study found", lacks=PAIR)
-def overview(sources: Sources) -> list[Item]:
+def overview(sources: Sources) -> Item | None:
     """Show the primary question and as many rows after it as make a picture of one screen."""
     rows = sources.answers
     rows = rows[rows["gain"].notna()]
-    return [_picture(sources, rows, FEW, message(rows), *HALF)] if len(rows) else []
+    return _picture(sources, rows, FEW, message(rows), *HALF) if len(rows) else None
 
 
 @figure(
@@ -35,12 +34,12 @@ def overview(sources: Sources) -> list[Item]:
     lacks="a setting and its baseline with two or more seeds: "
     f"{submit('seed-noise', 'one-gpu')}, or {submit('laptop', 'laptop')}",
 )
-def effects(sources: Sources) -> list[Item]:
+def effects(sources: Sources) -> Item | None:
     """Show every question and setting that was repeated with seeds."""
     rows = sources.answers
     rows = rows[rows["seeds"] > 1]
     title = f"{number(len(rows), 'comparison')} repeated with seeds: {verdict_counts(rows)}"
-    return [_picture(sources, rows, MOST, title, PAGE, NAMES)] if len(rows) else []
+    return _picture(sources, rows, MOST, title, PAGE, NAMES) if len(rows) else None
 
 
 def _picture(

@@ -17,7 +17,7 @@ from matplotlib.transforms import Bbox
 
 from tests.analysis.made_runs import BOOKS, config, write_run
 from tst_study.paper_figures.catalogue import catalogue
-from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.drawing import Picture
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import PAGE, styled
 
@@ -50,7 +50,7 @@ def test_no_word_is_cut_or_covered_and_an_arm_looks_the_same_everywhere(
         given = request.getfixturevalue(which)
     sources = Sources(given)
     entries = [entry for entry in catalogue().values() if entry.from_runs or not given]
-    items = [item for entry in entries for item in entry.items(sources)]
+    items = [entry.item(sources) for entry in entries]
     drawn = [item for item in items if isinstance(item, Picture)]
     drawn = [item for item in drawn if item.folders or not given]
     assert len(drawn) >= 6

@@ -13,7 +13,7 @@ from tst_study.analysis import published
 from tst_study.config.presets import expand_preset
 from tst_study.config.schema import Model
 from tst_study.paper_figures.build import build
-from tst_study.paper_figures.catalogue import catalogue, find
+from tst_study.paper_figures.catalogue import catalogue
 from tst_study.paper_figures.item import csv_bytes
 from tst_study.paper_figures.paper.headline_runs import runs_table
 from tst_study.paper_figures.sources import Sources
@@ -29,7 +29,7 @@ from tst_study.record.writer import append_task_results
 
 
 def table(name: str, runs: Path | None = None) -> Table:
-    (item,) = catalogue()[name].items(Sources(runs))
+    item = catalogue()[name].item(Sources(runs))
     assert isinstance(item, Table)
     return item
 
@@ -69,8 +69,8 @@ def test_the_lowest_of_each_step_ratio_is_marked_and_bag_losses_never() -> None:
 
 
 def test_nothing_is_measured_without_runs() -> None:
-    for entry in find(["tables"])[0]:
-        (item,) = entry.items(Sources(None))
+    for number in range(1, 29):
+        item = table(f"table{number}")
         assert item.folders == ()
         measured = [name for name in item.data.columns if "measured" in name or "differ" in name]
         assert item.data[measured].isna().all().all()
@@ -128,8 +128,7 @@ def test_accuracies_come_from_the_run_folder(tmp_path: Path) -> None:
         )
     ]
     append_task_results(folder, rows)
-    sources = Sources(tmp_path)
-    (item,) = catalogue()["table11"].items(sources)
+    item = table("table11", tmp_path)
     row = item.data.set_index(["step_ratio", "bag_size"]).loc[(0.3, 6)]
     assert row["measured"] == 0.38
     assert row["difference"] == pytest.approx(0.38 - row["published"])
