@@ -10,7 +10,7 @@ from tst_study.analysis.tables.source import Folders
 from tst_study.errors import UserError
 from tst_study.paper_figures.catalogue import Entry, catalogue, find
 from tst_study.paper_figures.drawing import Picture
-from tst_study.paper_figures.item import Item, Missing, write_bytes
+from tst_study.paper_figures.item import Item, write_bytes
 from tst_study.paper_figures.report import page, reproduction
 from tst_study.paper_figures.sources import Sources
 
@@ -22,15 +22,14 @@ class Built:
     to: Path
     sources: Sources
     items: tuple[Item, ...]
-    missing: tuple[Missing, ...]
-    """Items that were asked for and lack runs; each says which."""
+    missing: tuple[str, ...]
+    """A line for each item that was asked for and lacks runs, which it names."""
     written: tuple[Path, ...]
     """Files whose content is new; empty where nothing changed."""
     report: Path | None
 
     def lines(self) -> list[str]:
-        lines = [f"{missing.title}: {missing.sentence}" for missing in self.missing]
-        lines.append(f"{len(self.written)} files written to {self.to}.")
+        lines = [*self.missing, f"{len(self.written)} files written to {self.to}."]
         return [*lines, f"Report: {self.report}"] if self.report else lines
 
 
@@ -59,14 +58,15 @@ def build(
     pages = set() if for_print else pages
     entries = _entries(wanted, pages, sources)
     items: list[Item] = []
-    missing: list[Missing] = []
+    missing: list[str] = []
     drawings: dict[str, str] = {}
     files: dict[str, bytes] = {}
     for count, entry in enumerate(entries, 1):
         say(f"drawing figures and tables: {count} of {len(entries)}")
         item = entry.item(sources)
-        if isinstance(item, Missing):
-            missing += [item] if not only or entry.name in only else []
+        if item is None:
+            if not only or entry.name in only:
+                missing.append(f"{entry.title}: needs {entry.lacks}.")
             continue
         items.append(item)
         shown = "report" in pages and page.is_shown(item, sources)

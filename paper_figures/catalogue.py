@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import functools
 import pkgutil
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, TypeVar
 
 from tst_study.errors import one_of
-from tst_study.paper_figures.item import Finding, Item, Missing
+from tst_study.paper_figures import FOLDERS, NAMES, PAGES
+from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.sources import Sources
-
-FOLDERS = ("paper", "extensions", "study")
-PAGES = ("report", "reproduction")
 
 Maker = TypeVar("Maker", bound=Callable[..., Item | None])
 """What it returns is None where runs are lacking."""
@@ -48,12 +45,12 @@ class Entry:
         """Whether measured runs can appear in it."""
         return bool(self.needs or self.lacks)
 
-    def item(self, sources: Sources) -> Item | Missing:
-        """Make its item, or a note of the runs that are missing; what an item says about measured
-        runs stays where it has any."""
+    def item(self, sources: Sources) -> Item | None:
+        """Make its item, None where runs are lacking; what an item says about measured runs stays
+        where it has any."""
         item = self.make(sources)
         if item is None:
-            return Missing(self.name, self.title, f"Needs {self.lacks}.")
+            return None
         caption, finding = item.caption, item.finding
         if self.needs:
             measured = item.folders or (finding and finding.measured)
@@ -104,13 +101,7 @@ def catalogue() -> dict[str, Entry]:
         package = import_module(f"tst_study.paper_figures.{folder}")
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             import_module(module.name)
-    return {entry.name: entry for entry in sorted(_REGISTERED.values(), key=_place)}
-
-
-def _place(entry: Entry) -> tuple[int, bool, int, str]:
-    number = re.fullmatch(r"(?:table|figure)(\d+)", entry.name)
-    figure = not entry.name.startswith("table")
-    return FOLDERS.index(entry.group), figure, int(number[1]) if number else 0, entry.name
+    return {name: _REGISTERED[name] for name in NAMES}
 
 
 def find(names: Sequence[str] | None) -> tuple[list[Entry], set[str]]:

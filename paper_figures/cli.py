@@ -6,20 +6,14 @@ from typing import Annotated
 import typer
 
 from tst_study.command_line import RESULTS, verb
+from tst_study.paper_figures import EXTENSIONS, FOLDERS, NAMES, PAGES, STUDY
 from tst_study.waiting import waiting
 
 verbs = typer.Typer()
 
-OWN = ("overview", "effects", "loss_curves", "gain_over_training", "data_constrained")
-EXTENSIONS = ("law_of_superposition", "loss_against_compute")
-PAPER = (*(f"table{i}" for i in range(1, 29)), *(f"figure{i}" for i in range(1, 12)))
-GROUPS = ("paper", "extensions", "study", "report", "reproduction")
-NAMES = (*OWN, *EXTENSIONS, *PAPER, *GROUPS)
-"""All that `--only` takes, listed here so that help and completion need not load the figures."""
-
 
 def completed(begun: str) -> list[str]:
-    return [name for name in NAMES if name.startswith(begun)]
+    return [name for name in (*NAMES, *FOLDERS, *PAGES) if name.startswith(begun)]
 
 
 @verb(
@@ -41,9 +35,9 @@ def figures(
         typer.Option(
             autocompletion=completed,
             help="Names (repeatable). A study's own figures: "
-            f"{', '.join(OWN)}; beyond the paper: {', '.join(EXTENSIONS)}; the paper's: table1 to "
-            f"table28, figure1 to figure11; whole groups: {', '.join(GROUPS[:3])}; pages: "
-            f"{', '.join(GROUPS[3:])}.",
+            f"{', '.join(STUDY)}; beyond the paper: {', '.join(EXTENSIONS)}; the paper's: table1 to "
+            f"table28, figure1 to figure11; whole groups: {', '.join(FOLDERS)}; pages: "
+            f"{', '.join(PAGES)}.",
         ),
     ] = None,
     for_print: Annotated[

@@ -73,9 +73,9 @@ class Item(ABC):
         trace = self.trace(runs).encode()
         return {**self.contents(), ".csv": csv_bytes(self.data), ".json": trace}
 
-    @abstractmethod
     def contents(self) -> dict[str, bytes]:
         """Return its files by ending, without CSV and trace."""
+        return {**self.for_page(), **self.for_print()}
 
     def for_page(self) -> dict[str, bytes]:
         """Return the files that a page links to, by ending."""
@@ -103,22 +103,10 @@ class Item(ABC):
         return json.dumps(sources, indent=1, ensure_ascii=False) + "\n"
 
 
-@dataclass(frozen=True)
-class Missing:
-    """An item that cannot be made from the runs there are."""
-
-    name: str
-    title: str
-    sentence: str
-    """The runs that it needs, and the command that makes them."""
-
-
 def plain_numbers(value: Any) -> Any:
     """Round numbers to ten digits, for JSON: the last ones differ between processors."""
     if isinstance(value, Mapping):
         return {str(key): plain_numbers(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_numbers(inner) for inner in value]
     if isinstance(value, bool | str | int) or value is None:
         return value
     number = float(f"{float(value):.10g}")

@@ -39,19 +39,14 @@ class Mark:
 
     colour: str
     marker: str
-    dash: tuple[float, ...] = ()
-    """Lengths of strokes and gaps; empty for a solid line."""
-    arm: str = ""
+    line: tuple[float, tuple[float, ...]] | str
+    """The dash pattern as matplotlib takes it."""
+    arm: str
     """Name of the arm. Drawn lines carry it, so that a test can find an arm in any picture."""
 
-    @property
-    def line(self) -> tuple[float, tuple[float, ...]] | str:
-        """The dash pattern as matplotlib takes it."""
-        return (0, self.dash) if self.dash else "-"
 
-
-BASELINE = Mark(INK, "o", (), "baseline")
-OTHER_BASELINE = Mark("#8a8a94", "o", (6, 1.5), "another baseline")
+BASELINE = Mark(INK, "o", "-", "baseline")
+OTHER_BASELINE = Mark("#8a8a94", "o", (0, (6, 1.5)), "another baseline")
 """A baseline that a study asks about as an arm, such as one with a better batch."""
 
 _BY_BAG_SIZE = {2: "#f0a64a", 3: "#e8861f", 4: "#d55e00", 6: "#b03a1a", 8: "#8c2a3a"}
@@ -102,7 +97,7 @@ def arm_mark(setting: SuperpositionSetting) -> Mark:
         colour = known[0] if known else _OTHERS[zlib.crc32(changed.encode()) % len(_OTHERS)]
         place += list(_BY_ABLATION.values()).index(colour)
     marker, dash = _MARKERS[place % len(_MARKERS)], _DASHES[place % len(_DASHES)]
-    return Mark(colour, marker, dash, setting.label)
+    return Mark(colour, marker, (0, dash), setting.label)
 
 
 def mark_of(bag_size: int, step_ratio: float, **ablation: Any) -> Mark:
@@ -123,10 +118,8 @@ def ratio_colour(step_ratio: float) -> str:
 
 
 _COLOURS: dict[Any, Any] = {
-    **dict.fromkeys(("text.color", "axes.labelcolor"), INK),
-    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
     **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
-    **{"figure.facecolor": PAPER, "savefig.facecolor": PAPER, "axes.facecolor": "none"},
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import gain
+from tst_study.analysis.wording import gain, signed
 from tst_study.paper_figures.item import Item
 from tst_study.text import in_markdown
 
@@ -62,9 +62,6 @@ class Grid:
 class Table(Item):
     grids: tuple[Grid, ...]
 
-    def contents(self) -> dict[str, bytes]:
-        return {**self.for_page(), **self.for_print()}
-
     def for_page(self) -> dict[str, bytes]:
         return {".md": markdown(self).encode()}
 
@@ -79,10 +76,8 @@ def number_entry(
     """A number with `digits` digits after the point; empty where there is none."""
     if value is None or pd.isna(value):
         return Entry()
-    text = f"{value:+,.{digits}f}" if sign else f"{value:,.{digits}f}"
-    if float(text.replace(",", "")) == 0:
-        text = text.lstrip("+-")
-    return Entry(text.replace("-", "−"), best, float(value))
+    text = signed(value, digits) if sign else f"{value:,.{digits}f}".replace("-", "−")
+    return Entry(text, best, float(value))
 
 
 def number_as(value: float, form: Callable[[float], str]) -> Entry:
@@ -102,21 +97,19 @@ def grids_over_s_and_r(
     data: pd.DataFrame, titles: Mapping[str, str], digits: int, best: Literal["min", "max"]
 ) -> list[Grid]:
     """A grid for each of these columns: rows s, columns r, the baseline in its title; the best of
-    each r in bold, but for r = 1, which was never recovered. Of differences none is the best."""
+    each r in bold, but for r = 1, which was never recovered."""
     grids = []
     for column, title in titles.items():
-        sign = "difference" in column
         base = data[data["bag_size"] == 1][column].dropna()
         if len(base):
-            title += f"; baseline {number_entry(base.iloc[0], digits, sign=sign).text}"
+            title += f"; baseline {number_entry(base.iloc[0], digits).text}"
         cells = data[(data["bag_size"] > 1) & data[column].notna()]
         wide = cells.pivot(index="bag_size", columns="step_ratio", values=column)
         wide.columns = pd.Index([f"r = {ratio:.3g}" for ratio in wide.columns])
-        tops = {name: wide[name].agg(best) for name in wide if not sign and name != "r = 1"}
+        tops = {name: wide[name].agg(best) for name in wide if name != "r = 1"}
         rows = []
         for size, row in zip(wide.index, rows_of(wide), strict=True):
-            loss_by_r = row.items()
-            own = (number_entry(x, digits, x == tops.get(r), sign) for r, x in loss_by_r)
+            own = (number_entry(x, digits, x == tops.get(r)) for r, x in row.items())
             rows.append((number_entry(size), *own))
         grids.append(Grid(title, ("s", *map(str, wide)), tuple(rows)))
     return grids

@@ -174,7 +174,6 @@ def _draw_losses(axes: Axes, pair: Pair) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:.0e}")
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlim(points["flops"].min() / 1.15, points["flops"].max() * 1.15)
     axes.margins(y=0.12)  # room for the multiplier below the lowest curve
     axes.set_xlabel("FLOPs of a run (log scale)")
     arm_key(axes, pair.panel, looks, 2, markers=True)

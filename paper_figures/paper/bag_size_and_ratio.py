@@ -65,11 +65,10 @@ class PublishedGrid:
 
         Ties go to real text before generated language, then to the longer runs, then to more seeds.
         """
-        plain = [group.plain(weighting=self.weighting) for group in sources.groups]
-        there = [
-            one for one in plain if len(one.rows) and (self.any_scale or self.is_scale_of(one))
-        ]
-        return max(there, key=self._weight, default=None)
+        every = (group.plain(weighting=self.weighting) for group in sources.groups)
+        plain = [group for group in every if len(group.rows)]
+        allowed = [group for group in plain if self.any_scale or self.is_scale_of(group)]
+        return max(allowed, key=self._weight, default=None)
 
     def _weight(self, group: Group) -> tuple[float, ...]:
         rows, at_scale = group.rows, self.is_scale_of(group)
@@ -105,7 +104,7 @@ def final_loss_grid(sources: Sources, which: PublishedGrid) -> Table:
         else "",
         data=data,
         folders=group.folders if group else (),
-        grids=_grids(which, data, group),
+        grids=_grids(data, group),
         finding=_table_finding(data, group),
     )
 
@@ -133,12 +132,10 @@ def grid_data(which: PublishedGrid, group: Group | None) -> pd.DataFrame:
     return data.sort_values(cells, ignore_index=True)
 
 
-def _grids(which: PublishedGrid, data: pd.DataFrame, group: Group | None) -> tuple[Grid, ...]:
+def _grids(data: pd.DataFrame, group: Group | None) -> tuple[Grid, ...]:
     titles = {"published_loss": "Published: final training loss"}
     if group is not None:
         titles["measured_loss"] = f"Measured ({group.scale}): final held-out loss"
-        if which.is_scale_of(group):
-            titles["loss_difference"] = "Measured − published"
     grids = grids_over_s_and_r(data, titles, 4, "min")
     if group is None:
         return tuple(grids)
@@ -153,26 +150,21 @@ def _grids(which: PublishedGrid, data: pd.DataFrame, group: Group | None) -> tup
         "seeds": lambda row: number_entry(row["seeds"]),
         "gain, published": lambda row: number_entry(row["published_gain"], 4, sign=True),
     }
-    if which.is_scale_of(group):
-        columns["difference"] = lambda row: number_entry(row["gain_difference"], 4, sign=True)
     return (*grids, Grid.of(rows_of(there), columns, "Gain over the baseline (nats per token)"))
 
 
 def _caption(which: PublishedGrid, data: pd.DataFrame) -> str:
     tokens = data[(data["step_ratio"] < 1) & (data["bag_size"] > 1)]
     best = next(rows_of(tokens.sort_values("published_loss")))
-    text = (
+    odd = " (Table 7's entry looks like a next-token loss all the same)"
+    return (
         "Final training loss in nats per token, "
         f"{number(int(data['published_loss'].count()), 'published run')} of one seed each. Bold: "
         f"the lowest of each r; the lowest of all is {best['published_loss']:.4f} at s = "
         f"{best['bag_size']:.0f}, r = {best['step_ratio']:.3g}, {best['published_gain']:.4f} below "
-        "the baseline."
+        "the baseline. r = 1 was never recovered: a loss of bags, another quantity"
+        f"{odd if which.table == 7 else ''}."
     )
-    if (data["step_ratio"] == 1).any():
-        text += " r = 1 was never recovered: a loss of bags, another quantity"
-        odd = " (Table 7's entry looks like a next-token loss all the same)"
-        text += (odd if which.table == 7 else "") + "."
-    return text
 
 
 def _table_finding(data: pd.DataFrame, group: Group | None) -> Finding:
@@ -201,7 +193,7 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
         group = None
     grid = published.loss_grid(which.table)
     data, fitted = _published(grid), optima(grid).assign(source="published")
-    count, scale = len(data), ""
+    count, scale, measured = len(data), "", ""
     if group is not None:
         group = group.only(of_one_family(group.rows, sources.summary.verdicts))
         data = pd.concat([data, _measured(group)[list(data)]], ignore_index=True)
@@ -209,6 +201,9 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
         best = optima(grid_of_runs(group.pairs)).assign(source="measured")
         best = best.reindex(columns=fitted.columns)
         best["loss"] = group.level + best["loss"].astype(float)
+        widest = next(rows_of(best.sort_values("points").tail(1)))
+        measured = f"Measured: {group.scale}; held-out loss at the baseline's mean less the paired "
+        measured += f"gain, bars: its 95% interval over seeds. Optimum: {_in_words(widest)}."
         fitted = pd.concat([fitted, best], ignore_index=True)
     return Picture(
         title=_message(which, fitted),
@@ -219,10 +214,7 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
         "rules out; s = 1 takes part where these leave the lower end open. Pale bar: where they "
         "are within one standard deviation of their lowest. Left r = "
         f"{', '.join(map(str, SHOWN))}; the others are in the data.",
-        measured=f"Measured: {group.scale}; held-out loss at the baseline's mean less the paired "
-        f"gain, bars: its 95% interval over seeds. {_optimum_here(fitted)}"
-        if group
-        else "",
+        measured=measured,
         data=data,
         folders=group.folders if group else (),
         draw=partial(_figure, data, fitted, {"published": which.words, "measured": scale}),
@@ -237,17 +229,9 @@ def _message(which: PublishedGrid, fitted: pd.DataFrame) -> str:
     """Say how the best bag size changes with r, over the published optima that are determined."""
     known = fitted[(fitted["source"] == "published") & fitted["best"].notna()]
     known = known.sort_values("step_ratio")
-    first, last = (next(rows_of(known.iloc[[place]])) for place in (0, -1))
-    ends = (f"{end['best']:.0f} at r = {end['step_ratio']:.1f}" for end in (first, last))
-    return (
-        f"Figure {which.figure}. The best bag size falls from {' to '.join(ends)} ({which.words})"
-    )
-
-
-def _optimum_here(fitted: pd.DataFrame) -> str:
-    """Say the optimum of the measured curve with most bag sizes, or why there is none."""
-    own = fitted[fitted["source"] == "measured"].sort_values("points")
-    return f"Optimum: {_in_words(next(rows_of(own.iloc[[-1]])))}."
+    best = [f"{row['best']:.0f} at r = {row['step_ratio']:.1f}" for row in rows_of(known)]
+    falls = f"The best bag size falls from {best[0]} to {best[-1]}"
+    return f"Figure {which.figure}. {falls} ({which.words})"
 
 
 def _published(grid: pd.DataFrame) -> pd.DataFrame:
@@ -349,12 +333,10 @@ def _curve_finding(fitted: pd.DataFrame, group: Group | None) -> Finding:
     if group is None:
         return Finding(published)
     own = fitted[fitted["source"] == "measured"]
-    known = own[own["best"].notna() & own["low"].notna() & own["high"].notna()]
-    overlaps = [
-        row["low"] <= near["high"].max() and row["high"] >= near["low"].min()
-        for row in rows_of(known)
-        if len(near := theirs[(theirs["step_ratio"] - row["step_ratio"]).abs() <= SAME_RATIO])
-    ]
+    overlaps = []
+    for row in rows_of(own[own[["best", "low", "high"]].notna().all(axis=1)]):
+        near = theirs[(theirs["step_ratio"] - row["step_ratio"]).abs() <= SAME_RATIO]
+        overlaps.append(row["low"] <= near["high"].max() and row["high"] >= near["low"].min())
     verdict: Verdict = "undecided"
     if overlaps:
         verdict = "agrees" if all(overlaps) else "disagrees"

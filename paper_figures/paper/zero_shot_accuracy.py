@@ -132,7 +132,6 @@ def _over_s_and_r(task: str, data: pd.DataFrame) -> tuple[Grid, ...]:
     columns = {"published": f"Published: {task} accuracy (%)"}
     if data["measured"].notna().any():
         columns["measured"] = f"Measured: {task} accuracy (%)"
-        columns["difference"] = "Measured − published (points)"
     percent = data.assign(**{column: 100 * data[column] for column in columns})
     return tuple(grids_over_s_and_r(percent, columns, 2, "max"))
 

@@ -29,10 +29,6 @@ class Section:
     sentences: Sequence[str] = ()
     links: Sequence[Table] = ()
 
-    @property
-    def name(self) -> str:
-        return "-".join(self.title.lower().replace(",", "").split())
-
 
 def is_shown(item: Item, sources: Sources) -> bool:
     """Return whether runs have a part in it; without runs it is always shown."""

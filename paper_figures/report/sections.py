@@ -65,7 +65,7 @@ def _facts(summary: Summary) -> str:
     runs = summary.tables.runs
     states = runs["state"].mask(runs["role"] == "trunk", "shared prefix")
     counts = ", ".join(f"{count:,} {state}" for state, count in states.value_counts().items())
-    facts = [f"{number(len(runs), 'run')} ({counts})" if len(runs) else "No runs"]
+    facts = [f"{number(len(runs), 'run')} ({counts})"]
     if len(sizes := runs["parameters"].dropna()):
         ends = dict.fromkeys((big(sizes.min()), big(sizes.max())))
         facts.append(f"{' to '.join(ends)} parameters")
@@ -136,9 +136,7 @@ def verdicts(summary: Summary, rows: pd.DataFrame) -> list[Grid]:
         title, last_heading = heading if heading != last_heading else "", heading
         grids.append(Grid(title, tuple(cells[0]), body, ", ".join(words)))
     if len(set(table["run_ids"])) < len(table):
-        twice = (
-            "A question under two headings has two intervals: each allows for all of its heading."
-        )
+        twice = "A question under two headings has two intervals: each allows for all of its own."
         grids[0] = replace(grids[0], note=f"{grids[0].note}. {twice}")
     return grids
 
@@ -180,19 +178,6 @@ def runs(summary: Summary, to: Path) -> Grid:
         "seed": lambda row: number_entry(row["seed"]),
         "learning rate": lambda row: number_as(row["learning_rate"], "{:g}".format),
         "steps": lambda row: number_entry(row["steps"]),
-        "state": _state,
+        "state": lambda row: row["state"],
     }
     return Grid.of(rows_of(summary.tables.runs), columns)
-
-
-def _state(row: Row) -> str:
-    """Say how a run ended, and what is out of the ordinary about it."""
-    words = [row["state"]]
-    if row["state"] != "done":
-        words += [f"at step {row['step']:,}"] if row["step"] == row["step"] else []
-        words += [row["message"]] if row["message"] else []
-    elif not row["annealed"]:
-        words.append("not annealed")
-    if row["role"] not in ("baseline", "superposition"):
-        words.append(row["role"])
-    return "; ".join(words)

@@ -26,6 +26,8 @@ from tst_study.paper_figures.style import (
     wrapped,
 )
 
+ENDS, NO_CLAIM = {"better": "ahead of", "worse": "behind"}, "with no shown difference from"
+
 
 @figure("loss_curves", title="Loss against steps", lacks=PAIR)
 def loss_curves(sources: Sources) -> Item | None:
@@ -41,7 +43,7 @@ def loss_curves(sources: Sources) -> Item | None:
     held_out = bool((data["quantity"] == "held_out").any())
     what = "held-out loss" if held_out else "training loss, a running mean over 5% of the steps"
     return Picture(
-        title=f"{row['setting']} ends {_against(row['verdict'])} its baseline: "
+        title=f"{row['setting']} ends {ENDS.get(row['verdict'], NO_CLAIM)} its baseline: "
         f"{group_label(group.members)}{group.rate}",
         caption=f"{group_details(group.members)}. Mean {what} over {group.seeds}; shading: range "
         f"over seeds. Final gain in held-out loss: {gain(row)} nats, {row['verdict']}. Every step "
@@ -51,10 +53,6 @@ def loss_curves(sources: Sources) -> Item | None:
         folders=group.folders,
         draw=partial(_draw_losses, data, looks),
     )
-
-
-def _against(verdict: str) -> str:
-    return {"better": "ahead of", "worse": "behind"}.get(verdict, "with no shown difference from")
 
 
 def _draw_losses(data: pd.DataFrame, looks: dict[str, Mark]) -> Figure:
@@ -121,8 +119,8 @@ def gain_over_training(sources: Sources) -> Item | None:
 
 def _lead_since(rows: pd.DataFrame) -> float:
     """Return the share of the steps from which on an arm leads for good."""
-    behind = rows["share"][rows["gain"] <= 0]
-    return float(rows["share"][rows["share"] > behind.max()].min()) if len(behind) else 0.0
+    behind = rows["share"][rows["gain"] <= 0].max()
+    return float(rows["share"][~(rows["share"] <= behind)].min())
 
 
 def _times(runs: pd.DataFrame) -> dict[str, float]:
