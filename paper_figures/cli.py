@@ -34,9 +34,9 @@ def figures(
         list[str] | None,
         typer.Option(
             autocompletion=completed,
-            help="Names (repeatable). A study's own figures: "
-            f"{', '.join(STUDY)}; beyond the paper: {', '.join(EXTENSIONS)}; the paper's: table1 to "
-            f"table28, figure1 to figure11; whole groups: {', '.join(FOLDERS)}; pages: "
+            help=f"Names (repeatable). A study's own figures: {', '.join(STUDY)}; beyond the "
+            f"paper: {', '.join(EXTENSIONS)}; the paper's: table1 to table28, figure1 to "
+            f"figure11; whole groups: {', '.join(FOLDERS)}; pages: "
             f"{', '.join(PAGES)}.",
         ),
     ] = None,

@@ -17,7 +17,7 @@ from tst_study.analysis import published
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import gain
-from tst_study.paper_figures.drawing import CLAIMED, is_baseline, lines, mark_time, point
+from tst_study.paper_figures.drawing import CLAIMED, arm_key, is_baseline, lines, mark_time, point
 from tst_study.paper_figures.sources import Group
 from tst_study.paper_figures.style import Mark
 
@@ -140,12 +140,10 @@ def smoothed(rows: pd.DataFrame, steps: int) -> pd.DataFrame:
 
 
 def draw(
-    axes: Axes,
-    data: pd.DataFrame,
-    looks: Mapping[str, Mark],
-    window: tuple[float, float],
+    axes: Axes, data: pd.DataFrame, looks: Mapping[str, Mark], title: str, start: float = 0.0
 ) -> None:
-    """Draw the next-token curves of one panel between two steps."""
+    """Draw the next-token curves of one panel from a step on, and their key."""
+    window = (start, end_of(data))
     shown = data[data["quantity"].isin(("next_token", "held_out"))]
     held_out = (shown["quantity"] == "held_out").any()
     if held_out:
@@ -162,21 +160,18 @@ def draw(
     low, high = late[["loss", "low"]].min().min(), late[["loss", "high"]].max().max()
     axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     for switch in sorted(set(data["switch"].astype(int)) - {0}):
-        if window[0] < switch < window[1]:
+        if switch > start:
             mark_time(axes, switch, "switch")
     axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(3, integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylabel(f"{'held-out' if held_out else 'training'} loss (nats per token)")
-
-
-def legend_looks(data: pd.DataFrame, looks: Mapping[str, Mark]) -> dict[str, Mark]:
-    """Return the mark of each label by what the key says of it, with its last loss."""
-    ends = data[data["quantity"] == "end"]
-    if len(ends):
-        return {row["said"]: looks[row["label"]] for row in rows_of(ends)}
-    by_label = data.groupby("label", sort=False)
-    return {f"{label}: {last(rows):.3f}": looks[str(label)] for label, rows in by_label}
+    said = data.drop_duplicates("label", keep="last").set_index("label")["said"]
+    words = {
+        said[label] if held_out else f"{label}: {last(rows):.3f}": looks[str(label)]
+        for label, rows in data.groupby("label", sort=False)
+    }
+    arm_key(axes, title, words, 2)
 
 
 def end_of(data: pd.DataFrame) -> float:

@@ -10,12 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import NullLocator
 
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import gain, signed
 from tst_study.paper_figures.item import Item
-from tst_study.paper_figures.style import FAINT, INK, MUTED, Look, Mark, styled, text_width, wrapped
+from tst_study.paper_figures.style import MUTED, Look, Mark, styled, text_width, wrapped
 
 _METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
@@ -67,9 +66,6 @@ CLAIMED = ("better", "worse")
 """Verdicts whose interval excludes zero."""
 HANDLE = 28.0
 """Points that a line of a key takes beside its words."""
-FAR = 6
-"""A gain so many times as large as the median gain would squeeze all others: it is stated beside
-the frame."""
 
 
 def lines(
@@ -86,40 +82,39 @@ def lines(
         mark = looks[str(name)]
         own: Look = {"color": mark.colour, "label": f"_arm {mark.arm}", "linewidth": 1.1}
         axes.plot(rows[x], rows[y], linestyle=mark.line, **own)
-        low, high = rows["low"].astype(float), rows["high"].astype(float)
-        axes.fill_between(rows[x], low, high, color=mark.colour, alpha=0.15, lw=0)
+        if "low" in rows:
+            low, high = rows["low"].astype(float), rows["high"].astype(float)
+            axes.fill_between(rows[x], low, high, color=mark.colour, alpha=0.15, lw=0)
 
 
 def point(
     axes: Axes,
     at: tuple[float, float],
     mark: Mark,
-    bar: tuple[float | None, float | None] = (None, None),
-    *,
     hollow: bool = False,
-    across: bool = False,
     **look: Any,
 ) -> None:
-    """Draw a mean and its interval, along x if `across`; hollow where no difference is shown."""
-    low, high = bar
-    if low is not None and high is not None:
-        draw = axes.hlines if across else axes.vlines
-        draw(at[1] if across else at[0], low, high, color=mark.colour, linewidth=1.0)
+    """Draw a mean, hollow where no difference is shown."""
     face = "none" if hollow else mark.colour
     more = {"markeredgewidth": 0.9, "zorder": 4, "label": f"_arm {mark.arm}", **look}
     axes.plot(*at, mark.marker, color=mark.colour, markerfacecolor=face, **more)
 
 
-def points_aside(
-    axes: Axes, data: pd.DataFrame, looks: Mapping[str, Mark], x: str, apart: float
+def means(
+    axes: Axes,
+    data: pd.DataFrame,
+    looks: Mapping[str, Mark],
+    x: str,
+    by: str = "setting",
+    apart: float = 1.0,
 ) -> None:
-    """Draw losses with their bars, the settings of one x apart by a factor, so that bars do not
-    cover one another."""
-    for place, (setting, rows) in enumerate(data.groupby("setting", sort=False)):
-        aside = apart ** (place - (data["setting"].nunique() - 1) / 2)
+    """Draw losses with their bars, the arms of one x apart by a factor, so that bars do not cover
+    one another."""
+    for place, (name, rows) in enumerate(data.groupby(by, sort=False)):
+        mark, aside = looks[str(name)], apart ** (place - (data[by].nunique() - 1) / 2)
+        axes.vlines(rows[x] * aside, rows["low"], rows["high"], color=mark.colour, linewidth=1.0)
         for row in rows_of(rows):
-            at, bar = (row[x] * aside, row["loss"]), (row["low"], row["high"])
-            point(axes, at, looks[str(setting)], bar)
+            point(axes, (row[x] * aside, row["loss"]), mark)
 
 
 def is_baseline(label: str) -> bool:
@@ -196,76 +191,3 @@ def note(
 ) -> None:
     """Write small words, offset from a place by points."""
     axes.annotate(words, at, xytext=offset, textcoords="offset points", fontsize=7, **look)
-
-
-def inside(gains: pd.Series) -> pd.Series:
-    """Return which gains share a scale; the others are stated beside the frame."""
-    size = gains.abs()
-    return size <= FAR * max(float(size.median()), 1e-9)
-
-
-NAMES = 225.0
-"""Points that names of rows may take left of a forest."""
-
-
-def forest_rows(
-    data: pd.DataFrame, width: float = NAMES
-) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
-    """Return headings and names, each in lines and with its place; a line takes one unit."""
-    headings: list[tuple[str, float]] = []
-    names: list[tuple[str, float]] = []
-    top = 0.0
-    for heading, rows in data.groupby("heading", sort=False):
-        for kind, text in [(headings, str(heading)), *((names, name) for name in rows["name"])]:
-            words = wrapped(text, width)
-            count = words.count("\n") + 1
-            kind.append((words, top + (count - 1) / 2))
-            top += count
-        top += 0.4
-    return headings, names
-
-
-def forest(axes: Axes, data: pd.DataFrame, width: float = NAMES) -> None:
-    """Draw gains with their intervals, row below row, around zero.
-
-    `width`: points for the names of rows. Columns: name, heading (stands above its rows), mark,
-    primary, gain, low, high, verdict.
-    """
-    axes.axvline(0, color=MUTED, linewidth=0.7)
-    near = inside(data["gain"])
-    across = axes.get_yaxis_transform()
-    headings, names = forest_rows(data, width)
-    for row, is_near, (_, place) in zip(rows_of(data), near, names, strict=True):
-        if row["primary"]:
-            axes.axhspan(place - 0.45, place + 0.45, color=FAINT, alpha=0.6, lw=0, zorder=0)
-        beside: Look = {"xycoords": ("axes fraction", "data"), "va": "center"}
-        if is_near:
-            hollow = row["verdict"] not in CLAIMED
-            at, bar = (row["gain"], place), (row["low"], row["high"])
-            point(axes, at, row["mark"], bar, hollow=hollow, across=True)
-            note(axes, signed(row["gain"]), (1.0, place), (4, 0), **beside)
-        else:
-            edge, arrow, side = (0.0, "<", 1) if row["gain"] < 0 else (1.0, ">", -1)
-            edge += 0.015 * side
-            axes.plot(edge, place, arrow, color=row["mark"].colour, transform=across)
-            beside |= {"ha": "left" if side > 0 else "right"}
-            note(axes, f"beyond the frame: {gain(row)}", (edge, place), (6 * side, 0), **beside)
-    ticks = [*headings, *names]
-    axes.set_yticks([place for _, place in ticks], [words for words, _ in ticks])
-    labels = axes.get_yticklabels()
-    for label in labels[: len(headings)]:
-        label.set(fontweight="bold", color=MUTED)
-    for label, primary in zip(labels[len(headings) :], data["primary"], strict=True):
-        label.set_fontweight("bold" if primary else "normal")
-    axes.set_ylim(max(place for _, place in ticks) + 0.7, -0.7)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes.set_xlabel("gain (nats per token); right of zero is better")
-    dot: Look = {"marker": "o", "markersize": 4, "color": INK}
-    entries: dict[str, Look] = {"95% interval excludes zero": {**dot, "linestyle": "-"}}
-    for unclaimed in sorted(set(data["verdict"]) - {*CLAIMED}):
-        entries[unclaimed] = {**dot, "markerfacecolor": "none"}
-    if data["primary"].any():
-        entries["the primary question"] = {"color": FAINT, "marker": "s", "markersize": 7}
-    key(axes, entries)

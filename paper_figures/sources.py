@@ -111,9 +111,10 @@ class Group:
         return tuple(sorted(set(both.astype(str))))
 
     @property
-    def weight(self) -> tuple[int, int, int]:
-        """Settings, steps and seeds: how large a comparison it is."""
-        return self.rows["setting"].nunique(), self.steps, int(self.rows["seeds"].sum())
+    def weight(self) -> tuple[int, ...]:
+        """Natural text before generated language, then settings, steps and seeds."""
+        seeds = int(self.rows["seeds"].sum())
+        return not self.is_generated, self.rows["setting"].nunique(), self.steps, seeds
 
     @property
     def steps(self) -> int:

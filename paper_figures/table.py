@@ -44,7 +44,6 @@ class Grid:
         rows: Iterable[Row],
         columns: Mapping[str, Callable[[Row], Entry | str]],
         title: str = "",
-        note: str = "",
     ) -> Grid:
         """Rows through one function per heading; words need no `Entry`."""
 
@@ -52,7 +51,7 @@ class Grid:
             made = (cell(row) for cell in columns.values())
             return tuple(Entry(entry) if isinstance(entry, str) else entry for entry in made)
 
-        return cls(title, tuple(columns), tuple(map(cells, rows)), note)
+        return cls(title, tuple(columns), tuple(map(cells, rows)))
 
     def is_numeric(self, place: int) -> bool:
         return any(row[place].value is not None for row in self.rows)

@@ -19,9 +19,13 @@ from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import INK, MUTED, PAGE, Look, new_figure
 
 DATA = ["panel", "group", "table", "bag_size", "step_ratio", "observed", "predicted"]
-NULLS = {"law": INK, "copied": MUTED, "mean": MUTED}
+ERRORS: dict[str, tuple[str, Look]] = {
+    "law": ("law", {"color": INK, "marker": "o"}),
+    "copied": ("nearest run copied", {"color": MUTED, "marker": "o", "mfc": "none"}),
+    "mean": ("mean gain", {"color": MUTED, "marker": "|"}),
+}
 """Predictions whose errors are drawn: the law's, and two that need no law."""
-DATA += [*NULLS, "bias"]
+DATA += [*ERRORS, "bias"]
 SHOWN = "270M → 600M"
 """The split whose predictions are drawn run by run: one size fitted, the other predicted."""
 TABLES = {4: "270M, 20k", 5: "270M, 100k", 6: "600M, 20k", 7: "600M, 20k, power law"}
@@ -71,7 +75,7 @@ def _fits() -> tuple[Law, pd.DataFrame, pd.DataFrame]:
     others = others.drop(columns="mean").rename(columns={"law": "predicted"})
     parts = [gains[gains["bag_size"] > 1].assign(panel="fitted"), others.assign(panel="held out")]
     parts = [part.assign(group=part["table"].map(TABLES)) for part in parts]
-    parts.append(errors[[*NULLS, "bias"]].assign(group=errors["split"], panel="rmse"))
+    parts.append(errors[[*ERRORS, "bias"]].assign(group=errors["split"], panel="rmse"))
     return law, errors, pd.concat(parts, ignore_index=True).reindex(columns=DATA)
 
 
@@ -93,19 +97,14 @@ def _draw_gains(axes: Axes, data: pd.DataFrame) -> None:
 
 
 def _draw_errors(axes: Axes, data: pd.DataFrame) -> None:
-    names = {"law": "law", "copied": "nearest run copied", "mean": "mean gain"}
-    looks: dict[str, Look] = {
-        names[name]: {"color": colour, "marker": marker, "mfc": INK if name == "law" else "none"}
-        for (name, colour), marker in zip(NULLS.items(), "oo|", strict=True)
-    }
-    for place, row in enumerate(rows_of(data)):
-        axes.plot([0, 1000 * row["law"]], [place, place], color=MUTED, linewidth=0.8)
-        for name in NULLS:
-            axes.plot(1000 * row[name], place, **looks[names[name]])
-    axes.set_yticks(range(len(data)), list(data["group"]))
+    places = range(len(data))
+    axes.hlines(places, 0, 1000 * data["law"], color=MUTED, linewidth=0.8)
+    for name, (_, look) in ERRORS.items():
+        axes.plot(1000 * data[name], places, linestyle="none", **look)
+    axes.set_yticks(places, list(data["group"]))
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(data) - 0.4, -0.6)
     axes.spines["left"].set_visible(False)
     axes.set_xlim(0, None)
     axes.set_xlabel("RMSE (thousandths of a nat)")
-    key(axes, looks, 3)
+    key(axes, dict(ERRORS.values()), 3)

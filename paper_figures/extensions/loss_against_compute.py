@@ -20,7 +20,7 @@ from tst_study.analysis.verdict.length_curve import LengthCurve, floors, paired_
 from tst_study.analysis.wording import bounds, number
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import Picture, arm_key, lines, log_axis, note, point
+from tst_study.paper_figures.drawing import Picture, arm_key, lines, log_axis, means, note
 from tst_study.paper_figures.item import Finding
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import BASELINE, INK, MUTED, PAGE, Look, arm_mark, new_figure
@@ -161,8 +161,7 @@ def _draw_losses(axes: Axes, pair: Pair) -> None:
     looks = {"baseline": BASELINE, pair.setting.label: arm_mark(pair.setting)}
     curves, points = (pair.data[pair.data["quantity"] == kind] for kind in ("curve", "point"))
     lines(axes, curves, looks, x="flops")
-    for row in rows_of(points):
-        point(axes, (row["flops"], row["loss"]), looks[row["label"]], (row["low"], row["high"]))
+    means(axes, points, looks, "flops", by="label")
     widest, curve = pair.widest, curves[curves["label"] == "baseline"]
     to = float(np.interp(-widest["loss"], -curve["loss"], curve["flops"]))
     start = (to / widest["multiplier"], widest["loss"])

@@ -15,7 +15,7 @@ from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import gain
 from tst_study.paper_figures import curves
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import Picture, arm_key
+from tst_study.paper_figures.drawing import Picture
 from tst_study.paper_figures.item import Finding, Verdict, judged
 from tst_study.paper_figures.sources import Group, Sources, folders_of
 from tst_study.paper_figures.style import BASELINE, PAGE, Mark, mark_of, marks_of, new_figure
@@ -143,9 +143,8 @@ def _figure(data: pd.DataFrame, looks: Mapping[str, Mapping[str, Mark]]) -> Figu
     columns, rows = min(2, len(panels)), (len(panels) + 1) // 2
     drawn, axes_of = new_figure(PAGE, 2.6 * rows, columns, rows)
     for axes, ((source, panel), part) in zip(axes_of.flat, panels, strict=False):
-        own = looks[str(panel)]
-        curves.draw(axes, part, own, (part["switch"].max(), curves.end_of(part)))
-        arm_key(axes, f"{source}: {panel}", curves.legend_looks(part, own), 2)
+        start = float(part["switch"].max())
+        curves.draw(axes, part, looks[str(panel)], f"{source}: {panel}", start)
     for axes in axes_of.flat[len(panels) :]:
         axes.remove()
     return drawn

@@ -61,18 +61,12 @@ class PublishedGrid:
         return f"{self.size}, {self.steps:,} steps{weights}"
 
     def group(self, sources: Sources) -> Group | None:
-        """The runs that fill the grid: the published scale's, or those with most cells.
-
-        Ties go to real text before generated language, then to the longer runs, then to more seeds.
-        """
+        """The runs that fill the grid: the published scale's, or those that weigh most."""
         every = (group.plain(weighting=self.weighting) for group in sources.groups)
         plain = [group for group in every if len(group.rows)]
-        allowed = [group for group in plain if self.any_scale or self.is_scale_of(group)]
-        return max(allowed, key=self._weight, default=None)
-
-    def _weight(self, group: Group) -> tuple[float, ...]:
-        rows, at_scale = group.rows, self.is_scale_of(group)
-        return (at_scale, len(rows), not group.is_generated, group.steps, rows["seeds"].sum())
+        at_scale = [group for group in plain if self.is_scale_of(group)]
+        others = plain if self.any_scale else []
+        return max(at_scale or others, key=lambda group: group.weight, default=None)
 
     def is_scale_of(self, group: Group) -> bool:
         """Whether runs have the paper's size, length and kind of text."""

@@ -18,22 +18,11 @@ from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH, alike
 from tst_study.analysis.wording import bounds, gain, group_label, number, signed
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.paper_figures import curves
+from tst_study.paper_figures import curves, style
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.drawing import Picture, arm_key, is_baseline, level_line, note
 from tst_study.paper_figures.item import Finding, judged
 from tst_study.paper_figures.sources import Group, Sources
-from tst_study.paper_figures.style import (
-    BASELINE,
-    INK,
-    PAGE,
-    Look,
-    Mark,
-    arm_mark,
-    mark_of,
-    marks_of,
-    new_figure,
-)
 
 MIXTURE = {"baseline": "moe_10b_a1b_baseline", "TST, s = 16": "moe_10b_a1b_tst_s16"}
 MIXTURE_SWITCH = 12_483
@@ -47,12 +36,12 @@ MIXTURE_SWITCH = 12_483
 def mixture_of_experts_run(sources: Sources) -> Picture:
     """Show the published curves, and those of mixtures of experts that were run here."""
     data, group = curves.published_curves(1, MIXTURE, MIXTURE_SWITCH), _mixture(sources)
-    looks = {"baseline": BASELINE, "TST, s = 16": mark_of(16, MIXTURE_SWITCH / 50_000)}
+    looks = {"baseline": style.BASELINE, "TST, s = 16": style.mark_of(16, MIXTURE_SWITCH / 50_000)}
     (long, _), (short, _) = reached(data, True), reached(data, False)
     if group is not None:
         names = [f"TST, {setting}" for setting in group.rows["setting"]]
         data = pd.concat([data, curves.group_curves(group, names)], ignore_index=True)
-        looks |= marks_of(group.rows.assign(name=names), "name")
+        looks |= style.marks_of(group.rows.assign(name=names), "name")
     return Picture(
         title=f"Figure 1. TST reaches the baseline's loss in {long / short:.1f} times fewer steps "
         "(mixture of experts, 10B-A1B)",
@@ -81,13 +70,12 @@ def reached(data: pd.DataFrame, baseline: bool) -> tuple[int, float]:
     return int(curve["step"].max()), curves.last(curve)
 
 
-def _draw_mixture(data: pd.DataFrame, looks: dict[str, Mark]) -> Figure:
+def _draw_mixture(data: pd.DataFrame, looks: dict[str, style.Mark]) -> Figure:
     sources = list(dict.fromkeys(data["source"]))
-    drawn, (row,) = new_figure(PAGE, 2.6, len(sources))
+    drawn, (row,) = style.new_figure(style.PAGE, 2.6, len(sources))
     for axes, source in zip(row, sources, strict=True):
         mine = data[data["source"] == source]
-        curves.draw(axes, mine, looks, (0.0, curves.end_of(mine)))
-        arm_key(axes, source, curves.legend_looks(mine, looks), 2)
+        curves.draw(axes, mine, looks, source)
         if source == "published":
             _draw_saving(axes, mine)
             _hours_below(axes)
@@ -98,7 +86,13 @@ def _draw_saving(axes: Axes, data: pd.DataFrame) -> None:
     """Mark the level that superposition reached, and how many steps earlier."""
     (long, _), (short, level) = reached(data, True), reached(data, False)
     level_line(axes, level)
-    arrow: Look = {"arrowstyle": "->", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 2}
+    arrow: style.Look = {
+        "arrowstyle": "->",
+        "color": style.INK,
+        "lw": 0.9,
+        "shrinkA": 0,
+        "shrinkB": 2,
+    }
     axes.annotate("", (short, level), xytext=(long, level), arrowprops=arrow)
     words = f"{long / short:.1f} times fewer steps"
     note(axes, words, ((short + long) / 2, level), (0, 3), ha="center")
@@ -144,7 +138,7 @@ class Side:
     source: str
     data: pd.DataFrame
     """Curves, with the published panel of the match as `panel`."""
-    mark: Mark
+    mark: style.Mark
     """The mark of superposition."""
     results: dict[str, str]
     """The result in words, by kind of match."""
@@ -194,7 +188,7 @@ def _published() -> Side:
         parts.append(part)
         ends = [curves.last(rows) for _, rows in part.groupby(part["label"] == baseline)]
         results[kind] = f"gain {signed(ends[1] - ends[0])}"
-    return Side("published", pd.concat(parts, ignore_index=True), mark_of(6, 0.3), results)
+    return Side("published", pd.concat(parts, ignore_index=True), style.mark_of(6, 0.3), results)
 
 
 def _measured(summary: Summary) -> Side | None:
@@ -233,7 +227,7 @@ def _measured(summary: Summary) -> Side | None:
     return Side(
         "measured",
         pd.concat(parts, ignore_index=True),
-        arm_mark(setting),
+        style.arm_mark(setting),
         results,
         tuple(sorted(map(str, folders))),
         f"{group_label(own)}, {setting.label}, {number(own['seed'].nunique(), 'seed')}",
@@ -263,15 +257,15 @@ def _with_end(summary: Summary, arm: str, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_matches(sides: list[Side]) -> Figure:
-    drawn, (row,) = new_figure(PAGE, 3.2, len(sides))
+    drawn, (row,) = style.new_figure(style.PAGE, 3.2, len(sides))
     for axes, side in zip(row, sides, strict=True):
         # Superposition is the same run in every panel of the paper, and so may a baseline be.
         first = side.data.groupby("label")["panel"].transform("first")
         once = side.data[side.data["panel"] == first]
-        looks = {name: BASELINE if is_baseline(name) else side.mark for name in once["label"]}
-        curves.draw(axes, once, looks, (0.0, 1.02 * curves.end_of(once)))
+        looks = {name: style.BASELINE if is_baseline(name) else side.mark for name in once["label"]}
+        curves.draw(axes, once, looks, side.source)
         level_line(axes, curves.last(once[~once["label"].map(is_baseline)]))
-        results: dict[str, Look] = {}
+        results: dict[str, style.Look] = {}
         for kind, result in side.results.items():
             part = side.data[side.data["panel"] == PANELS[kind][0]]
             steps = curves.end_of(part[part["label"].map(is_baseline)])

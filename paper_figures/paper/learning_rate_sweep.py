@@ -6,9 +6,7 @@ for each model is.
 
 from functools import partial
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tst_study.analysis import published
@@ -20,7 +18,7 @@ from tst_study.analysis.wording import disambiguate_by_set_up, group_label, numb
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import Picture, arm_key, lines, log_axis, points_aside
+from tst_study.paper_figures.drawing import Picture, arm_key, lines, log_axis, means
 from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import COLUMN, PAGE, Look, marks_of, new_figure
@@ -95,25 +93,22 @@ def _by_rate(same: pd.DataFrame) -> pd.DataFrame:
 def _figure(data: pd.DataFrame, panels: list[str]) -> Figure:
     drawn, (row,) = new_figure(PAGE if len(panels) > 1 else COLUMN, 2.6, len(panels))
     for axes, panel in zip(row, panels, strict=True):
-        _draw(axes, data[data["panel"] == panel], panel)
+        own = data[data["panel"] == panel]
+        looks, known = marks_of(own, "setting"), own[own["loss"].notna()]
+        without_range = known.drop(columns=["low", "high"])
+        lines(axes, without_range, looks, x="learning_rate", by="setting")
+        means(axes, known, looks, "learning_rate", apart=1.02)
+        more: dict[str, Look] = {}
+        for row_of in rows_of(own[own["diverged"] > 0]):
+            edge: Look = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+            colour = looks[row_of["setting"]].colour
+            axes.plot(row_of["learning_rate"], 1.0, "x", color=colour, **edge)
+            more = {"diverged": {"marker": "x"}}
+        log_axis(axes, "x", sorted(set(own["learning_rate"])))
+        axes.set_xlabel("peak learning rate (log scale)")
         axes.set_ylabel("held-out loss (nats per token)")
+        arm_key(axes, f"measured: {panel}", looks, 2, more, markers=True)
     return drawn
-
-
-def _draw(axes: Axes, data: pd.DataFrame, panel: str) -> None:
-    looks = marks_of(data, "setting")
-    known = data[data["loss"].notna()]
-    without_range = known.assign(low=np.nan, high=np.nan)
-    lines(axes, without_range, looks, x="learning_rate", by="setting")
-    points_aside(axes, known, looks, "learning_rate", 1.02)
-    more: dict[str, Look] = {}
-    for row in rows_of(data[data["diverged"] > 0]):
-        edge: Look = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-        axes.plot(row["learning_rate"], 1.0, "x", color=looks[row["setting"]].colour, **edge)
-        more = {"diverged": {"marker": "x"}}
-    log_axis(axes, "x", sorted(set(data["learning_rate"])))
-    axes.set_xlabel("peak learning rate (log scale)")
-    arm_key(axes, f"measured: {panel}", looks, 2, more, markers=True)
 
 
 def _best(sweeps: pd.DataFrame) -> dict[str, float]:

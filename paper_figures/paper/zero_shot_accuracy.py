@@ -102,6 +102,10 @@ def over_s_and_r(sources: Sources, which: int) -> Table:
     measured = sources.accuracies.query("task == @name").merge(runs.loc[of_paper], on="folder")
     data, task = grid_data(cells, measured), TASKS[name]
     theirs, ours = _above_baseline(data, "published"), _above_baseline(data, "measured")
+    columns = {"published": f"Published: {task} accuracy (%)"}
+    if len(measured):
+        columns["measured"] = f"Measured: {task} accuracy (%)"
+    percent = data.assign(**{column: 100 * data[column] for column in columns})
     return Table(
         title=f"Table {which}. {task}, {size}, {steps:,} steps",
         caption=f"Zero-shot accuracy of {task} in percent, {number(len(cells), 'published run')} "
@@ -109,7 +113,7 @@ def over_s_and_r(sources: Sources, which: int) -> Table:
         measured=f"Measured: {number(len(measured), 'run')}, {_metric(measured)}.",
         data=data,
         folders=tuple(sorted(measured["folder"])),
-        grids=_over_s_and_r(task, data),
+        grids=tuple(grids_over_s_and_r(percent, columns, 2, "max")),
         finding=Finding(theirs, ours, number(len(measured), "run"), "undecided"),
     )
 
@@ -126,14 +130,6 @@ def grid_data(cells: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     means = means.astype({"bag_size": "int64", "measured": float, "seeds": "Int64"})
     data = table.merge(means, on=key, how="outer").sort_values(key, ignore_index=True)
     return data.assign(difference=data["measured"] - data["published"])
-
-
-def _over_s_and_r(task: str, data: pd.DataFrame) -> tuple[Grid, ...]:
-    columns = {"published": f"Published: {task} accuracy (%)"}
-    if data["measured"].notna().any():
-        columns["measured"] = f"Measured: {task} accuracy (%)"
-    percent = data.assign(**{column: 100 * data[column] for column in columns})
-    return tuple(grids_over_s_and_r(percent, columns, 2, "max"))
 
 
 def _above_baseline(data: pd.DataFrame, column: str) -> str:

@@ -80,7 +80,7 @@ def limits(summary: Summary) -> list[str]:
     if table.empty:
         return ["Nothing has been compared yet."]
     runs = eligible[eligible["group"].isin(table["group"])]
-    most, error = float(runs["epochs"].max()), eligible["standard_error"].median()
+    error = eligible["standard_error"].median()
     sentences = [
         f"Models have up to {big(runs['parameters'].max())} parameters. Size and sign of an effect "
         "may differ in larger ones.",
@@ -97,8 +97,6 @@ def limits(summary: Summary) -> list[str]:
             "Learning rates were chosen on the baseline; one tuned for superposition "
             "might favour it."
         )
-    if most > 1:
-        sentences.append(f"Some runs read their text up to {most:.3g} times.")
     if runs["optimal_nats_per_token"].notna().any():
         sentences.append(
             "Generated language has a slow topic, which bags can carry: it shows the "

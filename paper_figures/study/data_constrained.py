@@ -13,7 +13,7 @@ from tst_study.analysis.wording import number
 from tst_study.errors import UserError
 from tst_study.paper_figures.answers import labelled
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import Picture, arm_key, log_axis, points_aside
+from tst_study.paper_figures.drawing import Picture, arm_key, log_axis, means
 from tst_study.paper_figures.item import Item
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import COLUMN, INK, MUTED, Look, Mark, marks_of, new_figure
@@ -104,7 +104,7 @@ def _figure(
         ):
             more[name] = {"linewidth": 0.9, **look}
             axes.plot(at, law.loss(np.full_like(at, tokens), at, constant), **more[name])
-    points_aside(axes, data, looks, "unique", 1.05)
+    means(axes, data, looks, "unique", apart=1.05)
     log_axis(axes, "x", amounts, [_epochs(rows) for _, rows in data.groupby("unique")])
     axes.set_xlim(amounts[0] / 1.5, amounts[-1] * 1.5)
     axes.set_xlabel("unique text (log scale)")

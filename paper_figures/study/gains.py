@@ -1,4 +1,4 @@
-"""A study over its training: losses of one setting and its baseline, and when gains appear."""
+"""Gains with their intervals, the study's own question first; losses and gains over training."""
 
 import json
 import math
@@ -8,23 +8,122 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from tst_study.analysis.summary import verdict_counts
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import gain, group_details, group_label, signed
-from tst_study.paper_figures import curves
-from tst_study.paper_figures.catalogue import PAIR, figure
-from tst_study.paper_figures.drawing import Picture, arm_key, inside, lines, mark_time
-from tst_study.paper_figures.item import Item
+from tst_study.analysis.wording import gain, group_details, group_label, number, signed, span
+from tst_study.paper_figures import curves, style
+from tst_study.paper_figures.answers import message
+from tst_study.paper_figures.catalogue import PAIR, figure, submit
+from tst_study.paper_figures.drawing import CLAIMED, Picture, key, lines, mark_time, note, point
+from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import (
-    BASELINE,
-    COLUMN,
-    MUTED,
-    PAGE,
-    Mark,
-    marks_of,
-    new_figure,
-    wrapped,
+from tst_study.paper_figures.style import FAINT, INK, MUTED, PAGE, Look, new_figure, wrapped
+
+FEW, MOST = 10, 60
+"""Rows of the overview, and rows that still print at 7 pt on one page."""
+HALF, WHOLE = (4.8, 140.0), (PAGE, 225.0)
+"""Width of a picture in inches and of its names in points: the overview takes half of a page's
+first screen."""
+FAR = 6
+"""A gain so many times as large as the median gain would squeeze all others: it is stated beside
+the frame."""
+
+
+@figure("overview", title="What the study found", lacks=PAIR)
+def overview(sources: Sources) -> Item | None:
+    """Show the primary question and as many rows after it as make a picture of one screen."""
+    rows = sources.answers
+    rows = rows[rows["gain"].notna()]
+    return _picture(sources, rows, FEW, message(rows), *HALF) if len(rows) else None
+
+
+@figure(
+    "effects",
+    title="Every gain, with its interval",
+    lacks="a setting and its baseline with two or more seeds: "
+    f"{submit('seed-noise', 'one-gpu')}, or {submit('laptop', 'laptop')}",
 )
+def effects(sources: Sources) -> Item | None:
+    """Show every question and setting that was repeated with seeds."""
+    rows = sources.answers
+    rows = rows[rows["seeds"] > 1]
+    title = f"{number(len(rows), 'comparison')} repeated with seeds: {verdict_counts(rows)}"
+    return _picture(sources, rows, MOST, title, *WHOLE) if len(rows) else None
+
+
+def _picture(
+    sources: Sources, rows: pd.DataFrame, most: int, title: str, width: float, names: float
+) -> Picture:
+    runs, data = sources.runs, rows.head(most).reset_index(drop=True)
+    used = runs["run_id"].isin(data["run_ids"].explode())
+    more = f" {len(rows) - most} more rows in the verdicts." if len(rows) > most else ""
+    seeds, alone = span(data["seeds"], "seed"), "no run is repeated with another seed"
+    counts = f"{number(len(rows), 'row')}: {verdict_counts(rows)}"
+    return Picture(
+        title=title,
+        caption="Held-out next-token loss of the baseline, or of the arm in the heading, minus "
+        "the arm's, paired by seed. Bars: 95% intervals, which hold jointly under one heading. "
+        f"Seeds: {seeds.split(' seed')[0]}.{more}",
+        data=data.drop(columns=["mark", "run_ids"]),
+        folders=tuple(sorted(runs["folder"][used].astype(str))),
+        draw=partial(_draw_rows, data, width, names),
+        finding=Finding(alone, counts, seeds, "not in the paper") if most == MOST else None,
+    )
+
+
+def inside(gains: pd.Series) -> pd.Series:
+    """Return which gains share a scale; the others are stated beside the frame."""
+    size = gains.abs()
+    return size <= FAR * max(float(size.median()), 1e-9)
+
+
+def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
+    """Draw gains with their intervals around zero, row below row, each heading above its rows."""
+    ticks: list[tuple[float, str, bool]] = []
+    end = 0.0
+    for heading, rows in data.groupby("heading", sort=False):
+        for text in (heading, *rows["name"]):
+            words = wrapped(str(text), names)
+            count = words.count("\n") + 1
+            ticks.append((end + (count - 1) / 2, words, text == heading))
+            end += count
+        end += 0.4
+    drawn, ((axes,),) = new_figure(width, 0.8 + 0.165 * end, 1)
+    axes.axvline(0, color=MUTED, linewidth=0.7)
+    axes.set_yticks([place for place, *_ in ticks], [words for _, words, _ in ticks])
+    gains = zip(rows_of(data), inside(data["gain"]), strict=True)
+    for (place, _, is_heading), label in zip(ticks, axes.get_yticklabels(), strict=True):
+        if is_heading:
+            label.set(fontweight="bold", color=MUTED)
+            continue
+        row, is_near = next(gains)
+        if row["primary"]:
+            label.set_fontweight("bold")
+            axes.axhspan(place - 0.45, place + 0.45, color=FAINT, alpha=0.6, lw=0, zorder=0)
+        beside: Look = {"xycoords": ("axes fraction", "data"), "va": "center"}
+        if is_near:
+            axes.hlines(place, row["low"], row["high"], color=row["mark"].colour, linewidth=1.0)
+            point(axes, (row["gain"], place), row["mark"], row["verdict"] not in CLAIMED)
+            note(axes, signed(row["gain"]), (1.0, place), (4, 0), **beside)
+        elif row["gain"] < 0:
+            note(axes, f"← beyond the frame: {gain(row)}", (0.0, place), (4, 0), **beside)
+        else:
+            words = f"beyond the frame: {gain(row)} →"
+            note(axes, words, (1.0, place), (-4, 0), ha="right", **beside)
+    axes.set_ylim(end, -0.7)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axes.set_xlabel("gain (nats per token); right of zero is better")
+    dot: Look = {"marker": "o", "markersize": 4, "color": INK}
+    entries: dict[str, Look] = {"95% interval excludes zero": {**dot, "linestyle": "-"}}
+    for unclaimed in sorted(set(data["verdict"]) - {*CLAIMED}):
+        entries[unclaimed] = {**dot, "markerfacecolor": "none"}
+    if data["primary"].any():
+        entries["the primary question"] = {"color": FAINT, "marker": "s", "markersize": 7}
+    key(axes, entries)
+    return drawn
+
 
 ENDS, NO_CLAIM = {"better": "ahead of", "worse": "behind"}, "with no shown difference from"
 
@@ -35,11 +134,11 @@ def loss_curves(sources: Sources) -> Item | None:
     groups = [group for group in sources.groups if len(group.plain().rows)]
     if not groups:
         return None
-    group = max(groups, key=lambda group: (not group.is_generated, group.weight)).representative()
+    group = max(groups, key=lambda group: group.weight).representative()
     data, row = curves.group_curves(group, list(group.rows["setting"])), next(rows_of(group.rows))
     if not data["quantity"].isin(("next_token", "held_out")).any():
         return None  # imported runs need not have a curve
-    looks = {"baseline": BASELINE, **marks_of(group.rows, "setting")}
+    looks = {"baseline": style.BASELINE, **style.marks_of(group.rows, "setting")}
     held_out = bool((data["quantity"] == "held_out").any())
     what = "held-out loss" if held_out else "training loss, a running mean over 5% of the steps"
     return Picture(
@@ -55,11 +154,9 @@ def loss_curves(sources: Sources) -> Item | None:
     )
 
 
-def _draw_losses(data: pd.DataFrame, looks: dict[str, Mark]) -> Figure:
-    drawn, ((axes,),) = new_figure(COLUMN, 2.5, 1)
-    curves.draw(axes, data, looks, (0.0, curves.end_of(data)))
-    names = curves.legend_looks(data, looks) if "end" in set(data["quantity"]) else looks
-    arm_key(axes, "", names)
+def _draw_losses(data: pd.DataFrame, looks: dict[str, style.Mark]) -> Figure:
+    drawn, ((axes,),) = new_figure(style.COLUMN, 2.5, 1)
+    curves.draw(axes, data, looks, "")
     return drawn
 
 
@@ -132,7 +229,9 @@ def _times(runs: pd.DataFrame) -> dict[str, float]:
     return {words: float(max(values)) for words, values in times.items() if len(values) == 1}
 
 
-def _draw_gains(data: pd.DataFrame, looks: dict[str, Mark], times: dict[str, float]) -> Figure:
+def _draw_gains(
+    data: pd.DataFrame, looks: dict[str, style.Mark], times: dict[str, float]
+) -> Figure:
     arms = list(dict.fromkeys(data["arm"]))
     ends = data.groupby("arm")["gain"].last()
     floor = -DEEP * float(ends.abs().max())
