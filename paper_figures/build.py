@@ -99,5 +99,5 @@ def _entries(wanted: Sequence[Entry], pages: set[str], sources: Sources) -> list
     every = catalogue().values()
     shown = [entry for entry in every if pages and (entry.group != "study" or sources.folders)]
     if pages == {"report"} and sources.folders:
-        shown = [entry for entry in shown if entry.from_runs]
+        shown = [entry for entry in shown if entry.needs or entry.lacks]
     return [entry for entry in every if entry in wanted or entry in shown]

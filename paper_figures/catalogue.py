@@ -40,11 +40,6 @@ class Entry:
     lacks: str = ""
     """The runs that it cannot do without, and how they are made."""
 
-    @property
-    def from_runs(self) -> bool:
-        """Whether measured runs can appear in it."""
-        return bool(self.needs or self.lacks)
-
     def item(self, sources: Sources) -> Item | None:
         """Make its item, None where runs are lacking; what an item says about measured runs stays
         where it has any."""

@@ -53,8 +53,7 @@ def published_curves(
     for label, run in runs.items():
         rows, switch = table[table["run"] == run], 0 if is_baseline(label) else superposed
         quantity = np.where(rows["step"] <= switch, "bag_loss", "next_token")
-        named = rows.assign(source="published", label=label, switch=switch, quantity=quantity)
-        parts.append(named)
+        parts.append(rows.assign(source="published", label=label, switch=switch, quantity=quantity))
     return pd.concat(parts, ignore_index=True).reindex(columns=list(COLUMNS))
 
 

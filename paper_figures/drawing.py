@@ -14,7 +14,7 @@ from matplotlib.ticker import NullLocator
 
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.paper_figures.item import Item
-from tst_study.paper_figures.style import MUTED, Look, Mark, styled, text_width, wrapped
+from tst_study.paper_figures.style import LETTER, MUTED, Look, Mark, styled, wrapped
 
 _METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
@@ -88,11 +88,7 @@ def lines(
 
 
 def point(
-    axes: Axes,
-    at: tuple[float, float],
-    mark: Mark,
-    hollow: bool = False,
-    **look: Any,
+    axes: Axes, at: tuple[float, float], mark: Mark, hollow: bool = False, **look: Any
 ) -> None:
     """Draw a mean, hollow where no difference is shown."""
     face = "none" if hollow else mark.colour
@@ -122,10 +118,7 @@ def is_baseline(label: str) -> bool:
 
 
 def key(
-    axes: Axes,
-    entries: Mapping[str, Mapping[str, Any]],
-    columns: int = 1,
-    title: str = "",
+    axes: Axes, entries: Mapping[str, Mapping[str, Any]], columns: int = 1, title: str = ""
 ) -> None:
     """Draw a legend above the frame, where it covers no curve, in as many columns of at most
     `columns` as fit.
@@ -134,7 +127,7 @@ def key(
     """
     drawn = [Line2D([], [], **{"color": MUTED, "linestyle": "none", **e}) for e in entries.values()]
     points = 1.1 * 72 * axes.bbox.width / axes.figure.dpi  # the layout makes it a little wider
-    widest = max(map(text_width, entries), default=0.0) + HANDLE
+    widest = 7 * LETTER * max(map(len, entries)) + HANDLE
     columns = max(1, min(columns, len(drawn), int(points / widest)))
     words = [wrapped(entry, points - HANDLE) for entry in entries]
     above: Look = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "alignment": "left"}

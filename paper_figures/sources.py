@@ -23,7 +23,7 @@ from tst_study.text import big
 
 METRICS = ("acc", "acc_norm")
 """The last that a task reports. (The paper does not say which of them it prints.)"""
-COLUMNS = ("folder", "task", "accuracy", "metric")
+COLUMNS = ["folder", "task", "accuracy"]
 
 
 class Sources:
@@ -65,7 +65,7 @@ class Sources:
         table = table[whole & table["metric"].isin(METRICS) & (table["step"] == table["steps"])]
         table = table.sort_values(["folder", "task", "metric"], kind="stable")
         table = table.drop_duplicates(["folder", "task"], keep="last")
-        return table.rename(columns={"value": "accuracy"})[list(COLUMNS)].reset_index(drop=True)
+        return table.rename(columns={"value": "accuracy"})[COLUMNS].reset_index(drop=True)
 
 
 TOLERANCE = 0.1
@@ -112,9 +112,9 @@ class Group:
 
     @property
     def weight(self) -> tuple[int, ...]:
-        """Natural text before generated language, then settings, steps and seeds."""
+        """Settings, natural text before generated language, steps and seeds."""
         seeds = int(self.rows["seeds"].sum())
-        return not self.is_generated, self.rows["setting"].nunique(), self.steps, seeds
+        return self.rows["setting"].nunique(), not self.is_generated, self.steps, seeds
 
     @property
     def steps(self) -> int:

@@ -27,6 +27,9 @@ PAGE = 7.0
 INK, MUTED, FAINT = "#1c1c20", "#66666e", "#d4d4da"
 PAPER = "#ffffff"
 
+LETTER = 0.55
+"""Mean width of a letter, of its size in points."""
+
 Look = dict[str, Any]
 """Keyword arguments of matplotlib."""
 
@@ -137,12 +140,7 @@ def new_figure(width: float, height: float, columns: int, rows: int = 1) -> tupl
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def text_width(words: str, size: float = 7.0) -> float:
-    """Estimate how many points a line of words takes."""
-    return 0.55 * size * len(words)
-
-
 def wrapped(words: str, points: float, size: float = 7.0) -> str:
     """Break words into lines of about so many points."""
-    most = max(8, int(points / text_width(" ", size)))
+    most = max(8, int(points / (LETTER * size)))
     return "\n".join(textwrap.wrap(words, most, break_on_hyphens=False))

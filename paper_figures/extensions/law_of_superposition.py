@@ -4,7 +4,6 @@ import functools
 from functools import partial
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tst_study.analysis.fits.law.held_out import held_out, observed_gains, predictions, splits
@@ -81,30 +80,22 @@ def _fits() -> tuple[Law, pd.DataFrame, pd.DataFrame]:
 
 def _figure(data: pd.DataFrame) -> Figure:
     drawn, ((left, right),) = new_figure(PAGE, 2.6, 2)
-    _draw_gains(left, data[data["panel"] == "held out"])
-    _draw_errors(right, data[data["panel"] == "rmse"])
-    return drawn
-
-
-def _draw_gains(axes: Axes, data: pd.DataFrame) -> None:
-    ends = [float(data["observed"].min()), float(data["observed"].max())]
-    axes.plot(ends, ends, color=MUTED, linewidth=0.7)
-    look: Look = {"mfc": "none", "mew": 0.6, "ms": 3, "color": "#0072b2"}
-    axes.plot(data["observed"], data["predicted"], "D", **look)
-    axes.set_xlabel("published gain (nats)")
-    axes.set_ylabel("predicted gain (nats)")
-    axes.set_title(SHOWN.replace("→", "fitted,") + " predicted, 20k steps")
-
-
-def _draw_errors(axes: Axes, data: pd.DataFrame) -> None:
-    places = range(len(data))
-    axes.hlines(places, 0, 1000 * data["law"], color=MUTED, linewidth=0.8)
+    gains, errors = (data[data["panel"] == panel] for panel in ("held out", "rmse"))
+    ends = [float(gains["observed"].min()), float(gains["observed"].max())]
+    left.plot(ends, ends, color=MUTED, linewidth=0.7)
+    left.plot(gains["observed"], gains["predicted"], "D", color="#0072b2", mfc="none", ms=3)
+    left.set_xlabel("published gain (nats)")
+    left.set_ylabel("predicted gain (nats)")
+    left.set_title(SHOWN.replace("→", "fitted,") + " predicted, 20k steps")
+    places = range(len(errors))
+    right.hlines(places, 0, 1000 * errors["law"], color=MUTED, linewidth=0.8)
     for name, (_, look) in ERRORS.items():
-        axes.plot(1000 * data[name], places, linestyle="none", **look)
-    axes.set_yticks(places, list(data["group"]))
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(data) - 0.4, -0.6)
-    axes.spines["left"].set_visible(False)
-    axes.set_xlim(0, None)
-    axes.set_xlabel("RMSE (thousandths of a nat)")
-    key(axes, dict(ERRORS.values()), 3)
+        right.plot(1000 * errors[name], places, linestyle="none", **look)
+    right.set_yticks(places, list(errors["group"]))
+    right.tick_params(axis="y", length=0)
+    right.set_ylim(len(errors) - 0.4, -0.6)
+    right.spines["left"].set_visible(False)
+    right.set_xlim(0, None)
+    right.set_xlabel("RMSE (thousandths of a nat)")
+    key(right, dict(ERRORS.values()), 3)
+    return drawn

@@ -78,28 +78,18 @@ def _draw_mixture(data: pd.DataFrame, looks: dict[str, style.Mark]) -> Figure:
         curves.draw(axes, mine, looks, source)
         if source == "published":
             _draw_saving(axes, mine)
-            _hours_below(axes)
     return drawn
 
 
 def _draw_saving(axes: Axes, data: pd.DataFrame) -> None:
-    """Mark the level that superposition reached, and how many steps earlier."""
+    """Mark the level that superposition reached, how many steps earlier, and B200-hours, at the
+    baseline's hours per step."""
     (long, _), (short, level) = reached(data, True), reached(data, False)
     level_line(axes, level)
-    arrow: style.Look = {
-        "arrowstyle": "->",
-        "color": style.INK,
-        "lw": 0.9,
-        "shrinkA": 0,
-        "shrinkB": 2,
-    }
+    arrow: style.Look = {"arrowstyle": "->", "color": style.INK, "lw": 0.9, "shrinkA": 0}
     axes.annotate("", (short, level), xytext=(long, level), arrowprops=arrow)
     words = f"{long / short:.1f} times fewer steps"
     note(axes, words, ((short + long) / 2, level), (0, 3), ha="center")
-
-
-def _hours_below(axes: Axes) -> None:
-    """Add B200-hours, at the baseline's hours per step."""
     runs = published.headline_runs().query("params == '10B-A1B' and method == 'baseline'")
     hours = float(runs["b200_hours"].iloc[0] / runs["total_steps"].iloc[0])
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}\n{step * hours:,.0f} h")
@@ -198,13 +188,13 @@ def _measured(summary: Summary) -> Side | None:
     settings = [SuperpositionSetting.of_row(row) for row in rows_of(runs)]
     runs = runs.assign(setting=[setting.label for setting in settings])
     plain = runs.loc[[setting.is_plain for setting in settings]]
+    plain = plain[plain["optimal_nats_per_token"].isna()]
     key = [*SAME_BUT_LENGTH, "steps", "setting"]
     matches = summary.matches[summary.matches["baseline_steps"].notna()]
     candidates = []
     for name, rows in plain.groupby(key, sort=False):
         kinds = {row["kind"]: row for row in rows_of(alike(matches, rows.iloc[0], key))}
-        prose = bool(pd.isna(rows["optimal_nats_per_token"].iloc[0]))
-        weight = (prose, len(kinds), rows["seed"].nunique(), int(rows["steps"].iloc[0]))
+        weight = (len(kinds), rows["seed"].nunique(), int(rows["steps"].iloc[0]))
         candidates += [(weight, name, rows, kinds)] if kinds else []
     if not candidates:
         return None

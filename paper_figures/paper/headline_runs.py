@@ -58,8 +58,7 @@ def runs_table() -> pd.DataFrame:
 def headline_runs(sources: Sources) -> Table:
     """Show published runs, and below them those measured here, at whatever scale."""
     groups = [group for group in map(Group.plain, sources.groups) if len(group.rows)]
-    data = runs_table()
-    data = pd.concat([data, *map(_measured, groups)], ignore_index=True)
+    data = pd.concat([runs_table(), *map(_measured, groups)], ignore_index=True)
     return Table(
         caption="Published runs, one seed each: final training loss in nats per token, B200-hours "
         "as published and by the cost model (6 FLOPs per active weight and position, attention "

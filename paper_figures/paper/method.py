@@ -16,13 +16,7 @@ from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import FAINT, INK, MUTED, PAGE, Look, new_figure
 from tst_study.superposition.steps import Phase
 
-PLAN = PhasePlan(
-    steps=10,
-    superposed_steps=3,
-    bag_size=3,
-    sequences=1,
-    sequence_length=4,
-)
+PLAN = PhasePlan(steps=10, superposed_steps=3, bag_size=3, sequences=1, sequence_length=4)
 PHASES: dict[Phase, tuple[str, str, str]] = {
     "superposition": (
         "superposition: the first share r of the steps",

@@ -51,6 +51,7 @@ def mutual_information(sources: Sources) -> Picture:
         for source, curve in curves.items()
     ]
     data = pd.concat(rows, ignore_index=True).reindex(columns=["source", *COLUMNS, "fit"])
+    theirs = f"{_said(fits['published'])}; printed: {PRINTED}"
     ours = "; ".join(f"{_name(source)}: {_said(fits[source])}" for source in own)
     return Picture(
         caption="Mutual information of pairs of tokens of DCLM at distances 1 to 100, published "
@@ -62,7 +63,7 @@ def mutual_information(sources: Sources) -> Picture:
         fits={
             source: dict(zip(("C0", "a", "k"), fit, strict=True)) for source, fit in fits.items()
         },
-        finding=_finding(fits["published"], ours),
+        finding=Finding(theirs, ours, "other text and tokenizer", "undecided"),
     )
 
 
@@ -129,8 +130,3 @@ def _said(constants: Constants) -> str:
         return "none, too few distances with information above their noise"
     texts = (f"{value:.3f}".replace("-", "−") for value in constants)
     return "C0 = {}, a = {}, k = {}".format(*texts)
-
-
-def _finding(fit: Constants, measured: str) -> Finding:
-    theirs = f"{_said(fit)}; printed: {PRINTED}"
-    return Finding(theirs, measured, "other text and tokenizer", "undecided")

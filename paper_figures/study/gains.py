@@ -134,7 +134,7 @@ def loss_curves(sources: Sources) -> Item | None:
     groups = [group for group in sources.groups if len(group.plain().rows)]
     if not groups:
         return None
-    group = max(groups, key=lambda group: group.weight).representative()
+    group = max(groups, key=lambda group: (not group.is_generated, group.weight)).representative()
     data, row = curves.group_curves(group, list(group.rows["setting"])), next(rows_of(group.rows))
     if not data["quantity"].isin(("next_token", "held_out")).any():
         return None  # imported runs need not have a curve

@@ -93,7 +93,6 @@ def test_measured_gains_stand_beside_published_ones(tmp_path: Path) -> None:
     assert row["low"] < 0.049 < row["high"]
     assert data[["loss_difference", "gain_difference"]].isna().all().all()
     assert data.loc[(0.3, 5), ["measured_loss", "measured_gain", "seeds"]].isna().all()
-    assert table("table5", tmp_path).data["measured_loss"].isna().all()
 
 
 def at_scale(seed: int, size: int, ratio: float, **more: object) -> object:
@@ -104,11 +103,9 @@ def at_scale(seed: int, size: int, ratio: float, **more: object) -> object:
 def test_losses_are_compared_at_the_papers_own_scale(tmp_path: Path) -> None:
     write_run(tmp_path, at_scale(0, 1, 0.0), 3.20, log_every=5000)  # type: ignore[arg-type]
     write_run(tmp_path, at_scale(0, 6, 0.3), 3.15, log_every=5000)  # type: ignore[arg-type]
-    found = table("table4", tmp_path)
-    row = found.data.set_index(["step_ratio", "bag_size"]).loc[(0.3, 6)]
+    row = table("table4", tmp_path).data.set_index(["step_ratio", "bag_size"]).loc[(0.3, 6)]
     assert row["loss_difference"] == pytest.approx(3.15 - 3.1423)
     assert row["gain_difference"] == pytest.approx(0.05 - (3.2124 - 3.1423))
-    assert any(grid.title.startswith("Measured − published") for grid in found.grids)
 
 
 def test_accuracies_come_from_the_run_folder(tmp_path: Path) -> None:
