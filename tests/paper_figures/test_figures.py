@@ -160,16 +160,3 @@ def test_a_mean_curve_is_over_all_seeds_at_every_step_though_their_rows_are_not_
     assert len(inside) > 10
     assert inside["loss"].tolist() == pytest.approx([3.5] * len(inside))
     assert inside["high"].tolist() == pytest.approx([4.0] * len(inside))
-
-
-def test_a_measured_curve_is_held_out_loss_where_runs_were_evaluated_often() -> None:
-    """The loss of a batch is too noisy to show a hundredth of a nat."""
-    sources = Sources(CAMPAIGN)
-    group = next(group for group in sources.groups if group.steps == 20_000)
-    runs = group.members[group.members["method"] == "baseline"]
-    mean = curves.mean_curve(sources.summary, "baseline", runs).set_index("step")["loss"]
-    table = sources.summary.tables.held_out
-    table = table[table["folder"].isin(runs["folder"])]
-    expected = table.groupby("step")["nats_per_token"].mean()
-    assert len(mean) >= curves.OFTEN
-    assert mean.to_dict() == pytest.approx(expected.to_dict())

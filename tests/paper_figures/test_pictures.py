@@ -89,11 +89,6 @@ def _problems(figure: Figure, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for axes in figure.axes:
         yield from _leaving(axes)
     panels = [a for a in figure.axes if a.get_subplotspec() and a.axison]
-    rows = itertools.groupby(panels, lambda axes: axes.get_subplotspec().get_position(figure).y0)  # type: ignore[union-attr]
-    for _, row in rows:
-        widths = [axes.bbox.width for axes in row]
-        if min(widths) < max(widths) / 2:
-            yield f"panels of {[round(width) for width in widths]} pixels in one row"
     for axes in panels:
         yield from _over_its_key(axes)
 

@@ -168,13 +168,3 @@ def test_what_scrolls_has_a_name_and_is_reached_by_keyboard(report: Path) -> Non
     )
     assert len(boxes) >= 8
     assert all(reached and role == "region" and name for reached, role, name in boxes)
-
-
-def test_each_figure_links_to_its_numbers(report: Path) -> None:
-    links, figures = ask(
-        report,
-        """return [all('figcaption a').map((link) => link.getAttribute('href')),
-          all('figure').length];""",
-    )
-    assert len(links) == figures
-    assert all(link.endswith(".csv") and (report.parent / link).is_file() for link in links)
