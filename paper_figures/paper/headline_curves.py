@@ -247,7 +247,7 @@ def _with_end(summary: Summary, arm: str, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_matches(sides: list[Side]) -> Figure:
-    drawn, (row,) = style.new_figure(style.PAGE, 3.2, len(sides))
+    drawn, (row,) = style.new_figure(style.PAGE, 3.6, len(sides))
     for axes, side in zip(row, sides, strict=True):
         # Superposition is the same run in every panel of the paper, and so may a baseline be.
         first = side.data.groupby("label")["panel"].transform("first")

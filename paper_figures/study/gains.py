@@ -83,7 +83,7 @@ def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
     end = 0.0
     for heading, rows in data.groupby("heading", sort=False):
         for text in (heading, *rows["name"]):
-            words = wrapped(str(text), names)
+            words = wrapped(str(text), names, 8 if text == heading else 7)  # headings are bold
             count = words.count("\n") + 1
             ticks.append((end + (count - 1) / 2, words, text == heading))
             end += count
@@ -110,7 +110,7 @@ def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
         else:
             words = f"beyond the frame: {gain(row)} →"
             note(axes, words, (1.0, place), (-4, 0), ha="right", **beside)
-    axes.set_ylim(end, -0.7)
+    axes.set_ylim(end - 0.1, -0.7)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
