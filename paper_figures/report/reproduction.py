@@ -47,7 +47,7 @@ def markdown(sources: Sources, items: Sequence[Item]) -> str:
     studies = ", ".join(f"`{name}`" for name in sorted(set(sources.runs["study"]))) or "none"
     prefixes = int((sources.runs["role"] == "trunk").sum())
     counted = number(len(sources.runs) - prefixes, "run")
-    counted += f" and {number(prefixes, 'shared prefix run')}"
+    counted += f" and {number(prefixes, 'shared prefix run')}" if prefixes else ""
     counts = sorted(Counter(row[-1].text for row in done.rows).items())
     verdicts = ", ".join(f"{verdict}: {count}" for verdict, count in counts)
     parts = [
