@@ -9,16 +9,13 @@ import pandas as pd
 from tst_study.analysis.summary import Summary, verdict_counts
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.question import Question
-from tst_study.analysis.wording import gain, number, signed
+from tst_study.analysis.wording import gain, number
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.style import BASELINE, OTHER_BASELINE, Mark, marks_of
 
 COLUMNS: tuple[str, ...] = ("heading", "planned", "name", "arm", "against", "mark", "family")
 COLUMNS += ("question", "primary", "seeds", "comparisons", "gain", "low", "high", "verdict")
 COLUMNS += ("run_ids",)
-
-
-_UNPLANNED = {"arm": "", "against": "the baseline"}
 
 
 def answers(summary: Summary) -> pd.DataFrame:
@@ -44,13 +41,10 @@ def answers(summary: Summary) -> pd.DataFrame:
             if question and not shared and "against" not in name:
                 name += f" against {question.against.name}"
             mark = _mark_of(question, runs, by_label) if question else settings[row["run_ids"]]
-            own = {"planned": question is not None, "mark": mark}
-            own |= (
-                {"arm": question.arm.name, "against": question.against.name}
-                if question
-                else _UNPLANNED
-            )
-            rows.append({**row, **own, "heading": ", ".join(words), "name": name})
+            own = {"planned": question is not None, "mark": mark, "name": name}
+            own["arm"] = question.arm.name if question else ""
+            own["against"] = question.against.name if question else "the baseline"
+            rows.append({**row, **own, "heading": ", ".join(words)})
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"primary": bool})
 
 
@@ -86,11 +80,7 @@ def answer_of(row: Mapping[str, Any]) -> str:
         low, high = sorted((sign * row["low"], sign * row["high"]))
         known = f"95% interval {low:.3f} to {high:.3f}"
         return f"{start} by {abs(row['gain']):.3f} nats per token ({known}, {seeds})."
-    start = str(row["verdict"]).capitalize()
-    if pd.notna(row["gain"]):
-        known = f"{gain(row)}, 95% interval" if pd.notna(row["low"]) else signed(row["gain"])
-        seeds = f"gain {known}, {seeds}"
-    return f"{start} ({seeds})."
+    return f"{row['verdict'].capitalize()} (gain {gain(row)}, {seeds})."
 
 
 def message(rows: pd.DataFrame) -> str:

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import functools
 import pkgutil
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, TypeVar
 
 from tst_study.errors import one_of
-from tst_study.paper_figures.item import Finding, Item, Missing
+from tst_study.paper_figures import FOLDERS, NAMES, PAGES
+from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.sources import Sources
 
-FOLDERS = ("paper", "extensions", "study")
-PAGES = ("report", "reproduction")
-
-Made = Item | Sequence[Item]
-"""An empty list where runs are lacking."""
-Maker = TypeVar("Maker", bound=Callable[..., Made])
+Maker = TypeVar("Maker", bound=Callable[..., Item | None])
+"""What it returns is None where runs are lacking."""
 
 _REGISTERED: dict[str, Entry] = {}
 
@@ -34,7 +30,7 @@ class Entry:
     name: str
     group: str
     """The folder of its module."""
-    make: Callable[[Sources], Made]
+    make: Callable[[Sources], Item | None]
     title: str = ""
     """Empty where the maker sets it."""
     published: Sequence[str] = ()
@@ -44,30 +40,12 @@ class Entry:
     lacks: str = ""
     """The runs that it cannot do without, and how they are made."""
 
-    @property
-    def from_runs(self) -> bool:
-        """Whether measured runs can appear in it."""
-        return bool(self.needs or self.lacks)
-
-    @property
-    def studies(self) -> set[str]:
-        """Studies whose runs it asks for."""
-        return set(re.findall(r"tst-study submit ([\w-]+)", f"{self.needs} {self.lacks}"))
-
-    def items(self, sources: Sources) -> list[Item | Missing]:
-        """Make its items, usually one, or a note of the runs that are missing."""
-        made = self.make(sources)
-        items_made = [made] if isinstance(made, Item) else made
-        missing = Missing(self.name, self.title, f"Needs {self.lacks}.")
-        return [self._whole(item) for item in items_made] or [missing]
-
-    def is_asked_for(self, names: Sequence[str]) -> bool:
-        """Return whether it is named itself, by its group, or as `tables` or `figures`."""
-        kind = re.sub(r"\d+$", "s", self.name) if self.group == "paper" else ""
-        return bool({self.name, self.group, kind} & set(names))
-
-    def _whole(self, item: Item) -> Item:
-        """Complete an item; what it says about measured runs stays where it has any."""
+    def item(self, sources: Sources) -> Item | None:
+        """Make its item, None where runs are lacking; what an item says about measured runs stays
+        where it has any."""
+        item = self.make(sources)
+        if item is None:
+            return None
         caption, finding = item.caption, item.finding
         if self.needs:
             measured = item.folders or (finding and finding.measured)
@@ -77,9 +55,8 @@ class Entry:
             finding = Finding(finding.published, needs=command)
         return replace(
             item,
-            kind=self.name,
+            name=self.name,
             group=self.group,
-            name=item.name or self.name,
             title=item.title or self.title,
             caption=caption,
             published=self.published,
@@ -119,13 +96,7 @@ def catalogue() -> dict[str, Entry]:
         package = import_module(f"tst_study.paper_figures.{folder}")
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             import_module(module.name)
-    return {entry.name: entry for entry in sorted(_REGISTERED.values(), key=_place)}
-
-
-def _place(entry: Entry) -> tuple[int, bool, int, str]:
-    number = re.fullmatch(r"(?:table|figure)(\d+)", entry.name)
-    figure = not entry.name.startswith("table")
-    return FOLDERS.index(entry.group), figure, int(number[1]) if number else 0, entry.name
+    return {name: _REGISTERED[name] for name in NAMES}
 
 
 def find(names: Sequence[str] | None) -> tuple[list[Entry], set[str]]:
@@ -137,7 +108,6 @@ def find(names: Sequence[str] | None) -> tuple[list[Entry], set[str]]:
     if not names:
         return entries, set(PAGES)
     for name in names:
-        if name not in PAGES and not any(entry.is_asked_for([name]) for entry in entries):
-            known = [*catalogue(), *PAGES, *FOLDERS, "tables", "figures"]
-            one_of(name, known, "--only: table or figure")
-    return [entry for entry in entries if entry.is_asked_for(names)], set(PAGES) & set(names)
+        one_of(name, [*catalogue(), *PAGES, *FOLDERS], "--only: table or figure")
+    wanted = [entry for entry in entries if {entry.name, entry.group} & set(names)]
+    return wanted, set(PAGES) & set(names)

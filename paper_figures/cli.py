@@ -6,19 +6,14 @@ from typing import Annotated
 import typer
 
 from tst_study.command_line import RESULTS, verb
+from tst_study.paper_figures import EXTENSIONS, FOLDERS, NAMES, PAGES, STUDY
+from tst_study.waiting import waiting
 
 verbs = typer.Typer()
 
-OWN = ("overview", "effects", "loss_curves", "gain_over_training", "data_constrained")
-EXTENSIONS = ("law_of_superposition", "loss_against_compute")
-PAPER = (*(f"table{i}" for i in range(1, 29)), *(f"figure{i}" for i in range(1, 12)))
-GROUPS = ("tables", "figures", "paper", "extensions", "study", "report", "reproduction")
-NAMES = (*OWN, *EXTENSIONS, *PAPER, *GROUPS)
-"""All that `--only` takes, listed here so that help and completion need not load the figures."""
 
-
-def _completed(begun: str) -> list[str]:
-    return [name for name in NAMES if name.startswith(begun)]
+def completed(begun: str) -> list[str]:
+    return [name for name in (*NAMES, *FOLDERS, *PAGES) if name.startswith(begun)]
 
 
 @verb(
@@ -38,11 +33,11 @@ def figures(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            autocompletion=_completed,
-            help="Names (repeatable). A study's own figures: "
-            f"{', '.join(OWN)}; beyond the paper: {', '.join(EXTENSIONS)}; the paper's: table1 to "
-            f"table28, figure1 to figure11; whole groups: {', '.join(GROUPS[:5])}; pages: "
-            f"{', '.join(GROUPS[5:])}.",
+            autocompletion=completed,
+            help=f"Names (repeatable). A study's own figures: {', '.join(STUDY)}; beyond the "
+            f"paper: {', '.join(EXTENSIONS)}; the paper's: table1 to table28, figure1 to "
+            f"figure11; whole groups: {', '.join(FOLDERS)}; pages: "
+            f"{', '.join(PAGES)}.",
         ),
     ] = None,
     for_print: Annotated[
@@ -57,5 +52,6 @@ def figures(
     """Draw the paper's tables and figures, further ones, and the report."""
     from tst_study.paper_figures.build import build
 
-    for line in build(runs, to, only=only, for_print=for_print, progress=True).lines():
-        print(line)
+    with waiting("reading the runs") as say:
+        built = build(runs, to, only=only, for_print=for_print, say=say)
+    print(*built.lines(), sep="\n")

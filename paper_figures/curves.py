@@ -11,21 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from tst_study.analysis import published
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import gain
-from tst_study.paper_figures.drawing import (
-    is_baseline,
-    is_hollow,
-    lines,
-    mark_time,
-    point,
-    step_axis,
-)
+from tst_study.paper_figures.drawing import CLAIMED, arm_key, is_baseline, lines, mark_time, point
 from tst_study.paper_figures.sources import Group
-from tst_study.paper_figures.style import Look, Mark
+from tst_study.paper_figures.style import Mark
 
 COLUMNS = (
     *("source", "panel", "label", "quantity", "step", "loss", "low", "high", "switch"),
@@ -59,8 +53,7 @@ def published_curves(
     for label, run in runs.items():
         rows, switch = table[table["run"] == run], 0 if is_baseline(label) else superposed
         quantity = np.where(rows["step"] <= switch, "bag_loss", "next_token")
-        named = rows.assign(source="published", label=label, switch=switch, quantity=quantity)
-        parts.append(named)
+        parts.append(rows.assign(source="published", label=label, switch=switch, quantity=quantity))
     return pd.concat(parts, ignore_index=True).reindex(columns=list(COLUMNS))
 
 
@@ -72,16 +65,15 @@ def group_curves(group: Group, names: Sequence[str], panel: str = "") -> pd.Data
     for name, setting in zip(names, group.rows["setting"], strict=True):
         own = pairs[pairs["setting"] == setting]["superposed_folder"]
         parts.append(mean_curve(group.summary, name, runs[runs["folder"].isin(own)]))
-    rows, held_out = group.rows, any((part["quantity"] == "held_out").any() for part in parts)
-    level = {"label": "baseline", "loss": group.level, "said": f"baseline: {group.level:.3f}"}
-    ends = pd.DataFrame({"label": list(names), "loss": group.level - rows["gain"]})
-    ends["verdict"] = list(rows["verdict"])
-    ends["said"] = [
-        f"{name}: gain {gain(row)}" for name, row in zip(names, rows_of(rows), strict=True)
+    ends: list[dict[str, Any]] = [
+        {"label": "baseline", "loss": group.level, "said": f"baseline: {group.level:.3f}"}
     ]
-    if held_out:
-        ends = pd.concat([pd.DataFrame([level]), ends], ignore_index=True)
-        parts.append(ends.assign(quantity="end", step=group.steps, switch=0, source="measured"))
+    for name, row in zip(names, rows_of(group.rows), strict=True):
+        end = {"label": name, "loss": group.level - row["gain"], "verdict": row["verdict"]}
+        ends.append({**end, "said": f"{name}: gain {gain(row)}"})
+    if any((part["quantity"] == "held_out").any() for part in parts):
+        table = pd.DataFrame(ends)
+        parts.append(table.assign(quantity="end", step=group.steps, switch=0, source="measured"))
     whole = pd.concat(parts, ignore_index=True).assign(panel=panel)
     return whole.reindex(columns=list(COLUMNS))
 
@@ -116,8 +108,8 @@ def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame
     stretch = (table["step"] * POINTS / steps).apply(np.ceil)
     table = table[~table.assign(stretch=stretch).duplicated(["quantity", "stretch"], keep="last")]
     named: dict[str, Any] = {"source": "measured", "panel": "", "label": label}
-    table = table.assign(**named, seeds=runs["seed"].nunique(), switch=first["superposed_steps"])
-    return table.reindex(columns=list(COLUMNS))
+    named |= {"seeds": runs["seed"].nunique(), "switch": first["superposed_steps"]}
+    return table.assign(**named).reindex(columns=list(COLUMNS))
 
 
 def _held_out(summary: Summary, runs: pd.DataFrame) -> pd.DataFrame:
@@ -147,12 +139,10 @@ def smoothed(rows: pd.DataFrame, steps: int) -> pd.DataFrame:
 
 
 def draw(
-    axes: Axes,
-    data: pd.DataFrame,
-    looks: Mapping[str, Mark],
-    window: tuple[float, float],
+    axes: Axes, data: pd.DataFrame, looks: Mapping[str, Mark], title: str, start: float = 0.0
 ) -> None:
-    """Draw the next-token curves of one panel between two steps."""
+    """Draw the next-token curves of one panel from a step on, and their key."""
+    window = (start, end_of(data))
     shown = data[data["quantity"].isin(("next_token", "held_out"))]
     held_out = (shown["quantity"] == "held_out").any()
     if held_out:
@@ -160,38 +150,27 @@ def draw(
     shown = shown[shown["step"].between(*window)]
     lines(axes, shown, looks)
     for row in rows_of(data[data["quantity"] == "end"]):
-        look: Look = {"hollow": is_hollow(row), "words": row["said"], "clip_on": False}
-        point(axes, (row["step"], row["loss"]), looks[row["label"]], **look, markersize=3.5)
+        # The baseline is the measure itself: it has no verdict.
+        hollow = pd.notna(row["verdict"]) and row["verdict"] not in CLAIMED
+        at, mark = (row["step"], row["loss"]), looks[row["label"]]
+        point(axes, at, mark, hollow=hollow, clip_on=False, markersize=3.5)
     axes.set_xlim(*window)
-    axes.set_ylim(*_limits(shown, window))
+    late = shown[shown["step"] >= window[0] + SETTLED * (window[1] - window[0])]
+    low, high = late[["loss", "low"]].min().min(), late[["loss", "high"]].max().max()
+    axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     for switch in sorted(set(data["switch"].astype(int)) - {0}):
-        if window[0] < switch < window[1]:
+        if switch > start:
             mark_time(axes, switch, "switch")
-    step_axis(axes)
+    axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(3, integer=True, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylabel(f"{'held-out' if held_out else 'training'} loss (nats per token)")
-
-
-def from_the_switch(data: pd.DataFrame) -> tuple[float, float]:
-    """Return the steps in which both arms have a loss of next tokens."""
-    return float(data["switch"].max()), end_of(data)
-
-
-def legend_looks(data: pd.DataFrame, looks: Mapping[str, Mark]) -> dict[str, Mark]:
-    """Return the mark of each label by what the key says of it, with its last loss."""
-    ends = data[data["quantity"] == "end"]
-    if len(ends):
-        return {row["said"]: looks[row["label"]] for row in rows_of(ends)}
-    by_label = data.groupby("label", sort=False)
-    return {f"{label}: {last(rows):.3f}": looks[str(label)] for label, rows in by_label}
-
-
-def _limits(data: pd.DataFrame, window: tuple[float, float]) -> tuple[float, float]:
-    """Return limits that hold all curves once the first `SETTLED` of the window has passed."""
-    late = data[data["step"] >= window[0] + SETTLED * (window[1] - window[0])]
-    low = float(late[["loss", "low"]].min().min())
-    high = float(late[["loss", "high"]].max().max())
-    pad = 0.05 * (high - low)
-    return low - pad, high + pad
+    said = data.drop_duplicates("label", keep="last").set_index("label")["said"]
+    words = {
+        said[label] if held_out else f"{label}: {last(rows):.3f}": looks[str(label)]
+        for label, rows in data.groupby("label", sort=False)
+    }
+    arm_key(axes, title, words, 2)
 
 
 def end_of(data: pd.DataFrame) -> float:
@@ -202,5 +181,7 @@ def end_of(data: pd.DataFrame) -> float:
 
 
 def last(rows: pd.DataFrame) -> float:
-    tokens = rows[rows["quantity"].isin(("next_token", "held_out"))]
+    """Return the final loss of an arm: its mean held-out loss where that was measured here."""
+    ends = rows[rows["quantity"] == "end"]
+    tokens = rows[rows["quantity"] == "next_token"] if ends.empty else ends
     return float(tokens.sort_values("step")["loss"].iloc[-1])

@@ -1,35 +1,71 @@
-"""Drawing that several figures share: lines, means with intervals, keys and axes."""
+"""Pictures, and the drawing that several share: lines, means with intervals, keys and axes."""
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import NullLocator
 
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import gain, signed
-from tst_study.paper_figures.picture import say
-from tst_study.paper_figures.style import (
-    FAINT,
-    INK,
-    MUTED,
-    Look,
-    Mark,
-    available_width,
-    text_width,
-    wrapped,
-)
+from tst_study.paper_figures.item import Item
+from tst_study.paper_figures.style import LETTER, MUTED, Look, Mark, styled, wrapped
+
+_METADATA: dict[str, dict[str, Any]] = {
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    "svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture(Item):
+    draw: Callable[[], Figure]
+
+    def figure(self, titled: bool = True) -> Figure:
+        """Draw it, with its message above the panels unless a page or a paper prints it there."""
+        with styled():
+            figure = self.draw()
+            if titled:
+                words = wrapped(self.title, 72 * figure.get_figwidth() / 1.2 - 8, 8)
+                place: Look = {"ha": "left", "fontsize": 8, "fontweight": "bold"}
+                figure.suptitle(words, x=4 / 72 / figure.get_figwidth(), **place)
+                figure.set_figheight(figure.get_figheight() + 0.2 * (words.count("\n") + 1))
+            # Executed here, once for all formats: as the figure's own engine it would run at each
+            # draw, and every file would be drawn twice.
+            ConstrainedLayoutEngine().execute(figure)
+        return figure
+
+    def contents(self) -> dict[str, bytes]:
+        figure = self.figure()
+        return {f".{kind}": rendered(figure, kind) for kind in _METADATA}
+
+    def for_print(self) -> dict[str, bytes]:
+        return {".pdf": rendered(self.figure(titled=False), "pdf")}
+
+    def drawing(self) -> str:
+        """Return the SVG of the picture without its title, which a page prints itself."""
+        return rendered(self.figure(titled=False), "svg").decode()
+
+
+def rendered(figure: Figure, kind: str) -> bytes:
+    """Return the figure as a file's bytes, free of dates and program names."""
+    file = io.BytesIO()
+    with styled():
+        figure.savefig(file, format=kind, metadata=_METADATA[kind])
+    return file.getvalue()
+
 
 DOTTED = (0, (1, 1.5))
 CLAIMED = ("better", "worse")
 """Verdicts whose interval excludes zero."""
 HANDLE = 28.0
 """Points that a line of a key takes beside its words."""
-FAR = 6
-"""A gain so many times as large as the median gain would squeeze all others: it is stated beside
-the frame."""
 
 
 def lines(
@@ -40,72 +76,49 @@ def lines(
     x: str = "step",
     y: str = "loss",
     by: str = "label",
-    band: bool = True,
 ) -> None:
     """Draw a line for each value of `by`, and a band where the data has `low` and `high`."""
     for name, rows in data.sort_values(x, kind="stable").groupby(by, sort=False):
         mark = looks[str(name)]
         own: Look = {"color": mark.colour, "label": f"_arm {mark.arm}", "linewidth": 1.1}
         axes.plot(rows[x], rows[y], linestyle=mark.line, **own)
-        ranged = rows[rows["low"].notna()] if band and "low" in rows else rows.iloc[:0]
-        if len(ranged):
-            ends = ranged["low"].astype(float), ranged["high"].astype(float)
-            axes.fill_between(ranged[x], *ends, color=mark.colour, alpha=0.15, lw=0)
+        if "low" in rows:
+            low, high = rows["low"].astype(float), rows["high"].astype(float)
+            axes.fill_between(rows[x], low, high, color=mark.colour, alpha=0.15, lw=0)
 
 
 def point(
-    axes: Axes,
-    at: tuple[float, float],
-    mark: Mark,
-    bar: tuple[float | None, float | None] = (None, None),
-    *,
-    hollow: bool = False,
-    across: bool = False,
-    words: str = "",
-    **look: Any,
+    axes: Axes, at: tuple[float, float], mark: Mark, hollow: bool = False, **look: Any
 ) -> None:
-    """Draw a mean and its interval, along x if `across`; hollow where no difference is shown.
-
-    `words`: shown while the pointer is on the point in an SVG.
-    """
-    low, high = bar
-    if low is not None and high is not None and low == low:
-        draw = axes.hlines if across else axes.vlines
-        draw(at[1] if across else at[0], low, high, color=mark.colour, linewidth=1.0)
+    """Draw a mean, hollow where no difference is shown."""
     face = "none" if hollow else mark.colour
     more = {"markeredgewidth": 0.9, "zorder": 4, "label": f"_arm {mark.arm}", **look}
-    (drawn,) = axes.plot(*at, mark.marker, color=mark.colour, markerfacecolor=face, **more)
-    say(drawn, words)
+    axes.plot(*at, mark.marker, color=mark.colour, markerfacecolor=face, **more)
 
 
-def points_aside(
-    axes: Axes, data: pd.DataFrame, looks: Mapping[str, Mark], x: str, apart: float
+def means(
+    axes: Axes,
+    data: pd.DataFrame,
+    looks: Mapping[str, Mark],
+    x: str,
+    by: str = "setting",
+    apart: float = 1.0,
 ) -> None:
-    """Draw losses with their bars, the settings of one x apart by a factor, so that bars do not
-    cover one another."""
-    for place, (setting, rows) in enumerate(data.groupby("setting", sort=False)):
-        aside = apart ** (place - (data["setting"].nunique() - 1) / 2)
+    """Draw losses with their bars, the arms of one x apart by a factor, so that bars do not cover
+    one another."""
+    for place, (name, rows) in enumerate(data.groupby(by, sort=False)):
+        mark, aside = looks[str(name)], apart ** (place - (data[by].nunique() - 1) / 2)
+        axes.vlines(rows[x] * aside, rows["low"], rows["high"], color=mark.colour, linewidth=1.0)
         for row in rows_of(rows):
-            at, bar = (row[x] * aside, row["loss"]), (row["low"], row["high"])
-            words = f"{setting}, {row[x]:g}: {row['loss']:.4f}"
-            point(axes, at, looks[str(setting)], bar, words=words)
+            point(axes, (row[x] * aside, row["loss"]), mark)
 
 
 def is_baseline(label: str) -> bool:
     return label.startswith("baseline")
 
 
-def is_hollow(row: Mapping[str, Any], by: str = "label") -> bool:
-    """Return whether a mean shows no difference from the baseline, which is the measure itself."""
-    compared = "verdict" in row and not is_baseline(row[by])
-    return compared and row["verdict"] not in CLAIMED
-
-
 def key(
-    axes: Axes,
-    entries: Mapping[str, Mapping[str, Any]],
-    columns: int = 1,
-    title: str = "",
+    axes: Axes, entries: Mapping[str, Mapping[str, Any]], columns: int = 1, title: str = ""
 ) -> None:
     """Draw a legend above the frame, where it covers no curve, in as many columns of at most
     `columns` as fit.
@@ -113,8 +126,8 @@ def key(
     `entries`: properties of a `Line2D` by the words beside it.
     """
     drawn = [Line2D([], [], **{"color": MUTED, "linestyle": "none", **e}) for e in entries.values()]
-    points = available_width(axes)
-    widest = max(map(text_width, entries), default=0.0) + HANDLE
+    points = 1.1 * 72 * axes.bbox.width / axes.figure.dpi  # the layout makes it a little wider
+    widest = 7 * LETTER * max(map(len, entries)) + HANDLE
     columns = max(1, min(columns, len(drawn), int(points / widest)))
     words = [wrapped(entry, points - HANDLE) for entry in entries]
     above: Look = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "alignment": "left"}
@@ -154,12 +167,6 @@ def log_axis(
     axis.set_minor_locator(NullLocator())
 
 
-def step_axis(axes: Axes) -> None:
-    axes.set_xlabel("step")
-    axes.xaxis.set_major_locator(MaxNLocator(3, integer=True, steps=[1, 2, 2.5, 5, 10]))
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-
-
 def mark_time(axes: Axes, x: float, words: str) -> None:
     """Draw a dotted vertical line, named at the bottom of the panel."""
     axes.axvline(x, color=MUTED, linewidth=0.7, linestyle=DOTTED)
@@ -177,84 +184,3 @@ def note(
 ) -> None:
     """Write small words, offset from a place by points."""
     axes.annotate(words, at, xytext=offset, textcoords="offset points", fontsize=7, **look)
-
-
-def inside(gains: pd.Series) -> pd.Series:
-    """Return which gains share a scale; the others are stated beside the frame."""
-    size = gains.abs()
-    return size <= FAR * max(float(size.median()), 1e-9)
-
-
-NAMES = 225.0
-"""Points that names of rows may take left of a forest."""
-
-
-def forest_rows(
-    data: pd.DataFrame, width: float = NAMES
-) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
-    """Return headings and names, each in lines and with its place; a line takes one unit."""
-    headings: list[tuple[str, float]] = []
-    names: list[tuple[str, float]] = []
-    top = 0.0
-    for heading, rows in data.groupby("heading", sort=False):
-        given = [(headings, str(heading))] if heading else []
-        for kind, text in [*given, *((names, name) for name in rows["name"])]:
-            words = wrapped(text, width / 1.15 if kind is headings else width)
-            count = words.count("\n") + 1
-            kind.append((words, top + (count - 1) / 2))
-            top += count
-        top += 0.4
-    return headings, names
-
-
-def forest(axes: Axes, data: pd.DataFrame, width: float = NAMES) -> None:
-    """Draw gains with their intervals, row below row, around zero.
-
-    `width`: points for the names of rows. Columns: name, heading (stands above its rows), mark,
-    primary, gain, low, high, verdict.
-    """
-    axes.axvline(0, color=MUTED, linewidth=0.7)
-    near = inside(data["gain"])
-    shown = data[near][["gain", "low", "high"]].astype(float)
-    least, most = min(float(shown.min().min()), 0.0), max(float(shown.max().max()), 0.0)
-    left, right = least - 0.06 * (most - least), most + 0.06 * (most - least)
-    axes.set_xlim(left, right)
-    across = axes.get_yaxis_transform()
-    headings, names = forest_rows(data, width)
-    for row, is_near, (_, place) in zip(rows_of(data), near, names, strict=True):
-        if row["primary"]:
-            axes.axhspan(place - 0.45, place + 0.45, color=FAINT, alpha=0.6, lw=0, zorder=0)
-        beside: Look = {"xycoords": ("axes fraction", "data"), "va": "center"}
-        if is_near:
-            hollow = row["verdict"] not in CLAIMED
-            words = f"{row['name']}: {gain(row)} nats, {row['verdict']}"
-            at, bar = (row["gain"], place), (row["low"], row["high"])
-            point(axes, at, row["mark"], bar, hollow=hollow, across=True, words=words)
-            note(axes, signed(row["gain"]), (1.0, place), (4, 0), **beside)
-        else:
-            edge, arrow, side = (0.0, "<", 1) if row["gain"] < 0 else (1.0, ">", -1)
-            edge += 0.015 * side
-            axes.plot(edge, place, arrow, color=row["mark"].colour, transform=across)
-            beside |= {"ha": "left" if side > 0 else "right"}
-            note(axes, f"beyond the frame: {gain(row)}", (edge, place), (6 * side, 0), **beside)
-    ticks = [*headings, *names]
-    axes.set_yticks([place for _, place in ticks], [words for words, _ in ticks])
-    labels = axes.get_yticklabels()
-    for label in labels[: len(headings)]:
-        label.set(fontweight="bold", color=MUTED)
-    for label, primary in zip(labels[len(headings) :], data["primary"], strict=True):
-        label.set_fontweight("bold" if primary else "normal")
-    axes.set_ylim(max(place for _, place in ticks) + 0.7, -0.7)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes.set_xlabel("gain (nats per token); right of zero is better")
-    dot: Look = {"marker": "o", "markersize": 4, "color": INK}
-    entries: dict[str, Look] = {}
-    if data["verdict"].isin(CLAIMED).any():
-        entries["95% interval excludes zero"] = {**dot, "linestyle": "-"}
-    if unclaimed := sorted(set(data["verdict"]) - {*CLAIMED}):
-        entries[", or ".join(unclaimed)] = {**dot, "markerfacecolor": "none"}
-    if data["primary"].any():
-        entries["the primary question"] = {"color": FAINT, "marker": "s", "markersize": 7}
-    key(axes, entries, 3)

@@ -1,17 +1,15 @@
 """The base of pictures and tables, each with its sources, and a note of what is missing.
 
-The data comes first and is cheap; the drawing is made only when data, caption or code changed.
 All files of an item are the same bytes for the same inputs.
 """
 
-import functools
 import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -39,8 +37,6 @@ class Finding:
     verdict: Verdict = "not measured"
     needs: str = ""
     """The command that makes the runs this needs, where there are none."""
-    details: tuple[str, ...] = ()
-    """Sentences that do not fit into a line of the page."""
 
 
 def judged(verdicts: Iterable[str]) -> Verdict:
@@ -54,8 +50,6 @@ def judged(verdicts: Iterable[str]) -> Verdict:
 class Item(ABC):
     """A picture or a table; its entry in the catalogue completes what is empty here."""
 
-    suffixes: ClassVar[tuple[str, ...]]
-
     data: pd.DataFrame
     """Exactly what is shown; saved beside it as CSV."""
     caption: str
@@ -64,9 +58,7 @@ class Item(ABC):
     """The part of the caption about what was measured; left out where nothing was."""
     title: str = ""
     name: str = ""
-    """File name without its ending."""
-    kind: str = ""
-    """Name of its entry."""
+    """Name of its entry, and of its files without their ending."""
     group: str = ""
     folders: tuple[str, ...] = ()
     """Run folders it was made from."""
@@ -76,36 +68,22 @@ class Item(ABC):
     """Parameters of the fits in it, with their intervals."""
     finding: Finding | None = None
 
-    @abstractmethod
+    def files(self, runs: pd.DataFrame) -> dict[str, bytes]:
+        """Return all its files, by ending."""
+        trace = self.trace(runs).encode()
+        return {**self.contents(), ".csv": csv_bytes(self.data), ".json": trace}
+
     def contents(self) -> dict[str, bytes]:
         """Return its files by ending, without CSV and trace."""
+        return {**self.for_page(), **self.for_print()}
 
-    @abstractmethod
     def for_page(self) -> dict[str, bytes]:
-        """Return the file that a page links to, by ending."""
+        """Return the files that a page links to, by ending."""
+        return {".csv": csv_bytes(self.data)}
 
     @abstractmethod
     def for_print(self) -> dict[str, bytes]:
         """Return the file that a paper includes, by ending."""
-
-    def save(self, runs: pd.DataFrame, to: Path) -> list[Path]:
-        """Write its files; returns those written, none where all are there and current.
-
-        The trace is written last, so an item interrupted halfway is made again.
-        """
-        text = self.trace(runs)
-        paths = {suffix: to / f"{self.name}{suffix}" for suffix in self.suffixes}
-        if all(path.is_file() for path in paths.values()) and (
-            paths[".json"].read_text("utf8") == text
-        ):
-            return []
-        files = {**self.contents(), ".csv": csv_bytes(self.data), ".json": text.encode()}
-        return self.write(files, to)
-
-    def write(self, files: Mapping[str, bytes], to: Path) -> list[Path]:
-        """Write files by their ending; returns those that are new."""
-        paths = {to / f"{self.name}{suffix}": content for suffix, content in files.items()}
-        return [path for path, content in paths.items() if write_bytes(path, content)]
 
     def trace(self, runs: pd.DataFrame) -> str:
         """Return its sources as JSON, for the file beside it."""
@@ -120,27 +98,15 @@ class Item(ABC):
             "fits": plain_numbers(self.fits),
             "data": f"{self.name}.csv",
             "data_sha256": hashlib.sha256(csv_bytes(self.data)).hexdigest(),
-            "made_by": {"tst_study": tst_study.__version__, "code_sha256": code_digest()},
+            "made_by": {"tst_study": tst_study.__version__},
         }
         return json.dumps(sources, indent=1, ensure_ascii=False) + "\n"
-
-
-@dataclass(frozen=True)
-class Missing:
-    """An item that cannot be made from the runs there are."""
-
-    kind: str
-    title: str
-    sentence: str
-    """The runs that it needs, and the command that makes them."""
 
 
 def plain_numbers(value: Any) -> Any:
     """Round numbers to ten digits, for JSON: the last ones differ between processors."""
     if isinstance(value, Mapping):
         return {str(key): plain_numbers(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_numbers(inner) for inner in value]
     if isinstance(value, bool | str | int) or value is None:
         return value
     number = float(f"{float(value):.10g}")
@@ -161,14 +127,3 @@ def write_bytes(path: Path, content: bytes) -> bool:
     with written_atomically(path) as file:
         file.write(content)
     return True
-
-
-@functools.cache
-def code_digest() -> str:
-    """Return the sha256 of the code that makes items, so that a change makes them anew."""
-    digest = hashlib.sha256()
-    for folder in (Path(__file__).parent, Path(__file__).parent.parent / "analysis"):
-        for path in sorted(folder.rglob("*")):
-            if path.suffix in (".py", ".mplstyle"):
-                digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()

@@ -16,15 +16,14 @@ from tst_study.analysis.summary import Summary, summarise
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.tables.source import Folders, read_tables, roots
 from tst_study.analysis.verdict.comparison import SAME
-from tst_study.analysis.wording import disambiguate_by_set_up, span
-from tst_study.config.superposition_setting import COLUMNS as SETTING
+from tst_study.analysis.wording import span
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.answers import answers
 from tst_study.text import big
 
-METRICS = ("acc_norm", "acc")
-"""The first that a task reports. (The paper does not say which of them it prints.)"""
-COLUMNS = ("folder", "task", "accuracy", "metric")
+METRICS = ("acc", "acc_norm")
+"""The last that a task reports. (The paper does not say which of them it prints.)"""
+COLUMNS = ["folder", "task", "accuracy"]
 
 
 class Sources:
@@ -64,11 +63,9 @@ class Sources:
         details = pd.DataFrame(list(table["details"].map(json.loads)), columns=["shots", "limit"])
         whole = (details["shots"] == 0) & details["limit"].isna()
         table = table[whole & table["metric"].isin(METRICS) & (table["step"] == table["steps"])]
-        # Of metrics the first, of rows the last.
-        table = table.assign(place=table["metric"].map(METRICS.index))
-        table = table.sort_values("place", ascending=False, kind="stable")
-        table = table.drop_duplicates(["folder", "task"], keep="last").sort_index()
-        return table.rename(columns={"value": "accuracy"})[list(COLUMNS)].reset_index(drop=True)
+        table = table.sort_values(["folder", "task", "metric"], kind="stable")
+        table = table.drop_duplicates(["folder", "task"], keep="last")
+        return table.rename(columns={"value": "accuracy"})[COLUMNS].reset_index(drop=True)
 
 
 TOLERANCE = 0.1
@@ -89,11 +86,6 @@ class Group:
         runs = self.summary.tables.runs
         same = runs["group"].isin(self.rows["group"])
         return runs[same & runs["learning_rate"].isin(self.rows["learning_rate"])]
-
-    @functools.cached_property
-    def settings(self) -> list[SuperpositionSetting]:
-        """Its settings, in the order of the rows."""
-        return [SuperpositionSetting.of_row(row) for row in rows_of(self.rows[list(SETTING)])]
 
     @functools.cached_property
     def pairs(self) -> pd.DataFrame:
@@ -119,25 +111,14 @@ class Group:
         return tuple(sorted(set(both.astype(str))))
 
     @property
-    def weight(self) -> tuple[int, int, int]:
-        """Settings, steps and seeds: how large a comparison it is."""
-        return self.rows["setting"].nunique(), self.steps, int(self.rows["seeds"].sum())
+    def weight(self) -> tuple[int, ...]:
+        """Settings, natural text before generated language, steps and seeds."""
+        seeds = int(self.rows["seeds"].sum())
+        return self.rows["setting"].nunique(), not self.is_generated, self.steps, seeds
 
     @property
     def steps(self) -> int:
         return int(self.members["steps"].iloc[0])
-
-    @functools.cached_property
-    def label(self) -> str:
-        """Corpus and length, and what else tells it from other groups."""
-        sizes = self.summary.tables.runs.drop_duplicates("group").set_index("group")["parameters"]
-        rows = list(rows_of(self.summary.comparison.table.drop_duplicates(list(SAME))))
-        names = disambiguate_by_set_up(
-            [f"{row['corpus']}, {row['steps']:,} steps" for row in rows],
-            [{**row, "parameters": sizes[row["group"]]} for row in rows],
-        )
-        keys = [tuple(row[name] for name in SAME) for row in rows]
-        return names[keys.index(tuple(self.rows[list(SAME)].iloc[0]))]
 
     @property
     def is_generated(self) -> bool:
@@ -179,21 +160,19 @@ class Group:
         """Its settings of the paper's method, whatever these columns say, or with another
         weighting of the bag."""
         keep = [
-            setting.is_plain_but(*free, "weighting") and ("weighting" in free or own == weighting)
-            for setting, own in zip(self.settings, self.rows["weighting"], strict=True)
+            SuperpositionSetting.of_row(row).is_plain_but(*free, "weighting")
+            and ("weighting" in free or row["weighting"] == weighting)
+            for row in rows_of(self.rows)
         ]
         return self.only(self.rows.loc[keep])
 
     def representative(self) -> Group:
-        """Return one of its plain settings: the middle one of those with most seeds, among those
-        that share the s or the r of most settings."""
-        plain = self.plain()
-        if plain.rows.empty:
-            return plain
-        lines = [rows for by in ("step_ratio", "bag_size") for _, rows in plain.rows.groupby(by)]
-        same = max(lines, key=lambda rows: (len(rows), rows["seeds"].sum()))
-        same = same[same["seeds"] == same["seeds"].max()].sort_values(["bag_size", "step_ratio"])
-        return self.only(same.iloc[[(len(same) - 1) // 2]])
+        """Return one of its plain settings, if there is any: the middle one of those with most
+        seeds."""
+        rows = self.plain().rows
+        most = rows[rows["seeds"] == rows["seeds"].max()].sort_values(["bag_size", "step_ratio"])
+        middle = (len(most) - 1) // 2
+        return self.only(most[middle : middle + 1])
 
     def with_baseline(self) -> pd.DataFrame:
         """Return the baseline's row, then one for each setting: `loss` at the baseline's level."""
@@ -201,20 +180,6 @@ class Group:
         base |= {"loss": self.level, "seeds": len(self.baselines)}
         own = self.rows.assign(loss=self.level - self.rows["gain"])
         return pd.concat([pd.DataFrame([base]), own], ignore_index=True)
-
-    def beside_baseline(self) -> pd.DataFrame:
-        """Return each setting's loss at the baseline's level, with the ends of its interval."""
-        rows, level, seeds = self.rows, self.level, self.baselines["baseline"]
-        table = rows[["setting", "step_ratio", "bag_size", "seeds", "verdict"]].assign(
-            loss=level - rows["gain"],
-            low=level - rows["high"].astype(float),
-            high=level - rows["low"].astype(float),
-            error=rows["deviation"].astype(float) / rows["seeds"] ** 0.5,
-            baseline=level,
-            baseline_low=seeds.min(),
-            baseline_high=seeds.max(),
-        )
-        return table.sort_values(["step_ratio", "bag_size"], ignore_index=True)
 
 
 def folders_of(groups: Iterable[Group]) -> tuple[str, ...]:

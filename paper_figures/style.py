@@ -4,26 +4,19 @@ Most colours are those of Okabe and Ito (2008), which colour-blind readers can t
 stand for themes: the report replaces each by a value of its own, light or dark.
 """
 
-import contextlib
-import functools
 import math
 import textwrap
 import zlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import matplotlib.style
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import text_to_path
 
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.config.superposition_setting import BASELINE as NO_BAGS
 from tst_study.config.superposition_setting import SuperpositionSetting
 
 COLUMN = 3.4
@@ -33,6 +26,9 @@ PAGE = 7.0
 
 INK, MUTED, FAINT = "#1c1c20", "#66666e", "#d4d4da"
 PAPER = "#ffffff"
+
+LETTER = 0.55
+"""Mean width of a letter, of its size in points."""
 
 Look = dict[str, Any]
 """Keyword arguments of matplotlib."""
@@ -46,19 +42,14 @@ class Mark:
 
     colour: str
     marker: str
-    dash: tuple[float, ...] = ()
-    """Lengths of strokes and gaps; empty for a solid line."""
-    arm: str = ""
+    line: tuple[float, tuple[float, ...]] | str
+    """The dash pattern as matplotlib takes it."""
+    arm: str
     """Name of the arm. Drawn lines carry it, so that a test can find an arm in any picture."""
 
-    @property
-    def line(self) -> tuple[float, tuple[float, ...]] | str:
-        """The dash pattern as matplotlib takes it."""
-        return (0, self.dash) if self.dash else "-"
 
-
-BASELINE = Mark(INK, "o", (), "baseline")
-OTHER_BASELINE = Mark("#8a8a94", "o", (6, 1.5), "another baseline")
+BASELINE = Mark(INK, "o", "-", "baseline")
+OTHER_BASELINE = Mark("#8a8a94", "o", (0, (6, 1.5)), "another baseline")
 """A baseline that a study asks about as an arm, such as one with a better batch."""
 
 _BY_BAG_SIZE = {2: "#f0a64a", 3: "#e8861f", 4: "#d55e00", 6: "#b03a1a", 8: "#8c2a3a"}
@@ -109,12 +100,13 @@ def arm_mark(setting: SuperpositionSetting) -> Mark:
         colour = known[0] if known else _OTHERS[zlib.crc32(changed.encode()) % len(_OTHERS)]
         place += list(_BY_ABLATION.values()).index(colour)
     marker, dash = _MARKERS[place % len(_MARKERS)], _DASHES[place % len(_DASHES)]
-    return Mark(colour, marker, dash, setting.label)
+    return Mark(colour, marker, (0, dash), setting.label)
 
 
-def plain_mark(bag_size: int, step_ratio: float) -> Mark:
-    """Return the mark of the paper's method at this s and r."""
-    return arm_mark(SuperpositionSetting(bag_size, 1, step_ratio) if bag_size > 1 else NO_BAGS)
+def mark_of(bag_size: int, step_ratio: float, **ablation: Any) -> Mark:
+    """Return the mark of the paper's method at this s and r, or of what departs from it."""
+    row = {"bag_size": bag_size, "superposed_steps": 1, "step_ratio": step_ratio, **ablation}
+    return arm_mark(SuperpositionSetting.of_row(row))
 
 
 def marks_of(rows: pd.DataFrame, by: str) -> dict[str, Mark]:
@@ -128,62 +120,27 @@ def ratio_colour(step_ratio: float) -> str:
     return _BY_RATIO[min(_BY_RATIO, key=lambda known: abs(known - step_ratio))]
 
 
-@contextlib.contextmanager
-def styled() -> Iterator[None]:
+_COLOURS: dict[Any, Any] = {
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
+}
+
+
+def styled() -> AbstractContextManager[None]:
     """Keep a user's own matplotlibrc away from whatever is drawn and saved inside."""
-    settings: dict[Any, Any] = {
-        **dict.fromkeys(("text.color", "axes.labelcolor"), INK),
-        **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), INK),
-        **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
-        **{"figure.facecolor": PAPER, "savefig.facecolor": PAPER, "axes.facecolor": "none"},
-    }
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        matplotlib.style.use(_FILE)
-        mpl.rcParams.update(settings)
-        yield
+    return matplotlib.style.context([_FILE, _COLOURS], after_reset=True)
 
 
-def new_figure(width: float, height: float, *counts: int) -> tuple[Figure, list[list[Axes]]]:
-    """Return a figure (sizes in inches) and its panels, `counts` of them in each row.
+def new_figure(width: float, height: float, columns: int, rows: int = 1) -> tuple[Figure, Any]:
+    """Return a figure (sizes in inches) and its panels, row by row.
 
     Nothing of pyplot's global state is used.
     """
     figure = Figure(figsize=(width, height))
-    outer = figure.add_gridspec(len(counts), 1)
-    inner = [outer[row].subgridspec(1, count) for row, count in enumerate(counts)]
-    rows = zip(inner, counts, strict=True)
-    return figure, [[figure.add_subplot(grid[0, i]) for i in range(n)] for grid, n in rows]
-
-
-def available_width(axes: Axes) -> float:
-    """Return the points right of a panel's left axis that belong to its share of the figure.
-
-    A text above the panel that is no longer than this takes no width from any panel.
-    """
-    figure, spec = axes.get_figure(root=True), axes.get_subplotspec()
-    assert figure is not None
-    assert spec is not None
-    names = axes.yaxis.get_tightbbox()
-    left = axes.bbox.x0 - names.x0 if names is not None else 0.0
-    share = figure.get_figwidth() / spec.get_gridspec().ncols
-    return float(72 * (share - left / figure.dpi) - 14)
+    return figure, figure.subplots(rows, columns, squeeze=False)
 
 
 def wrapped(words: str, points: float, size: float = 7.0) -> str:
-    """Break words into lines of at most so many points; a longer word is broken, too."""
-    text = " ".join(words.split())
-    for most in range(len(text), 7, -1):
-        if most * size * 0.3 <= points or most <= 10:
-            lines = textwrap.wrap(text, most, break_on_hyphens=False)
-            if max((text_width(line, size) for line in lines), default=0.0) <= points:
-                return "\n".join(lines)
-    return text
-
-
-@functools.lru_cache(maxsize=4096)
-def text_width(words: str, size: float = 7.0) -> float:
-    """Return how many points a line of words takes."""
-    font = FontProperties(family="DejaVu Sans", size=size)  # as in the style's file
-    width, _, _ = text_to_path.get_text_width_height_descent(words, font, ismath=False)
-    return 1.043 * float(width)  # set on whole pixels, it is a little wider
+    """Break words into lines of about so many points."""
+    most = max(8, int(points / (LETTER * size)))
+    return "\n".join(textwrap.wrap(words, most, break_on_hyphens=False))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pandas as pd
 
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import gain
+from tst_study.analysis.wording import gain, signed
 from tst_study.paper_figures.item import Item
 from tst_study.text import in_markdown
 
@@ -44,7 +44,6 @@ class Grid:
         rows: Iterable[Row],
         columns: Mapping[str, Callable[[Row], Entry | str]],
         title: str = "",
-        note: str = "",
     ) -> Grid:
         """Rows through one function per heading; words need no `Entry`."""
 
@@ -52,7 +51,7 @@ class Grid:
             made = (cell(row) for cell in columns.values())
             return tuple(Entry(entry) if isinstance(entry, str) else entry for entry in made)
 
-        return cls(title, tuple(columns), tuple(map(cells, rows)), note)
+        return cls(title, tuple(columns), tuple(map(cells, rows)))
 
     def is_numeric(self, place: int) -> bool:
         return any(row[place].value is not None for row in self.rows)
@@ -60,18 +59,14 @@ class Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Item):
-    suffixes: ClassVar[tuple[str, ...]] = (".md", ".tex", ".csv", ".json")
-
     grids: tuple[Grid, ...]
-
-    def contents(self) -> dict[str, bytes]:
-        return {**self.for_page(), **self.for_print()}
 
     def for_page(self) -> dict[str, bytes]:
         return {".md": markdown(self).encode()}
 
     def for_print(self) -> dict[str, bytes]:
-        return {".tex": latex(self).encode()}
+        parts = (f"% {grid.title}\n{latex_grid(grid)}" for grid in self.grids)
+        return {".tex": "\n".join(parts).encode()}
 
 
 def number_entry(
@@ -80,10 +75,8 @@ def number_entry(
     """A number with `digits` digits after the point; empty where there is none."""
     if value is None or pd.isna(value):
         return Entry()
-    text = f"{value:+,.{digits}f}" if sign else f"{value:,.{digits}f}"
-    if float(text.replace(",", "")) == 0:
-        text = text.lstrip("+-")
-    return Entry(text.replace("-", "−"), best, float(value))
+    text = signed(value, digits) if sign else f"{value:,.{digits}f}".replace("-", "−")
+    return Entry(text, best, float(value))
 
 
 def number_as(value: float, form: Callable[[float], str]) -> Entry:
@@ -103,25 +96,21 @@ def grids_over_s_and_r(
     data: pd.DataFrame, titles: Mapping[str, str], digits: int, best: Literal["min", "max"]
 ) -> list[Grid]:
     """A grid for each of these columns: rows s, columns r, the baseline in its title; the best of
-    each r in bold, but for r = 1, which was never recovered. Of differences none is the best."""
+    each r in bold, but for r = 1, which was never recovered."""
     grids = []
     for column, title in titles.items():
-        sign = "difference" in column
         base = data[data["bag_size"] == 1][column].dropna()
         if len(base):
-            title += f"; baseline {number_entry(base.iloc[0], digits, sign=sign).text}"
+            title += f"; baseline {number_entry(base.iloc[0], digits).text}"
         cells = data[(data["bag_size"] > 1) & data[column].notna()]
         wide = cells.pivot(index="bag_size", columns="step_ratio", values=column)
         wide.columns = pd.Index([f"r = {ratio:.3g}" for ratio in wide.columns])
-        tops = {name: wide[name].agg(best) for name in wide if not sign and name != "r = 1"}
-        columns: dict[str, Callable[[Row], Entry | str]] = {
-            "s": lambda row: number_entry(row["bag_size"])
-        }
-        for name in wide:
-            columns[str(name)] = lambda row, name=name, tops=tops, sign=sign: number_entry(  # type: ignore[misc]
-                row[name], digits, row[name] == tops.get(name), sign
-            )
-        grids.append(Grid.of(rows_of(wide.reset_index()), columns, title))
+        tops = {name: wide[name].agg(best) for name in wide if name != "r = 1"}
+        rows = []
+        for size, row in zip(wide.index, rows_of(wide), strict=True):
+            own = (number_entry(x, digits, x == tops.get(r)) for r, x in row.items())
+            rows.append((number_entry(size), *own))
+        grids.append(Grid(title, ("s", *map(str, wide)), tuple(rows)))
     return grids
 
 
@@ -145,48 +134,14 @@ def markdown_grid(grid: Grid) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in clean)
 
 
-def latex(table: Table) -> str:
-    """A `table` environment; its document loads booktabs."""
-    parts = [r"\begin{table}", r"\centering", rf"\caption{{{_escaped(table.caption)}}}"]
-    parts.append(rf"\label{{tab:{table.name}}}")
-    for grid in table.grids:
-        if grid.title:
-            parts.append(rf"\par\medskip {_escaped(grid.title)}\par\smallskip")
-        parts.append(latex_grid(grid))
-    return "\n".join([*parts, r"\end{table}", ""])
-
-
 def latex_grid(grid: Grid) -> str:
+    """Return a `tabular` to include in a table; its document loads booktabs."""
     spec = "".join("r" if grid.is_numeric(place) else "l" for place in range(len(grid.headings)))
-    heading = " & ".join(map(_escaped, grid.headings)) + r" \\"
-    body = [" & ".join(map(_latex_entry, row)) + r" \\" for row in grid.rows]
-    inner = [rf"\begin{{tabular}}{{{spec}}}", r"\toprule", heading, r"\midrule", *body]
-    return "\n".join([*inner, r"\bottomrule", r"\end{tabular}"])
-
-
-def _latex_entry(entry: Entry) -> str:
-    text = _escaped(entry.text)
-    return rf"\textbf{{{text}}}" if entry.best else text
-
-
-_COMMANDS = str.maketrans(
-    {
-        **{sign: rf"\{sign}" for sign in "&%_#${}"},
-        "\\": r"\textbackslash{}",
-        "^": r"\^{}",
-        "~": r"\~{}",
-        "±": r"$\pm$",
-        "−": "$-$",
-        "×": r"$\times$",
-        "–": "--",
-        "…": r"\dots{}",
-        "≤": r"$\leq$",
-        "≥": r"$\geq$",
-    }
-)
-
-
-def _escaped(text: str) -> str:
-    """Backquotes of a command line become typewriter type."""
-    parts = text.translate(_COMMANDS).split("`")
-    return "".join(rf"\texttt{{{part}}}" if i % 2 else part for i, part in enumerate(parts))
+    columns = list(grid.headings)
+    words = pd.DataFrame([[entry.text for entry in row] for row in grid.rows], columns=columns)
+    bold = [["textbf:--rwrap" if entry.best else "" for entry in row] for row in grid.rows]
+    style = words.style.hide(axis="index").apply(
+        lambda _: pd.DataFrame(bold, columns=columns), axis=None
+    )
+    style = style.format(escape="latex").format_index(escape="latex", axis="columns")
+    return style.to_latex(column_format=spec, hrules=True).replace("−", "$-$")

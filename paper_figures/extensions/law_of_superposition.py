@@ -4,7 +4,6 @@ import functools
 from functools import partial
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tst_study.analysis.fits.law.held_out import held_out, observed_gains, predictions, splits
@@ -13,16 +12,19 @@ from tst_study.analysis.fits.law.superposition_law import Law, published_law
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import number
 from tst_study.paper_figures.catalogue import figure
-from tst_study.paper_figures.drawing import key
+from tst_study.paper_figures.drawing import Picture, key
 from tst_study.paper_figures.item import Finding
-from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import INK, MUTED, PAGE, Look, new_figure
 
 DATA = ["panel", "group", "table", "bag_size", "step_ratio", "observed", "predicted"]
-NULLS = {"law": INK, "copied": MUTED, "mean": MUTED}
+ERRORS: dict[str, tuple[str, Look]] = {
+    "law": ("law", {"color": INK, "marker": "o"}),
+    "copied": ("nearest run copied", {"color": MUTED, "marker": "o", "mfc": "none"}),
+    "mean": ("mean gain", {"color": MUTED, "marker": "|"}),
+}
 """Predictions whose errors are drawn: the law's, and two that need no law."""
-DATA += [*NULLS, "bias"]
+DATA += [*ERRORS, "bias"]
 SHOWN = "270M → 600M"
 """The split whose predictions are drawn run by run: one size fitted, the other predicted."""
 TABLES = {4: "270M, 20k", 5: "270M, 100k", 6: "600M, 20k", 7: "600M, 20k, power law"}
@@ -72,41 +74,28 @@ def _fits() -> tuple[Law, pd.DataFrame, pd.DataFrame]:
     others = others.drop(columns="mean").rename(columns={"law": "predicted"})
     parts = [gains[gains["bag_size"] > 1].assign(panel="fitted"), others.assign(panel="held out")]
     parts = [part.assign(group=part["table"].map(TABLES)) for part in parts]
-    parts.append(errors[[*NULLS, "bias"]].assign(group=errors["split"], panel="rmse"))
+    parts.append(errors[[*ERRORS, "bias"]].assign(group=errors["split"], panel="rmse"))
     return law, errors, pd.concat(parts, ignore_index=True).reindex(columns=DATA)
 
 
 def _figure(data: pd.DataFrame) -> Figure:
     drawn, ((left, right),) = new_figure(PAGE, 2.6, 2)
-    _draw_gains(left, data[data["panel"] == "held out"])
-    _draw_errors(right, data[data["panel"] == "rmse"])
+    gains, errors = (data[data["panel"] == panel] for panel in ("held out", "rmse"))
+    ends = [float(gains["observed"].min()), float(gains["observed"].max())]
+    left.plot(ends, ends, color=MUTED, linewidth=0.7)
+    left.plot(gains["observed"], gains["predicted"], "D", color="#0072b2", mfc="none", ms=3)
+    left.set_xlabel("published gain (nats)")
+    left.set_ylabel("predicted gain (nats)")
+    left.set_title(SHOWN.replace("→", "fitted,") + " predicted, 20k steps")
+    places = range(len(errors))
+    right.hlines(places, 0, 1000 * errors["law"], color=MUTED, linewidth=0.8)
+    for name, (_, look) in ERRORS.items():
+        right.plot(1000 * errors[name], places, linestyle="none", **look)
+    right.set_yticks(places, list(errors["group"]))
+    right.tick_params(axis="y", length=0)
+    right.set_ylim(len(errors) - 0.4, -0.6)
+    right.spines["left"].set_visible(False)
+    right.set_xlim(0, None)
+    right.set_xlabel("RMSE (thousandths of a nat)")
+    key(right, dict(ERRORS.values()), 3)
     return drawn
-
-
-def _draw_gains(axes: Axes, data: pd.DataFrame) -> None:
-    ends = [float(data["observed"].min()), float(data["observed"].max())]
-    axes.plot(ends, ends, color=MUTED, linewidth=0.7)
-    look: Look = {"mfc": "none", "mew": 0.6, "ms": 3, "color": "#0072b2"}
-    axes.plot(data["observed"], data["predicted"], "D", **look)
-    axes.set_xlabel("published gain (nats)")
-    axes.set_ylabel("predicted gain (nats)")
-    axes.set_title(SHOWN.replace("→", "fitted,") + " predicted, 20k steps")
-
-
-def _draw_errors(axes: Axes, data: pd.DataFrame) -> None:
-    names = {"law": "law", "copied": "nearest run copied", "mean": "mean gain"}
-    looks: dict[str, Look] = {
-        names[name]: {"color": colour, "marker": marker, "mfc": INK if name == "law" else "none"}
-        for (name, colour), marker in zip(NULLS.items(), "oo|", strict=True)
-    }
-    for place, row in enumerate(rows_of(data)):
-        axes.plot([0, 1000 * row["law"]], [place, place], color=MUTED, linewidth=0.8)
-        for name in NULLS:
-            axes.plot(1000 * row[name], place, **looks[names[name]])
-    axes.set_yticks(range(len(data)), list(data["group"]))
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(data) - 0.4, -0.6)
-    axes.spines["left"].set_visible(False)
-    axes.set_xlim(0, None)
-    axes.set_xlabel("RMSE (thousandths of a nat)")
-    key(axes, looks, 3)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from tst_study.analysis import published
 from tst_study.analysis.fits.scaling.compute_multiplier import compute_multiplier, multipliers_of
@@ -19,9 +20,8 @@ from tst_study.analysis.verdict.length_curve import LengthCurve, floors, paired_
 from tst_study.analysis.wording import bounds, number
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import arm_key, lines, log_axis, note, point
+from tst_study.paper_figures.drawing import Picture, arm_key, lines, log_axis, means, note
 from tst_study.paper_figures.item import Finding
-from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import BASELINE, INK, MUTED, PAGE, Look, arm_mark, new_figure
 
@@ -106,12 +106,12 @@ def _measured(summary: Summary) -> list[Pair]:
         is_baseline = family["method"] == "baseline"
         if family[is_baseline]["steps"].nunique() < 2:
             continue
-        arms = family[is_baseline], family[~is_baseline]
-        for _, members, table in multipliers_of(*arms, losses=LOSSES):
+        baselines, others = family[is_baseline], family[~is_baseline]
+        for _, members, table in multipliers_of(baselines, others, losses=LOSSES):
             setting = SuperpositionSetting.of_row(next(rows_of(members)))
-            panel = f"measured: {members['corpus'].iloc[0]}"
             if setting.is_plain and isinstance(table, pd.DataFrame):
-                pairs.append(_pair(panel, setting, arms[0], members, table))
+                panel = f"measured: {members['corpus'].iloc[0]}"
+                pairs.append(_pair(panel, setting, baselines, members, table))
     return sorted(pairs, key=lambda pair: -len(pair.folders))[:1]
 
 
@@ -130,21 +130,19 @@ def _pair(
     for label, table, curve in zip(("baseline", setting.label), tables, fitted, strict=True):
         seeds, means = table.shape[1], table.mean(axis=1)
         half = critical_t(seeds - 1) * table.std(axis=1) / seeds**0.5 if seeds > 1 else np.nan
-        points = pd.DataFrame({"loss": means, "low": means - half, "high": means + half})
-        parts.append(
-            points.rename_axis("flops").reset_index().assign(quantity="point", label=label)
-        )
+        points = {"flops": table.index, "loss": means, "low": means - half, "high": means + half}
+        parts.append(pd.DataFrame(points).assign(quantity="point", label=label))
         places = np.linspace(curve.x[0], curve.x[-1], 40)
         losses = [float(curve.at(place, floor).mean()) for place in places]
         between = pd.DataFrame({"flops": np.exp(places), "loss": losses})
         parts.append(between.assign(quantity="curve", label=label))
     data = pd.concat(parts, ignore_index=True).reindex(columns=list(DATA)).assign(panel=panel)
-    every = [set(arm["folder"]) for arm in (baseline, method) if "folder" in arm]
-    return Pair(panel, setting, data, tuple(sorted(set().union(*every))))
+    runs = pd.concat([baseline, method]).reindex(columns=["folder"])["folder"].dropna()
+    return Pair(panel, setting, data, tuple(sorted(set(runs))))
 
 
 def _figure(pairs: list[Pair]) -> Figure:
-    drawn, (above, below) = new_figure(PAGE, 4.4, len(pairs), len(pairs))
+    drawn, (above, below) = new_figure(PAGE, 4.4, len(pairs), 2)
     for loss_axes, axes, pair in zip(above, below, pairs, strict=True):
         _draw_losses(loss_axes, pair)
         axes.axhline(1, color=MUTED, linewidth=0.7)
@@ -162,9 +160,8 @@ def _figure(pairs: list[Pair]) -> Figure:
 def _draw_losses(axes: Axes, pair: Pair) -> None:
     looks = {"baseline": BASELINE, pair.setting.label: arm_mark(pair.setting)}
     curves, points = (pair.data[pair.data["quantity"] == kind] for kind in ("curve", "point"))
-    lines(axes, curves, looks, x="flops", band=False)
-    for row in rows_of(points):
-        point(axes, (row["flops"], row["loss"]), looks[row["label"]], (row["low"], row["high"]))
+    lines(axes, curves, looks, x="flops")
+    means(axes, points, looks, "flops", by="label")
     widest, curve = pair.widest, curves[curves["label"] == "baseline"]
     to = float(np.interp(-widest["loss"], -curve["loss"], curve["flops"]))
     start = (to / widest["multiplier"], widest["loss"])
@@ -172,13 +169,10 @@ def _draw_losses(axes: Axes, pair: Pair) -> None:
     axes.annotate("", start, xytext=(to, widest["loss"]), arrowprops=arrow)
     place: Look = {"ha": "right", "va": "top", "fontweight": "bold"}  # below a falling curve
     note(axes, f"{widest['multiplier']:.2f}×", start, (-4, -2), **place)
-    low, high = float(points["flops"].min()), float(points["flops"].max())
-    ticks = [
-        m * 10.0**e for e in range(int(np.log10(low)), int(np.log10(high)) + 1) for m in (1, 2, 5)
-    ]
-    ticks = [tick for tick in ticks if low * 0.9 <= tick <= high * 1.1]
-    log_axis(axes, "x", ticks, [f"{tick:.0e}".replace("e+", "e") for tick in ticks])
-    axes.set_xlim(low / 1.15, high * 1.15)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:.0e}")
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.margins(y=0.12)  # room for the multiplier below the lowest curve
     axes.set_xlabel("FLOPs of a run (log scale)")
     arm_key(axes, pair.panel, looks, 2, markers=True)

@@ -4,11 +4,9 @@ Figure 6: superposition at the input only, at the output only, and at both. Figu
 tokens within a bag.
 """
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -17,11 +15,10 @@ from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import gain
 from tst_study.paper_figures import curves
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import arm_key
-from tst_study.paper_figures.item import Finding, judged
-from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.drawing import Picture
+from tst_study.paper_figures.item import Finding, Verdict, judged
 from tst_study.paper_figures.sources import Group, Sources, folders_of
-from tst_study.paper_figures.style import BASELINE, PAGE, Mark, marks_of, new_figure
+from tst_study.paper_figures.style import BASELINE, PAGE, Mark, mark_of, marks_of, new_figure
 
 SWITCH = 20_000
 
@@ -48,37 +45,30 @@ class Ablation:
         return pd.concat(parts)
 
     def measured(self, sources: Sources) -> list[Group]:
-        """Return settings of one s and r that differ in the column alone, for as many bag sizes as
+        """Return settings of one s and r that differ in the column alone, for as many panels as
         were published; the group that has most of them counts."""
         best: list[Group] = []
         for group in sources.groups:
             rows = group.plain(self.column, "weighting").rows
             allowed = self.arms if self.column == "weighting" else ("uniform", "first_token")
             rows = rows[rows["weighting"].isin(list(allowed))]
-            largest: dict[int, Group] = {}
-            for _, same in rows.groupby(["bag_size", "superposed_steps"]):
-                distinct = same.drop_duplicates(self.column)
-                size = int(distinct["bag_size"].iloc[0])
-                if len(distinct) > max(1, len(largest[size].rows) if size in largest else 0):
-                    largest[size] = group.only(distinct)
-            by_size = [largest[size] for size in sorted(largest)]
-            ends = by_size[:1] + by_size[1:][-1:] if len(self.panels) > 1 else by_size
-            ends = sorted(ends, key=lambda group: -len(group.rows))[: len(self.panels)]
-            best = max(best, ends, key=lambda groups: sum(len(group.rows) for group in groups))
+            alike = [
+                group.only(same.drop_duplicates(self.column))
+                for _, same in rows.groupby(["bag_size", "superposed_steps"])
+            ]
+            several = [one for one in alike if len(one.rows) > 1]
+            widest = sorted(several, key=lambda one: -len(one.rows))[: len(self.panels)]
+            best = max(best, widest, key=lambda groups: sum(len(one.rows) for one in groups))
         return sorted(best, key=lambda group: group.rows["bag_size"].iloc[0])
 
     def looks(self, groups: list[Group]) -> dict[str, dict[str, Mark]]:
         """Return the marks of the arms by label, for each panel."""
-        marks = {}
+        marks: dict[str, dict[str, Mark]] = {}
         for size in self.panels.values():
-            rows = [
-                {"bag_size": size, "superposed_steps": 1, "step_ratio": 0.5, self.column: value}
-                for value in self.arms
-            ]
-            labels = [label for label, _ in self.arms.values()]
-            marks[f"s = {size}, r = 0.5"] = marks_of(
-                pd.DataFrame(rows).assign(label=labels), "label"
-            )
+            marks[f"s = {size}, r = 0.5"] = {
+                label: mark_of(size, 0.5, **{self.column: value})
+                for value, (label, _) in self.arms.items()
+            }
         for group in groups:
             own = group.rows.assign(label=self.labels(group.rows))
             marks[_panel(group)] = marks_of(own, "label")
@@ -150,12 +140,13 @@ def _panel(group: Group) -> str:
 
 def _figure(data: pd.DataFrame, looks: Mapping[str, Mapping[str, Mark]]) -> Figure:
     panels = list(data.groupby(["source", "panel"], sort=False))
-    counts = [len(panels[start : start + 2]) for start in range(0, len(panels), 2)]
-    drawn, rows = new_figure(PAGE, 2.4 * len(counts), *counts)
-    for axes, ((source, panel), part) in zip(itertools.chain(*rows), panels, strict=True):
-        own = looks[str(panel)]
-        curves.draw(axes, part, own, curves.from_the_switch(part))
-        arm_key(axes, f"{source}: {panel}", curves.legend_looks(part, own), 2)
+    columns, rows = min(2, len(panels)), (len(panels) + 1) // 2
+    drawn, axes_of = new_figure(PAGE, 2.6 * rows, columns, rows)
+    for axes, ((source, panel), part) in zip(axes_of.flat, panels, strict=False):
+        start = float(part["switch"].max())
+        curves.draw(axes, part, looks[str(panel)], f"{source}: {panel}", start)
+    for axes in axes_of.flat[len(panels) :]:
+        axes.remove()
     return drawn
 
 
@@ -177,19 +168,14 @@ def _finding(
         gains = zip(which.labels(ranked), map(gain, rows_of(ranked)), strict=True)
         measured.append(f"{_panel(group)}: " + ", ".join(map(" ".join, gains)))
     first = groups[0].rows.sort_values("gain", ascending=False)
-    claimed = dict(zip(which.labels(first), first["verdict"], strict=True)).get(which.claim, "")
-    verdict = judged([claimed])
-    if verdict == "agrees" and which.labels(first)[0] != which.claim:
-        verdict = "undecided"
-    for row in _direct(which, asked):
-        measured.append(f"planned: {which.claim} against {row['against']} {gain(row)}")
-        verdict = "disagrees" if row["verdict"] == "worse" else verdict
+    labels = which.labels(first)
+    verdict: Verdict = "undecided"
+    if which.claim in labels:  # nothing but the arm that the paper finds best can agree
+        verdict = judged(first["verdict"][[label == which.claim for label in labels]])
+        verdict = "undecided" if verdict == "agrees" and labels[0] != which.claim else verdict
+        # Planned questions call the plain method `superposition`.
+        direct = (asked["arm"] == "superposition") & asked["against"].isin(labels)
+        for row in rows_of(asked[asked["planned"] & direct]):
+            measured.append(f"planned: {which.claim} against {row['against']} {gain(row)}")
+            verdict = "disagrees" if row["verdict"] == "worse" else verdict
     return Finding(theirs, "gains, " + "; ".join(measured), groups[0].scale, verdict)
-
-
-def _direct(which: Ablation, asked: pd.DataFrame) -> list[dict[str, Any]]:
-    """Planned questions that compare the arm that the paper finds best with another arm of the
-    picture: the plain method is called `superposition` there."""
-    labels = {label for label, _ in which.arms.values()} - {which.claim}
-    wanted = asked["planned"] & (asked["arm"] == "superposition") & asked["against"].isin(labels)
-    return list(rows_of(asked[wanted])) if which.claim else []

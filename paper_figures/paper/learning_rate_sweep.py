@@ -7,7 +7,6 @@ for each model is.
 from functools import partial
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tst_study.analysis import published
@@ -15,19 +14,15 @@ from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.tables.eligible import over_shared_seeds
 from tst_study.analysis.verdict.learning_rate import swept
-from tst_study.analysis.wording import disambiguate, group_label, number
+from tst_study.analysis.wording import disambiguate_by_set_up, group_label, number
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import arm_key, lines, log_axis, points_aside
+from tst_study.paper_figures.drawing import Picture, arm_key, lines, log_axis, means
 from tst_study.paper_figures.item import Finding, Item
-from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import COLUMN, PAGE, Look, marks_of, new_figure
-from tst_study.text import big
 
-MOST = 6
-"""Settings of one panel."""
 PANELS = 2
 DATA: tuple[str, ...] = ("panel", "setting", *SETTING, "learning_rate")
 DATA += ("seeds", "loss", "low", "high", "diverged")
@@ -39,12 +34,11 @@ DATA += ("seeds", "loss", "low", "high", "diverged")
     needs=submit("learning-rates", "paper", "one-gpu"),
     lacks=f"an arm at two or more learning rates: {submit('learning-rates', 'laptop')}",
 )
-def learning_rate_sweep(sources: Sources) -> Picture | list[Item]:
+def learning_rate_sweep(sources: Sources) -> Item | None:
     """Show measured sweeps, a panel for each group that has most arms at two or more rates."""
     sweeps, used = sweep_data(sources.summary)
     if sweeps.empty:
-        return []
-    # A panel of the baseline alone is not drawn where another one has both arms.
+        return None
     settings = sweeps.groupby("panel")["setting"].nunique()
     shown = list(settings.index[settings == settings.max()][:PANELS])
     more = [panel for panel in settings.index if panel not in shown]
@@ -69,32 +63,21 @@ def learning_rate_sweep(sources: Sources) -> Picture | list[Item]:
 def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Return means by rate, in order of the groups' names, and the run folders behind them."""
     sweeps = swept(summary.tables.runs, summary.comparison.eligible)
-    panels = disambiguate(
-        [group_label(members) for members in sweeps],
-        [f"{big(members['parameters'].iloc[0])} parameters" for members in sweeps],
-        [f"held out: {members['eval_set'].iloc[0]}" for members in sweeps],
-        [f"[{members['group'].iloc[0][:6]}]" for members in sweeps],
+    panels = disambiguate_by_set_up(
+        [group_label(members) for members in sweeps], [members.iloc[0] for members in sweeps]
     )
-    shown = [
-        (panel, *setting_and_runs)
-        for panel, members in sorted(zip(panels, sweeps, strict=True), key=lambda pair: pair[0])
-        for setting_and_runs in _shown(members)
-    ]
-    tables = [
-        _by_rate(same).assign(panel=panel, setting=setting.label, **setting.columns())
-        for panel, setting, same in shown
-    ]
-    folders = sorted(folder for *_, same in shown for folder in same["folder"])
+    tables: list[pd.DataFrame] = []
+    folders: list[str] = []
+    for panel, members in sorted(zip(panels, sweeps, strict=True), key=lambda pair: pair[0]):
+        by_setting = members.groupby(list(SETTING), dropna=False, sort=False)
+        arms = [(SuperpositionSetting.of_row(next(rows_of(own))), own) for _, own in by_setting]
+        arms = [arm for arm in arms if arm[1]["learning_rate"].nunique() > 1]
+        for setting, own in sorted(arms, key=lambda arm: arm[0].order):
+            named = {"panel": panel, "setting": setting.label, **setting.columns()}
+            tables.append(_by_rate(own).assign(**named))
+            folders += list(own["folder"])
     data = pd.concat(tables) if tables else pd.DataFrame(columns=list(DATA))
-    return data[list(DATA)], tuple(folders)
-
-
-def _shown(members: pd.DataFrame) -> list[tuple[SuperpositionSetting, pd.DataFrame]]:
-    """Return the settings with several rates, each with its runs."""
-    by_setting = members.groupby(list(SETTING), dropna=False, sort=False)
-    settings = [(SuperpositionSetting.of_row(next(rows_of(same))), same) for _, same in by_setting]
-    settings.sort(key=lambda entry: entry[0].order)
-    return [entry for entry in settings if entry[1]["learning_rate"].nunique() > 1][:MOST]
+    return data[list(DATA)], tuple(sorted(folders))
 
 
 def _by_rate(same: pd.DataFrame) -> pd.DataFrame:
@@ -110,23 +93,22 @@ def _by_rate(same: pd.DataFrame) -> pd.DataFrame:
 def _figure(data: pd.DataFrame, panels: list[str]) -> Figure:
     drawn, (row,) = new_figure(PAGE if len(panels) > 1 else COLUMN, 2.6, len(panels))
     for axes, panel in zip(row, panels, strict=True):
-        _draw(axes, data[data["panel"] == panel], panel)
+        own = data[data["panel"] == panel]
+        looks, known = marks_of(own, "setting"), own[own["loss"].notna()]
+        without_range = known.drop(columns=["low", "high"])
+        lines(axes, without_range, looks, x="learning_rate", by="setting")
+        means(axes, known, looks, "learning_rate", apart=1.02)
+        more: dict[str, Look] = {}
+        for row_of in rows_of(own[own["diverged"] > 0]):
+            edge: Look = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+            colour = looks[row_of["setting"]].colour
+            axes.plot(row_of["learning_rate"], 1.0, "x", color=colour, **edge)
+            more = {"diverged": {"marker": "x"}}
+        log_axis(axes, "x", sorted(set(own["learning_rate"])))
+        axes.set_xlabel("peak learning rate (log scale)")
         axes.set_ylabel("held-out loss (nats per token)")
+        arm_key(axes, f"measured: {panel}", looks, 2, more, markers=True)
     return drawn
-
-
-def _draw(axes: Axes, data: pd.DataFrame, panel: str) -> None:
-    looks = marks_of(data, "setting")
-    lines(axes, data[data["loss"].notna()], looks, x="learning_rate", by="setting", band=False)
-    points_aside(axes, data[data["loss"].notna()], looks, "learning_rate", 1.02)
-    more: dict[str, Look] = {}
-    for row in rows_of(data[data["diverged"] > 0]):
-        edge: Look = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-        axes.plot(row["learning_rate"], 1.0, "x", color=looks[row["setting"]].colour, **edge)
-        more = {"diverged": {"marker": "x"}}
-    log_axis(axes, "x", sorted(set(data["learning_rate"])))
-    axes.set_xlabel("peak learning rate (log scale)")
-    arm_key(axes, f"measured: {panel}", looks, 2, more, markers=True)
 
 
 def _best(sweeps: pd.DataFrame) -> dict[str, float]:

@@ -10,25 +10,25 @@ from matplotlib.patches import FancyBboxPatch
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.config.phase_plan import PhasePlan
 from tst_study.paper_figures.catalogue import figure
+from tst_study.paper_figures.drawing import Picture
 from tst_study.paper_figures.item import Finding
-from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import FAINT, INK, MUTED, PAGE, Look, new_figure
 from tst_study.superposition.steps import Phase
 
-PLAN = PhasePlan(
-    steps=10,
-    superposed_steps=3,
-    bag_size=3,
-    sequences=1,
-    sequence_length=4,
-)
-PHASES: dict[Phase, str] = {
-    "superposition": "superposition: the first share r of the steps",
-    "recovery": "recovery: the rest",
+PLAN = PhasePlan(steps=10, superposed_steps=3, bag_size=3, sequences=1, sequence_length=4)
+PHASES: dict[Phase, tuple[str, str, str]] = {
+    "superposition": (
+        "superposition: the first share r of the steps",
+        "mean of\nembeddings",
+        "predicts the\nnext bag",
+    ),
+    "recovery": ("recovery: the rest", "embedding", "predicts the\nnext token"),
 }
+"""Title of each phase, what enters the model, and what leaves it."""
 WIDTH, HEIGHT, NAMES = 12.0, 0.62, 3.2
 """Width of a phase, height of a box, width of the names left of a phase, in the drawing's unit."""
+ARROW: Look = {"arrowstyle": "-|>", "color": MUTED, "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
 """Colours of the positions and of the target behind the last one; no arm is meant."""
 
@@ -73,34 +73,32 @@ def _figure(data: pd.DataFrame) -> Figure:
     axes.set_xlim(-NAMES, 2 * WIDTH + NAMES)
     axes.set_ylim(-0.9, 5.4)
     axes.set_axis_off()
-    for place, (phase, title) in enumerate(PHASES.items()):
-        left = place * (WIDTH + NAMES)
-        axes.text(left, 5.2, title)
-        _draw(axes, data[data["phase"] == phase], left)
-    words = "at the switch: the same weights, optimizer state and learning-rate schedule"
-    axes.text(WIDTH, -0.6, words, fontsize=7, color=MUTED, ha="center", va="center")
+    for place, (phase, words) in enumerate(PHASES.items()):
+        _draw(axes, data[data["phase"] == phase], place * (WIDTH + NAMES), *words)
+    at_switch = "at the switch: the same weights, optimizer state and learning-rate schedule"
+    axes.text(WIDTH, -0.6, at_switch, fontsize=7, color=MUTED, ha="center", va="center")
     return drawn
 
 
-def _draw(axes: Axes, data: pd.DataFrame, left: float) -> None:
+def _draw(
+    axes: Axes, data: pd.DataFrame, left: float, title: str, enters: str, leaves: str
+) -> None:
     slot = WIDTH / len(data)
-    bags = any(" " in reads for reads in data["reads"])
-    names = ["raw tokens", "mean of\nembeddings" if bags else "embedding", "model"]
-    names += ["predicts the\nnext bag" if bags else "predicts the\nnext token"]
-    for place, name in enumerate(names):
+    axes.text(left, 5.2, title)
+    for place, name in enumerate(("raw tokens", enters, "model", leaves)):
         y = 1.4 * place + HEIGHT / 2
         axes.text(left - 0.3, y, name, fontsize=7, color=MUTED, ha="right", va="center")
     for row in rows_of(data):
         centre, colour = left + slot * (row["position"] + 0.5), COLOURS[row["position"]]
         ahead = COLOURS[row["position"] + 1]
         _tokens(axes, centre, slot, 0.0, row["reads"], colour)
-        _arrow(axes, centre, 0.0)
         _box(axes, centre, 1.4, 0.8 * slot, "", colour)
-        _arrow(axes, centre, 1.4)
-        _arrow(axes, centre, 2.8)
         _tokens(axes, centre, slot, 4.2, row["predicts"], ahead)
+        for y in (0.0, 1.4, 2.8):
+            start = (centre, y + HEIGHT + 0.04)
+            axes.annotate("", (centre, y + 1.37), xytext=start, arrowprops=ARROW)
     words = f"L = {len(data)} positions, the same FLOPs"
-    _box(axes, left + WIDTH / 2, 2.8, 0.97 * WIDTH, words, FAINT, alpha=0.6)
+    _box(axes, left + WIDTH / 2, 2.8, 0.97 * WIDTH, words, FAINT)
 
 
 def _tokens(axes: Axes, centre: float, slot: float, y: float, places: str, colour: str) -> None:
@@ -111,16 +109,7 @@ def _tokens(axes: Axes, centre: float, slot: float, y: float, places: str, colou
         _box(axes, x, y, 0.86 * width, token, colour)
 
 
-def _box(
-    axes: Axes, x: float, y: float, width: float, words: str, colour: str, alpha: float = 0.3
-) -> None:
-    shape: Look = {"boxstyle": "round,pad=0,rounding_size=0.12", "linewidth": 0.8}
-    edge = MUTED if colour == FAINT else colour
-    face = (colour, alpha)
-    axes.add_patch(FancyBboxPatch((x - width / 2, y), width, HEIGHT, fc=face, ec=edge, **shape))
+def _box(axes: Axes, x: float, y: float, width: float, words: str, colour: str) -> None:
+    look: Look = {"boxstyle": "round,pad=0,rounding_size=0.12", "lw": 0.8, "ec": colour}
+    axes.add_patch(FancyBboxPatch((x - width / 2, y), width, HEIGHT, fc=(colour, 0.3), **look))
     axes.text(x, y + HEIGHT / 2, words, ha="center", va="center_baseline", fontsize=7, color=INK)
-
-
-def _arrow(axes: Axes, x: float, y: float) -> None:
-    look = {"arrowstyle": "-|>", "color": MUTED, "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
-    axes.annotate("", (x, y + 1.37), xytext=(x, y + HEIGHT + 0.04), arrowprops=look)

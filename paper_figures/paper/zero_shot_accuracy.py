@@ -6,13 +6,15 @@ import pandas as pd
 from tst_study.analysis import published
 from tst_study.analysis.published import TASKS
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import disambiguate, number
+from tst_study.analysis.wording import number
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.item import Finding
 from tst_study.paper_figures.sources import Sources, is_at_scale
-from tst_study.paper_figures.table import Grid, Table, grids_over_s_and_r, number_entry
+from tst_study.paper_figures.table import Entry, Grid, Table, grids_over_s_and_r, number_entry
 from tst_study.text import big
+
+METRIC = "length-normalised where a task reports that (the paper does not say what it prints)"
 
 
 @figure(
@@ -29,17 +31,12 @@ def of_headline_runs(sources: Sources) -> Table:
     return Table(
         caption="Zero-shot accuracy in percent, one seed where published. Bold: the highest of a "
         "model. An empty cell was not published or not measured.",
-        measured=f"Measured rows: means over seeds, {_metric(used)}.",
+        measured=f"Measured rows: means over seeds, {METRIC}.",
         data=data,
         folders=tuple(sorted(set(used["folder"]))),
         grids=(_by_model(data),),
         finding=_finding(used),
     )
-
-
-def _metric(measured: pd.DataFrame) -> str:
-    names = ", ".join(sorted(set(measured["metric"])))
-    return f"metric {names} (the paper does not say which)"
 
 
 def _published() -> pd.DataFrame:
@@ -53,10 +50,8 @@ def _measured(runs: pd.DataFrame, used: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds, in percent."""
     known = used.merge(runs, on="folder")
     known["method"] = [SuperpositionSetting.of_row(row).label for row in rows_of(known)]
-    known["model"] = disambiguate(
-        list(known["parameters"].map(big) + ", " + known["corpus"]),
-        list(known["learning_rate"].map("learning rate {:g}".format)),
-    )
+    rates = known["learning_rate"].map(", learning rate {:g}".format)
+    known["model"] = known["parameters"].map(big) + ", " + known["corpus"] + rates
     keys = ["parameters", "model", "method", "steps"]
     wide = 100 * known.pivot_table(index=keys, columns="task", values="accuracy", aggfunc="mean")
     table = wide.reindex(columns=list(TASKS)).assign(seeds=known.groupby(keys)["seed"].nunique())
@@ -65,16 +60,13 @@ def _measured(runs: pd.DataFrame, used: pd.DataFrame) -> pd.DataFrame:
 
 def _by_model(data: pd.DataFrame) -> Grid:
     tops = {model: rows[list(TASKS)].max() for model, rows in data.groupby("model")}
-    columns = {
-        "model": lambda row: row["model"],
-        "method": lambda row: row["method"],
-        "steps": lambda row: number_entry(row["steps"]),
-    }
-    for task, name in TASKS.items():
-        columns[name] = lambda row, task=task: number_entry(  # type: ignore[misc]
-            row[task], 1, row[task] == tops[row["model"]][task]
-        )
-    return Grid.of(rows_of(data), columns)
+    rows = []
+    for row in rows_of(data):
+        top = tops[row["model"]]
+        cells = (number_entry(row[task], 1, row[task] == top[task]) for task in TASKS)
+        named = Entry(row["model"]), Entry(row["method"]), number_entry(row["steps"])
+        rows.append((*named, *cells))
+    return Grid("", ("model", "method", "steps", *TASKS.values()), tuple(rows))
 
 
 def _finding(used: pd.DataFrame) -> Finding:
@@ -102,21 +94,23 @@ def over_s_and_r(sources: Sources, which: int) -> Table:
     cells = published.downstream_grid(which)
     name, size, steps = cells.iloc[0][["task", "size", "steps"]]
     runs = sources.runs[is_at_scale(sources.runs, size, steps)]
-    of_paper = [
-        row["method"] == "baseline" or SuperpositionSetting.of_row(row).is_plain
-        for row in rows_of(runs)
-    ]
+    settings = [SuperpositionSetting.of_row(row) for row in rows_of(runs)]
+    of_paper = [setting.is_baseline or setting.is_plain for setting in settings]
     measured = sources.accuracies.query("task == @name").merge(runs.loc[of_paper], on="folder")
     data, task = grid_data(cells, measured), TASKS[name]
     theirs, ours = _above_baseline(data, "published"), _above_baseline(data, "measured")
+    columns = {"published": f"Published: {task} accuracy (%)"}
+    if len(measured):
+        columns["measured"] = f"Measured: {task} accuracy (%)"
+    percent = data.assign(**{column: 100 * data[column] for column in columns})
     return Table(
         title=f"Table {which}. {task}, {size}, {steps:,} steps",
         caption=f"Zero-shot accuracy of {task} in percent, {number(len(cells), 'published run')} "
         "of one seed each. Bold: the highest of each r.",
-        measured=f"Measured: {number(len(measured), 'run')}, {_metric(measured)}.",
+        measured=f"Measured: {number(len(measured), 'run')}, {METRIC}.",
         data=data,
         folders=tuple(sorted(measured["folder"])),
-        grids=_over_s_and_r(task, data),
+        grids=tuple(grids_over_s_and_r(percent, columns, 2, "max")),
         finding=Finding(theirs, ours, number(len(measured), "run"), "undecided"),
     )
 
@@ -135,22 +129,10 @@ def grid_data(cells: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     return data.assign(difference=data["measured"] - data["published"])
 
 
-def _over_s_and_r(task: str, data: pd.DataFrame) -> tuple[Grid, ...]:
-    columns = {"published": f"Published: {task} accuracy (%)"}
-    if data["measured"].notna().any():
-        columns["measured"] = f"Measured: {task} accuracy (%)"
-        columns["difference"] = "Measured − published (points)"
-    percent = data.assign(**{column: 100 * data[column] for column in columns})
-    return tuple(grids_over_s_and_r(percent, columns, 2, "max"))
-
-
 def _above_baseline(data: pd.DataFrame, column: str) -> str:
     """Empty without a baseline."""
-    base = data[data["bag_size"] == 1][column].dropna()
     cells = data[data["bag_size"] > 1][column].dropna()
-    if base.empty:
-        return ""
-    level = base.iloc[0]
-    return (
-        f"{(cells > level).sum()} of {len(cells)} settings above the baseline's {100 * level:.1f}%"
-    )
+    for level in data[data["bag_size"] == 1][column].dropna():
+        above = f"{(cells > level).sum()} of {len(cells)} settings"
+        return f"{above} above the baseline's {100 * level:.1f}%"
+    return ""

@@ -12,10 +12,10 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from tst_study.paper_figures.drawing import Picture
 from tst_study.paper_figures.item import Item
-from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.report import sections
-from tst_study.paper_figures.report.page_answer import lead, limits
+from tst_study.paper_figures.report.sections import lead, limits
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import COLUMN, PALETTE
 from tst_study.paper_figures.table import Grid, Table
@@ -28,15 +28,6 @@ class Section:
     pictures: Sequence[dict[str, object]] = ()
     sentences: Sequence[str] = ()
     links: Sequence[Table] = ()
-
-    @property
-    def name(self) -> str:
-        return "-".join(self.title.lower().replace(",", "").split())
-
-    @property
-    def is_empty(self) -> bool:
-        filled = any(len(grid.rows) for grid in self.tables)
-        return not (filled or self.pictures or self.sentences or self.links)
 
 
 def is_shown(item: Item, sources: Sources) -> bool:
@@ -55,7 +46,7 @@ def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], t
     first = pictures.pop(0) if pictures and sources.folders else None
     sections_of_page = [
         Section("Verdicts", sections.verdicts(summary, sources.answers)),
-        Section("Not read", sentences=summary.tables.problems if sources.folders else ()),
+        Section("Not read", sentences=summary.tables.problems),
         Section("Figures", pictures=pictures),
         Section("Arms", [sections.arms(summary)]),
         Section("Learning rates", sentences=[sweep.sentence() for sweep in summary.sweeps]),
@@ -65,7 +56,6 @@ def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], t
         Section("Runs", [sections.runs(summary, to)]),
     ]
     names = ", ".join(sorted(set(sources.runs["study"])))
-    subject = f"study {names}" if names else "no runs yet"
     published = "No runs: everything here is published (arXiv 2605.06546)."
     pages = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -76,10 +66,14 @@ def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], t
     )
     pages.filters["marked"] = marked
     return pages.get_template("report.html").render(
-        subject=subject if sources.folders else "the published numbers",
+        subject=f"study {names}" if sources.folders else "the published numbers",
         lead=lead(sources) if sources.folders else [("answer", "", published)],
         first=first,
-        sections=[section for section in sections_of_page if not section.is_empty],
+        sections=[
+            one
+            for one in sections_of_page
+            if one.pictures or one.sentences or one.links or any(grid.rows for grid in one.tables)
+        ],
     )
 
 
@@ -94,7 +88,7 @@ def marked(words: str) -> Markup:
 def _pictures(items: Sequence[Item], drawings: Mapping[str, str]) -> list[dict[str, object]]:
     """Return the pictures in order: a study's own say what was found, the paper's follow them."""
     pictures = [item for item in items if isinstance(item, Picture)]
-    pictures.sort(key=lambda picture: (picture.group != "study", picture.kind != "overview"))
+    pictures.sort(key=lambda picture: (picture.group != "study", picture.name != "overview"))
     drawn: list[dict[str, object]] = []
     for place, picture in enumerate(pictures):
         svg = drawings[picture.name]

@@ -48,31 +48,15 @@ def markdown(sources: Sources, items: Sequence[Item]) -> str:
     prefixes = int((sources.runs["role"] == "trunk").sum())
     counted = number(len(sources.runs) - prefixes, "run")
     counted += f" and {number(prefixes, 'shared prefix run')}" if prefixes else ""
+    counts = sorted(Counter(row[-1].text for row in done.rows).items())
+    verdicts = ", ".join(f"{verdict}: {count}" for verdict, count in counts)
     parts = [
         "# Reproduction, figure by figure\n",
         f"{READING}\n",
-        f"{counted} (studies: {studies}). {_counts(done)}\n",
+        f"{counted} (studies: {studies}). {number(len(done.rows), 'measured line')}; {verdicts}.\n",
         "## Measured\n",
-        markdown_grid(done) if done.rows else "Nothing yet.\n",
-        *(f"{title}:\n\n{lines}\n" for title, lines in _details(items)),
+        markdown_grid(done),
         "## Not measured\n",
-        markdown_grid(open_) if open_.rows else "Nothing left.\n",
+        markdown_grid(open_),
     ]
     return "\n".join(parts)
-
-
-def _details(items: Sequence[Item]) -> list[tuple[str, str]]:
-    """Return the details of each item that do not fit into the table."""
-    known = [(item.title, item.finding.details) for item in items if item.finding]
-    return [
-        (title, "\n".join(f"- {line}" for line in details)) for title, details in known if details
-    ]
-
-
-def _counts(done: Grid) -> str:
-    if not done.rows:
-        return "Nothing of the paper was measured here yet."
-    counts = Counter(row[-1].text for row in done.rows)
-    kinds = ("agrees", "disagrees", "undecided", "mechanism only", "not in the paper")
-    words = [f"{verdict}: {counts[verdict]}" for verdict in kinds if counts[verdict]]
-    return f"{number(len(done.rows), 'measured line')}; {', '.join(words)}."

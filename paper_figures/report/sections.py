@@ -1,4 +1,4 @@
-"""Tables of the report that come from a study's runs."""
+"""What the report says: question and answer, tables of runs, and what the numbers cannot say."""
 
 import os
 from collections.abc import Callable
@@ -10,10 +10,111 @@ import pandas as pd
 
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import number, verdict_parts
+from tst_study.analysis.wording import gain_sentence, number, span, verdict_parts
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.paper_figures.answers import answer_of, capitalized, question_of
+from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.table import Entry, Grid, Row, number_as, number_entry
-from tst_study.text import big
+from tst_study.text import big, duration
+
+ASKED = "Which arm ends with a lower held-out next-token loss than the baseline, at equal FLOPs?"
+GLOSSARY = (
+    "Token superposition training (TST) reads bags of s tokens for a share r of its steps, at the "
+    "same FLOPs a step; s = 1 is the baseline. Gain: the baseline's held-out next-token loss less "
+    "that of the arm, in nats per token, paired by seed, with its 95% interval; 0.01 is 1% less "
+    "perplexity."
+)
+FEW = 3
+"""Families, or settings of one kind of text, that are said in words at the top."""
+NAMED = 6
+"""Arms of one verdict that are named."""
+
+
+def lead(sources: Sources) -> list[tuple[str, str, str]]:
+    """Return paragraphs, each with its kind and a bold start: question, answer, the meaning of the
+    words, what else was asked, and the runs."""
+    rows = sources.answers
+    paragraphs: list[tuple[str, str, str]] = []
+    for row in rows_of(rows[rows["primary"]]):
+        paragraphs += [("question", "", question_of(row)), ("answer", "", answer_of(row))]
+    families = rows[rows["planned"] & ~rows["primary"]]
+    if not paragraphs:
+        paragraphs = [("question", "", ASKED), ("answer", "", sources.summary.headline())]
+        families = rows
+    paragraphs.append(("note", "", GLOSSARY))
+    for heading, own in list(families.groupby("heading", sort=False))[:FEW]:
+        paragraphs.append(("also", f"{capitalized(str(heading))}.", _also(own)))
+    return [*paragraphs, ("facts", "", _facts(sources.summary))]
+
+
+def _also(rows: pd.DataFrame) -> str:
+    """Say a few gains in full, and of many only which arms have which verdict: extremes are chosen
+    by luck."""
+    if len(rows) <= FEW:
+        gains = (gain_sentence({**row, "setting": row["name"]}) for row in rows_of(rows))
+        return " ".join(f"{capitalized(text)}." for text in gains)
+    sentences = []
+    for verdict, own in rows.groupby("verdict", sort=True):
+        more = [f"{len(own) - NAMED:,} more"] if len(own) > NAMED else []
+        names = "; ".join([*own["name"].head(NAMED), *more])
+        sentences.append(f"{capitalized(str(verdict))}: {names}.")
+    return " ".join(sentences)
+
+
+def _facts(summary: Summary) -> str:
+    runs = summary.tables.runs
+    states = runs["state"].mask(runs["role"] == "trunk", "shared prefix")
+    counts = ", ".join(f"{count:,} {state}" for state, count in states.value_counts().items())
+    facts = [f"{number(len(runs), 'run')} ({counts})"]
+    if len(sizes := runs["parameters"].dropna()):
+        ends = dict.fromkeys((big(sizes.min()), big(sizes.max())))
+        facts.append(f"{' to '.join(ends)} parameters")
+    if (seconds := runs["training_seconds"].astype(float).sum()) > 0:
+        facts.append(f"{duration(seconds)} of training")
+    return " · ".join(facts)
+
+
+def limits(summary: Summary) -> list[str]:
+    """Return what the numbers cannot say: sentences, each with the study's own figures."""
+    table, eligible = summary.comparison.table, summary.comparison.eligible
+    if table.empty:
+        return ["Nothing has been compared yet."]
+    runs = eligible[eligible["group"].isin(table["group"])]
+    error = eligible["standard_error"].median()
+    sentences = [
+        f"Models have up to {big(runs['parameters'].max())} parameters. Size and sign of an effect "
+        "may differ in larger ones.",
+        "Intervals are over seeds and do not cover other texts"
+        + ("." if pd.isna(error) else f"; one evaluation's standard error is {error:.3f} nats."),
+        _seeds(table),
+    ]
+    if not summary.sweeps:
+        sentences.append(
+            "The learning rate was not swept: at another the arms may stand otherwise."
+        )
+    elif all(sweep.followed for sweep in summary.sweeps):
+        sentences.append(
+            "Learning rates were chosen on the baseline; one tuned for superposition "
+            "might favour it."
+        )
+    if runs["optimal_nats_per_token"].notna().any():
+        sentences.append(
+            "Generated language has a slow topic, which bags can carry: it shows the "
+            "mechanism, not what natural text gains."
+        )
+    return sentences
+
+
+def _seeds(table: pd.DataFrame) -> str:
+    tested = table[table["seeds"] > 1]
+    if tested.empty:
+        return "No setting was repeated with another seed: no interval and no claim."
+    smallest = tested["smallest_detectable"].astype(float)
+    ends = " to ".join(dict.fromkeys(f"{end:.3f}" for end in (smallest.min(), smallest.max())))
+    return (
+        f"With {span(tested['seeds'], 'seed')}, a true difference below {ends} nats would be "
+        "missed more than one time in five."
+    )
 
 
 def verdicts(summary: Summary, rows: pd.DataFrame) -> list[Grid]:
@@ -33,9 +134,7 @@ def verdicts(summary: Summary, rows: pd.DataFrame) -> list[Grid]:
         title, last_heading = heading if heading != last_heading else "", heading
         grids.append(Grid(title, tuple(cells[0]), body, ", ".join(words)))
     if len(set(table["run_ids"])) < len(table):
-        twice = (
-            "A question under two headings has two intervals: each allows for all of its heading."
-        )
+        twice = "A question under two headings has two intervals: each allows for all of its own."
         grids[0] = replace(grids[0], note=f"{grids[0].note}. {twice}")
     return grids
 
@@ -77,23 +176,6 @@ def runs(summary: Summary, to: Path) -> Grid:
         "seed": lambda row: number_entry(row["seed"]),
         "learning rate": lambda row: number_as(row["learning_rate"], "{:g}".format),
         "steps": lambda row: number_entry(row["steps"]),
-        "state": _state,
+        "state": lambda row: row["state"],
     }
     return Grid.of(rows_of(summary.tables.runs), columns)
-
-
-def _state(row: Row) -> str:
-    """Say how a run ended, and what is out of the ordinary about it."""
-    words = [row["state"]]
-    if row["state"] != "done":
-        words += [f"at step {row['step']:,}"] if row["step"] == row["step"] else []
-        words += [row["message"]] if row["message"] else []
-    elif not row["annealed"]:
-        words.append("not annealed")
-    if row["role"] not in ("baseline", "superposition"):
-        words.append(row["role"])
-    if row["segments"] > 1:
-        words.append(f"{row['segments']} launches")
-    if row["dropped_rows"]:
-        words.append(f"{number(row['dropped_rows'], 'row')} written twice")
-    return "; ".join(words)

@@ -13,9 +13,8 @@ from tst_study.analysis.wording import number
 from tst_study.errors import UserError
 from tst_study.paper_figures.answers import labelled
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import arm_key, log_axis, points_aside
+from tst_study.paper_figures.drawing import Picture, arm_key, log_axis, means
 from tst_study.paper_figures.item import Item
-from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import COLUMN, INK, MUTED, Look, Mark, marks_of, new_figure
 from tst_study.text import big
@@ -29,7 +28,7 @@ SAME = ["parameters", "learning_rate", "sequences", "sequence_length", "eval_set
     lacks="a setting and its baseline at one number of steps on two or more amounts of text: "
     f"{submit('data-constrained', 'laptop')}",
 )
-def data_constrained(sources: Sources) -> list[Item]:
+def data_constrained(sources: Sources) -> Item | None:
     """Show the runs of one model and length with most amounts of unique text."""
     names = {"raw_tokens": "tokens", "unique_raw_tokens": "unique", "nats_per_token": "loss"}
     runs = labelled(sources.summary).rename(columns=names)
@@ -37,7 +36,7 @@ def data_constrained(sources: Sources) -> list[Item]:
     families = [_on_every_text(same) for _, same in runs.groupby([*SAME, "steps"], sort=False)]
     families = [same for same in families if same["setting"].nunique() > 1]
     if not families:
-        return []
+        return None
     same = max(families, key=lambda rows: (rows["unique"].nunique(), len(rows)))
     baselines = runs[runs["setting"] == "baseline"].merge(same[SAME].head(1), on=SAME)
     try:
@@ -48,19 +47,17 @@ def data_constrained(sources: Sources) -> list[Item]:
     wide = data.pivot(index="unique", columns="setting", values="loss")
     cost = wide.iloc[0] - wide.iloc[-1]
     costs = ", ".join(f"{cost[name]:.3f} ({_short(str(name))})" for name in cost.index)
-    return [
-        Picture(
-            title=f"{wide.index[0] / wide.index[-1]:.0%} of the text, repeated, raises the loss by "
-            f"{costs}",
-            caption=f"Final held-out loss of runs of equal FLOPs ({big(first['parameters'])} "
-            f"parameters, {first['steps']:,} steps), means over seeds with 95% intervals (t). "
-            f"Less text is also other text. {law_words}",
-            data=data,
-            folders=tuple(sorted({*same["folder"], *baselines["folder"]})),
-            fits={"R*": law.constant, "rmse": law.errors} if law else {},
-            draw=partial(_figure, data, marks_of(same, "setting"), law, first["tokens"]),
-        )
-    ]
+    return Picture(
+        title=f"{wide.index[0] / wide.index[-1]:.0%} of the text, repeated, raises the loss by "
+        f"{costs}",
+        caption=f"Final held-out loss of runs of equal FLOPs ({big(first['parameters'])} "
+        f"parameters, {first['steps']:,} steps), means over seeds with 95% intervals (t). "
+        f"Less text is also other text. {law_words}",
+        data=data,
+        folders=tuple(sorted({*same["folder"], *baselines["folder"]})),
+        fits={"R*": law.constant, "rmse": law.errors} if law else {},
+        draw=partial(_figure, data, marks_of(same, "setting"), law, first["tokens"]),
+    )
 
 
 def _on_every_text(same: pd.DataFrame) -> pd.DataFrame:
@@ -96,7 +93,7 @@ def _said(law: Repetition, baselines: pd.DataFrame) -> str:
 def _figure(
     data: pd.DataFrame, looks: dict[str, Mark], law: Repetition | None, tokens: float
 ) -> Figure:
-    drawn, ((axes,),) = new_figure(COLUMN, 2.9, 1)
+    drawn, ((axes,),) = new_figure(COLUMN, 3.6, 1)
     amounts, more = sorted(set(data["unique"])), dict[str, Look]()
     at = np.geomspace(amounts[0] / 1.2, amounts[-1] * 1.2, 200)
     if law:
@@ -107,7 +104,7 @@ def _figure(
         ):
             more[name] = {"linewidth": 0.9, **look}
             axes.plot(at, law.loss(np.full_like(at, tokens), at, constant), **more[name])
-    points_aside(axes, data, looks, "unique", 1.05)
+    means(axes, data, looks, "unique", apart=1.05)
     log_axis(axes, "x", amounts, [_epochs(rows) for _, rows in data.groupby("unique")])
     axes.set_xlim(amounts[0] / 1.5, amounts[-1] * 1.5)
     axes.set_xlabel("unique text (log scale)")

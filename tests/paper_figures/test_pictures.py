@@ -15,42 +15,26 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from tests.analysis.made_runs import BOOKS, config, write_run
 from tst_study.paper_figures.catalogue import catalogue
-from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.drawing import Picture
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import PAGE, styled
 
 RECORDS = Path(__file__).parents[2] / "docs/records"
 CAMPAIGNS = ("campaign", "what-does-the-work")
-LONG = "a-corpus-whose-name-is-as-long-as-sixty-letters-of-the-alphabet"
 
 
-@pytest.fixture(scope="module")
-def long_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two corpora that differ in their last letter, so that each has to be named in full."""
-    root = tmp_path_factory.mktemp("runs")
-    for end, size, seed, steps in itertools.product("AB", (1, 2, 4, 8, 16), (0, 1), (500, 1000)):
-        same = {"steps": steps, "data": {"corpora": [{"path": f"prepared/{LONG}-{end}"}]}}
-        run = config(seed, size, 0.2 if size > 1 else 0.0, **same)
-        data = {**BOOKS, "tokenizer": f"{LONG}-{end}"}
-        loss = 3.5 + 0.01 * seed - 0.02 * (size > 1) - steps / 1e4
-        write_run(root, run, loss, data=data, eval_set=f"validation-{LONG}-{end}")
-    return root
-
-
-@pytest.mark.parametrize("which", ["published", "study", *CAMPAIGNS, "long_names"])
+@pytest.mark.parametrize("which", ["published", "study", *CAMPAIGNS])
 def test_no_word_is_cut_or_covered_and_an_arm_looks_the_same_everywhere(
-    which: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    which: str, study: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The renderer's boxes say so, in all pictures of a study and of the published numbers."""
-    records = which in CAMPAIGNS
-    given = RECORDS / which if records else None
-    if which in ("study", "long_names"):
-        given = request.getfixturevalue(which)
+    given = RECORDS / which if which in CAMPAIGNS else None
+    if which == "study":
+        given = study
     sources = Sources(given)
-    entries = [entry for entry in catalogue().values() if entry.from_runs or not given]
-    items = [item for entry in entries for item in entry.items(sources)]
+    entries = [entry for entry in catalogue().values() if entry.needs or entry.lacks or not given]
+    items = [entry.item(sources) for entry in entries]
     drawn = [item for item in items if isinstance(item, Picture)]
     drawn = [item for item in drawn if item.folders or not given]
     assert len(drawn) >= 6
@@ -105,11 +89,6 @@ def _problems(figure: Figure, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for axes in figure.axes:
         yield from _leaving(axes)
     panels = [a for a in figure.axes if a.get_subplotspec() and a.axison]
-    rows = itertools.groupby(panels, lambda axes: axes.get_subplotspec().get_position(figure).y0)  # type: ignore[union-attr]
-    for _, row in rows:
-        widths = [axes.bbox.width for axes in row]
-        if min(widths) < max(widths) / 2:
-            yield f"panels of {[round(width) for width in widths]} pixels in one row"
     for axes in panels:
         yield from _over_its_key(axes)
 

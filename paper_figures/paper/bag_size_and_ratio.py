@@ -1,0 +1,348 @@
+"""Tables 4 to 7 and Figures 4, 5, 8 and 11: final loss over step ratio r and bag size s.
+
+Measured runs of another model or text cannot have the paper's losses or gains, so differences are
+formed only at the paper's own scale. The published files name tables, not figures: the four grids
+are taken in the order of their tables (Figure 4 is Table 4, Figure 5 Table 5, Figure 8 Table 6,
+Figure 11 Table 7).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tst_study.analysis import published
+from tst_study.analysis.fits.bag_size import grid_of_runs, optima
+from tst_study.analysis.summary import verdict_counts
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import number
+from tst_study.paper_figures.answers import of_one_family
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.drawing import Picture, key, log_axis
+from tst_study.paper_figures.item import Finding, Verdict, judged
+from tst_study.paper_figures.sources import Group, Sources, is_at_scale
+from tst_study.paper_figures.style import BASELINE, FAINT, INK, PAGE, Look, new_figure, ratio_colour
+from tst_study.paper_figures.table import (
+    Grid,
+    Table,
+    gain_entry,
+    grids_over_s_and_r,
+    number_as,
+    number_entry,
+)
+
+SHOWN = (0.1, 0.3, 0.5, 0.7)
+"""Step ratios whose published curves are drawn; all are in the data."""
+LEAST = 3
+"""Bag sizes that make a measured curve."""
+SAME_RATIO = 0.051
+"""Distance in r up to which published optima are compared with a measured one: they fall with r."""
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
+
+
+@dataclass(frozen=True)
+class PublishedGrid:
+    table: int
+    size: str
+    steps: int
+    weighting: str
+    any_scale: bool
+    """Whether runs of another scale may stand here: once per weighting, not four times."""
+    figure: int
+    """Number of the figure that shows it over bag size."""
+
+    @property
+    def words(self) -> str:
+        weights = " with power-law weights" if self.weighting == "power_law" else ""
+        return f"{self.size}, {self.steps:,} steps{weights}"
+
+    def group(self, sources: Sources) -> Group | None:
+        """The runs that fill the grid: the published scale's, or those that weigh most."""
+        every = (group.plain(weighting=self.weighting) for group in sources.groups)
+        plain = [group for group in every if len(group.rows)]
+        at_scale = [group for group in plain if self.is_scale_of(group)]
+        others = plain if self.any_scale else []
+        return max(at_scale or others, key=lambda group: group.weight, default=None)
+
+    def is_scale_of(self, group: Group) -> bool:
+        """Whether runs have the paper's size, length and kind of text."""
+        same = is_at_scale(group.members, self.size, self.steps)
+        return bool(same.all()) and not group.is_generated
+
+
+TABLE4 = PublishedGrid(4, "270M", 20_000, "uniform", True, figure=4)
+TABLE5 = PublishedGrid(5, "270M", 100_000, "uniform", False, figure=5)
+TABLE6 = PublishedGrid(6, "600M", 20_000, "uniform", False, figure=8)
+TABLE7 = PublishedGrid(7, "600M", 20_000, "power_law", True, figure=11)
+LOSSES = ["final_loss_grid"]
+_MEASURED = ["measured_loss", "measured_gain", "low", "high", "seeds"]
+
+
+@figure({"table4": TABLE4}, published=LOSSES, needs=submit("bag-grid", "paper", "one-gpu"))
+@figure({"table5": TABLE5, "table6": TABLE6}, published=LOSSES, needs=submit("bag-grid", "paper"))
+@figure({"table7": TABLE7}, published=LOSSES, needs=submit("power-law", "paper", "one-gpu"))
+def final_loss_grid(sources: Sources, which: PublishedGrid) -> Table:
+    """One table; the measured half stays empty where there are no runs."""
+    group = which.group(sources)
+    data = grid_data(which, group)
+    return Table(
+        title=f"Table {which.table}. Final loss over s and r, {which.words}",
+        caption=_caption(which, data),
+        measured=f"Measured: {number(len(group.rows), 'setting')}, {group.scale}; gains are paired "
+        "by seed, and each loss is the baseline's mean over all its seeds less the gain."
+        if group
+        else "",
+        data=data,
+        folders=group.folders if group else (),
+        grids=_grids(data, group),
+        finding=_table_finding(data, group),
+    )
+
+
+def grid_data(which: PublishedGrid, group: Group | None) -> pd.DataFrame:
+    """One row per cell, published or measured; s = 1, r = 0 is the baseline."""
+    cells = ["step_ratio", "bag_size"]
+    grid = published.loss_grid(which.table, unrecovered=True)
+    data = grid[[*cells, "loss"]].rename(columns={"loss": "published_loss"})
+    gain = data["published_loss"][data["bag_size"] == 1].iloc[0] - data["published_loss"]
+    data["published_gain"] = gain.where(data["step_ratio"] < 1)
+    if group is None:
+        data = data.assign(**dict.fromkeys(_MEASURED, float("nan")))
+    else:
+        rows = group.with_baseline()
+        rows = rows.assign(step_ratio=rows["step_ratio"].astype(float).round(3))
+        measured = rows.rename(columns={"loss": "measured_loss", "gain": "measured_gain"})
+        measured = measured[[*cells, "measured_loss", "seeds", "measured_gain", "low", "high"]]
+        data = data.merge(measured, on=cells, how="outer")
+    data = data.astype({**dict.fromkeys(_MEASURED, float), "seeds": "Int64"})
+    same = group is not None and which.is_scale_of(group)
+    for kind in ("loss", "gain"):
+        difference = data[f"measured_{kind}"] - data[f"published_{kind}"]
+        data[f"{kind}_difference"] = difference if same else float("nan")
+    return data.sort_values(cells, ignore_index=True)
+
+
+def _grids(data: pd.DataFrame, group: Group | None) -> tuple[Grid, ...]:
+    titles = {"published_loss": "Published: final training loss"}
+    if group is not None:
+        titles["measured_loss"] = f"Measured ({group.scale}): final held-out loss"
+    grids = grids_over_s_and_r(data, titles, 4, "min")
+    if group is None:
+        return tuple(grids)
+    there = data[data["measured_gain"].notna()]
+    top = there["measured_gain"].max()
+    columns = {
+        "s": lambda row: number_entry(row["bag_size"]),
+        "r": lambda row: number_as(row["step_ratio"], "{:.3g}".format),
+        "gain, measured [95%]": lambda row: gain_entry(
+            row, "measured_gain", best=row["measured_gain"] == top
+        ),
+        "seeds": lambda row: number_entry(row["seeds"]),
+        "gain, published": lambda row: number_entry(row["published_gain"], 4, sign=True),
+    }
+    return (*grids, Grid.of(rows_of(there), columns, "Gain over the baseline (nats per token)"))
+
+
+def _caption(which: PublishedGrid, data: pd.DataFrame) -> str:
+    tokens = data[(data["step_ratio"] < 1) & (data["bag_size"] > 1)]
+    best = next(rows_of(tokens.sort_values("published_loss")))
+    odd = " (Table 7's entry looks like a next-token loss all the same)"
+    return (
+        "Final training loss in nats per token, "
+        f"{number(int(data['published_loss'].count()), 'published run')} of one seed each. Bold: "
+        f"the lowest of each r; the lowest of all is {best['published_loss']:.4f} at s = "
+        f"{best['bag_size']:.0f}, r = {best['step_ratio']:.3g}, {best['published_gain']:.4f} below "
+        "the baseline. r = 1 was never recovered: a loss of bags, another quantity"
+        f"{odd if which.table == 7 else ''}."
+    )
+
+
+def _table_finding(data: pd.DataFrame, group: Group | None) -> Finding:
+    cells = data[(data["step_ratio"] < 1) & (data["bag_size"] > 1)]
+    gains, at = cells["published_gain"], cells[cells["step_ratio"] <= 0.5]["published_gain"]
+    theirs = f"{(gains > 0).sum()} of {gains.count()} settings below the baseline"
+    if (at.dropna() > 0).all():
+        theirs += f", all {at.count()} with r ≤ 0.5"
+    if group is None:
+        return Finding(theirs)
+    counts = verdict_counts(group.rows)
+    measured = f"{number(len(group.rows), 'setting')}: {counts}"
+    verdict = "mechanism only" if group.is_generated else judged(group.rows["verdict"])
+    if len(group.rows) == 1 and verdict == "agrees":  # one setting is no grid
+        verdict = "undecided"
+    return Finding(theirs, measured, group.scale, verdict)
+
+
+@figure({"figure4": TABLE4}, published=LOSSES, needs=submit("bag-grid", "paper", "one-gpu"))
+@figure({"figure5": TABLE5, "figure8": TABLE6}, published=LOSSES, needs=submit("bag-grid", "paper"))
+@figure({"figure11": TABLE7}, published=LOSSES, needs=submit("power-law", "paper", "one-gpu"))
+def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
+    """Show one published grid, and beside it the runs of this package that fit to it."""
+    group = which.group(sources)
+    if group is not None and _sizes_by_ratio(group.rows).max() < LEAST:
+        group = None
+    grid = published.loss_grid(which.table)
+    data, fitted = _published(grid), optima(grid).assign(source="published")
+    count, scale, measured = len(data), "", ""
+    if group is not None:
+        group = group.only(of_one_family(group.rows, sources.summary.verdicts))
+        data = pd.concat([data, _measured(group)[list(data)]], ignore_index=True)
+        scale = f"{group.model}, {group.steps:,} steps"
+        best = optima(grid_of_runs(group.pairs)).assign(source="measured")
+        best = best.reindex(columns=fitted.columns)
+        best["loss"] = group.level + best["loss"].astype(float)
+        widest = next(rows_of(best.sort_values("points").tail(1)))
+        measured = f"Measured: {group.scale}; held-out loss at the baseline's mean less the paired "
+        measured += f"gain, bars: its 95% interval over seeds. Optimum: {_in_words(widest)}."
+        fitted = pd.concat([fitted, best], ignore_index=True)
+    return Picture(
+        title=_message(which, fitted),
+        caption=f"Final training loss of {number(count, 'published run')} (Table {which.table}), "
+        "one seed each; s = 1 is the baseline. Black crosses: the fitted optimum and its 95% "
+        "interval, which ends at an arrow where it is open. Optimum: mean of a parabola in log s "
+        "and of a + b/s + c log s through all bag sizes above 1 of one r, less one that the curve "
+        "rules out; s = 1 takes part where these leave the lower end open. Pale bar: where they "
+        "are within one standard deviation of their lowest. Left r = "
+        f"{', '.join(map(str, SHOWN))}; the others are in the data.",
+        measured=measured,
+        data=data,
+        folders=group.folders if group else (),
+        draw=partial(_figure, data, fitted, {"published": which.words, "measured": scale}),
+        fits={
+            f"{row.pop('source')}, r = {row.pop('step_ratio'):.3g}": row for row in rows_of(fitted)
+        },
+        finding=_curve_finding(fitted, group),
+    )
+
+
+def _message(which: PublishedGrid, fitted: pd.DataFrame) -> str:
+    """Say how the best bag size changes with r, over the published optima that are determined."""
+    known = fitted[(fitted["source"] == "published") & fitted["best"].notna()]
+    known = known.sort_values("step_ratio")
+    best = [f"{row['best']:.0f} at r = {row['step_ratio']:.1f}" for row in rows_of(known)]
+    falls = f"The best bag size falls from {best[0]} to {best[-1]}"
+    return f"Figure {which.figure}. {falls} ({which.words})"
+
+
+def _published(grid: pd.DataFrame) -> pd.DataFrame:
+    level = float(grid[grid["bag_size"] == 1]["loss"].iloc[0])
+    columns = ["source", "step_ratio", "bag_size", "loss", "low", "high"]
+    columns += ["error", "seeds", "baseline"]
+    named = grid[grid["bag_size"] > 1].assign(source="published", baseline=level)
+    return named.reindex(columns=columns).sort_values(["step_ratio", "bag_size"])
+
+
+def _measured(group: Group) -> pd.DataFrame:
+    rows, level = group.rows, group.level
+    table = rows.assign(
+        source="measured",
+        step_ratio=rows["step_ratio"].round(4),
+        loss=level - rows["gain"],
+        low=level - rows["high"].astype(float),
+        high=level - rows["low"].astype(float),
+        error=rows["deviation"].astype(float) / rows["seeds"] ** 0.5,
+        baseline=level,
+    )
+    return table.sort_values(["step_ratio", "bag_size"])
+
+
+def _sizes_by_ratio(rows: pd.DataFrame) -> pd.Series:
+    """Return how many bag sizes were tried at each r."""
+    return rows.groupby(rows["step_ratio"].round(4))["bag_size"].nunique()
+
+
+def _figure(data: pd.DataFrame, fitted: pd.DataFrame, scales: Mapping[str, str]) -> Figure:
+    """Draw the published curves over s, their optimum over r, and the measured curve over s."""
+    sources = list(dict.fromkeys(data["source"]))
+    drawn, (row,) = new_figure(PAGE, 2.9, 1 + len(sources))
+    for axes, source in zip((row[0], row[-1]), sources, strict=False):
+        points, best = data[data["source"] == source], fitted[fitted["source"] == source]
+        ratios = list(SHOWN) if source == "published" else [_sizes_by_ratio(points).idxmax()]
+        shown, best = (part[part["step_ratio"].round(3).isin(ratios)] for part in (points, best))
+        _draw_curves(axes, shown, best, f"{source}: {scales[source]}")
+        axes.set_ylabel(f"final {'held-out ' * (source == 'measured')}loss (nats per token)")
+    _draw_best(row[1], fitted[fitted["source"] == "published"])
+    return drawn
+
+
+def _draw_curves(axes: Axes, data: pd.DataFrame, fitted: pd.DataFrame, title: str) -> None:
+    """Draw a curve over s for each r, which begins at the baseline (s = 1), and its optimum."""
+    import seaborn as sns  # its import takes half a second, which other pictures need not pay
+
+    level, keys = float(data["baseline"].iloc[0]), {}
+    ratios = sorted(data["step_ratio"].unique())
+    colours = {ratio: ratio_colour(float(ratio)) for ratio in ratios}
+    starts = pd.DataFrame({"step_ratio": ratios, "bag_size": 1, "loss": level})
+    curves = pd.concat([starts, data[["step_ratio", "bag_size", "loss"]]])
+    look: Look = {"lw": 1.1, "marker": "o", "ms": 2.5, "mew": 0, "estimator": None}
+    names: Look = {"x": "bag_size", "y": "loss", "hue": "step_ratio", "hue_order": ratios}
+    sns.lineplot(curves, **names, palette=colours, legend=False, ax=axes, **look)
+    for ratio, rows in data.groupby("step_ratio"):
+        colour = colours[ratio]
+        axes.vlines(rows["bag_size"], rows["low"], rows["high"], color=colour, lw=0.8)
+        keys[f"r = {ratio:.3g}"] = {"color": colour, "linestyle": "-"}
+    axes.plot(1, level, BASELINE.marker, color=BASELINE.colour, ms=5, label="_arm baseline")
+    keys["baseline"] = {"color": BASELINE.colour, "marker": BASELINE.marker}
+    tried = (float(data["bag_size"].min()), float(data["bag_size"].max()))
+    for row in rows_of(fitted[fitted["best"].notna()]):
+        # An open interval reaches the last value tried.
+        ends = [row[end] if pd.notna(row[end]) else tried[end == "high"] for end in ("low", "high")]
+        axes.plot(ends, [row["loss"]] * 2, color=INK, linewidth=1.0, zorder=5)
+        axes.plot(row["best"], row["loss"], "|", color=INK, markersize=6, mew=1.2, zorder=5)
+        keys["fitted optimum"] = {"color": INK, "marker": "|", "linestyle": "-"}
+    log_axis(axes, "x", SIZES)
+    axes.set_xlabel("bag size s (log scale)")
+    key(axes, keys, 3, title)
+
+
+def _draw_best(axes: Axes, fitted: pd.DataFrame) -> None:
+    """Draw the best s for each r, its interval, and the range that is about as good."""
+    for row in rows_of(fitted[fitted["best"].notna()]):
+        ratio = row["step_ratio"]
+        axes.plot([row["flat_low"], row["flat_high"]], [ratio] * 2, color=FAINT, linewidth=5)
+        for end, edge, marker in (("low", SIZES[0], "<"), ("high", SIZES[-1], ">")):
+            known = pd.notna(row[end])
+            to = row[end] if known else edge
+            axes.plot([row["best"], to], [ratio] * 2, color=INK, linewidth=1.0)
+            axes.plot(to, ratio, "" if known else marker, color=INK, ms=3)
+        axes.plot(row["best"], ratio, "|", color=INK, markersize=6, mew=1.2)
+    log_axis(axes, "x", SIZES)
+    axes.set_xlim(0.9, 18)
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("best bag size s (log scale)")
+    axes.set_ylabel("step ratio r")
+    keys: dict[str, Look] = {"fitted optimum, 95%": {"color": INK, "marker": "|", "linestyle": "-"}}
+    keys["about as good"] = {"color": FAINT, "marker": "s", "markersize": 6}
+    key(axes, keys, 1, "published: the optimum by r")
+
+
+def _curve_finding(fitted: pd.DataFrame, group: Group | None) -> Finding:
+    theirs = fitted[fitted["source"] == "published"]
+    middle = theirs[theirs["step_ratio"].between(0.15, 0.45)]
+    published = "optimal s by r: " + ", ".join(_in_words(row) for row in rows_of(middle))
+    if group is None:
+        return Finding(published)
+    own = fitted[fitted["source"] == "measured"]
+    overlaps = []
+    for row in rows_of(own[own[["best", "low", "high"]].notna().all(axis=1)]):
+        near = theirs[(theirs["step_ratio"] - row["step_ratio"]).abs() <= SAME_RATIO]
+        overlaps.append(row["low"] <= near["high"].max() and row["high"] >= near["low"].min())
+    verdict: Verdict = "undecided"
+    if overlaps:
+        verdict = "agrees" if all(overlaps) else "disagrees"
+    if group.is_generated:
+        verdict = "mechanism only"
+    curves = own[own["points"] > 1]  # an r with one s is a point of another grid
+    measured = "; ".join(_in_words(row) for row in rows_of(curves))
+    return Finding(published, measured, group.scale, verdict)
+
+
+def _in_words(row: dict[str, Any]) -> str:
+    if pd.isna(row["best"]):
+        return f"r = {row['step_ratio']:.3g}: {row['sentence']}"
+    low, high = (f"{row[end]:.1f}" if pd.notna(row[end]) else "open" for end in ("low", "high"))
+    return f"r = {row['step_ratio']:.3g}: {row['best']:.1f} [{low}, {high}]"

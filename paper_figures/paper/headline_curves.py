@@ -1,0 +1,280 @@
+"""Figures 1 and 3: curves of the headline runs, the mixture of experts and those of 3B.
+
+Figure 1: both runs are stopped at about the same loss. Figure 3: superposition against baselines of
+equal FLOPs, equal loss and equal data.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tst_study.analysis import published
+from tst_study.analysis.summary import Summary
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH, alike
+from tst_study.analysis.wording import bounds, gain, group_label, number, signed
+from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.paper_figures import curves, style
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.drawing import Picture, arm_key, is_baseline, level_line, note
+from tst_study.paper_figures.item import Finding, judged
+from tst_study.paper_figures.sources import Group, Sources
+
+MIXTURE = {"baseline": "moe_10b_a1b_baseline", "TST, s = 16": "moe_10b_a1b_tst_s16"}
+MIXTURE_SWITCH = 12_483
+
+
+@figure(
+    "figure1",
+    published=["loss_curves", "headline_runs"],
+    needs=submit("mixture-10b-a1b", "paper"),
+)
+def mixture_of_experts_run(sources: Sources) -> Picture:
+    """Show the published curves, and those of mixtures of experts that were run here."""
+    data, group = curves.published_curves(1, MIXTURE, MIXTURE_SWITCH), _mixture(sources)
+    looks = {"baseline": style.BASELINE, "TST, s = 16": style.mark_of(16, MIXTURE_SWITCH / 50_000)}
+    (long, _), (short, _) = reached(data, True), reached(data, False)
+    if group is not None:
+        names = [f"TST, {setting}" for setting in group.rows["setting"]]
+        data = pd.concat([data, curves.group_curves(group, names)], ignore_index=True)
+        looks |= style.marks_of(group.rows.assign(name=names), "name")
+    return Picture(
+        title=f"Figure 1. TST reaches the baseline's loss in {long / short:.1f} times fewer steps "
+        "(mixture of experts, 10B-A1B)",
+        caption="Training loss against steps of equal FLOPs; numbers: the last of each curve. "
+        f"{curves.SMOOTHED}; one run each. Before the switch TST trains on the loss of bags, "
+        "another quantity, which is not drawn. B200-hours: those of the baseline in Table 1, by "
+        "its steps.",
+        measured=f"Measured: {group.scale}; {curves.READING}." if group else "",
+        data=data,
+        folders=group.folders if group else (),
+        draw=partial(_draw_mixture, data, looks),
+        finding=_mixture_finding(data, group),
+    )
+
+
+def _mixture(sources: Sources) -> Group | None:
+    """Return one setting of the longest comparison of a mixture of experts."""
+    single_settings = [group.representative() for group in sources.groups]
+    mixtures = [g for g in single_settings if len(g.rows) and g.members["experts"].notna().all()]
+    return max(mixtures, key=lambda group: int(group.members["flops"].iloc[0]), default=None)
+
+
+def reached(data: pd.DataFrame, baseline: bool) -> tuple[int, float]:
+    """Return the last step and training loss of an arm."""
+    curve = data[data["label"].map(is_baseline) == baseline]
+    return int(curve["step"].max()), curves.last(curve)
+
+
+def _draw_mixture(data: pd.DataFrame, looks: dict[str, style.Mark]) -> Figure:
+    sources = list(dict.fromkeys(data["source"]))
+    drawn, (row,) = style.new_figure(style.PAGE, 2.6, len(sources))
+    for axes, source in zip(row, sources, strict=True):
+        mine = data[data["source"] == source]
+        curves.draw(axes, mine, looks, source)
+        if source == "published":
+            _draw_saving(axes, mine)
+    return drawn
+
+
+def _draw_saving(axes: Axes, data: pd.DataFrame) -> None:
+    """Mark the level that superposition reached, how many steps earlier, and B200-hours, at the
+    baseline's hours per step."""
+    (long, _), (short, level) = reached(data, True), reached(data, False)
+    level_line(axes, level)
+    arrow: style.Look = {"arrowstyle": "->", "color": style.INK, "lw": 0.9, "shrinkA": 0}
+    axes.annotate("", (short, level), xytext=(long, level), arrowprops=arrow)
+    words = f"{long / short:.1f} times fewer steps"
+    note(axes, words, ((short + long) / 2, level), (0, 3), ha="center")
+    runs = published.headline_runs().query("params == '10B-A1B' and method == 'baseline'")
+    hours = float(runs["b200_hours"].iloc[0] / runs["total_steps"].iloc[0])
+    axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}\n{step * hours:,.0f} h")
+    axes.set_xlabel("step, and B200-hours")
+
+
+def _mixture_finding(data: pd.DataFrame, group: Group | None) -> Finding:
+    own = data[data["source"] == "published"]
+    (long, base), (short, tst) = reached(own, True), reached(own, False)
+    theirs = (
+        f"TST ends at {tst:.3f} after {short:,} steps, the baseline at {base:.3f} after {long:,}: "
+        f"{long / short:.1f} times the steps"
+    )
+    if group is None:
+        return Finding(theirs)
+    row = group.rows.iloc[0]
+    measured = f"gain of {signed(row['gain'])} nats at equal steps ({row['verdict']})"
+    return Finding(theirs, measured, group.scale, judged([row["verdict"]]))
+
+
+PANELS = {
+    "equal FLOPs": ("a_equal_flops", "20k"),
+    "equal loss": ("b_equal_loss", "36k"),
+    "equal data": ("c_equal_data", "50k"),
+}
+"""The published panel and the length of its baseline, by kind of match."""
+SWITCH = 6_000
+Match = dict[str, Any]
+"""A row of `analysis.verdict.matched`."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One panel of the figure: superposition and the baselines that match it."""
+
+    source: str
+    data: pd.DataFrame
+    """Curves, with the published panel of the match as `panel`."""
+    mark: style.Mark
+    """The mark of superposition."""
+    results: dict[str, str]
+    """The result in words, by kind of match."""
+    folders: tuple[str, ...] = ()
+    scale: str = ""
+    again: tuple[Match, ...] = ()
+    """Matches at equal FLOPs of the same setting and length in other groups of runs."""
+    verdicts: tuple[str, ...] = ()
+    """Those of all matches at equal FLOPs."""
+
+
+@figure(
+    "figure3",
+    title="Figure 3. In the paper, TST is ahead at equal FLOPs and behind a baseline that reads as "
+    "much text",
+    published=["loss_curves"],
+    needs=submit("equal-cost", "paper", "one-gpu"),
+)
+def matched_comparisons(sources: Sources) -> Picture:
+    """Show the published runs, and beside them the matches among the measured ones."""
+    theirs, ours = _published(), _measured(sources.summary)
+    sides, measured = [theirs], ""
+    if ours:
+        sides.append(ours)
+        lacking = [kind for kind in PANELS if kind not in ours.results]
+        lacks = f" No match of {' or of '.join(lacking)} among the runs." if lacking else ""
+        measured = f"Measured: {ours.scale}; {curves.READING}.{lacks}"
+    return Picture(
+        caption="Training loss, 3B, s = 6, r = 0.3, against baselines of equal FLOPs, equal loss "
+        f"and equal data; dotted: the level that TST reached. {curves.SMOOTHED}; one run each. "
+        "Before the switch TST trains on the loss of bags, another quantity, which is not drawn. "
+        "The baseline of 20k steps ends at 2.755 here and at 2.808 in Table 1.",
+        measured=measured,
+        data=pd.concat([side.data for side in sides], ignore_index=True),
+        folders=ours.folders if ours else (),
+        draw=partial(_draw_matches, sides),
+        finding=_match_finding(theirs, ours),
+    )
+
+
+def _published() -> Side:
+    parts, results = [], {}
+    for kind, (panel, length) in PANELS.items():
+        baseline = f"baseline, {length} steps"
+        runs = {baseline: f"dense_3b_baseline_{length}", "TST, 20k steps": "dense_3b_tst_s6_20k"}
+        part = curves.published_curves(3, runs, SWITCH, panel)
+        parts.append(part)
+        ends = [curves.last(rows) for _, rows in part.groupby(part["label"] == baseline)]
+        results[kind] = f"gain {signed(ends[1] - ends[0])}"
+    return Side("published", pd.concat(parts, ignore_index=True), style.mark_of(6, 0.3), results)
+
+
+def _measured(summary: Summary) -> Side | None:
+    """Return the plain setting on prose with most kinds of match; of equals that with most seeds,
+    then the longest. There is no match at equal loss where no baseline reached it."""
+    runs = summary.comparison.eligible
+    settings = [SuperpositionSetting.of_row(row) for row in rows_of(runs)]
+    runs = runs.assign(setting=[setting.label for setting in settings])
+    plain = runs.loc[[setting.is_plain for setting in settings]]
+    plain = plain[plain["optimal_nats_per_token"].isna()]
+    key = [*SAME_BUT_LENGTH, "steps", "setting"]
+    matches = summary.matches[summary.matches["baseline_steps"].notna()]
+    candidates = []
+    for name, rows in plain.groupby(key, sort=False):
+        kinds = {row["kind"]: row for row in rows_of(alike(matches, rows.iloc[0], key))}
+        weight = (len(kinds), rows["seed"].nunique(), int(rows["steps"].iloc[0]))
+        candidates += [(weight, name, rows, kinds)] if kinds else []
+    if not candidates:
+        return None
+    _, name, own, kinds = max(candidates, key=lambda candidate: candidate[0])
+    again = tuple(
+        {"study": rows["study"].iloc[0], **found["equal FLOPs"]}
+        for _, other, rows, found in candidates  # whatever the held-out text, which is their third
+        if other != name and other[:2] + other[3:] == name[:2] + name[3:] and "equal FLOPs" in found
+    )
+    parts, results, folders = [], {}, set(own["folder"])
+    for kind in (kind for kind in PANELS if kind in kinds):
+        near = _nearest(runs, own, kinds[kind])
+        folders |= set(near["folder"])
+        for arm, arm_runs in (("baseline", near), ("TST", own)):
+            parts.append(_with_end(summary, arm, arm_runs).assign(panel=PANELS[kind][0]))
+        interval = f" [{ends_of}]" if (ends_of := bounds(kinds[kind])) else ""
+        ratio = f"{kinds[kind]['steps_ratio']:.2f}{interval} times the steps"
+        results[kind] = ratio if kind == "equal loss" else f"gain {gain(kinds[kind])}"
+    setting = SuperpositionSetting.of_row(next(rows_of(own)))
+    return Side(
+        "measured",
+        pd.concat(parts, ignore_index=True),
+        style.arm_mark(setting),
+        results,
+        tuple(sorted(map(str, folders))),
+        f"{group_label(own)}, {setting.label}, {number(own['seed'].nunique(), 'seed')}",
+        again,
+        tuple(row["verdict"] for row in (kinds.get("equal FLOPs"), *again) if row),
+    )
+
+
+def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: Match) -> pd.DataFrame:
+    """Return the baselines of its seeds whose length is nearest to the match."""
+    baselines = runs[(runs["method"] == "baseline") & runs["seed"].isin(own["seed"])]
+    same = alike(baselines, own.iloc[0], SAME_BUT_LENGTH)
+    away = (same["steps"] - match["baseline_steps"]).abs()
+    nearest: pd.DataFrame = same[away == away.min()]
+    return nearest
+
+
+def _with_end(summary: Summary, arm: str, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean curve of an arm, and its final held-out loss."""
+    steps, loss = runs["steps"].iloc[0], float(runs["nats_per_token"].astype(float).mean())
+    label = f"{arm}, {steps:,} steps"
+    end = {"source": "measured", "quantity": "end", "label": label, "step": steps, "loss": loss}
+    end |= {"switch": 0, "seeds": runs["seed"].nunique(), "said": f"{label}: {loss:.3f}"}
+    curve = curves.mean_curve(summary, label, runs)
+    both = pd.concat([curve, pd.DataFrame([end])], ignore_index=True)
+    return both.reindex(columns=list(curves.COLUMNS))
+
+
+def _draw_matches(sides: list[Side]) -> Figure:
+    drawn, (row,) = style.new_figure(style.PAGE, 3.6, len(sides))
+    for axes, side in zip(row, sides, strict=True):
+        # Superposition is the same run in every panel of the paper, and so may a baseline be.
+        first = side.data.groupby("label")["panel"].transform("first")
+        once = side.data[side.data["panel"] == first]
+        looks = {name: style.BASELINE if is_baseline(name) else side.mark for name in once["label"]}
+        curves.draw(axes, once, looks, side.source)
+        level_line(axes, curves.last(once[~once["label"].map(is_baseline)]))
+        results: dict[str, style.Look] = {}
+        for kind, result in side.results.items():
+            part = side.data[side.data["panel"] == PANELS[kind][0]]
+            steps = curves.end_of(part[part["label"].map(is_baseline)])
+            results[f"{kind} ({steps:,.0f} steps): {result}"] = {}
+        names = {name.split(",")[0]: look for name, look in looks.items()}
+        arm_key(axes, side.source, names, 1, results)
+    return drawn
+
+
+def _match_finding(theirs: Side, ours: Side | None) -> Finding:
+    gains = [f"{kind}: {words.split()[-1]}" for kind, words in theirs.results.items()]
+    published = "gains of TST in nats: " + ", ".join(gains)
+    if ours is None:
+        return Finding(published)
+    measured = "; ".join(f"{kind}: {words}" for kind, words in ours.results.items())
+    for row in ours.again:
+        seeds = number(int(row["seeds"]), "seed")
+        measured += f"; again at equal FLOPs, {row['study']}, {seeds}: {gain(row)}"
+    verdict = judged(ours.verdicts)
+    if verdict == "agrees" and set(ours.verdicts) != {"better"}:
+        verdict = "undecided"  # one study shows the gain, and another does not
+    return Finding(published, measured, ours.scale, verdict)

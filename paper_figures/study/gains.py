@@ -1,0 +1,261 @@
+"""Gains with their intervals, the study's own question first; losses and gains over training."""
+
+import json
+import math
+from functools import partial
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from tst_study.analysis.summary import verdict_counts
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import gain, group_details, group_label, number, signed, span
+from tst_study.paper_figures import curves, style
+from tst_study.paper_figures.answers import message
+from tst_study.paper_figures.catalogue import PAIR, figure, submit
+from tst_study.paper_figures.drawing import CLAIMED, Picture, key, lines, mark_time, note, point
+from tst_study.paper_figures.item import Finding, Item
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import FAINT, INK, MUTED, PAGE, Look, new_figure, wrapped
+
+FEW, MOST = 10, 60
+"""Rows of the overview, and rows that still print at 7 pt on one page."""
+HALF, WHOLE = (4.8, 140.0), (PAGE, 225.0)
+"""Width of a picture in inches and of its names in points: the overview takes half of a page's
+first screen."""
+FAR = 6
+"""A gain so many times as large as the median gain would squeeze all others: it is stated beside
+the frame."""
+
+
+@figure("overview", title="What the study found", lacks=PAIR)
+def overview(sources: Sources) -> Item | None:
+    """Show the primary question and as many rows after it as make a picture of one screen."""
+    rows = sources.answers
+    rows = rows[rows["gain"].notna()]
+    return _picture(sources, rows, FEW, message(rows), *HALF) if len(rows) else None
+
+
+@figure(
+    "effects",
+    title="Every gain, with its interval",
+    lacks="a setting and its baseline with two or more seeds: "
+    f"{submit('seed-noise', 'one-gpu')}, or {submit('laptop', 'laptop')}",
+)
+def effects(sources: Sources) -> Item | None:
+    """Show every question and setting that was repeated with seeds."""
+    rows = sources.answers
+    rows = rows[rows["seeds"] > 1]
+    title = f"{number(len(rows), 'comparison')} repeated with seeds: {verdict_counts(rows)}"
+    return _picture(sources, rows, MOST, title, *WHOLE) if len(rows) else None
+
+
+def _picture(
+    sources: Sources, rows: pd.DataFrame, most: int, title: str, width: float, names: float
+) -> Picture:
+    runs, data = sources.runs, rows.head(most).reset_index(drop=True)
+    used = runs["run_id"].isin(data["run_ids"].explode())
+    more = f" {len(rows) - most} more rows in the verdicts." if len(rows) > most else ""
+    seeds, alone = span(data["seeds"], "seed"), "no run is repeated with another seed"
+    counts = f"{number(len(rows), 'row')}: {verdict_counts(rows)}"
+    return Picture(
+        title=title,
+        caption="Held-out next-token loss of the baseline, or of the arm in the heading, minus "
+        "the arm's, paired by seed. Bars: 95% intervals, which hold jointly under one heading. "
+        f"Seeds: {seeds.split(' seed')[0]}.{more}",
+        data=data.drop(columns=["mark", "run_ids"]),
+        folders=tuple(sorted(runs["folder"][used].astype(str))),
+        draw=partial(_draw_rows, data, width, names),
+        finding=Finding(alone, counts, seeds, "not in the paper") if most == MOST else None,
+    )
+
+
+def inside(gains: pd.Series) -> pd.Series:
+    """Return which gains share a scale; the others are stated beside the frame."""
+    size = gains.abs()
+    return size <= FAR * max(float(size.median()), 1e-9)
+
+
+def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
+    """Draw gains with their intervals around zero, row below row, each heading above its rows."""
+    ticks: list[tuple[float, str, bool]] = []
+    end = 0.0
+    for heading, rows in data.groupby("heading", sort=False):
+        for text in (heading, *rows["name"]):
+            words = wrapped(str(text), names, 8 if text == heading else 7)  # headings are bold
+            count = words.count("\n") + 1
+            ticks.append((end + (count - 1) / 2, words, text == heading))
+            end += count
+        end += 0.4
+    drawn, ((axes,),) = new_figure(width, 0.8 + 0.165 * end, 1)
+    axes.axvline(0, color=MUTED, linewidth=0.7)
+    axes.set_yticks([place for place, *_ in ticks], [words for _, words, _ in ticks])
+    gains = zip(rows_of(data), inside(data["gain"]), strict=True)
+    for (place, _, is_heading), label in zip(ticks, axes.get_yticklabels(), strict=True):
+        if is_heading:
+            label.set(fontweight="bold", color=MUTED)
+            continue
+        row, is_near = next(gains)
+        if row["primary"]:
+            label.set_fontweight("bold")
+            axes.axhspan(place - 0.45, place + 0.45, color=FAINT, alpha=0.6, lw=0, zorder=0)
+        beside: Look = {"xycoords": ("axes fraction", "data"), "va": "center"}
+        if is_near:
+            axes.hlines(place, row["low"], row["high"], color=row["mark"].colour, linewidth=1.0)
+            point(axes, (row["gain"], place), row["mark"], row["verdict"] not in CLAIMED)
+            note(axes, signed(row["gain"]), (1.0, place), (4, 0), **beside)
+        elif row["gain"] < 0:
+            note(axes, f"← beyond the frame: {gain(row)}", (0.0, place), (4, 0), **beside)
+        else:
+            words = f"beyond the frame: {gain(row)} →"
+            note(axes, words, (1.0, place), (-4, 0), ha="right", **beside)
+    axes.set_ylim(end - 0.1, -0.7)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axes.set_xlabel("gain (nats per token); right of zero is better")
+    dot: Look = {"marker": "o", "markersize": 4, "color": INK}
+    entries: dict[str, Look] = {"95% interval excludes zero": {**dot, "linestyle": "-"}}
+    for unclaimed in sorted(set(data["verdict"]) - {*CLAIMED}):
+        entries[unclaimed] = {**dot, "markerfacecolor": "none"}
+    if data["primary"].any():
+        entries["the primary question"] = {"color": FAINT, "marker": "s", "markersize": 7}
+    key(axes, entries)
+    return drawn
+
+
+ENDS, NO_CLAIM = {"better": "ahead of", "worse": "behind"}, "with no shown difference from"
+
+
+@figure("loss_curves", title="Loss against steps", lacks=PAIR)
+def loss_curves(sources: Sources) -> Item | None:
+    """Show one setting of the comparison that most was asked of, on natural text if there is."""
+    groups = [group for group in sources.groups if len(group.plain().rows)]
+    if not groups:
+        return None
+    group = max(groups, key=lambda group: (not group.is_generated, group.weight)).representative()
+    data, row = curves.group_curves(group, list(group.rows["setting"])), next(rows_of(group.rows))
+    if not data["quantity"].isin(("next_token", "held_out")).any():
+        return None  # imported runs need not have a curve
+    looks = {"baseline": style.BASELINE, **style.marks_of(group.rows, "setting")}
+    held_out = bool((data["quantity"] == "held_out").any())
+    what = "held-out loss" if held_out else "training loss, a running mean over 5% of the steps"
+    return Picture(
+        title=f"{row['setting']} ends {ENDS.get(row['verdict'], NO_CLAIM)} its baseline: "
+        f"{group_label(group.members)}{group.rate}",
+        caption=f"{group_details(group.members)}. Mean {what} over {group.seeds}; shading: range "
+        f"over seeds. Final gain in held-out loss: {gain(row)} nats, {row['verdict']}. Every step "
+        "costs the same FLOPs. Before the switch superposition trains on the loss of bags, another "
+        "quantity, which is not drawn.",
+        data=data,
+        folders=group.folders,
+        draw=partial(_draw_losses, data, looks),
+    )
+
+
+def _draw_losses(data: pd.DataFrame, looks: dict[str, style.Mark]) -> Figure:
+    drawn, ((axes,),) = new_figure(style.COLUMN, 2.5, 1)
+    curves.draw(axes, data, looks, "")
+    return drawn
+
+
+OFTEN = 5
+"""Evaluations from which on a line is drawn."""
+COLUMNS = 4
+DEEP = 3
+"""A curve begins where its interval is above minus so many times the largest final gain: far below
+that an arm has only just been switched."""
+
+
+@figure(
+    "gain_over_training",
+    title="When the gains appear",
+    lacks="a study with planned questions whose runs were evaluated on the way: "
+    "`tst-study submit what-does-the-work --scale desktop`",
+)
+def gain_over_training(sources: Sources) -> Item | None:
+    """Show a panel for each arm: its gain, with its interval, at every evaluation."""
+    summary = sources.summary
+    primary = next((question for question in summary.questions if question.primary), None)
+    if primary is None:
+        return None
+    asked = {
+        question.arm.name: (question.family, question.name)
+        for question in summary.questions
+        if (question.within, question.against) == (primary.within, primary.against)
+    }
+    data, answers = (
+        table.set_index(["family", "question"]).loc[lambda rows: rows.index.isin(asked.values())]
+        for table in (summary.gains_over_training, sources.answers)
+    )
+    data = data[data.groupby("arm")["share"].transform("size") >= OFTEN]
+    if data.empty:
+        return None
+    ends = data.groupby("arm", sort=False)["gain"].last()
+    near = inside(ends)
+    far = [f"{arm} {signed(gain)}" for arm, gain in ends[~near].items()]
+    answers = answers[answers["arm"].isin(ends.index)]
+    used = sources.runs[sources.runs["run_id"].isin(answers["run_ids"].explode())]
+    looks = dict(zip(answers["arm"], answers["mark"], strict=True))
+    late = [_lead_since(rows) for _, rows in data.groupby("arm") if rows["gain"].iloc[-1] > 0]
+    last = sum(share >= 0.5 for share in late)
+    return Picture(
+        title=f"Gains come late: {last} of {len(late)} arms that end ahead take the lead in "
+        "the second half of the steps",
+        caption="Baseline minus arm, held-out next-token loss after the same share of the "
+        "steps, mean over paired seeds; bands: 95% intervals, each by itself. Above zero, the "
+        "arm is ahead. Dotted: the switch and the start of the decay. Losses right after the "
+        "switch are below the frame. No question plans these; only the last point is judged."
+        + (f" Not drawn: {', '.join(far)}." if far else ""),
+        data=data.drop(columns="against").reset_index(drop=True),
+        folders=tuple(sorted(set(used["folder"].astype(str)))),
+        draw=partial(_draw_gains, data[data["arm"].isin(ends[near].index)], looks, _times(used)),
+    )
+
+
+def _lead_since(rows: pd.DataFrame) -> float:
+    """Return the share of the steps from which on an arm leads for good."""
+    behind = rows["share"][rows["gain"] <= 0].max()
+    return float(rows["share"][~(rows["share"] <= behind)].min())
+
+
+def _times(runs: pd.DataFrame) -> dict[str, float]:
+    """Return when the arms are switched and when their learning rate begins to decay."""
+    switches = set(runs["step_ratio"][runs["bag_size"] > 1].astype(float).round(3))
+    schedules = [json.loads(config).get("schedule", {}) for config in runs["config"].dropna()]
+    decays = {1 - values["decay_ratio"] for values in schedules if values.get("decay_ratio")}
+    times = {"switch": switches, "decay": decays}
+    return {words: float(max(values)) for words, values in times.items() if len(values) == 1}
+
+
+def _draw_gains(
+    data: pd.DataFrame, looks: dict[str, style.Mark], times: dict[str, float]
+) -> Figure:
+    arms = list(dict.fromkeys(data["arm"]))
+    ends = data.groupby("arm")["gain"].last()
+    floor = -DEEP * float(ends.abs().max())
+    shown = data[data["low"] >= floor]
+    top = float(shown["high"].max())
+    rows = math.ceil(len(arms) / COLUMNS)
+    drawn, panels = new_figure(PAGE, 1.75 * rows, COLUMNS, rows)
+    for axes in panels.flat[len(arms) :]:
+        axes.remove()
+    for place, (axes, arm) in enumerate(zip(panels.flat, arms, strict=False)):
+        axes.axhline(0, color=MUTED, linewidth=0.7)
+        lines(axes, shown[shown["arm"] == arm], looks, x="share", y="gain", by="arm")
+        axes.set_ylim(1.05 * floor, 1.1 * top)
+        axes.set_xlim(min(times.get("switch", 1.0), float(data["share"].min())) - 0.02, 1)
+        for words, share in times.items():
+            mark_time(axes, share, words if place == 0 else "")
+        axes.set_title(wrapped(f"{arm}: {signed(ends[arm])}", 110))
+        axes.xaxis.set_major_locator(MaxNLocator(3))
+        axes.xaxis.set_major_formatter(PercentFormatter(1, 0))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        if place % COLUMNS:
+            axes.tick_params(labelleft=False)
+        else:
+            axes.set_ylabel("gain (nats)")
+        if place + COLUMNS >= len(arms):
+            axes.set_xlabel("share of the steps")
+    return drawn
