@@ -190,16 +190,21 @@ def _finish(folder: Path) -> None:
 
 
 def _parts(folder: Path) -> dict[str, pa.Table]:
-    """The three tables in today's columns."""
-    if (folder / _READY).is_dir():
-        with disk_errors_named(folder), _locked(folder):
-            pass
+    """The three tables in today's columns, in a state that a writer left."""
     paths = {name: folder / f"{name}.parquet" for name in _FILES}
-    try:
-        contents = {name: path.read_bytes() for name, path in paths.items()}
-    except OSError as error:
-        raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from None
-    return {name: _read(contents[name], path, name) for name, path in paths.items()}
+    contents: dict[str, bytes] = {}
+    read: list[tuple[int, int]] = []
+    while True:
+        if (folder / _READY).is_dir():
+            with disk_errors_named(folder), _locked(folder):
+                pass
+        try:
+            there = [(path.stat().st_ino, path.stat().st_mtime_ns) for path in paths.values()]
+            if there == read:  # no other process has replaced them while they were read
+                return {name: _read(contents[name], path, name) for name, path in paths.items()}
+            contents, read = {name: path.read_bytes() for name, path in paths.items()}, there
+        except OSError as error:
+            raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from None
 
 
 def _read(content: bytes, path: Path, name: str) -> pa.Table:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.distributed import run_ranks
 from tests.huggingface.trained import KINDS, train_and_export
-from tests.parallel.test_parallel_layouts import EXPERT, PIPELINE, TENSOR
+from tests.parallel.test_parallel_layouts import EXPERT, TENSOR
 from tests.tiny_runs import TINY, assert_same_tensors, last_tensors
 from tst_study.config.identity import fingerprint
 from tst_study.config.schema import Config, apply_override, from_dict
@@ -68,7 +68,7 @@ def test_a_run_begins_with_the_weights_of_an_export(
 
 LAYOUTS = {
     "LlamaForCausalLM full heads": TENSOR,
-    "LlamaForCausalLM tied": PIPELINE,
+    "LlamaForCausalLM tied": TENSOR,
     "Qwen3MoeForCausalLM": EXPERT,
 }
 

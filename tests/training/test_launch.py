@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.tiny_runs import logged_step, tiny
+from tst_study import file_lock
 from tst_study.config.schema import to_toml
 from tst_study.process.rank_environment import (
     ON_GPUS,
@@ -121,13 +122,17 @@ def test_one_ctrl_c_stops_all_ranks_with_a_checkpoint(running: Running) -> None:
     assert list((folder / "checkpoints").glob("step-*"))
 
 
-def test_ranks_listen_on_the_loopback_alone(running: Running) -> None:
-    _, launcher = running
+def test_ranks_listen_on_the_loopback_alone_and_do_not_outlive_their_launcher(
+    running: Running,
+) -> None:
+    folder, launcher = running
     ranks = psutil.Process(launcher.pid).children()
     doors = [door for rank in ranks for door in rank.net_connections() if door.status == "LISTEN"]
     assert {door.laddr.ip for door in doors} == {"127.0.0.1"}
-    launcher.send_signal(signal.SIGINT)
-    launcher.communicate(timeout=60)
+    launcher.kill()
+    # Both pipes are at their end once every rank is gone.
+    assert "preempted" not in launcher.communicate(timeout=60)[0]
+    assert not file_lock.is_held(folder)
 
 
 SLURM = {

@@ -102,8 +102,11 @@ def identity_form(
     for key in LABELS_AND_EXECUTION:
         form.pop(key, None)
     form |= {"schema_version": SCHEMA_VERSION, "data": dict(data)}
-    # A key of the first records, in all of which it had this value.
+    # Removed keys, which counted in every run when they were there, with their one value.
     form["schedule"] = {"decay_shape": "linear", **form["schedule"]}
+    if form["model"]["experts"] is not None:
+        experts = {"router_z_loss": 0.0, **form["model"]["experts"]}
+        form["model"] = {**form["model"], "experts": experts}
     form["superposition"] = _superposition(form["superposition"], form["schedule"])
     if form.get("data_seed") == form["seed"]:
         del form["data_seed"]
@@ -120,7 +123,7 @@ def _superposition(values: dict[str, Any], schedule: dict[str, Any]) -> dict[str
     A run without such steps is a baseline, whatever its unused settings say.
     """
     kept = {key: value for key, value in values.items() if key != "step_ratio"}
-    kept["align_bags_to_documents"] = False  # a removed key, which counted in every recorded run
+    kept["align_bags_to_documents"] = False  # a removed key, like those of `identity_form`
     kept["steps"] = superposed_steps(
         schedule["steps"], values["bag_size"], values["step_ratio"], values["steps"]
     )
