@@ -514,7 +514,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name a TOML file") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -548,7 +548,7 @@ def apply_override(values: dict[str, Any], override: str) -> None:
         raise UserError(f"--set {override}: write it as section.key=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except ValueError:
+    except (ValueError, RecursionError):
         value = text
     *sections, last = key.strip().split(".")
     for section in sections:
