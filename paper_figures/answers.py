@@ -84,7 +84,8 @@ def answer_of(row: Mapping[str, Any]) -> str:
 
 
 def message(rows: pd.DataFrame) -> str:
-    """Say in one sentence what a study found: its primary answers, else how many are better."""
+    """Say in one sentence what a study found: its primary answers, or how often it had which
+    verdict."""
     primary = [
         f"{row['arm']} {_VERBS.get(row['verdict'], 'against')} {_with_article(row['against'])}: "
         f"{gain(row)} nats" + (f", {row['verdict']}" if row["verdict"] not in _VERBS else "")
@@ -92,7 +93,7 @@ def message(rows: pd.DataFrame) -> str:
     ]
     if primary:
         return capitalized("; ".join(primary))
-    return f"{number(len(rows), 'setting')} against the baseline: {verdict_counts(rows)}"
+    return f"{number(len(rows), 'comparison')}: {verdict_counts(rows)}"
 
 
 def capitalized(sentence: str) -> str:
@@ -103,9 +104,9 @@ def capitalized(sentence: str) -> str:
 _VERBS = {"better": "beats", "worse": "loses to"}
 
 
-def of_one_family(rows: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
+def with_family_intervals(rows: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
     """Take gains and intervals from the family of questions that covers most of these settings, so
-    that those of one picture allow for the same number of comparisons.
+    that they allow for the same number of comparisons. Settings outside it keep their own.
 
     `rows`: of `Comparison.table`. A family may have asked about some of a setting's seeds alone.
     """

@@ -17,7 +17,7 @@ from tst_study.analysis import published
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import gain
-from tst_study.paper_figures.drawing import CLAIMED, arm_key, is_baseline, lines, mark_time, point
+from tst_study.paper_figures.drawing import CLAIMED, arm_key, is_baseline, lines, mark_step, point
 from tst_study.paper_figures.sources import Group
 from tst_study.paper_figures.style import Mark
 
@@ -160,7 +160,7 @@ def draw(
     axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     for switch in sorted(set(data["switch"].astype(int)) - {0}):
         if switch > start:
-            mark_time(axes, switch, "switch")
+            mark_step(axes, switch, "switch")
     axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(3, integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter("{x:,.0f}")

@@ -28,7 +28,7 @@ class Picture(Item):
     draw: Callable[[], Figure]
 
     def figure(self, titled: bool = True) -> Figure:
-        """Draw it, with its message above the panels unless a page or a paper prints it there."""
+        """Draw the figure, if `titled` with its title above the panels."""
         with styled():
             figure = self.draw()
             if titled:
@@ -104,8 +104,8 @@ def means(
     by: str = "setting",
     apart: float = 1.0,
 ) -> None:
-    """Draw losses with their bars, the arms of one x apart by a factor, so that bars do not cover
-    one another."""
+    """Draw losses with their bars. Arms at one x are moved aside by powers of the factor `apart`,
+    so that bars do not cover one another."""
     for place, (name, rows) in enumerate(data.groupby(by, sort=False)):
         mark, aside = looks[str(name)], apart ** (place - (data[by].nunique() - 1) / 2)
         axes.vlines(rows[x] * aside, rows["low"], rows["high"], color=mark.colour, linewidth=1.0)
@@ -120,8 +120,8 @@ def is_baseline(label: str) -> bool:
 def key(
     axes: Axes, entries: Mapping[str, Mapping[str, Any]], columns: int = 1, title: str = ""
 ) -> None:
-    """Draw a legend above the frame, where it covers no curve, in as many columns of at most
-    `columns` as fit.
+    """Draw a legend above the frame, where it covers no curve, in as many columns as fit, at most
+    `columns`.
 
     `entries`: properties of a `Line2D` by the words beside it.
     """
@@ -167,7 +167,7 @@ def log_axis(
     axis.set_minor_locator(NullLocator())
 
 
-def mark_time(axes: Axes, x: float, words: str) -> None:
+def mark_step(axes: Axes, x: float, words: str) -> None:
     """Draw a dotted vertical line, named at the bottom of the panel."""
     axes.axvline(x, color=MUTED, linewidth=0.7, linestyle=DOTTED)
     place: Look = {"xycoords": ("data", "axes fraction"), "va": "bottom"}

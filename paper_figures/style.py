@@ -1,7 +1,7 @@
 """The look of every figure: one arm has one colour, marker and dash pattern everywhere.
 
-Most colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart. They
-stand for themes: the report replaces each by a value of its own, light or dark.
+Some of the colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart. In
+the report each is a key, for which `report.css` has one value for light pages and one for dark.
 """
 
 import math
@@ -28,7 +28,7 @@ INK, MUTED, FAINT = "#1c1c20", "#66666e", "#d4d4da"
 PAPER = "#ffffff"
 
 LETTER = 0.55
-"""Mean width of a letter, of its size in points."""
+"""Mean width of a letter, as a share of its size in points."""
 
 Look = dict[str, Any]
 """Keyword arguments of matplotlib."""
@@ -69,7 +69,7 @@ _BY_ABLATION = {
     "re-initialised": "#8a6d4b",
     "optimizer reset": "#8a8a00",
 }
-"""Colour by how a label goes on behind s and r."""
+"""Colours of ablations, by the beginning of the label after `s = …, r = …, `."""
 _OTHERS = tuple(dict.fromkeys(_BY_ABLATION.values()))
 _MARKERS = "s^Dv<>hdpP"
 _DASHES = ((4, 1, 1, 1), (7, 1.5), (2, 1), (5, 1.2), (3, 1, 1, 1, 1, 1))
@@ -85,8 +85,8 @@ PALETTE += tuple(sorted({*_BY_BAG_SIZE.values(), *_BY_ABLATION.values(), *_BY_RA
 def arm_mark(setting: SuperpositionSetting) -> Mark:
     """Return the mark of an arm: the same in every picture of every study and of the paper.
 
-    The paper's method has its colour from s, an ablation from what it changes; markers also tell
-    s and r apart.
+    The paper's method has its colour from s, an ablation from what it changes; marker and dash
+    vary with s and r. Two arms may share a mark, since there are few; the legend then decides.
     """
     if setting.is_baseline:
         return BASELINE

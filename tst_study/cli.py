@@ -1,6 +1,6 @@
 """The verbs for one run: data, train, evaluate, export.
 
-Errors that need no torch come before torch is imported.
+What needs no torch is checked before torch is imported, which takes seconds.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def data_prepare(
     ] = None,
     shard: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="One of N shares, which `data merge` joins."),
+        typer.Option(metavar="I/N", help="Tokenise share I of N; `data merge` joins them."),
     ] = None,
 ) -> None:
     """Turn text into token files; an interrupted call is resumed."""
@@ -100,7 +100,7 @@ def data_prepare(
     if manifest is not None:
         _say_prepared(to, manifest)
     else:
-        print(f"{to}: shard {shard} is tokenised; then: tst-study data merge {quote(str(to))}")
+        print(f"{to}: shard {shard} is tokenised; after all: tst-study data merge {quote(str(to))}")
 
 
 @verb(
@@ -147,7 +147,7 @@ def data_adopt(
         count_option("Bytes before the first id; llm.c's headers are recognised.", least=0),
     ] = None,
 ) -> None:
-    """Describe token files of Megatron, nanoGPT, llm.c, modded-nanogpt or datatrove."""
+    """Make token files of Megatron, nanoGPT, llm.c, modded-nanogpt or datatrove usable here."""
     from tst_study.data.preparation.adopt import adopt
 
     with waiting(f"reading every id in {', '.join(map(str, files))}"):
@@ -334,7 +334,7 @@ def _ending(folder: Path, state: run_record.State) -> list[str]:
 
 
 def _reached(folder: Path) -> list[str]:
-    """Say the last held-out loss, if there is one."""
+    """Return the last held-out loss in words, if there is one."""
     from tst_study.record import reader as run_record
 
     row = run_record.last_evaluation(folder)
@@ -371,7 +371,7 @@ def export(
     tokenizer: TokenizerFile = None,
     push: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Upload to this place of the hub; a new one is private."),
+        typer.Option(metavar="NAME", help="Upload to this Hugging Face repository."),
     ] = None,
 ) -> None:
     """Write a run's checkpoint as an ordinary Hugging Face model."""
@@ -411,7 +411,7 @@ def evaluate(
     ] = None,
     tasks: Annotated[
         str | None,
-        typer.Option(help="Tasks of lm-eval with commas between them, or `paper` for its own."),
+        typer.Option(help="Comma-separated tasks of lm-eval, or `paper` for those of the paper."),
     ] = None,
     max_length: Annotated[
         int | None, count_option("Longest context of tasks; by default that of training.", least=2)

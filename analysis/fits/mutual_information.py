@@ -56,21 +56,21 @@ def measure(file: TokenFile, distances: Sequence[int] = DISTANCES) -> pd.DataFra
         first = ids[:-distance][within]
         plug_in, corrected = _information(first, ids[distance:][within])
         # The part that is chance depends on the number of pairs, which the distance changes.
-        by_chance, chance = _information(first, unrelated[:-distance][within])
-        rows.append((distance, len(first), corrected - chance, plug_in, by_chance))
+        unrelated_plug_in, chance = _information(first, unrelated[:-distance][within])
+        rows.append((distance, len(first), corrected - chance, plug_in, unrelated_plug_in))
     columns = ["distance", "pairs", "mutual_information", "plug_in", "unrelated"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def fit_decay(distances: Floats, values: Floats) -> Decay:
-    """Fit C0 + a d^k by least squares to positive values (nats) at distances (tokens), shapes (n,);
-    C0 and a are positive.
+    """Fit C0 + a d^k, C0 and a at least 0, by least squares to values (nats) at distances (tokens),
+    shapes (n,).
 
     Raises `UserError` for fewer than four distances.
     """
     x, y = np.asarray(distances, dtype=float), np.asarray(values, dtype=float)
     if len(x) < 4:
-        raise UserError(f"{len(x)} distances: a decay of three parameters needs at least four")
+        raise UserError(f"{len(x)} distances with positive values: the fit needs at least four")
 
     def residuals(theta: Floats) -> Floats:
         errors: Floats = theta[0] + theta[1] * x ** theta[2] - y
@@ -140,9 +140,9 @@ def _entropies(counts: NDArray[np.int64]) -> Floats:
     weight = times * n
     total = float(weight.sum())
     sign = np.where(values % 2 == 0, 1.0, -1.0)
-    digamma = special.digamma(n) + 0.5 * sign * (
+    grassberger = special.digamma(n) + 0.5 * sign * (
         special.digamma((n + 1) / 2) - special.digamma(n / 2)
     )
-    sums = np.array([(weight * np.log(n)).sum(), (weight * digamma).sum()])
+    sums = np.array([(weight * np.log(n)).sum(), (weight * grassberger).sum()])
     entropies: Floats = np.log(total) - sums / total
     return entropies

@@ -135,22 +135,27 @@ def mutual_information() -> pd.DataFrame:
 
 def runs() -> pd.DataFrame:
     """Return Tables 1, 2 and 4–7 in the schema of the run table, with two more columns: `gpu_hours`
-    (NaN for the grids) and `source`. A run that Table 1 prints again counts once in comparisons."""
+    (NaN for the grids) and `source`. A run that two tables print has a row for each, with one
+    fingerprint, and counts once in comparisons."""
     grids, single = loss_grid(unrecovered=True), headline_runs().rename(columns=_NAMES | _OF_RUNS)
     grids = grids.assign(
         source="Table " + grids["table"].astype(str),
         superposed_steps=(grids["step_ratio"] * grids["steps"]).round().astype(int),
         reinitialized=False,
     )
-    again = single["method"].str.startswith("tst_")
-    source = again.map({True: "Table 2", False: "Table 1"})
-    single = single.assign(source=source, reinitialized=again, weighting="uniform")
+    reinitialized = single["method"].str.startswith("tst_")
+    source = reinitialized.map({True: "Table 2", False: "Table 1"})
+    single = single.assign(source=source, reinitialized=reinitialized, weighting="uniform")
     rows = [_row(row) for part in (grids, single) for row in rows_of(part)]
     return pd.DataFrame(rows, columns=[*RUN_COLUMNS, "gpu_hours", "source"])
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
-    """Complete a row of the run table. Facts that the paper does not state stay None."""
+    """Make a row of the run table of a published run.
+
+    Its sequence length is an assumption (`batch`), from which tokens and FLOPs follow; its seed is
+    a placeholder. Other facts that the paper does not state are None.
+    """
     size, steps, bag_size, superposed, weighting = (
         row[name] for name in ("size", "steps", "bag_size", "superposed_steps", "weighting")
     )

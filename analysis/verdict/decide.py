@@ -1,7 +1,8 @@
-"""Who won: the one function that every page, figure and command takes intervals and verdicts from.
+"""Who won: every page, figure and command takes its verdicts from here.
 
 Planned questions come first, each family with its own allowance and by the method that it named
-(`question.Method`); then every other setting against its baseline, adjusted over all of these.
+(`question.Method`); then every other setting against its baseline, adjusted over those of its study
+that have enough seeds.
 """
 
 from __future__ import annotations
@@ -36,28 +37,29 @@ Verdict = Literal[
     "no pair yet",
 ]
 PLANNED, ALSO_SEEN = "Planned", "Also seen"
-UNSTABLE = 2
-"""Diverged seeds of an arm from which on it may not claim a gain."""
+UNSTABLE_FROM = 2
+"""With so many diverged seeds or more, the verdict on an arm is `unstable`, whatever its interval
+says."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A gain, in nats, with its uncertainty; None where one seed allows no statement."""
+    """A gain, in nats, with its uncertainty: None where there are too few seeds or no variation."""
 
     seeds: int
-    """Seeds that both arms have."""
+    """Seeds that both arms have; of unpaired arms, the runs of the smaller one."""
     comparisons: int
     """Contrasts that interval and verdict allow for."""
     gain: float
     """Positive: the arm has the lower loss."""
     deviation: float | None = None
-    """Standard deviation over seeds of the paired difference."""
+    """Standard deviation of one paired difference, or its equivalent for unpaired arms."""
     low: float | None = None
     high: float | None = None
     p_adjusted: float | None = None
-    """Two-sided p of no difference, for all comparisons together."""
+    """Two-sided p-value, adjusted for all comparisons (Bonferroni)."""
     smallest_detectable: float | None = None
-    """Gain that would be shown four times in five."""
+    """Gain that would be detected with a power of 80%."""
     verdict: Verdict = "one seed: no claim"
     unpaired: bool = False
     """Whether the runs have no seeds, so that the arms were compared as two samples."""
@@ -189,7 +191,7 @@ def _primary(contrast: Contrast) -> bool:
 
 
 def _verdict(estimate: Estimate, contrast: Contrast) -> Verdict:
-    return "unstable" if contrast.diverged >= UNSTABLE else estimate.verdict
+    return "unstable" if contrast.diverged >= UNSTABLE_FROM else estimate.verdict
 
 
 def block(row: Mapping[str, Any]) -> str:

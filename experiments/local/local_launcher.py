@@ -20,8 +20,9 @@ from tst_study.experiments.state.status import row, rows_of
 from tst_study.experiments.study import Study
 from tst_study.text import duration, screen_width, wrapped
 
-WAITING = ("waiting", "preempted", "interrupted")
-"""States in which a launcher may start a run."""
+CANCELLABLE = ("waiting", "preempted", "interrupted")
+"""States of runs that no process trains and that `cancel` marks, so that no launcher starts them.
+"""
 
 
 class Local:
@@ -44,7 +45,7 @@ class Local:
             with progress.shown() as draw:
                 queue = launch(study, options, draw, wanted)
         except StoppedError as stopped:
-            print(f"Stopped ({stopped}); nothing is lost. The same command goes on.")
+            print(f"Stopped ({stopped}). The same command resumes from the last checkpoints.")
             return stopped.status
         print("Drawing figures and report.", flush=True)
         _conclude(study)
@@ -63,11 +64,12 @@ class Local:
         return {}
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
-        """Mark waiting runs so that no launcher starts them, and tell the processes of this machine
-        that train runs to write a checkpoint and end."""
+        """Mark waiting runs as cancelled, and send SIGTERM to the processes that train runs on this
+        machine, each of which then writes a checkpoint and ends."""
         folders = [path.parent for path in root.glob("*/job") if wanted(path.parent.name)]
-        waiting = [folder for folder in folders if row(folder).state in WAITING]
-        for folder in waiting:  # before any is stopped, whose slot would start one of these
+        waiting = [folder for folder in folders if row(folder).state in CANCELLABLE]
+        # First, since a run that is stopped frees a slot, in which the launcher would start one.
+        for folder in waiting:
             cancel_mark(folder).touch()
         return {folder.name for folder in folders if _stop(folder) or folder in waiting}
 

@@ -35,9 +35,9 @@ def shown(every: float = 10.0) -> Iterator[Callable[[Queue], None]]:
 
 
 def _summary(queue: Queue) -> str:
-    # A shared prefix run is no longer planned once its last branch has begun.
-    prefixes = queue.over.keys() - {run.fingerprint for run in queue.decided}
-    total = max(len(queue.whole), len(queue.decided)) + len(prefixes)
+    # Finished prefix runs leave the plan when no branch needs them any more, but still count.
+    finished_prefixes = queue.over.keys() - {run.fingerprint for run in queue.decided}
+    total = max(len(queue.whole), len(queue.decided)) + len(finished_prefixes)
     parts = [f"{len(queue.over)} of {total} runs over", f"{len(queue.running)} running"]
     if queue.failed:
         parts.append(f"{len(queue.failed)} failed")
@@ -65,7 +65,8 @@ def time_left(queue: Queue) -> float | None:
     )
     seconds = [run.seconds_left or pace * (run.steps - run.step) for run in rows]
     known = queue.over.keys() | queue.failed.keys() | queue.running.keys()
-    # Before a sweep has chosen, the whole study has runs of another rate, but as many.
+    # Until a sweep has chosen a rate, `whole` may hold runs of another rate; their number and
+    # lengths are right.
     seconds += [
         pace * (run.steps - run.first_step) for run in queue.whole if run.fingerprint not in known
     ]

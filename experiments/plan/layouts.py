@@ -1,4 +1,4 @@
-"""The devices that a run gets, their prices, and whether the run can be trained on them."""
+"""The ranks and GPUs that a run gets, its layout on them, and checks that this layout can work."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -16,13 +16,13 @@ from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.text import aligned, listed
 
-ENDLESS = 10**18
-"""Bytes of an unknown device."""
+UNLIMITED = 10**18
+"""Bytes assumed of CPUs and of unlisted GPUs, so that every layout fits."""
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """The devices and the time that a run gets."""
+    """The ranks and GPUs that a run gets."""
 
     ranks: int = 1
     """Processes of torch.distributed."""
@@ -43,7 +43,7 @@ def resolved(config: Config, given: Allocation) -> Config:
     choice = resolve(
         config,
         given.ranks,
-        int(known.memory) if known else ENDLESS,
+        int(known.memory) if known else UNLIMITED,
         on_gpu=given.on_gpu,
         device=given.device,
         per_node=given.per_node,
@@ -72,7 +72,7 @@ def check_layouts(runs: Iterable[PlannedRun], allocation: AllocationOf) -> None:
 
 
 def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
-    """Lines with the parameters, layout, memory and traffic of each shape of model.
+    """Lines with the parameters, layout, memory and traffic of each model, batch and layout.
 
     Raises `UserError` where a layout cannot work.
     """
@@ -92,7 +92,7 @@ def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
             "",
             f"{parameters.total:,} parameters, {parameters.active:,} of them active ({kinds})",
             f"On {gpus} {device.name} of {device.memory / 1e9:g} GB: {describe(config, gpus)}; "
-            "GB per GPU, estimated, by what is recomputed:",
+            "estimated GB per GPU, with nothing or each layer recomputed:",
         ]
         estimates = {
             kind: estimate_memory(config.executed(recompute=kind), gpus, on_gpu=True)

@@ -32,9 +32,10 @@ class PlannedRun:
     folder: Path
     prefix: PlannedRun | None = None
     branch: str = ""
-    """The name of the longest run that forks from this one, if this is a shared prefix run."""
+    """For a shared prefix run, the name of one that forks from it, by which a profile finds its
+    resources, too."""
     recorded: tuple[str, float] | None = None
-    """State and final held-out loss in the study's archive, for a run that is over there."""
+    """State and final held-out loss, if the study's archive has this run as finished."""
 
     @property
     def run_id(self) -> str:

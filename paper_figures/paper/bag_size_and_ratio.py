@@ -20,7 +20,7 @@ from tst_study.analysis.fits.bag_size import grid_of_runs, optima
 from tst_study.analysis.summary import verdict_counts
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import number
-from tst_study.paper_figures.answers import of_one_family
+from tst_study.paper_figures.answers import with_family_intervals
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.drawing import Picture, key, log_axis
 from tst_study.paper_figures.item import Finding, Verdict, judged
@@ -189,7 +189,7 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
     data, fitted = _published(grid), optima(grid).assign(source="published")
     count, scale, measured = len(data), "", ""
     if group is not None:
-        group = group.only(of_one_family(group.rows, sources.summary.verdicts))
+        group = group.only(with_family_intervals(group.rows, sources.summary.verdicts))
         data = pd.concat([data, _measured(group)[list(data)]], ignore_index=True)
         scale = f"{group.model}, {group.steps:,} steps"
         best = optima(grid_of_runs(group.pairs)).assign(source="measured")

@@ -14,7 +14,7 @@ from tst_study.analysis.wording import gain, group_details, group_label, number,
 from tst_study.paper_figures import curves, style
 from tst_study.paper_figures.answers import message
 from tst_study.paper_figures.catalogue import PAIR, figure, submit
-from tst_study.paper_figures.drawing import CLAIMED, Picture, key, lines, mark_time, note, point
+from tst_study.paper_figures.drawing import CLAIMED, Picture, key, lines, mark_step, note, point
 from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import FAINT, INK, MUTED, PAGE, Look, new_figure, wrapped
@@ -247,7 +247,7 @@ def _draw_gains(
         axes.set_ylim(1.05 * floor, 1.1 * top)
         axes.set_xlim(min(times.get("switch", 1.0), float(data["share"].min())) - 0.02, 1)
         for words, share in times.items():
-            mark_time(axes, share, words if place == 0 else "")
+            mark_step(axes, share, words if place == 0 else "")
         axes.set_title(wrapped(f"{arm}: {signed(ends[arm])}", 110))
         axes.xaxis.set_major_locator(MaxNLocator(3))
         axes.xaxis.set_major_formatter(PercentFormatter(1, 0))

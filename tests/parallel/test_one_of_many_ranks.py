@@ -73,7 +73,9 @@ def test_no_tensor_of_a_step_is_left_on_the_host(
     loss: str,
 ) -> None:
     """An operation of two devices raises."""
-    monkeypatch.setattr(linear_loss, "_in_one_kernel", lambda: linear_loss.softmax_and_gradient)
+    monkeypatch.setattr(
+        linear_loss, "_in_one_kernel", lambda: linear_loss.log_probabilities_and_softmax
+    )
     settings = (*layout, f"superposition.loss={loss}", f"numerics.dtype={dtype}")
     config = tiny(tmp_path, *settings)
     with as_rank(0, ranks, config), FakeTensorMode():

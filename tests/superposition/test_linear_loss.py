@@ -41,7 +41,9 @@ def test_one_pass_has_the_loss_and_gradients_of_head_then_loss(
     compiled: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(linear_loss, "_in_one_kernel", lambda: linear_loss.softmax_and_gradient)
+    monkeypatch.setattr(
+        linear_loss, "_in_one_kernel", lambda: linear_loss.log_probabilities_and_softmax
+    )
     # Chunks of 5 rows, the last one shorter.
     monkeypatch.setattr(
         "tst_study.superposition.row_chunks.CPU_CHUNK_ELEMENTS_WITH_HEAD", 5 * VOCABULARY

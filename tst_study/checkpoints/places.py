@@ -27,7 +27,8 @@ def checkpoint_folder(run: Path) -> Path:
 
 
 def checkpoint_steps(run: Path) -> list[int]:
-    """The steps after which a run has a whole checkpoint, in ascending order."""
+    """The steps after which a checkpoint was written whole, in ascending order; it may have been
+    damaged since."""
     places = checkpoint_folder(run).glob(f"{PREFIX}*")
     names = (place.name.removeprefix(PREFIX) for place in places)
     return sorted(int(name) for name in names if name.isdecimal())
@@ -54,7 +55,8 @@ def write_digests(place: Path, digests: Mapping[str, str]) -> None:
 def damage(place: Path, part: int = 0, parts: int = 1) -> str | None:
     """Return what is wrong with a checkpoint's files; None if they are unchanged.
 
-    `part` of `parts`: check this share of the files, while other ranks check the rest.
+    Of the files, every `parts`-th is checked, from number `part` on (counted from 0); other ranks
+    check the rest.
     """
     try:
         written = _DIGESTS.validate_json((place / DIGESTS).read_bytes())["sha256"]

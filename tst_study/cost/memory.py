@@ -2,7 +2,8 @@
 
 Weights, gradients and optimizer state follow from the layout. Activations count the tensors that
 the layers of `model/layers.py` keep for the backward pass; tests compare the sum with the peak of
-allocated tensors on a CPU. On a GPU the norms keep less; that part comes from reading kernels.
+allocated tensors on a CPU. On a GPU the norms, SwiGLU and the projections of queries and keys keep
+other tensors; those numbers come from reading the kernels, not from a measurement.
 """
 
 import math
@@ -17,8 +18,8 @@ from tst_study.superposition.loss_kinds import loss_of
 from tst_study.superposition.row_chunks import GPU_CHUNK_ELEMENTS, rows_with_head
 
 UNEVEN_LOAD = 1.5
-"""Room on the fullest of several expert ranks, in even shares of the positions. A rank that has all
-experts gets the same number of positions whichever they choose."""
+"""Assumed load of the busiest of several expert ranks, as a multiple of a balanced load. A rank
+that has all experts computes every routed position, whichever experts are chosen."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,12 @@ class Memory:
     gradients: int
     optimizer: int
     activations: int
-    """Kept for the backward pass of a micro-batch, and what is computed again."""
+    """Kept for the backward pass of a micro-batch; and those of one layer that are computed again,
+    as far as they exceed `logits`."""
     logits: int
     """Tensors that the head and the loss hold at the same time."""
     buffers: int
-    """Gradients inside one layer's backward pass, beyond what the head has freed by then."""
+    """Gradients inside one layer's backward pass, as far as they exceed what `logits` has freed."""
     total: int
 
 
@@ -53,13 +55,14 @@ def estimate_memory(config: Config, ranks: int = 1, *, on_gpu: bool = False) -> 
     positions = micro_batch * config.batch.sequence_length
 
     layer = _LayerBytes.of(model, parallel, width, on_gpu)
-    residual = width * model.hidden_size // layer.sharers_of_positions
+    residual = width * model.hidden_size // layer.sequence_parallel_ranks
     kept, again = layer.attention + layer.feed_forward, 0
     if config.execution.recompute == "layer":
         kept, again = residual, kept - residual
 
     logits = _head(config, parallel, positions, width, on_gpu)
-    # The loss comes before any layer goes back: what the two need is never there together.
+    # Head and loss are freed before the first layer's backward pass, so that the peaks of the two
+    # do not add up: of the layer's, the excess over `logits` counts.
     backward = max(0, positions * (again + 8 * residual) - logits)
     again_bytes = min(backward, positions * again)
     parts = {
@@ -120,8 +123,9 @@ class _LayerBytes:
     attention: int
     """Attention with its norm, and the norm of the feed-forward layer."""
     feed_forward: int
-    sharers_of_positions: int
-    """Tensor ranks among which the positions between the matrices are shared."""
+    sequence_parallel_ranks: int
+    """Tensor ranks that share the positions between the matrices; 1 without sequence
+    parallelism."""
 
     @classmethod
     def of(cls, model: Model, parallel: Parallel, width: int, on_gpu: bool) -> Self:
@@ -131,19 +135,19 @@ class _LayerBytes:
         query = model.attention_heads * model.head_size // tensor
         key_value = model.key_value_heads * model.head_size // tensor
         heads = model.attention_heads // tensor
-        # Of a norm: its output, and on a GPU its input, on a CPU the input scaled to one; that in
-        # float32 and a float32 copy of the input where they are not.
-        in_bfloat16 = width == 2 and not on_gpu
-        norm = width + (4 + 4 if in_bfloat16 else width)
+        # A norm keeps its output; on a GPU also its input; on a CPU its normalised input, with
+        # bfloat16 both this and a copy of the input in float32.
+        cpu_bfloat16 = width == 2 and not on_gpu
+        norm = width + (4 + 4 if cpu_bfloat16 else width)
         # Queries and keys rotated, values head by head; attention's output in its own order and
         # in Megatron's.
         attention = 2 * norm * hidden // sharers + width * (3 * query + 2 * key_value)
         attention += 4 * (heads + 2)
         if model.qk_norm:
-            if on_gpu or in_bfloat16:
+            if on_gpu or cpu_bfloat16:
                 attention += width * (query + 2 * key_value)  # the projections' common output
             if not on_gpu:
-                attention += (8 if in_bfloat16 else 4) * (query + key_value) + 8 * heads
+                attention += (8 if cpu_bfloat16 else 4) * (query + key_value) + 8 * heads
         experts = model.experts
         if experts is None:
             # Gate and up, their product, and on a CPU SiLU of gate.
@@ -158,7 +162,8 @@ class _LayerBytes:
 
 
 def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu: bool) -> int:
-    """Logits and their gradient, that of the head's matrix, and those of its input."""
+    """Peak bytes of head and loss: a chunk of logits with its gradient, the gradient of the head's
+    weight, and four tensors of the size of the head's input."""
     hidden = config.model.hidden_size
     vocabulary = config.model.vocabulary_size // parallel.tensor
     in_one_pass = parallel.tensor == 1 and loss_of(config.superposition.loss).in_one_pass
@@ -166,7 +171,8 @@ def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu
         chunk = rows_with_head(positions, vocabulary, on_gpu=on_gpu) * vocabulary
     else:
         chunk = min(positions * vocabulary, GPU_CHUNK_ELEMENTS)
-    # Under bfloat16, chunk and matrix gradient are there in float32 and in the model's type.
+    # With bfloat16 the weight's gradient is there in float32 and in bfloat16 (6 bytes); for the
+    # chunk, 8 bytes leave room beside these two.
     logits = (4 if width == 4 else 8) * chunk + (
         0 if in_one_pass else 2 * width * positions * vocabulary
     )

@@ -22,14 +22,15 @@ MOST_DOCUMENTS = 256
 class HeldOut:
     """A fixed evaluation set: sequences of L tokens of a token file.
 
-    Every token but a piece's first is predicted once, from what precedes it in its own sequence.
+    Each sequence predicts the token after each of its own tokens, from those up to it; no token is
+    a target twice.
     """
 
     name: str
     ids: NDArray[np.int64]
-    """(N, L); short sequences are filled up with their own last id."""
+    """(N, L); short sequences are padded with their own last id."""
     labels: NDArray[np.int64]
-    """(N, L) next tokens; −100 where filled up, and after the last token."""
+    """(N, L) next tokens; −100 at padding and where there is no next token."""
     documents: NDArray[np.int64] | None
     """(N,) the document of each sequence, from 0 on without gaps; where there are more than
     `MOST_DOCUMENTS`, neighbours count as one. None where sequences straddle documents."""
@@ -40,7 +41,7 @@ class HeldOut:
 
     @property
     def predicted_tokens(self) -> int:
-        """Count the labels that are not filled up."""
+        """Number of labels that are not −100."""
         return int((self.labels != IGNORE).sum())
 
     def bits_per_byte(self, nats_per_token: float) -> float | None:
@@ -63,8 +64,8 @@ def held_out(
     `spread`: every document is cut from its beginning, and pieces are taken evenly, until about
     `tokens` tokens are predicted. `beginning`: the first tokens, cut as if they were one text.
 
-    Raises `UserError` for a file that is too short for one prediction or is not what its manifest
-    describes.
+    Raises `UserError` for a file that is not what its manifest describes and, with `spread`, for
+    one without a document of two tokens.
     """
     file = split.file
     count = file.token_count if tokens is None else min(tokens, file.token_count)

@@ -20,7 +20,7 @@ from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from torch import Tensor
 
 from tst_study.config.schema import Optimizer
-from tst_study.parallel.optimizer_shards import parts_of, shards_of_buffers
+from tst_study.parallel.optimizer_shards import parts_of, shards_of_parameters
 from tst_study.parallel.update_rules import RULES, STATES, STEP, MainWeight, projections_of
 
 
@@ -38,7 +38,7 @@ class ModelOptimizer:
         # What this rank updates of each parameter, as a range of its numbers in a row; None: all.
         self.ranges: dict[Tensor, slice | None] = dict.fromkeys(self.parameters)
         if self.is_distributed:
-            self.ranges |= shards_of_buffers(model)
+            self.ranges |= shards_of_parameters(model)
         self.main = [
             local if local.dtype == torch.float32 else local.float()
             for local in self.local([p.detach() for p in self.parameters])

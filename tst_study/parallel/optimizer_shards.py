@@ -16,13 +16,14 @@ from megatron.core.distributed import DistributedDataParallel
 from torch import Tensor
 
 
-def shards_of_buffers(model: DistributedDataParallel) -> dict[Tensor, slice]:
-    """This rank's shard of each parameter, as a range of its flattened numbers; maybe empty."""
+def shards_of_parameters(model: DistributedDataParallel) -> dict[Tensor, slice]:
+    """This rank's shard of each parameter, as a slice of the flattened parameter; it may be
+    empty."""
     shards: dict[Tensor, slice] = {}
     for buffer in (*model.buffers, *model.expert_parallel_buffers):
         rank = dist.get_rank(buffer.data_parallel_group)
-        for parameter, (start, stop, number) in buffer.param_index_map.items():
-            bucket = buffer.buckets[number]
+        for parameter, (start, stop, bucket_index) in buffer.param_index_map.items():
+            bucket = buffer.buckets[bucket_index]
             size = bucket.grad_data.numel() // buffer.data_parallel_world_size
             first = bucket.offset + rank * size
             ends = (min(max(place, start), stop) - start for place in (first, first + size))
@@ -33,24 +34,25 @@ def shards_of_buffers(model: DistributedDataParallel) -> dict[Tensor, slice]:
 def parts_of(
     parameter: Tensor,
     sharded: ShardedTensor | ShardedTensorFactory,
-    row: Tensor,
+    flat: Tensor,
     prefix: str,
     share: slice | None,
 ) -> Iterator[ShardedTensor]:
-    """Describe this rank's part of a tensor as large as a parameter, for a checkpoint.
+    """Describe this rank's part of a weight, or of an optimizer state of its shape, for a
+    checkpoint.
 
-    `sharded`: the parameter's own description; `row`: the numbers of its range `share`, in a row,
-    or all of them where it is None. Gives views of `row` in its order; nothing is copied. Part of
-    a matrix is up to three rectangles: the rest of its first row, whole rows, the beginning of its
-    last.
+    `sharded`: the parameter's own description. `flat`: the elements `share` of the flattened
+    tensor, or all of them if `share` is None. Yields views of `flat` in order; nothing is copied. A
+    range of a matrix is up to three rectangles: the rest of its first row, whole rows, and the
+    beginning of its last.
     """
     wholes = sharded.build() if isinstance(sharded, ShardedTensorFactory) else [sharded]
     for whole in wholes:
-        assert whole.data.is_contiguous()  # a factory cuts between rows
+        assert whole.data.is_contiguous()  # a factory splits between rows alone
         start, size = whole.data.storage_offset() - parameter.storage_offset(), whole.data.numel()
-        named = replace(whole, key=f"{prefix}.{whole.key}", dtype=row.dtype, data=None)
+        named = replace(whole, key=f"{prefix}.{whole.key}", dtype=flat.dtype, data=None)
         if share is None:
-            yield replace(named, data=row[start : start + size].view(whole.local_shape))
+            yield replace(named, data=flat[start : start + size].view(whole.local_shape))
             continue
         first, last = max(start, share.start), min(start + size, share.stop)
         ones = (1,) * whole.prepend_axis_num
@@ -61,10 +63,10 @@ def parts_of(
             own = zip(whole.global_offset, (*(0 for _ in ones), *offset), strict=True)
             yield replace(
                 named,
-                data=row[begin : begin + length].view(*ones, *shape),
+                data=flat[begin : begin + length].view(*ones, *shape),
                 local_shape=(*ones, *shape),
                 global_offset=tuple(a + b for a, b in own),
-                # No grid of equal parts; and no other data-parallel rank holds the same numbers.
+                # The pieces form no regular grid, and one data-parallel rank alone holds each.
                 axis_fragmentations=None,
                 prepend_axis_num=0,
                 replica_id=(*whole.replica_id[:-1], 0),
@@ -72,22 +74,22 @@ def parts_of(
 
 
 def _rectangles(
-    first: int, last: int, shape: tuple[int, ...]
+    start: int, stop: int, shape: tuple[int, ...]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Offset and shape of the parts of a vector or matrix that hold its numbers `first` to `last`
-    in a row, in their order."""
-    if last <= first:
+    """Offset and shape of the blocks that together hold the elements [start, stop) of a flattened
+    vector or matrix, in order."""
+    if stop <= start:
         return
     if len(shape) == 1:
-        yield (first,), (last - first,)
+        yield (start,), (stop - start,)
         return
     _, width = shape
-    row, column = divmod(first, width)
+    row, column = divmod(start, width)
     if column:
-        end = min(last, (row + 1) * width)
-        yield (row, column), (1, end - first)
-        first, row = end, row + 1
-    rows, rest = divmod(max(0, last - first), width)
+        end = min(stop, (row + 1) * width)
+        yield (row, column), (1, end - start)
+        start, row = end, row + 1
+    rows, rest = divmod(max(0, stop - start), width)
     if rows:
         yield (row, 0), (rows, width)
     if rest:

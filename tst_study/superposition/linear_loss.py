@@ -47,8 +47,8 @@ def linear_bag_loss(
         hidden: (l, B, d), Megatron's layout: positions first; (B, l, d) with `batch_first`.
         weight: (V, d), the whole vocabulary.
         labels, bag_size, weighting, stride, valid_counts: as for `bag_loss`.
-        cross_entropy: a kernel for head and cross-entropy in place of our own: of hidden (N, d),
-            weight (V, d) and targets (N,) it makes the loss (N,) of each row.
+        cross_entropy: a fused kernel to use in place of ours: from hidden (N, d), weight (V, d) and
+            targets (N,) it returns the loss (N,) of each row.
         compiled: softmax and gradient by a kernel that torch.compile makes. It pays on a GPU; on a
             CPU the chunk is in the cache anyway.
 
@@ -68,7 +68,7 @@ def linear_bag_loss(
             f"{tuple(labels.shape)}, and the head (vocabulary, d); got {tuple(hidden.shape)} and "
             f"{tuple(weight.shape)}"
         )
-    # Torch raises when asked for the autocast of meta tensors; the processor's leaves them alone.
+    # Torch raises when asked for the autocast of meta tensors, which follow that of the CPU here.
     device = "cpu" if hidden.is_meta else hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
@@ -95,10 +95,11 @@ def _by_first_target(
     coefficients: Tensor,
     cross_entropy: CrossEntropy,
 ) -> Tensor:
-    """The loss by any cross-entropy of one target a row.
+    """The bag loss from a kernel that takes one target a row.
 
-    With C = sum c(i), sum c(i) (logsumexp(z) - z[y(i)]) is C (logsumexp(z) - z[y(1)])
-    + h · (C W[y(1)] - sum c(i) W[y(i)]), and the last bracket is one bag of rows of the head.
+    With z = W h the logits, y(i) the targets, c(i) their coefficients and C = sum c(i):
+    sum c(i) (logsumexp(z) - z[y(i)]) is C (logsumexp(z) - z[y(1)])
+    + h · (C W[y(1)] - sum c(i) W[y(i)]); `F.embedding_bag` computes the last bracket.
     """
     totals = coefficients.sum(dim=1)
     losses = cross_entropy(hidden, weight, targets[:, 0])
@@ -110,7 +111,9 @@ def _by_first_target(
     return torch.dot(losses.to(totals.dtype), totals) + (hidden * rows).sum(dtype=totals.dtype)
 
 
-def softmax_and_gradient(logits: Tensor, targets: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
+def log_probabilities_and_softmax(
+    logits: Tensor, targets: Tensor, totals: Tensor
+) -> tuple[Tensor, Tensor]:
     """logits (n, V), targets (n, s), totals (n, 1) -> log-probabilities at the targets (n, s) in
     the type of `totals`, and the probabilities times `totals` (n, V) in that of the logits."""
     log_probabilities = torch.log_softmax(logits, dim=1, dtype=totals.dtype)
@@ -121,7 +124,7 @@ def softmax_and_gradient(logits: Tensor, targets: Tensor, totals: Tensor) -> tup
 @cache
 def _in_one_kernel() -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
     # A run has few shapes: of a chunk and of a shorter last one, with s targets and with one.
-    return torch.compile(softmax_and_gradient, dynamic=False)
+    return torch.compile(log_probabilities_and_softmax, dynamic=False)
 
 
 class _LinearMultiHot(torch.autograd.Function):
@@ -145,8 +148,8 @@ class _LinearMultiHot(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=dtype) if wants_gradients else None
         row_totals = coefficients.sum(dim=1, keepdim=True)
         logits = hidden.new_empty(size, vocabulary)
-        one_type = compiled or dtype == hidden.dtype
-        work = logits if one_type else hidden.new_empty(size, vocabulary, dtype=dtype)
+        reuses_logits = compiled or dtype == hidden.dtype
+        work = logits if reuses_logits else hidden.new_empty(size, vocabulary, dtype=dtype)
         for rows in row_chunks(hidden, size):
             count = rows.stop - rows.start
             some_targets, some_coefficients = targets[rows], coefficients[rows]
@@ -155,7 +158,8 @@ class _LinearMultiHot(torch.autograd.Function):
                 totals = row_totals[rows]
                 at_targets, gradient = _in_one_kernel()(chunk, some_targets, totals)
                 loss -= (at_targets * some_coefficients).sum()
-                # Rounded once, as everywhere else in the row.
+                # The gradient at the targets is computed anew: a subtraction from the rounded one
+                # would round twice.
                 merged = merge_repeats(some_targets, some_coefficients)
                 of_targets = at_targets.exp() * totals - merged
                 gradient.scatter_(1, some_targets, of_targets.to(gradient.dtype))
@@ -163,8 +167,8 @@ class _LinearMultiHot(torch.autograd.Function):
                 largest = chunk.amax(dim=1, keepdim=True).to(dtype)
                 at_targets = chunk.gather(1, some_targets).to(dtype)
                 probabilities = torch.softmax(chunk, dim=1, dtype=dtype, out=work[:count])
-                # From its largest probability, at least 1/V, a row's logsumexp comes without loss
-                # of digits: one exponential per logit serves both loss and gradient.
+                # logsumexp = largest logit - log(largest probability), which is at least 1/V, so
+                # that no digits are lost: the exponentials of the softmax serve loss and gradient.
                 logsumexp = largest - probabilities.amax(dim=1, keepdim=True).log()
                 loss -= ((at_targets - logsumexp) * some_coefficients).sum()
                 gradient = probabilities.mul_(row_totals[rows])
@@ -176,7 +180,7 @@ class _LinearMultiHot(torch.autograd.Function):
             torch.mm(gradient, weight, out=grad_hidden[rows])
             if grad_weight.dtype == gradient.dtype:
                 grad_weight.addmm_(gradient.t(), hidden[rows])
-            elif grad_weight.is_cuda:  # where the product itself adds to another type
+            elif grad_weight.is_cuda:  # there addmm adds a bfloat16 product to a float32 sum
                 product = gradient.t(), hidden[rows]
                 torch.addmm(grad_weight, *product, out_dtype=dtype, out=grad_weight)
             else:

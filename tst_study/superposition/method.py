@@ -116,7 +116,7 @@ class Superposition:
 
     def objective(self, step: int | None = None) -> Objective:
         """Return what a step reads and predicts."""
-        return self.phases.objective(self._calls.number(step))
+        return self.phases.objective(self._calls.resolve(step))
 
     def raw_length(self, step: int, positions: int | None = None) -> int:
         """Return the token ids to read per sequence, without the one more for the last label: s·L
@@ -125,7 +125,7 @@ class Superposition:
         positions = positions if positions is not None else self.positions  # type: ignore[assignment]
         if not isinstance(positions, int):
             raise ValueError("raw_length needs positions: give it, or Superposition(positions=L)")
-        stride = self.phases.tokens_per_position(self.phases.phase(self._calls.number(step)))
+        stride = self.phases.tokens_per_position(self.phases.phase(self._calls.resolve(step)))
         return positions if self.equal_raw_length else positions * stride
 
     def embed(self, embedding: nn.Module, tokens: Tensor, step: int | None = None) -> Tensor:

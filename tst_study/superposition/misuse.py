@@ -51,17 +51,17 @@ class Calls:
     def go_to(self, step: int) -> None:
         """Remember that `step` steps are done.
 
-        torch.compile takes numbers that it finds in objects for constants, so that code that read
-        the step would be compiled anew in each. Such code reads whether the step is superposed, and
-        the weights of its targets, if they change, as a tensor.
+        torch.compile treats Python numbers as constants, so that compiled code that read `step`
+        would be compiled again in every step. It reads `superposed`, and changing weights as the
+        tensor `weights`.
         """
         self.step = _not_negative(step)
         self.superposed = step < self.phases.superposed_steps
         changes = self.superposed and self.changing_weights is not None
         self.weights = self.changing_weights[step] if changes else None  # type: ignore[index]
 
-    def number(self, step: int | None) -> int:
-        """Return the step that a question is about."""
+    def resolve(self, step: int | None) -> int:
+        """Return `step`, or the current one for None. Raises ValueError if it is negative."""
         return self.step if step is None else _not_negative(step)
 
     def stride(self, tokens: Tensor, step: int | None, training: bool) -> int:
@@ -70,7 +70,7 @@ class Calls:
         self.evaluated = not training
         if not training:
             return 1
-        superposed = self._begin(step)
+        superposed = self._enter(step)
         stride = self.phases.tokens_per_position("superposition" if superposed else "recovery")
         _check_ids(tokens, "tokens")
         if tokens.dim() != 2 or not tokens.shape[1] or tokens.shape[1] % stride:
@@ -83,19 +83,18 @@ class Calls:
         if self.positions is None:
             self.positions = length
         if length != self.positions and self.positions != "any":
+            expected = self.positions * (1 if self.equal_raw_length else stride)
             raise ValueError(
-                f"{tokens.shape[1]} ids are {length} positions at step {self.step}, not "
-                f"{self.positions}: the loader must read raw_length(step, L) ids, "
-                f"{self.phases.bag_size} times as many before the switch as after it; evaluate "
-                'without tst or after model.eval(); Superposition(positions="any") lets lengths '
-                "vary"
+                f"{tokens.shape[1]} ids at step {self.step}, not {expected}: read "
+                "raw_length(step, L) ids a sequence; evaluate without tst or after model.eval(); "
+                'Superposition(positions="any") lets lengths vary'
             )
         return stride
 
     def checked(self, labels: Tensor, step: int | None) -> tuple[bool, Tensor]:
         """Return whether the step that is being trained is superposed, and its labels. Raises
         ValueError where they cannot be meant."""
-        superposed = self._begin(step)
+        superposed = self._enter(step)
         if self.evaluated:
             raise ValueError(
                 "the last embed was in evaluation mode: methods are compared by next-token loss, "
@@ -109,9 +108,12 @@ class Calls:
                 _check_labels(self.tokens, labels, self.key, superposed)
         return superposed, labels
 
-    def _begin(self, step: int | None) -> bool:
-        """Return whether the step that is being trained is superposed. Warns once where it lies
-        beyond the end."""
+    def _enter(self, step: int | None) -> bool:
+        """Make `step` the current one, if it is given; return whether the current one is
+        superposed.
+
+        Raises ValueError for a step before the one resumed from; warns once beyond the last step.
+        """
         if step is not None:
             if 0 <= step < self.resumed:
                 raise ValueError(

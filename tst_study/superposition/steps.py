@@ -1,7 +1,8 @@
 """The two phases of a run: what each step reads and predicts. Imports without torch.
 
 Steps count from 0: step t comes after t steps are done. The first `superposed_steps` of them read
-and predict bags (paper, section 3); the others are ordinary next-token training.
+bags, predict bags, or both, as `mode` says (paper, section 3); the others are ordinary next-token
+training.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ Phase = Literal["superposition", "recovery"]
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective of a step: everything that the switch between the phases changes."""
+    """What a step reads and predicts."""
 
     name: str
     bag_size: int
     """Targets per latent position; 1 is next-token prediction."""
     stride: int
-    """Raw tokens per latent position: what the input fold averages."""
+    """Raw tokens per latent position, whose embeddings become one vector."""
     loss: BagLoss = MULTI_HOT
     weighting: Weighting = "uniform"
     pooling: Pooling = "mean"
@@ -51,7 +52,9 @@ class Objective:
         return bag_inputs(token_ids, self.stride)
 
     def count_targets(self, labels: Tensor) -> Tensor:
-        """Count the valid targets per offset, (s,); their sum over a step makes its mean exact."""
+        """Count the valid targets per offset, (s,). Summed over all micro-batches and data-parallel
+        ranks they are the `valid_counts` by which partial losses add up to the step's exact mean.
+        """
         from tst_study.superposition.bags import count_valid_targets
 
         return count_valid_targets(labels, self.bag_size, self.stride)
@@ -88,7 +91,7 @@ class Phases:
         return "superposition" if step < self.superposed_steps else "recovery"
 
     def tokens_per_position(self, phase: Phase) -> int:
-        """Raw tokens that one latent position reads: s under bags of inputs, else 1."""
+        """Raw tokens that one latent position reads: s where the input is bags, else 1."""
         bagged = phase == "superposition" and self.mode != "output_only"
         return self.bag_size if bagged else 1
 
@@ -99,22 +102,23 @@ class Phases:
 
     @property
     def step_ratio(self) -> float:
-        """The superposed share r of the steps, as the whole number of steps makes it."""
+        """The actual r: superposed steps over all steps."""
         return self.superposed_steps / self.steps
 
     @property
     def data_multiplier(self) -> float:
-        """Text read over that of a baseline of as many steps: 1 + r(s − 1) with bags as input."""
+        """Raw tokens read, over those that a baseline of as many steps reads: 1 + r(s − 1) with
+        bags as input."""
         return self.tokens_read(self.steps, 1) / self.steps
 
     def objective(self, step: int) -> Objective:
         """Return what a step reads and predicts."""
         if self.phase(step) == "recovery":
             return NEXT_TOKEN
-        return replace(self.superposed_objective(), weighting=self.weighting_at(step))
+        return replace(self._superposed_objective(), weighting=self.weighting_at(step))
 
-    def superposed_objective(self) -> Objective:
-        """Return what superposed steps read and predict, without weights that change."""
+    def _superposed_objective(self) -> Objective:
+        """Return what superposed steps read and predict, but for the weighting of targets."""
         stride = self.tokens_per_position("superposition")
         if self.mode == "input_only":
             # Bags in, the one next token out: the bag loss with all weight on the first offset.

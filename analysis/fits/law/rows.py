@@ -2,8 +2,8 @@
 
 Columns: params, tokens (latent), bag_size, step_ratio, weighting, targets (`effective_targets`),
 loss (nats per token, annealed), level (label of the baseline that a run is compared with), prefix
-(label of the runs that share an error: all r at one s and weighting of a level fork from one shared
-prefix run), size (label)."""
+(label of the runs that are taken to share an error: runs of a level that differ in r alone usually
+fork from one shared prefix run), size (label)."""
 
 from __future__ import annotations
 
@@ -63,9 +63,11 @@ def published_rows() -> pd.DataFrame:
 
 
 def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return rows of a law from params, tokens, bag_size, step_ratio, loss and, if there, weighting
-    and seed: a level for each params, tokens and seed, a shared prefix run for each s and weighting
-    of a level.
+    """Return rows of a law from params, tokens, bag_size, step_ratio, loss and, if there,
+    weighting, seed, size and level.
+
+    Without `level`, runs of one size, token count and seed get one; `prefix` labels each s and
+    weighting of a level.
 
     Raises `UserError` for a missing column, a bad value, or a superposed run without a baseline.
     """
@@ -95,8 +97,9 @@ def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the rows of a law, and the runs left out with their reason, from a run table
     (`source.load`).
 
-    A level is a baseline (group, learning rate, held-out text, seeds). One law is fitted to one
-    `kind`: a corpus and a held-out text. Ablations are left out: the law has none.
+    Runs that share group, learning rate, held-out text and seeds have one level, the label of their
+    baseline. One law is fitted to one `kind`: a corpus and a held-out text. Ablations are left out,
+    except runs that differ by a named weighting alone.
     """
     kept, excluded = eligible(runs)
     level = kept[list(PAIRED)].map(str).agg(" ".join, axis=1)

@@ -22,11 +22,11 @@ GRADIENT_TOLERANCE = 1e-5
 AGREEMENT = 1e-6
 """Relative difference of objectives below which two starts ended in the same optimum."""
 
-_ALIKE = 1e-7
-"""Singular value over the largest, of columns of equal length: below it, parameters slide along
-each other without any change in the losses."""
+_RANK_TOLERANCE = 1e-7
+"""Singular values of the Jacobian with normalised columns that are below this share of the largest
+count as zero: parameters in their directions are collinear."""
 _TAKES_PART = 0.1
-"""Component of a parameter in such a direction."""
+"""A parameter takes part in such a direction if its component is larger than this."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Fit:
 
     @property
     def undetermined(self) -> list[str]:
-        """Parameters that have run away to where they change nothing: of a term at its bound of
-        zero, the exponent of a constant."""
+        """Parameters without an effect at the optimum, such as the exponent of a term whose
+        coefficient was fitted to zero."""
         dead = undetermined(self.residuals, self.problem.jacobian(self.theta))
         return [name for name, gone in zip(self.values, dead, strict=True) if gone]
 
@@ -137,8 +137,8 @@ def fit(problem: Problem, starts: Floats, refine: int = 16) -> Fit:
     """Fit from many starts, shape (starts, p), of which `refine` are followed to the end.
 
     Raises `UserError` unless the gradient vanishes, three of these (or all, if fewer were given)
-    agree, and no parameters slide along each other. Those that have run away to where they change
-    nothing (a floor of zero) are named in `undetermined` and get no interval.
+    agree, and no parameters are collinear. Parameters without an effect at the optimum are named in
+    `undetermined` and get no interval.
     """
     ends, values = search(problem, starts, refine)
     # Below residuals of 1e-9 all is rounding.
@@ -172,7 +172,7 @@ def _sliding(problem: Problem, theta: Floats) -> list[str]:
     names = np.array(problem.model.parameters)[live]
     scaled = jacobian[:, live] / np.linalg.norm(jacobian[:, live], axis=0)
     _, values, directions = np.linalg.svd(scaled, full_matrices=False)
-    part = np.abs(directions[values < _ALIKE * values[0]]).max(axis=0, initial=0.0)
+    part = np.abs(directions[values < _RANK_TOLERANCE * values[0]]).max(axis=0, initial=0.0)
     return [str(name) for name in names[part > _TAKES_PART]]
 
 
