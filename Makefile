@@ -5,7 +5,7 @@
 #   make test-slurm  a real Slurm, started on this machine from Debian's packages
 #   make test-input  hundreds of bad inputs and damaged files, each with its answer
 #   make check     ruff and mypy             make figures    figures of SCALE again, from its runs
-#   make docs      docs/config.md and the list of studies again, from the code
+#   make docs      the generated parts of docs/ again, from the code and the records
 #   make sizes     how large the house is, against its ceilings
 #   make gpu       checks and measurements on a machine with one GPU
 #   make clean     caches of the tools; runs/ and prepared/ stay

@@ -30,6 +30,17 @@ def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs").write_text("before")
+    monkeypatch.setattr("secrets.token_hex", lambda size: "guessed")
+    (tmp_path / ".file.guessed.tmp").symlink_to(tmp_path / "theirs")
+    with pytest.raises(UserError, match="file: cannot be written"):
+        write_json(tmp_path / "file", 1)
+    assert (tmp_path / "theirs").read_text() == "before"
+
+
 @pytest.mark.parametrize(
     ("number", "remedy"),
     [(errno.ENOSPC, "free some space"), (errno.EROFS, "choose another place")],
