@@ -1,10 +1,10 @@
-"""Run folders or tables → fits → comparisons. pandas and scipy; never torch, megatron or submitit.
+"""Read runs, compare and fit them, and say what follows. It imports pandas and scipy, never torch,
+megatron or submitit.
 
-`tables/` reads runs from wherever they were trained;
-`verdict/` says who won, `fits/` what follows at other sizes; both answer the `questions`;
-`advice/` says whether to superpose a run that is planned;
-`published/` has the paper's own numbers; `summary`, `answer` and `wording` say it. For a DataFrame
-of one's own: `fit_chinchilla`, `fit_superposition_law`.
+`tables/` reads runs from wherever they were trained; `verdict/` says which arm won, `fits/` what
+follows at other sizes; both answer the `questions`. `advice/` says whether to superpose a planned
+run. `published/` has the paper's own numbers. `summary`, `answer` and `wording` put results into
+words. `fit_chinchilla` and `fit_superposition_law` fit a DataFrame of one's own.
 """
 
 from importlib import import_module

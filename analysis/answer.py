@@ -33,13 +33,15 @@ class Answer:
     """All runs left out, each with its `reason`; the JSON lists every one."""
 
     text: Callable[[int], list[str]] | None = None
-    """Lines for a width, shown in place of tables and sentences by a question that has its own."""
+    """A function from a terminal's width to the lines to print, for a question that does not print
+    its tables and sentences as they are."""
 
     def __str__(self) -> str:
         return "\n".join(self.lines(screen_width()))
 
     def lines(self, width: int = ENDLESS) -> list[str]:
-        """Lines for a terminal of this width; no name of a run can steer it."""
+        """Lines for a terminal of this width. Control characters in the names of runs are escaped,
+        so that they cannot act on the terminal; a function `text` sees to that itself."""
         if self.text is not None:
             return self.text(width)
         text = wrapped(self.sentences, width)
@@ -50,7 +52,8 @@ class Answer:
         return [printable(line) for line in (*text, *([""] if out else []), *out)]
 
     def to_json(self) -> str:
-        """Return `to_dict` as text, with the control characters escaped that JSON would allow."""
+        """Return `to_dict` as JSON text. The control characters that JSON allows in strings, U+007F
+        to U+009F, are escaped, too."""
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
         return re.sub(r"[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -77,8 +80,9 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
 def table_lines(table: pd.DataFrame, width: int = ENDLESS) -> list[str]:
     """Lines of a table with aligned columns; a dash stands for a missing value.
 
-    A row's estimates have as many digits as its interval bears. On a narrow terminal columns are
-    left out, those without values and then the last ones first, and a line names them.
+    A row's estimates (`_ESTIMATES`) have as many decimals as show two digits of the width of its
+    interval. On a narrow terminal columns are left out, first those without values and then, from
+    the last on, those that are not `_WANTED`; a line names them.
     """
     if table.empty:
         return ["(none)"]
@@ -110,13 +114,13 @@ def table_lines(table: pd.DataFrame, width: int = ENDLESS) -> list[str]:
 _WANTED: tuple[str, ...] = ("question", "setting", "size", "kind", "steps", "bag_size")
 _WANTED += ("step_ratio", "best", "gain", "low", "high", "multiplier", "verdict", "seeds")
 _WANTED += ("parameter", "value", "note", "sentence", "belief")
-"""Columns that a narrow terminal shows."""
+"""Columns that a narrow terminal shows, too, unless they are empty."""
 
 
 _ESTIMATES: tuple[str, ...] = ("best", "gain", "multiplier", "factor", "difference")
 _ESTIMATES += ("low", "high", "flat_low", "flat_high", "steps_ratio", "flops_ratio")
 _ESTIMATES += ("smallest_detectable", "params_exponent", "exponent_low", "exponent_high")
-"""Columns whose digits follow from the row's interval."""
+"""Columns whose decimals follow from the row's interval (`_digits`)."""
 
 
 def _digits(row: Mapping[str, Any]) -> int | None:

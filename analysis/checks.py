@@ -1,4 +1,4 @@
-"""Checks of input columns; errors name the column, the row and the value."""
+"""Checks of input columns; errors name the column and, for a bad value, its row and the value."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ Floats = NDArray[np.float64]
 
 
 def needs_columns(table: pd.DataFrame, columns: Iterable[str], what: str) -> None:
-    """Raises `UserError` for a column that `table` lacks; `what` names the table in words."""
+    """Raise `UserError` for a column that `table` lacks; `what` names the table in words."""
     for name in columns:
         if name not in table:
             raise UserError(f"{what}: column {name!r} is missing")
 
 
 def is_number(value: object, above: float = -np.inf) -> bool:
-    """Return whether a value is a finite number above `above`; text and missing values are not."""
+    """Return whether a value is a finite number above `above`; texts, truth values and missing
+    values are not."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     return number and above < float(value) < np.inf  # type: ignore[arg-type]
 
 
 def positive(table: pd.DataFrame, columns: Iterable[str], what: str) -> None:
-    """Raises `UserError` for a missing column and for a value that is not finite or not above 0."""
+    """Raise `UserError` for a missing column, and for a value that is no finite number above 0."""
     names = list(columns)
     needs_columns(table, names, what)
     for name in names:

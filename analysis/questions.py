@@ -40,11 +40,15 @@ def ask(
     tokens: Path | None = None,
     huber: float | None = None,
 ) -> Answer:
-    """Answer one of `QUESTIONS` of `runs` (run folders, archives) or of the published numbers.
-    `at`: params,tokens for which `law` is to recommend. `huber`: delta of `chinchilla`'s fit.
+    """Answer one of `QUESTIONS` about `runs` (folders of runs, or archives), about a token file or,
+    `of_published`, about the published numbers.
 
-    Raises `UserError` where the question is not known, the source is missing or not the right
-    one, or the data do not allow an answer.
+    `at`: PARAMS,TOKENS of a run for which `law` is to recommend s and r. `tokens`: the token file
+    that `mutual-information` needs in place of runs, without its `.bin`. `huber`: delta of
+    `chinchilla`'s Huber loss.
+
+    Raises `UserError` for an unknown question, for an option that it does not use, for no source or
+    two, and where the data do not allow an answer.
     """
     one_of(question, QUESTIONS, "question")
     of_own, of_paper = QUESTIONS[question]
@@ -56,6 +60,8 @@ def ask(
     own, name = runs, "--runs DIR"
     if question == "mutual-information":
         own, name = tokens, "--tokens PREFIX"
+        if runs is not None:
+            raise UserError("mutual-information: asks about text; leave out --runs")
     if (own is None) is not of_published:
         raise UserError(f"{question}: name {name} or --published, one of the two")
     if at is not None:
@@ -140,6 +146,6 @@ QUESTIONS: dict[str, tuple[Callable[..., Answer], Callable[..., Answer] | str]] 
     "chinchilla": (_chinchilla, "the paper has too few baselines"),
     "mutual-information": (mutual_information_answer, mutual_information_answer),
 }
-"""Two functions for each question: one answers it from runs (their tables and the fingerprints of
-all inputs) or from a token file, one from the published numbers; or the reason why these have no
-answer."""
+"""Two functions for each question. The first answers it from runs, given their tables and their
+fingerprints by run id, or from a token file; the second answers it from the published numbers. In
+place of the second there may be the reason why these have no answer."""

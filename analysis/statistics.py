@@ -13,10 +13,10 @@ POWER = 0.80
 
 @functools.cache
 def smallest_detectable(pairs: int, comparisons: int = 1) -> float | None:
-    """Return the mean difference that a two-sided t-test shows in 80% of studies.
+    """Return the true mean difference that a two-sided paired t-test detects in 80% of studies.
 
-    It is in deviations of a pair's difference, at 5% for all `comparisons` together (Bonferroni);
-    None for fewer than two pairs."""
+    Its unit is the standard deviation of a pair's difference. The test is at 5% for all
+    `comparisons` together (Bonferroni). None for fewer than two pairs."""
     if pairs < 2:
         return None
     return detectable(critical_t(pairs - 1, comparisons), pairs - 1) / math.sqrt(pairs)
@@ -24,22 +24,24 @@ def smallest_detectable(pairs: int, comparisons: int = 1) -> float | None:
 
 @functools.cache
 def detectable(critical: float, freedom: float) -> float:
-    """The effect, in standard errors, that exceeds so many of them in 80% of studies.
+    """Return the true effect, in standard errors, whose t statistic exceeds `critical` in 80% of
+    studies.
 
-    The non-centrality at which the non-central t exceeds the critical value that often: seeds are
-    too few for its normal approximation.
+    It is the non-centrality at which a non-central t with `freedom` degrees of freedom exceeds the
+    critical value that often: seeds are too few for the normal approximation.
     """
 
     def short_of_power(effect: float) -> float:
         return 1 - float(special.nctdtr(freedom, effect, critical)) - POWER
 
-    # The answer lies above half the critical value and, at one degree of freedom, below 4 of it.
+    # The answer lies above half the critical value, and below four times it even at one degree of
+    # freedom.
     return float(optimize.brentq(short_of_power, 0.5 * critical, 5.0 * critical))
 
 
 def critical_t(freedom: float, comparisons: int = 1) -> float:
-    """Half the width, in standard errors, of intervals that hold all of `comparisons` truths
-    together with 95%."""
+    """Return half the width, in standard errors, of each of `comparisons` t-intervals that all hold
+    together with a probability of at least 95% (Bonferroni)."""
     return -float(special.stdtrit(freedom, (1 - CONFIDENCE) / 2 / comparisons))
 
 

@@ -40,7 +40,8 @@ class Summary:
 
     @functools.cached_property
     def verdicts(self) -> pd.DataFrame:
-        """The comparison's verdicts; `since` says from when on each planned gain keeps its sign."""
+        """The comparison's verdicts, with a column `since`: from which share of the steps on each
+        planned gain keeps its sign (`planned.since`)."""
         key = ["family", "question"]
         leads = {name: since(rows) for name, rows in self.gains_over_training.groupby(key)}
         verdicts = self.comparison.verdicts
@@ -59,7 +60,8 @@ class Summary:
         return rows[(rows["kind"] == EQUAL_LOSS) & rows["steps_ratio"].notna()]
 
     def headline(self) -> str:
-        """One sentence: how many settings won, lost, tied, and how many may not claim."""
+        """One sentence: how many settings are better than the baseline, worse or not shown to
+        differ, and how many allow no verdict; or why there is nothing to compare."""
         table = self.comparison.table
         if table.empty:
             among = "" if self.comparison.excluded.empty else " among the runs not left out"
@@ -107,7 +109,8 @@ def verdict_counts(table: pd.DataFrame) -> str:
 
 
 def summarise(tables: Tables) -> Summary:
-    """Answer a study's questions. Raises `UserError` for a run that is a copy of another."""
+    """Compare the runs, and answer the questions that lie beside them. Raises `UserError` for a run
+    that is a copy of another, and as `compare` does."""
     refuse_copies(tables)
     questions = questions_of(tables.roots)
     comparison = compare(tables.runs, questions)

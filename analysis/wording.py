@@ -68,9 +68,11 @@ def group_details(runs: pd.DataFrame) -> str:
 
 
 def gain(row: Mapping[str, Any], digits: int | None = None) -> str:
-    """Return `+0.155 [+0.124, +0.186]`, or the gain alone where one seed allows no interval.
+    """Return `+0.155 [+0.124, +0.186]`, the gain alone where there is no interval, and a dash where
+    there is no gain.
 
-    digits: decimals; by default 3, or 4 if the interval (without one, the gain) is below 0.01.
+    digits: decimals; by default 3, or 4 if the interval is narrower (without one, the gain smaller)
+    than 0.01.
     """
     if pd.isna(row["gain"]):
         return "–"
@@ -99,11 +101,12 @@ def gain_sentence(row: Mapping[str, Any]) -> str:
 
 
 def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list[dict[str, str]]]]:
-    """Yield for each family its heading, how it was judged, and the cells of each question by
-    title.
+    """Yield for each family of verdicts its heading, how it was judged, and for each of its
+    questions the cells of a table by the titles of their columns.
 
-    A title without any cell in a family is left out. `cost` is relative to the comparison arm;
-    `chosen afterwards` is the result of the package's method where it differs from the planned one.
+    Columns that are empty for the whole family are left out. `cost` is relative to the comparison
+    arm; `chosen afterwards` is the result of the package's default method where it differs from
+    that of the method that the question named.
     """
     unplanned = (verdicts["heading"] == verdicts["family"]).all()
     for (heading, family), rows in verdicts.groupby(["heading", "family"], sort=False):
@@ -169,7 +172,7 @@ METHODS = {
 
 
 def _predicted(row: Mapping[str, Any]) -> str:
-    """Compare a gain with its predicted interval: `+0.004 to +0.018, right`."""
+    """Return the predicted interval and whether it holds the gain: `+0.004 to +0.018, right`."""
     if row.get("predicted") is None:
         return ""
     low, high = row["predicted"]
@@ -221,7 +224,8 @@ FEW_REASONS, FEW_NAMES = 8, 4
 
 
 def left_out(excluded: pd.DataFrame) -> list[str]:
-    """List the runs that were left out (columns `run_id` and `reason`), a line for each reason."""
+    """List the runs that were left out (columns `run_id` and `reason`), a line for each reason and
+    at most `FEW_REASONS` of these; a last line counts the others."""
     if excluded.empty:
         return []
     lines = [

@@ -2,9 +2,10 @@
 
     python -m benchmarks.advice
 
-The law's fit to Tables 4–7; how well it predicts sizes, lengths and bag sizes that were left out,
-beside two nulls; and the gains of our own campaigns, paired by seed. `docs/research/coverage.md`
-has the table; a test fits and pairs anew."""
+The file holds the law's fit to Tables 4–7; how well the law, fitted without one size or one length,
+predicts the gains there, and what its choice of s and r loses, beside two choices without a law;
+and the gains of our own campaigns, paired by seed. `docs/research/coverage.md` shows the table of
+what was left out. A test fits and pairs again and compares."""
 
 from __future__ import annotations
 
@@ -28,8 +29,9 @@ CAMPAIGNS = {"campaign": "first campaign", "what-does-the-work": "second campaig
 BATCH_RUN, BASELINE_RUN = "batch-10000-baseline-batch32-scaled", "arms-20000-baseline"
 LEAST_SEEDS = 4
 CHOSEN_FROM = 0.5
-"""Largest r at which anybody would look for the best one. Beyond it the debt is large, and so are
-errors: an error over all r says little about the choice."""
+"""Largest r whose gains are judged. Nobody would look for the best r beyond it: the law's debt
+(what too short a recovery leaves) is large there, and so are errors that say little about the
+choice."""
 
 
 def evidence() -> dict[str, Any]:
@@ -41,8 +43,11 @@ def evidence() -> dict[str, Any]:
 
 def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Return the rows of the table in `docs/research/coverage.md`, and the law's relative error for
-    each e-fold beyond the sizes (`params`) and lengths (`tokens`) that it was fitted to: the root
-    mean square over the splits of the error of the mean gain up to r = 0.5."""
+    each e-fold beyond the sizes (`params`) and lengths (`tokens`) that it was fitted to.
+
+    The error is that of the mean gain up to `CHOSEN_FROM`, as a root mean square over the splits.
+    Only rows with uniform weights count.
+    """
     rows = rows.assign(gain=observed_gains(rows))
     rows = rows[(rows["weighting"] == "uniform")].reset_index(drop=True)
     far: dict[str, list[float]] = {"params": [], "tokens": []}
@@ -98,8 +103,12 @@ def _judged(
 
 
 def paired(record: str, name: str) -> list[dict[str, Any]]:
-    """Return a campaign's settings with at least four seeds beside a baseline each: mean gain and
-    deviation of the paired differences, nats per token."""
+    """Return a campaign's settings that have `LEAST_SEEDS` or more seeds in common with a baseline:
+    mean gain and standard deviation of the paired differences, nats per token.
+
+    The second campaign's baseline with twice the batch (`BATCH_RUN`) is judged like a setting: its
+    gain is over `BASELINE_RUN` of the same seed, whose learning rate it is listed under.
+    """
     runs = read_archive(RECORDS / record).runs
     baselines = runs[runs["name"].str.startswith(BASELINE_RUN)].set_index("seed")
     batch = runs[runs["name"].str.startswith(BATCH_RUN)]

@@ -38,7 +38,9 @@ LUCK = 0.01
 NOISE = 0.004
 """Standard deviation of the noise of each run, nats per token."""
 LAW = Base(np.log(1.8), np.log(480.0), np.log(2085.0), 0.35, 0.37)
+"""The law, L(N, D), of which runs of several sizes and lengths are made."""
 EXPONENT = LAW.beta / (LAW.alpha + LAW.beta)
+"""Exponent of compute in the optimal size by this law."""
 BAGS = (2, 3, 4, 5, 6, 8, 12, 16)
 
 
@@ -53,8 +55,9 @@ class Circumstance:
     seeds: tuple[int, ...] = SEEDS
 
     def measured(self, seeds: int, made: int) -> dict[str, Any]:
-        """Return the share of intervals that hold the truth, and the share of data sets without
-        one, over `made` data sets. These are the same every time."""
+        """Return the share of intervals that hold the truth (None where there is none), and the
+        share of data sets that yield no interval, over `made` data sets. Every call makes the
+        same ones."""
         random = np.random.default_rng([seeds, *self.interval.encode(), *self.where.encode()])
         held: list[bool] = []
         silent = 0
@@ -79,8 +82,8 @@ class Circumstance:
 def _multiplier(
     lengths: tuple[float, ...], random: Random, seeds: int, shrinking: bool = False
 ) -> Shown:
-    """Multipliers of a method worth 1.5 times the compute (or 2 falling to 1.3); loss E + A
-    C^−α."""
+    """Multipliers of a method that is worth 1.5 times its compute C, or, with `shrinking`, 2 times
+    at C = 1 and ever less, towards 1.3; the loss is E + A C^−α."""
 
     def loss(compute: Any) -> Any:
         return 1.8 + 1.6 * np.asarray(compute) ** -0.35
@@ -139,7 +142,7 @@ def _optimum(
     bags: tuple[int, ...] = BAGS,
     noise: float = 0.002,
 ) -> Shown:
-    """Best s of a curve whose best is 6; every s is compared with one baseline of its seed."""
+    """Best s of a curve whose best is 6; within a seed every s is compared with one baseline."""
     baselines = noise * random.standard_normal(seeds)
     losses = np.array([loss(bag) for bag in bags])[:, None] - baselines
     best = optimum(bags, losses + noise * random.standard_normal(losses.shape))

@@ -56,11 +56,13 @@ PARTS: dict[str, tuple[str, float]] = {
     "steps-270m": ("benchmarks.gpu_speed:steps", 100),
     "runs": ("benchmarks.gpu_speed:runs", math.inf),
 }
-"""Parts: the generator of (name, value) that makes the results, and the longest time in seconds
-where there are eight minutes; with more, in proportion. A part that cannot have a fifth of
-that is not begun; the last has what is left. The first runs beside the others, up to the last."""
+"""Each part's generator of results, as (name, value), and the most seconds that it may take where
+there are up to eight minutes; with more minutes, in proportion. A part is skipped where less is
+left than a fifth of that (of 20 minutes, where it is infinite). `corpus` runs beside the other
+parts until `runs`, which reads its text and takes all the time that is left."""
 MINUTES_FOR_RUNS = 20
-"""The least time for arms: all other parts take about ten minutes."""
+"""With fewer minutes `corpus` and `runs` are left out (except in small runs), because all other
+parts together take about ten."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -78,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     if options.minutes < MINUTES_FOR_RUNS and not options.small:
         options.parts = [name for name in options.parts if name not in ("corpus", "runs")]
-    options.ends = time.monotonic() + 60 * options.minutes - 10  # to write the record
+    options.ends = time.monotonic() + 60 * options.minutes - 10  # seconds kept for the record
     date = time.strftime("%Y-%m-%dT%H-%M-%S")
     options.runs = (options.to / f"runs-{date}").absolute()
     with tempfile.TemporaryDirectory() as folder:
@@ -171,7 +173,7 @@ def run_part(name: str, made_by: str, request: argparse.Namespace) -> None:
 
 
 def table(record: dict[str, Any]) -> list[str]:
-    """The speeds of a record as Markdown."""
+    """Return speed, MFU and peak memory of the steps in a record as a Markdown table."""
     rows = ["| model, steps of | latent tokens/s | MFU | peak over plan |", "|---|---|---|---|"]
     for name, part in record["parts"].items():
         for who, row in part["results"].items() if name.startswith("steps") else ():

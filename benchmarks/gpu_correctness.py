@@ -29,7 +29,8 @@ from tst_study.superposition.steps import NEXT_TOKEN, Objective
 # infinitely wrong.
 LOSS_TOLERANCE = 1e-5
 TENSOR_TOLERANCE = 1e-4
-# In bfloat16 a tensor's error is held to that of the same tensor in bfloat16 on the CPU.
+# In bfloat16 the tolerance is the larger of BFLOAT16_TOLERANCE and BFLOAT16_FACTOR times the error
+# of the same tensor in bfloat16 on the CPU.
 BFLOAT16_TOLERANCE = 2e-2
 BFLOAT16_FACTOR = 3.0
 
@@ -70,7 +71,8 @@ def reference(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 
 def correctness(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    """All checks; in bfloat16 for each way to compute attention that there is, which are named."""
+    """Make all checks: once in float32, and in bfloat16 with each attention backend that takes the
+    model's heads. Yields these backends by model, then, after each group, the checks so far."""
     device, small = request.device, request.small
     expected, tolerances = torch.load(request.work / "reference.pt")
     groups: dict[str, Callable[[], Values]] = {"product": partial(product_values, device)}
@@ -90,7 +92,7 @@ def correctness(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 
 def backends_of(model: str, device: str) -> list[str]:
-    """Return the ways to compute attention of a model's heads; not all take grouped queries."""
+    """Return the attention backends that take a model's heads; not all take grouped queries."""
     config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype="bfloat16", device=device)
     backends = []
     for name in ATTENTION:
@@ -104,9 +106,10 @@ def backends_of(model: str, device: str) -> list[str]:
 def checked(
     name: str, group: Callable[[], Values], expected: Values, tolerances: dict[str, float]
 ) -> list[dict[str, Any]]:
-    """Check each case (the name before the colon) for its loss, its tensors and those in bfloat16;
-    a check has the value that is worst for its tolerance. A group that throws is one failed check
-    that says how it ended, and the others are still made."""
+    """Return up to three checks for each case (the name before the colon): one of its loss and one
+    of its other tensors in float32, and one of everything in bfloat16. A check holds the value that
+    is worst relative to its tolerance. A group that raises an error gives one failed check, with
+    the error in place of the tensor's name."""
     worst: dict[tuple[str, str], tuple[float, float, str]] = {}
     try:
         for key, value in group().items():
@@ -142,7 +145,9 @@ def relative_error(value: Tensor, expected: Tensor) -> float:
 
 
 def objectives_of(model: str, small: bool) -> dict[str, Objective]:
-    """Every loss on the dense model; of experts and in small runs, one of each mode."""
+    """Return the objectives to check, by name: the next token, also with whole layers recomputed,
+    and those of `SUPERPOSITIONS`: all for the dense model, and the first two ("full" and "output
+    only") for experts and in small runs."""
     names = list(SUPERPOSITIONS)[: 2 if small or model == "experts" else None]
     objectives = {"next token": NEXT_TOKEN, "next token, computed again": NEXT_TOKEN}
     for name in names:
@@ -156,8 +161,8 @@ def objectives_of(model: str, small: bool) -> dict[str, Objective]:
 def model_values(
     device: str, model: str, small: bool, dtype: Any = "float32", attention: str | None = None
 ) -> Values:
-    """Loss and gradients by parameter; on a GPU as `train` computes them, compiled. For the next
-    token also with whole layers computed again."""
+    """Return the loss and each parameter's gradient under every objective; on a GPU with compiled
+    layers, as `train` computes them. `attention`: the backend to use; by default torch chooses."""
     config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype=dtype, device=device)
     compiler = "inductor" if device == "cuda" else None
     objectives, suffix = objectives_of(model, small), IN_BFLOAT16 if dtype == "bfloat16" else ""
@@ -219,7 +224,8 @@ def product_values(device: str) -> Values:
         for shape in ((24, 16), (4, 32, 16), (24, 32))
     )
     counts = torch.tensor([8, 0, 8, 8], device=device)
-    # Freed at once: memory that is then not written to is full of NaN.
+    # This is freed at once, so that memory which is allocated next and never written, such as the
+    # gradient of the empty expert's weights, is full of NaN.
     torch.full((4, 32, 16), torch.nan, device=device, dtype=torch.bfloat16)
     product = grouped_product(rows.requires_grad_(), weights.requires_grad_(), groups_of(counts))
     product.backward(of_product)

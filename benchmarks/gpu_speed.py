@@ -29,7 +29,7 @@ from tst_study.record import reader as run_record
 from tst_study.train import train
 
 Results = Iterator[tuple[str, Any]]
-LENGTH = 2048  # of the paper's dense family
+LENGTH = 2048  # of sequences, as assumed for the paper's dense models (`studies/scales.py`)
 MODELS: dict[str, dict[str, Any]] = {
     "270m": {"preset": "270m"},
     "600m": {"preset": "600m"},
@@ -51,13 +51,15 @@ ARMS: dict[str, dict[str, Any]] = {
     "power-law": {"bag_size": 4, "step_ratio": 0.2, "weighting": "power_law"},
 }
 RUN_TOKENS = 500_000_000
-"""Latent tokens of an arm. With fewer, noise hides the difference between two arms."""
+"""Latent tokens of an arm where there is time for them all. With fewer, noise may hide the
+difference between two arms."""
 LEAST_SHARE = 0.2
-"""The least share of these tokens with which the arms are begun."""
+"""Arms are not begun where there is time for less than this share of these tokens."""
 RUN_SHAPE = 128, 512
 """Sequences and their length in a step of the arms."""
 READ = 1.7
-"""Raw tokens that an arm reads, at most, for each latent one; and the held-out ones."""
+"""Raw tokens of text to generate for each latent token of an arm. The superposed arms read at most
+1.6: 1 + 0.2 · (4 − 1)."""
 
 
 def loss(request: argparse.Namespace) -> Results:
@@ -69,10 +71,10 @@ def loss(request: argparse.Namespace) -> Results:
 
 
 def steps(request: argparse.Namespace) -> Results:
-    """Both phases on one model and plain PyTorch, eager, then with compiled layers; and where the
-    time of a compiled step goes.
+    """Measure both phases on one model of the package and, but for the mixture, plain PyTorch: with
+    compiled layers, then without. Of the compiled superposed step, also list the kernels.
 
-    One model after the other, each alone in memory, so that peaks are its own.
+    One model comes after the other, each alone in memory, so that its peak is its own.
     """
     name = request.part.removeprefix("steps-")
     compilers: tuple[Compiler | None, ...] = ("eager" if request.small else "inductor", None)
@@ -85,7 +87,8 @@ def steps(request: argparse.Namespace) -> Results:
 def _fitting(
     who: str, name: str, compiler: Compiler | None, request: argparse.Namespace
 ) -> speed.Rows:
-    """The steps with the largest power of two of sequences that fits; a failure as text."""
+    """Measure steps of 8 sequences, or of the largest power of two below that fits in memory. Any
+    other failure is returned as text."""
     tiny = "laptop-moe" if name == "moe-10b" else "laptop-64"
     for sequences in (2,) if request.small else (8, 4, 2, 1):
         config = step_config(
@@ -114,7 +117,8 @@ def _fitting(
 
 
 def _kernels(config: Config, compiler: Compiler) -> list[dict[str, Any]]:
-    """The twenty kernels that a superposed step spends most of its time in, on a GPU."""
+    """Return the twenty kernels in which a superposed step spends most of the GPU's time; on a CPU
+    there are none."""
     with process_groups(config) as ranks, attention_of(config, ranks.device):
         step = PackageSteps(config, ranks.device, compiler).step(plan_phases(config).objective(0))
         for _ in range(2):
@@ -153,7 +157,7 @@ def saving(request: argparse.Namespace) -> Results:
     began = time.perf_counter()
     train(config, whole, progress=False)
     yield "run seconds", time.perf_counter() - began
-    shutil.copytree(whole, resumed)  # as a launch that was killed behind its first checkpoint
+    shutil.copytree(whole, resumed)  # as if it had been killed after its first checkpoint
     shutil.rmtree(checkpoint_place(resumed, 12))
     train(config, resumed, progress=False)
     records = [run_record.read(folder) for folder in (whole, resumed)]
@@ -181,8 +185,13 @@ def _language(folder: Path, tokens: int, request: argparse.Namespace) -> Path:
 
 
 def runs(request: argparse.Namespace) -> Results:
-    """Baseline, output only and the power law at 34M weights, on as many seeds as there is time
-    for; kept as run folders, and as an archive. Nothing is begun that would not end in time."""
+    """Train baseline, output only and the power law at 34M weights, on as many seeds as there is
+    time for; they are kept as run folders and as an archive.
+
+    Where there is no time for `RUN_TOKENS` in each arm, all arms are shortened alike, so that one
+    seed of each fits; below `LEAST_SHARE` nothing is begun. A further seed is begun only where it
+    should end in time.
+    """
     text = request.work / "corpus"
     seconds_left = request.ends - time.monotonic()
     arm_seconds = _seconds_of_an_arm(request)
@@ -219,7 +228,8 @@ def _steps_of_an_arm() -> int:
 
 
 def _seconds_of_an_arm(request: argparse.Namespace) -> float:
-    """From the time of a few compiled steps; a quarter more for set-up and evaluation."""
+    """Estimate the seconds of an arm of `RUN_TOKENS` from the time of a few compiled steps, with a
+    quarter more for set-up and evaluation."""
     config = _arm("baseline", 0, Path("synthetic"), _steps_of_an_arm(), request)
     with process_groups(config) as ranks, attention_of(config, ranks.device):
         made = PackageSteps(config, ranks.device, "eager" if request.small else "inductor")

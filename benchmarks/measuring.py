@@ -1,5 +1,5 @@
-"""Time several candidates side by side, so that a busy machine slows all of them alike; and where
-and with what a measurement was made."""
+"""Time several candidates side by side, so that a busy machine slows all of them alike, and
+describe the machine and the code of a measurement."""
 
 from __future__ import annotations
 

@@ -58,8 +58,9 @@ LOSSES = ("1024x64x1024x4", "2048x512x32768x16", "2048x1024x32768x6")
 
 def steps(config: Config, who: Sequence[str], compiler: Compiler | None, repeats: int) -> Rows:
     """Measure baseline and superposed steps of the package (if `who` has "package") and of plain
-    PyTorch ("plain"): `measured`, with tokens per second, MFU and, on a GPU, peak memory in bytes
-    beside the planned one."""
+    PyTorch ("plain"). Rows are those of `measured`, with tokens per second, MFU (None where the
+    device's peak is not known) and planned memory in bytes. In place of the memory by which a call
+    rises they have the peak memory in bytes, None on a CPU."""
     device, dtype = config.execution.device, config.numerics.dtype
     with process_groups(config) as ranks, attention_of(config, ranks.device):
         candidates: dict[str, Callable[[], Tensor]] = {}
@@ -85,9 +86,9 @@ def steps(config: Config, who: Sequence[str], compiler: Compiler | None, repeats
 
 
 def losses(size: str, repeats: int, device: str = "cpu", dtype: str = "float32") -> Rows:
-    """Measure the head with a plain cross-entropy, with our loss at s = 1 and at the size's s, and
-    with torch's own loss in chunks. Memory does not count the gradients of hidden states and head,
-    which all of them need."""
+    """Measure the head with a plain cross-entropy, with our loss at s = 1 and at the size's s, and,
+    from torch 2.13, with torch's own loss in chunks. Memory does not count the gradients of hidden
+    states and head, which all of them need."""
     positions, width, vocabulary, bag_size = map(int, size.split("x"))
     torch.manual_seed(0)
     hidden = torch.randn(1, positions, width, device=device, dtype=getattr(torch, dtype))
@@ -139,7 +140,8 @@ def main(arguments: list[str] | None = None) -> None:
     results: dict[str, Rows] = {}
     for size in sorted(options.sizes, key=lambda size: size in SIZES):  # losses first
         if size in SIZES:
-            # As train does; plain PyTorch gains as much. It hides how memory rises from then on.
+            # As `train` does; plain PyTorch gains as much from it. From then on one cannot see how
+            # memory rises, which is why losses come first.
             keep_freed_memory()
             config = step_config(*SIZES[size], bag_size=8)
             compiler: Compiler | None = "inductor" if options.compile else None

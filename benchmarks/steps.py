@@ -41,7 +41,8 @@ def step_config(
     device: str = "cpu",
     **superposition: Any,
 ) -> Config:
-    """Return a run's config around a model; its data are never read."""
+    """Return a run's config around a model. Its corpus is a placeholder: steps here read synthetic
+    tokens. With a bag size above 1 its first step is superposed."""
     phase = {} if "step_ratio" in superposition else {"steps": 1}
     return from_dict(
         {
@@ -130,8 +131,8 @@ class PlainModel(nn.Module):
     """The same Llama-style decoder, written in plain PyTorch: the reference for speed.
 
     Same shapes, same arithmetic (RMSNorm, rotary positions, SDPA, SwiGLU), no Megatron, no parallel
-    layouts, no superposition, no mixture of experts. Token ids and labels in, mean next-token loss
-    out.
+    layouts, no superposition, no mixture of experts, no normed queries and keys. Token ids and
+    labels in, mean next-token loss out.
     """
 
     def __init__(self, config: Model, length: int) -> None:

@@ -42,12 +42,13 @@ SPREADS: dict[str, Callable[[int], np.ndarray]] = {
     "incomplete": np.ones,
     "unpaired": np.ones,
 }
-"""Standard deviation of each arm in units of `DEVIATION`; the baseline comes first."""
+"""Standard deviation of each arm in units of `DEVIATION`, the baseline first. The last three differ
+otherwise: in the noise's distribution, in missing seeds, in arms that share no seeds (`Case`)."""
 DEVIATION, SHARED = 5.5, 0.64
 """Standard deviation of a loss over seeds, 10⁻³ nats, and the share of its variance that all runs
 of a seed have in common."""
 SPIKE, EFFECT = 5_000.0, 20.0
-"""Excess loss of a spiked run, and the true gain of another arm, 10⁻³ nats."""
+"""Excess loss of a spiked run, and the true gain of the first arm beside it, 10⁻³ nats."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,13 @@ class Case:
         return drawn.transpose(0, 2, 1)
 
     def family(self, losses: np.ndarray) -> list[Difference]:
-        """The contrasts of one data set, shape (arms, seeds)."""
+        """Return each arm's contrast with the baseline. `losses`: one data set, shape (arms,
+        seeds), the baseline first."""
         if self.spread == "unpaired":
             series = [_without_seeds(arm, str(place)) for place, arm in enumerate(losses)]
             return [intervals.difference(arm, series[0]) for arm in series[1:]]
         kept = [slice(None)] * len(losses)
-        if self.spread == "incomplete":  # every other arm has the first half of the seeds
+        if self.spread == "incomplete":  # arms have one half of the seeds or the other, in turn
             half = self.seeds // 2
             kept = [slice(half, None) if arm % 2 else slice(half) for arm in range(len(losses))]
         return [
@@ -93,7 +95,8 @@ class Case:
         ]
 
     def measured(self, made: int) -> dict[str, Any]:
-        """Return the family's coverage, half-widths, and the worst single contrast, by method."""
+        """Return by method the coverage of the family and of its worst single contrast, and the
+        median, 95th percentile and largest half-width in 10⁻³ nats."""
         families = [self.family(data) for data in self.losses(made)]
         plain = np.array([_halves(family) for family in families])
         shrunk = np.array([_halves(moderated(family)) for family in families])

@@ -204,11 +204,11 @@ def submit(
     no_share: NoShare = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Show the arrays and the first script; submit nothing."),
+        typer.Option("--dry-run", help="On Slurm: show arrays and first script; submit nothing."),
     ] = False,
 ) -> None:
-    """Run a study: prepare its text, train its runs, draw the report. Runs that are done are
-    skipped."""
+    """Run a study: prepare its text, train its runs and, on this machine, draw the report. Runs
+    that are done are skipped."""
     from tst_study.experiments.launcher import Options
     from tst_study.experiments.studies.catalogue import load
 
@@ -218,8 +218,9 @@ def submit(
 
 
 def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> int:
-    """Submit a study. Returns the launcher's exit status, or 1 if a choice cannot be made because
-    all its candidates diverged."""
+    """Record a study's questions, submit it and report its dead ends; a dry run only asks the
+    launcher. Returns the launcher's exit status, or 1 if that is 0 and a choice cannot be made
+    because all its candidates diverged."""
     from tst_study.analysis.verdict.question import register
     from tst_study.experiments.launcher import launcher_of
     from tst_study.experiments.plan.planner import Planner
@@ -367,8 +368,8 @@ def clean(
     runs: RunsFolder = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete them; else they are listed.")] = False,
 ) -> None:
-    """Delete checkpoints that are no longer needed: older ones of finished runs, and those of
-    prefix runs whose branches have begun. Records of runs are kept."""
+    """List, and with --yes delete, checkpoints that are no longer needed: older ones of finished
+    runs, and those of prefix runs whose branches have begun. Records of runs are kept."""
     from tst_study.experiments.plan.planner import Planner
     from tst_study.experiments.state.clean import delete, not_needed
     from tst_study.experiments.studies.catalogue import STUDIES, folder_of, load

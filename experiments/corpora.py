@@ -13,7 +13,7 @@ BOOKS_WORDS = 1024
 
 
 def _is_whole(folder: Path) -> bool:
-    """The manifest is written last."""
+    """Return whether the corpus is complete: its manifest is written last."""
     return (folder / MANIFEST).exists()
 
 
@@ -22,10 +22,10 @@ class Books:
     """The bundled prose (public domain, about 50M tokens), with a BPE trained on it."""
 
     shards: int | None = None
-    """The first of the five files only; all by default."""
+    """How many of the five files, from the first; all by default."""
     megabytes: int | None = None
-    """The beginning only, of so many megabytes of records (2.7 bytes a token), in the tokens of all
-    of it and with its held-out text: for runs that read the same text again and again."""
+    """Only so many megabytes of records from the beginning (2.7 bytes a token), with the tokenizer
+    and the held-out text of the whole prose: for runs that read the same text again and again."""
 
     @property
     def name(self) -> str:
@@ -37,7 +37,7 @@ class Books:
         from tst_study.data.preparation.request import BOOKS_FOLDER, bundled_books
 
         if _is_whole(folder) and not BOOKS_FOLDER.is_dir():
-            return  # a Slurm job runs a copy of the code without the books
+            return  # an installed package or a copy of the code comes without the books
         books = replace(bundled_books(self.shards), tokenizer=f"bpe:{BOOKS_WORDS}")
         if self.megabytes:
             whole = folder.parent / Books().name
@@ -71,7 +71,7 @@ class TopicalLanguage:
 
     words: int = 2048
     tokens: int = 5_000_000
-    """Training tokens; as many as the longest run reads."""
+    """Training tokens; more than the longest run of the laptop study reads."""
     validation_tokens: int = 262_144
 
     @property
@@ -87,5 +87,6 @@ class TopicalLanguage:
 
 
 Recipe = Books | HubText | TopicalLanguage
-"""A corpus that a study reads: it has a name, that of its folder, and makes that folder, or goes on
-making it, at once where it is whole."""
+"""A corpus that a study reads. `name` is that of its folder. `prepare(folder)` makes the folder,
+goes on where an earlier call was interrupted, and returns at once where the folder is complete; a
+`HubText` that is not complete raises `UserError` instead."""

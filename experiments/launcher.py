@@ -1,7 +1,8 @@
 """The interface that a launcher implements, and the table of launchers by name.
 
-Commands that inspect or stop runs (status, cancel, logs, clean) ask every launcher. Commands that
-train or plan runs (submit, retry, plan) ask the one that the user named.
+Commands that inspect or stop runs (status, cancel, logs, collect) ask every launcher. Commands that
+train or plan runs (submit, retry, plan) ask the one that the user named; retry first asks all of
+them how far the runs are.
 """
 
 import os
@@ -32,8 +33,9 @@ one more the run is given up."""
 
 
 def given_up(idle: int, retries: int, why: str) -> str:
-    """Say why a run is given up after so many launches in a row without a new checkpoint; empty
-    where it is launched again."""
+    """Say why a run is given up after `idle` launches in a row without a new checkpoint; empty
+    where these are no more than `retries` and it is launched again. `why`: how the last launch
+    ended."""
     words = f"given up: launches in a row without a new checkpoint: {idle}"
     return "" if idle <= retries else f"{words} ({why})" if why else words
 
@@ -83,13 +85,14 @@ class Options:
     """Options of the command line about how runs are trained."""
 
     parallel: int | None = None
-    """Runs at a time. On this machine the default is as many as the cores hold, or one run if it
-    may use the GPU."""
+    """Runs at a time; with Slurm, runs of one array. On this machine the default is as many as the
+    cores hold, or one if any run may use a GPU; with Slurm it is the profile's."""
     processes: int = 1
     """Ranks of each run on this machine."""
     profile: Path | None = None
+    """The file that describes the Slurm cluster."""
     dry: bool = False
-    """Print what would be done, and do nothing."""
+    """Print what would be done, and do nothing; with Slurm only."""
 
 
 def launcher_of(name: str | None, options: Options = Options()) -> Launcher:
@@ -116,7 +119,8 @@ def check_can_be_trained(
 
 @contextmanager
 def submission_lock(root: Path) -> Iterator[int]:
-    """Hold the lock of a study: one command at a time queues its runs or deletes its files.
+    """Hold the lock of a study: one command at a time submits its runs to Slurm or deletes its
+    checkpoints. Training on this machine does not take it.
 
     Prints that it waits if another command holds the lock. Yields the lock's file descriptor.
     Raises `UserError` if the file system has no locks.

@@ -1,4 +1,5 @@
-"""Train a recorded run again from what its archive says, and tell how far it comes out.
+"""Train a recorded run again from what its archive says, and tell how far it comes out from the
+record.
 
 Equal bits are promised on one kind of processor only (docs/reliability.md).
 """
@@ -17,8 +18,8 @@ from tst_study.experiments.corpora import PREPARED
 
 
 def recorded(archive: Path, name: str) -> Tables:
-    """The tables of the run of an archive that `name` begins or ends. Raises `UserError` where it
-    is none or several."""
+    """Return the tables of the one run of an archive whose id is `name`, or else begins or ends
+    with it. Raises `UserError` where there is no such run, or several."""
     tables = read_tables(archive)
     ids = tables.runs["run_id"]
     meant = ids.map(lambda run_id: run_id.startswith(name) or run_id.endswith(name))

@@ -25,7 +25,7 @@ PATIENCE = 30.0
 
 
 AWAY_SECONDS = 300.0
-"""Seconds for which a run tries to write its last word while the file system is away."""
+"""Seconds for which a run tries to write how it ended while the file system is away."""
 
 
 class Exit(IntEnum):
@@ -36,7 +36,8 @@ class Exit(IntEnum):
     FAILED = 1
     """Failed with an error that would recur: one that names its remedy."""
     PREEMPTED = 69
-    """Stopped by a signal after a checkpoint; started again, it resumes from there."""
+    """Stopped by a signal, after a checkpoint if it had begun to train; started again, it resumes
+    from its last checkpoint."""
     CRASHED = 70
     """Failed with an error that may not recur."""
     HELD = 75
@@ -75,7 +76,7 @@ class Rank:
 
 
 def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
-    """Train to the end and exit with one of `Exit`. The launcher starts its processes here."""
+    """Train to the end and exit with one of `Exit`. Processes of the local launcher start here."""
     # A session of its own: Ctrl-C in the terminal reaches the launcher, which passes it on.
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -121,6 +122,8 @@ def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.
 
 
 def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
+    """Train one rank of a run. `speaks`: whether it also writes the run's config and status, as one
+    rank must."""
     if speaks:
         mark(folder, config, "running", "starting")
         write_config(config, folder)

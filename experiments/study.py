@@ -18,16 +18,17 @@ class Results(Protocol):
         None as long as it is not known."""
 
     def dead_end(self, why: str) -> None:
-        """Is told of a choice that nothing can follow, because all that it had tried diverged."""
+        """Take note of a choice that nothing can follow, because all its candidates diverged. `why`
+        says which choice."""
 
 
 @dataclass(frozen=True)
 class Study:
     """Everything a launcher needs to know.
 
-    `runs` lists, most urgent first, all runs that the results so far decide; the launcher asks
-    again whenever a run is done, until nothing new comes. So a learning rate that the baseline
-    chooses is an ordinary function of the baseline's results.
+    `runs` lists, most urgent first, all runs that the results so far decide. The local launcher
+    asks again whenever a run is over, until nothing new comes; Slurm's asks once per submission. So
+    a learning rate that the baseline chooses is an ordinary function of the baseline's results.
     """
 
     name: str
@@ -41,13 +42,14 @@ class Study:
     folder: Path = Path("runs")
     """The parent of the run folders."""
     share: bool = True
-    """Train what its runs have in common once."""
+    """Train the steps that several runs have in common only once."""
     recorded: Path | None = None
     """An archive; runs that it holds are not trained again."""
     questions: Sequence[Question] = ()
     """The questions that the runs are to answer, declared before them."""
 
     def prepare(self) -> None:
-        """Make the corpora that are not whole. Raises `UserError` for one of the hub."""
+        """Make the corpora that are not complete. Raises `UserError` for one from the Hugging Face
+        hub, which must be prepared beforehand."""
         for folder, recipe in self.corpora.items():
             recipe.prepare(folder)

@@ -93,7 +93,7 @@ def message(rows: pd.DataFrame) -> str:
     ]
     if primary:
         return capitalized("; ".join(primary))
-    return f"{number(len(rows), 'comparison')}: {verdict_counts(rows)}"
+    return f"{number(len(rows), 'setting')} against the baseline: {verdict_counts(rows)}"
 
 
 def capitalized(sentence: str) -> str:

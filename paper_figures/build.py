@@ -1,4 +1,4 @@
-"""Tables, figures and the report, written to one folder."""
+"""Tables, figures and pages, written to one folder."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,18 +23,21 @@ class Built:
     sources: Sources
     items: tuple[Item, ...]
     missing: tuple[str, ...]
-    """A line for each item that was asked for and lacks runs, which it names."""
+    """A line for each item that could not be made, with the runs that it needs. Items that were
+    asked for by their group alone (`only=["study"]`) or that only a page needs are left out
+    silently."""
     written: tuple[Path, ...]
     """Files whose content is new; empty where nothing changed."""
     report: Path | None
+    """The path of `report.html`; None where it was not asked for."""
 
     def lines(self) -> list[str]:
         lines = [*self.missing, f"{len(self.written)} files written to {self.to}."]
         return [*lines, f"Report: {self.report}"] if self.report else lines
 
 
-# Wide tables are cut into small ones thousands of times: with Arrow's strings this takes a tenth of
-# the whole time.
+# Wide tables are sliced thousands of times. Where pandas stores strings with Arrow, the slicing
+# takes a tenth of the whole time; Python strings avoid that.
 @pd.option_context("mode.string_storage", "python")
 def build(
     runs: Folders | None,
@@ -43,17 +46,19 @@ def build(
     for_print: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Built:
-    """Write tables (Markdown, LaTeX, CSV), figures (PDF, SVG, PNG, CSV), a trace beside each, and
-    the pages `report.html` and `reproduction.md`.
+    """Write tables (Markdown, LaTeX, CSV), figures (PDF, SVG, PNG, CSV), a trace (JSON) beside
+    each, and the pages `report.html` and `reproduction.md`.
 
     `runs`: folders of runs or archives, or None for the published numbers alone. `only`: names as
-    `catalogue.find` takes them; of a page alone only the files that it links to are written.
-    `for_print`: only what a paper includes, PDF without titles and LaTeX. `say`: is told how many
-    are made. Raises `UserError` where a folder of runs does not exist, or `only` names nothing
-    known.
+    `catalogue.find` takes them. Items that only the report needs get no files but those that it
+    links to. `for_print`: write only what a paper includes (PDFs without titles, and LaTeX) and no
+    page. `say`: called with a line of progress before each item.
+
+    Raises `UserError` where a folder of runs does not exist, two runs are copies of each other,
+    `only` has an unknown name, or a file cannot be written.
     """
     (wanted, pages), sources, to = find(only), Sources(runs), Path(to)
-    if not (only or runs):  # a study's own pictures are not missed where no study is named
+    if not (only or runs):  # without runs, a study's own pictures are not reported as missing
         wanted = [entry for entry in wanted if entry.group != "study"]
     pages = set() if for_print else pages
     entries = _entries(wanted, pages, sources)
@@ -94,8 +99,11 @@ def build(
 
 
 def _entries(wanted: Sequence[Entry], pages: set[str], sources: Sources) -> list[Entry]:
-    """Return what is asked for and what a page tells of: the reproduction of everything, a report
-    of what runs can have a part in."""
+    """Return the entries to make, in the catalogue's order: those asked for and those of a page.
+
+    Pages cover every entry, but those of `study/` only with runs. A report of runs, without the
+    reproduction, skips the entries to which runs cannot contribute.
+    """
     every = catalogue().values()
     shown = [entry for entry in every if pages and (entry.group != "study" or sources.folders)]
     if pages == {"report"} and sources.folders:

@@ -1,8 +1,8 @@
 """All tables and figures by name: `@figure` registers the function that makes one.
 
-A module of `paper/` (in the paper's order), `extensions/` (what the paper does not show) or
-`study/` (a study's own runs) holds its data and its drawing. Name, published files, what is said
-where runs are lacking, and the command that would make them stand in the decorator.
+The functions are in the modules of `paper/`, `extensions/` (what the paper does not show) and
+`study/` (a study's own runs), which prepare the data and draw it. The decorator holds the name, the
+published files, the commands that make the runs, and what to say where runs are lacking.
 """
 
 from __future__ import annotations
@@ -20,29 +20,36 @@ from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.sources import Sources
 
 Maker = TypeVar("Maker", bound=Callable[..., Item | None])
-"""What it returns is None where runs are lacking."""
+"""A maker returns None where it lacks runs that it cannot do without."""
 
 _REGISTERED: dict[str, Entry] = {}
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
+    """A table or figure that can be made, with what its decorator says about it."""
+
     name: str
     group: str
-    """The folder of its module."""
+    """The folder of its module, one of `FOLDERS`."""
     make: Callable[[Sources], Item | None]
     title: str = ""
     """Empty where the maker sets it."""
     published: Sequence[str] = ()
-    """The files of published numbers behind it."""
+    """The files of published numbers behind it, without their ending."""
     needs: str = ""
-    """Commands that make its measured half, in backquotes; empty for published numbers alone."""
+    """Commands, in backquotes, that make the runs of its measured half; empty where it shows
+    published numbers alone, and for the items of `study/`."""
     lacks: str = ""
-    """The runs that it cannot do without, and how they are made."""
+    """The runs that it cannot do without, and how they are made; empty where it needs none."""
 
     def item(self, sources: Sources) -> Item | None:
-        """Make its item, None where runs are lacking; what an item says about measured runs stays
-        where it has any."""
+        """Make the item and fill in its name, group, title and published files; None where it lacks
+        runs that it cannot do without.
+
+        If the entry has `needs`, the caption ends with `Item.measured`, or, where nothing was
+        measured, with these commands. A finding without a measured half gets the first of them.
+        """
         item = self.make(sources)
         if item is None:
             return None
@@ -65,9 +72,10 @@ class Entry:
 
 
 def figure(names: str | Mapping[str, Any], **facts: Any) -> Callable[[Maker], Maker]:
-    """Register a maker under its name, or a family by name: the maker is then given the value.
+    """Register a maker under a name, or under every name of a mapping: it is then called with the
+    name's value as `which`.
 
-    `facts`: what an `Entry` holds beside them.
+    `facts`: the other fields of the `Entry`.
     """
 
     def register(maker: Maker) -> Maker:
@@ -82,7 +90,7 @@ def figure(names: str | Mapping[str, Any], **facts: Any) -> Callable[[Maker], Ma
 
 
 def submit(study: str, *scales: str) -> str:
-    """Return the command that makes a study's runs, the paper's scale first, in backquotes."""
+    """Return in backquotes the commands that make a study's runs, the largest scale first."""
     return ", or smaller ".join(f"`tst-study submit {study} --scale {scale}`" for scale in scales)
 
 
@@ -91,7 +99,7 @@ PAIR = f"a finished baseline and a finished superposed run of one seed: {submit(
 
 @functools.cache
 def catalogue() -> dict[str, Entry]:
-    """Return every entry by name, in the order of pages."""
+    """Import all makers and return every entry by name, in the order of `NAMES`."""
     for folder in FOLDERS:
         package = import_module(f"tst_study.paper_figures.{folder}")
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
@@ -100,7 +108,7 @@ def catalogue() -> dict[str, Entry]:
 
 
 def find(names: Sequence[str] | None) -> tuple[list[Entry], set[str]]:
-    """Return the entries and pages that `--only` asks for, by name or by group, or else all.
+    """Return the entries and pages that `--only` asks for by name or group; without names, all.
 
     Raises `UserError` for an unknown name.
     """

@@ -1,4 +1,4 @@
-"""The verb that draws."""
+"""The command `tst-study figures`."""
 
 from pathlib import Path
 from typing import Annotated

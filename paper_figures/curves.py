@@ -1,7 +1,7 @@
 """Loss curves, published and measured, in the same columns, and how they are drawn.
 
-The loss of bags before the switch is another quantity: it stays in the data, and the drawing leaves
-it out. A curve is either training loss or held-out loss, never both in one panel.
+The loss of bags before the switch is another quantity than next-token loss: it is in the data, but
+never drawn. A panel draws either training losses or held-out losses, never both.
 """
 
 import math
@@ -25,20 +25,21 @@ COLUMNS = (
     *("source", "panel", "label", "quantity", "step", "loss", "low", "high", "switch"),
     *("seeds", "verdict", "said"),
 )
-"""`quantity`: bag_loss, next_token (training) or held_out, with the range over seeds, and end: the
-mean final held-out loss, with what the key says of the arm."""
+"""`quantity` is bag_loss or next_token (training losses), held_out, or end: the final held-out loss
+of an arm, with its line of the key in `said`. `low` and `high` of measured curves are the range
+over seeds."""
 SMOOTHED = "Published curves are smoothed as the paper drew them, about 1,000 points each"
 SMOOTHING = 0.05
-"""Width of the running mean of measured curves, as a share of all steps."""
+"""Width of the running mean of measured training losses, as a share of all steps."""
 SETTLED = 0.04
-"""Share of a panel's steps after which its curves must fit into it."""
+"""The y-axis fits the losses after this share of a panel's steps; earlier ones may be cut off."""
 OFTEN = 10
-"""Runs with at least so many evaluations show their held-out loss: that of a batch is so noisy that
-it hides what superposition does."""
+"""Fewest evaluations of every run of an arm for which its held-out loss replaces its next-token
+training loss. The loss of a batch is so noisy that it hides what superposition does."""
 READING = "means over seeds; shading: range over seeds; brackets: the gain's 95% interval"
 """How to read measured curves, for a caption."""
 POINTS = 500
-"""Points drawn for each curve: more than a printed column can show."""
+"""Most points kept of each measured curve: more than a printed column can show."""
 
 
 def published_curves(
@@ -46,7 +47,8 @@ def published_curves(
 ) -> pd.DataFrame:
     """Return the published curves of one panel in the columns of `COLUMNS`.
 
-    `runs`: name of the run by label; all but baselines have so many superposed steps.
+    `runs`: the published name of each run by its label. `superposed`: the number of superposed
+    steps of all but the baselines.
     """
     table = published.curves(figure).query("panel == @panel").sort_values("step")
     parts = []
@@ -58,7 +60,11 @@ def published_curves(
 
 
 def group_curves(group: Group, names: Sequence[str], panel: str = "") -> pd.DataFrame:
-    """Return the curves of a group's settings under these names, and of their baseline."""
+    """Return the curves of a group's settings, one name for each, and of their baseline.
+
+    Where a held-out curve is among them, every arm has an `end` row too: the baseline's mean loss,
+    or that mean less the setting's paired gain.
+    """
     runs, pairs = group.summary.tables.runs, group.pairs
     base = runs[runs["folder"].isin(pairs["baseline_folder"])]
     parts = [mean_curve(group.summary, "baseline", base)]
@@ -79,10 +85,11 @@ def group_curves(group: Group, names: Sequence[str], panel: str = "") -> pd.Data
 
 
 def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one line: the mean over runs (rows of the run table) that differ in their seed alone.
+    """Return the mean curve of runs (rows of the run table) that differ in their seed alone, with a
+    row for each quantity and step; no rows where no run has a curve.
 
-    Runs that were interrupted have rows of other steps: between its rows a run is interpolated, so
-    that the mean is over all seeds at every step.
+    An interrupted run may have logged other steps than the rest. Each run is interpolated between
+    its own first and last row, so that within them the mean is over all seeds.
     """
     curves, first = summary.tables.curves, runs.iloc[0]
     mine = curves[curves["folder"].isin(runs["folder"])].astype({"folder": str})
@@ -104,7 +111,7 @@ def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame
         spread = {"loss": whole.mean(), "low": whole.min(), "high": whole.max()}
         tables.append(pd.DataFrame(spread).reset_index().assign(quantity=quantity))
     table = pd.concat(tables, ignore_index=True)
-    # The last row of each of equal stretches, by step, so that arms stay aligned.
+    # Thin to the last row of each of `POINTS` equal stretches of steps, the same in every arm.
     stretch = (table["step"] * POINTS / steps).apply(np.ceil)
     table = table[~table.assign(stretch=stretch).duplicated(["quantity", "stretch"], keep="last")]
     named: dict[str, Any] = {"source": "measured", "panel": "", "label": label}
@@ -113,7 +120,8 @@ def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame
 
 
 def _held_out(summary: Summary, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return held-out losses in the columns of `smoothed`; none where evaluations are too few."""
+    """Return the held-out losses of the recovery phase (folder, step, loss, quantity); no rows
+    where a run has fewer than `OFTEN` evaluations."""
     table = summary.tables.held_out
     table = table[table["folder"].isin(runs["folder"]) & table["eval_set"].isin(runs["eval_set"])]
     table = table.astype({"folder": str})
@@ -141,10 +149,12 @@ def smoothed(rows: pd.DataFrame, steps: int) -> pd.DataFrame:
 def draw(
     axes: Axes, data: pd.DataFrame, looks: Mapping[str, Mark], title: str, start: float = 0.0
 ) -> None:
-    """Draw the next-token curves of one panel from a step on, and their key."""
+    """Draw one panel from step `start` on: its held-out curves or, without any, its next-token
+    training curves, with the final losses, the switch and the key."""
     window = (start, end_of(data))
     shown = data[data["quantity"].isin(("next_token", "held_out"))]
-    held_out = (shown["quantity"] == "held_out").any()
+    of_labels = (shown["quantity"] == "held_out").groupby(shown["label"]).any()
+    held_out = len(of_labels) > 0 and of_labels.all()
     if held_out:
         shown = shown[shown["quantity"] == "held_out"]
     shown = shown[shown["step"].between(*window)]
@@ -181,7 +191,7 @@ def end_of(data: pd.DataFrame) -> float:
 
 
 def last(rows: pd.DataFrame) -> float:
-    """Return the final loss of an arm: its mean held-out loss where that was measured here."""
+    """Return the final loss of an arm: that of its `end` row or, without one, its training loss."""
     ends = rows[rows["quantity"] == "end"]
     tokens = rows[rows["quantity"] == "next_token"] if ends.empty else ends
     return float(tokens.sort_values("step")["loss"].iloc[-1])

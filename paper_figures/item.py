@@ -1,4 +1,4 @@
-"""The base of pictures and tables, each with its sources, and a note of what is missing.
+"""The base class of pictures and tables: data, caption, sources and what was found.
 
 All files of an item are the same bytes for the same inputs.
 """
@@ -22,7 +22,7 @@ from tst_study.text import in_csv
 Verdict = Literal[
     "agrees", "disagrees", "undecided", "mechanism only", "not measured", "not in the paper"
 ]
-"""`mechanism only`: measured on made-up language, which cannot speak for the paper's text."""
+"""`mechanism only`: measured on generated language, which cannot speak for the paper's text."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,17 @@ class Finding:
 
     published: str
     measured: str = ""
-    """Empty where nothing was measured; the fields below are then ignored."""
+    """Empty where nothing was measured; `scale` and `verdict` are then ignored."""
     scale: str = ""
     """Model, steps and text of the runs, and their seeds."""
     verdict: Verdict = "not measured"
     needs: str = ""
-    """The command that makes the runs this needs, where there are none."""
+    """The command that would make the runs, where nothing was measured; the catalogue sets it."""
 
 
 def judged(verdicts: Iterable[str]) -> Verdict:
-    """Return whether settings agree with the paper's claim that superposition is better."""
+    """Return whether the verdicts on settings agree with the paper's claim that superposition is
+    better: `agrees` with a win and no loss, `disagrees` with more losses than wins."""
     counted = list(verdicts)
     wins, losses = counted.count("better"), counted.count("worse")
     return "agrees" if wins and not losses else "disagrees" if losses > wins else "undecided"
@@ -51,7 +52,7 @@ class Item(ABC):
     """A picture or a table; its entry in the catalogue completes what is empty here."""
 
     data: pd.DataFrame
-    """Exactly what is shown; saved beside it as CSV."""
+    """All that is shown, and at times more than that; saved beside it as CSV."""
     caption: str
     """A description: quantity, runs and seeds, published sources, smoothing."""
     measured: str = ""
@@ -74,7 +75,7 @@ class Item(ABC):
         return {**self.contents(), ".csv": csv_bytes(self.data), ".json": trace}
 
     def contents(self) -> dict[str, bytes]:
-        """Return its files by ending, without CSV and trace."""
+        """Return the table or picture itself, by ending: neither its data nor its trace."""
         return {**self.for_page(), **self.for_print()}
 
     def for_page(self) -> dict[str, bytes]:
@@ -86,7 +87,7 @@ class Item(ABC):
         """Return the file that a paper includes, by ending."""
 
     def trace(self, runs: pd.DataFrame) -> str:
-        """Return its sources as JSON, for the file beside it."""
+        """Return its runs, published files, fits and caption as JSON, for the file beside it."""
         used = runs[runs["folder"].isin(self.folders)].sort_values(["run_id", "folder"])
         files = published.fingerprints(*self.published)
         sources = {
@@ -104,7 +105,8 @@ class Item(ABC):
 
 
 def plain_numbers(value: Any) -> Any:
-    """Round numbers to ten digits, for JSON: the last ones differ between processors."""
+    """Round numbers, in mappings too, to ten digits: the last ones differ between processors. NaN
+    and infinities become None, since JSON has neither."""
     if isinstance(value, Mapping):
         return {str(key): plain_numbers(inner) for key, inner in value.items()}
     if isinstance(value, bool | str | int) or value is None:
@@ -114,7 +116,10 @@ def plain_numbers(value: Any) -> Any:
 
 
 def csv_bytes(table: pd.DataFrame, numbers: str | None = "%.10g") -> bytes:
-    """Return a table as CSV; `numbers` is their format, None for every digit."""
+    """Return a table as CSV in which no text can run as a formula.
+
+    `numbers`: the format of floats, None for every digit.
+    """
     texts = table.select_dtypes(exclude="number")
     safe = table.assign(**texts.map(lambda cell: in_csv(cell) if isinstance(cell, str) else cell))
     return safe.to_csv(index=False, lineterminator="\n", float_format=numbers).encode()

@@ -1,5 +1,8 @@
-"""The runs that items are made from, read once and only where an item asks, and groups of runs that
-may be compared: chosen by what was run, never by how well it did."""
+"""The runs that items are made from, and groups of runs that may be compared.
+
+Runs are read once, when an item first asks for them. Where an item shows one group of several, it
+is chosen by what was run, never by how well it did.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,14 @@ from tst_study.paper_figures.answers import answers
 from tst_study.text import big
 
 METRICS = ("acc", "acc_norm")
-"""The last that a task reports. (The paper does not say which of them it prints.)"""
+"""Metrics of lm-evaluation-harness; of a task that reports both, the last one counts. The paper
+does not say which of them it prints."""
 COLUMNS = ["folder", "task", "accuracy"]
 
 
 class Sources:
-    """Published numbers are read where they are needed (`analysis.published`); runs from here."""
+    """The given runs and what is derived from them. Published numbers are in
+    `analysis.published`."""
 
     def __init__(self, runs: Folders | None) -> None:
         self.folders = roots(runs or ())
@@ -48,14 +53,16 @@ class Sources:
 
     @functools.cached_property
     def groups(self) -> list[Group]:
-        """All that may be compared, in order of name."""
+        """The compared settings by comparison group, learning rate and held-out text, sorted by
+        these keys."""
         table = self.summary.comparison.table
         return [Group(self.summary, rows) for _, rows in table.groupby(list(SAME), sort=True)]
 
     @functools.cached_property
     def accuracies(self) -> pd.DataFrame:
-        """Accuracies that `tst-study evaluate` wrote: the last of each finished run and task, as a
-        fraction, on all questions and without examples in the context, as the paper's are."""
+        """Accuracies that `tst-study evaluate` wrote for the last step of finished runs, as
+        fractions: one for each run and task. Like the paper's, they are zero-shot and on all
+        questions of a task; evaluations with a limit do not count."""
         tables = self.summary.tables
         done = tables.runs[tables.runs["state"] == "done"][["folder", "steps"]]
         table = tables.evaluations[tables.evaluations["task"].isin(TASKS)]
@@ -69,12 +76,14 @@ class Sources:
 
 
 TOLERANCE = 0.1
-"""Grouped heads make a model smaller by a twentieth; it is the same model to the paper."""
+"""Relative difference in parameters up to which a model counts as the paper's. Grouped-query
+attention, which the paper does not tell apart, makes one smaller by a twentieth."""
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs that may be compared, and some settings among them."""
+    """Some settings that share comparison group, learning rate and held-out text, and their
+    runs."""
 
     summary: Summary
     rows: pd.DataFrame
@@ -82,14 +91,15 @@ class Group:
 
     @functools.cached_property
     def members(self) -> pd.DataFrame:
-        """Rows of the run table that have the group and a learning rate of the settings."""
+        """Rows of the run table with the group and a learning rate of the settings: runs of other
+        settings, unfinished runs and other held-out texts are among them."""
         runs = self.summary.tables.runs
         same = runs["group"].isin(self.rows["group"])
         return runs[same & runs["learning_rate"].isin(self.rows["learning_rate"])]
 
     @functools.cached_property
     def pairs(self) -> pd.DataFrame:
-        """Rows of the comparison's pairs, one for each setting and seed."""
+        """Rows of the comparison's pairs, one for each of these settings and seed."""
         key = [*SAME, "setting"]
         return self.summary.comparison.pairs.merge(self.rows[key], on=key)
 
@@ -100,8 +110,9 @@ class Group:
 
     @property
     def level(self) -> float:
-        """Mean loss of all baselines. Settings that were run with fewer seeds stand at this level
-        less their own paired gain: their plain means would compare the luck of different seeds."""
+        """Mean final loss of the paired baselines. The loss of a setting is shown as this level
+        less its paired gain: where it has fewer seeds, its own mean would also reflect which
+        seeds these are."""
         return float(self.baselines["baseline"].mean())
 
     @property
@@ -112,7 +123,8 @@ class Group:
 
     @property
     def weight(self) -> tuple[int, ...]:
-        """Settings, natural text before generated language, steps and seeds."""
+        """Sort key by which the largest of several groups is chosen: number of settings, then
+        natural before generated text, then steps, then seeds summed over the settings."""
         seeds = int(self.rows["seeds"].sum())
         return self.rows["setting"].nunique(), not self.is_generated, self.steps, seeds
 
@@ -122,7 +134,8 @@ class Group:
 
     @property
     def is_generated(self) -> bool:
-        """Its text was made up to show the mechanism; what it gains, natural text need not."""
+        """Whether its text was generated to show the mechanism; natural text need not gain what
+        such a text gains."""
         return bool(self.members["optimal_nats_per_token"].notna().any())
 
     @property
@@ -131,14 +144,14 @@ class Group:
 
     @property
     def model(self) -> str:
-        """`363k parameters, books-bpe1024`."""
+        """Model and text in words: `363k parameters, books-bpe1024`."""
         first = self.members.iloc[0]
         return f"{big(first['parameters'])} parameters, {first['corpus']}"
 
     @property
     def scale(self) -> str:
-        """`363k parameters, books-bpe1024, 10,000 steps, 3 seeds`; with the learning rate where
-        several were compared, and the study where there are several."""
+        """What was run, in words: `363k parameters, books-bpe1024, 10,000 steps, 3 seeds`; also
+        the learning rate where several were compared, and the study where several are loaded."""
         made = " (made to show the mechanism)" if self.is_generated else ""
         runs = self.summary.tables.runs
         own = sorted(set(runs["study"][runs["folder"].isin(self.folders)]))
@@ -157,8 +170,8 @@ class Group:
         return replace(self, rows=rows.reset_index(drop=True))
 
     def plain(self, *free: str, weighting: str = "uniform") -> Group:
-        """Its settings of the paper's method, whatever these columns say, or with another
-        weighting of the bag."""
+        """Return the group of those settings that are the paper's method with this weighting of
+        the bag, whatever they have in the columns `free`."""
         keep = [
             SuperpositionSetting.of_row(row).is_plain_but(*free, "weighting")
             and ("weighting" in free or row["weighting"] == weighting)
@@ -167,15 +180,16 @@ class Group:
         return self.only(self.rows.loc[keep])
 
     def representative(self) -> Group:
-        """Return one of its plain settings, if there is any: the middle one of those with most
-        seeds."""
+        """Return the group of one plain setting: of those with most seeds, the middle one by s and
+        r. Without a plain setting the group is empty."""
         rows = self.plain().rows
         most = rows[rows["seeds"] == rows["seeds"].max()].sort_values(["bag_size", "step_ratio"])
         middle = (len(most) - 1) // 2
         return self.only(most[middle : middle + 1])
 
     def with_baseline(self) -> pd.DataFrame:
-        """Return the baseline's row, then one for each setting: `loss` at the baseline's level."""
+        """Return a row for the baseline, then one for each setting; `loss` is `level`, less the
+        gain in a setting's row."""
         base = {"bag_size": 1, "step_ratio": 0.0, "superposed_steps": 0, "data_multiplier": 1.0}
         base |= {"loss": self.level, "seeds": len(self.baselines)}
         own = self.rows.assign(loss=self.level - self.rows["gain"])
@@ -187,6 +201,7 @@ def folders_of(groups: Iterable[Group]) -> tuple[str, ...]:
 
 
 def is_at_scale(runs: pd.DataFrame, size: str, steps: int) -> pd.Series:
-    """Return which runs have the paper's model, by its number of weights, and its length."""
+    """Return a mask of the runs that have so many steps and, to within `TOLERANCE`, the number of
+    parameters of the paper's model of this size."""
     near = (runs["parameters"].astype(float) / published.PARAMS[size] - 1).abs() < TOLERANCE
     return near & (runs["steps"] == steps)

@@ -24,19 +24,20 @@ class Entry:
     best: bool = False
     """Set in bold."""
     value: float | None = None
-    """To sort by; None for words and empty cells."""
+    """The number that the report sorts by; None for words and empty cells."""
     link: str | None = None
+    """Where its text leads in the report."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """One block of a table: a heading line and rows, numbers to the right."""
+    """One block of a table: a line of headings, and rows with numbers aligned to the right."""
 
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
     note: str = ""
-    """Said above it on a page."""
+    """Printed above it in the report."""
 
     @classmethod
     def of(
@@ -45,7 +46,8 @@ class Grid:
         columns: Mapping[str, Callable[[Row], Entry | str]],
         title: str = "",
     ) -> Grid:
-        """Rows through one function per heading; words need no `Entry`."""
+        """Make a grid of rows: `columns` has for each heading the function from a row to its cell.
+        Plain words need no `Entry`."""
 
         def cells(row: Row) -> tuple[Entry, ...]:
             made = (cell(row) for cell in columns.values())
@@ -80,12 +82,12 @@ def number_entry(
 
 
 def number_as(value: float, form: Callable[[float], str]) -> Entry:
-    """A number that is printed in a form of its own; empty where there is none."""
+    """A number as the function `form` prints it; empty where there is none."""
     return Entry() if pd.isna(value) else Entry(form(value), value=float(value))
 
 
 def gain_entry(row: Row, column: str = "gain", digits: int = 4, best: bool = False) -> Entry:
-    """A gain with its interval; empty where there is none."""
+    """A gain, with its interval if it has one; empty where there is no gain."""
     if pd.isna(row[column]):
         return Entry()
     bounds = {"low": row.get("low"), "high": row.get("high")}
@@ -95,8 +97,8 @@ def gain_entry(row: Row, column: str = "gain", digits: int = 4, best: bool = Fal
 def grids_over_s_and_r(
     data: pd.DataFrame, titles: Mapping[str, str], digits: int, best: Literal["min", "max"]
 ) -> list[Grid]:
-    """A grid for each of these columns: rows s, columns r, the baseline in its title; the best of
-    each r in bold, but for r = 1, which was never recovered."""
+    """Return a grid for each column of `data` in `titles`: s down, r across, the baseline's value
+    in the title. The best of each r is bold, except at r = 1, which was never recovered."""
     grids = []
     for column, title in titles.items():
         base = data[data["bag_size"] == 1][column].dropna()

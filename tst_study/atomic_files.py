@@ -1,4 +1,4 @@
-"""Writes files whole or not at all, and turns errors of the disk into one line."""
+"""Writes files whole or not at all, and turns disk errors into a `UserError` of one line."""
 
 import errno
 import json
@@ -15,7 +15,8 @@ from tst_study.errors import UserError
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full disk."""
 AWAY = (errno.EIO, errno.ENOENT, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT)
-"""Error numbers of a file system whose server or network is down."""
+"""Error numbers of a file system whose server or network is down. A missing folder (ENOENT) counts,
+because that is what an unmounted file system looks like."""
 T = TypeVar("T")
 
 
@@ -25,7 +26,8 @@ class DiskAwayError(UserError):
 
 @contextmanager
 def disk_errors_named(path: Path) -> Iterator[None]:
-    """Turn errors of the disk while `path` is being written into a `UserError`."""
+    """Turn any `OSError` of the block, which writes `path`, into a `UserError`; into its subclass
+    `DiskAwayError` for the error numbers of `AWAY`."""
     try:
         yield
     except OSError as error:
@@ -37,7 +39,10 @@ def disk_errors_named(path: Path) -> Iterator[None]:
 
 
 def insist(do: Callable[[], T], seconds: float, *passing: type[Exception]) -> T:
-    """Call `do` again and again, for so many seconds, while it raises an error of `passing`."""
+    """Call `do` once a second until it succeeds, and return its result.
+
+    Only errors of the types `passing` are retried. One that still comes after `seconds` is raised.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -55,8 +60,8 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
     If the block fails, the file that was at `path` stays as it was and the temporary one is
     removed. If `path` is a link, the file that it points to is written.
 
-    Raises `UserError` if the disk is full or `path` cannot be written. A device, a pipe or a folder
-    is not replaced by a file.
+    Raises `UserError` if the disk is full, if `path` cannot be written, or if it is a folder, a
+    pipe or a device, none of which is replaced by a file.
     """
     with disk_errors_named(path):
         target = Path(os.path.realpath(path))

@@ -1,4 +1,4 @@
-"""A rank's tokens of each step, on its device."""
+"""The token ids and labels that a rank reads in each step, on its device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tst_study.superposition.bags import shuffle_bags
 
 
 class StepBatches:
-    """Token ids and labels (b, raw length) of this rank's `share` of the sequences of a step."""
+    """Maps a step to this rank's token ids and labels, (`share`, raw tokens per sequence) each.
+
+    Of the sequences of a step, each data-parallel rank reads `share`, in the order of the ranks.
+    """
 
     def __init__(self, config: Config, plan: PhasePlan, ranks: Ranks, share: int) -> None:
         self.config, self.plan, self.device = config, plan, ranks.device
@@ -33,8 +36,9 @@ class StepBatches:
         return ids.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
     def _shuffled(self, step: int) -> list[Tensor]:
-        """All sequences of a step, the bags of their labels in places that depend on seed and step
-        alone: each rank sees the same order."""
+        """Read all sequences of a step and permute the target bags among them, for the control
+        `superposition.shuffle_targets`. The order depends on the data seed and the step alone, so
+        that all ranks permute alike."""
         arrays = self.stream.batch(step, 0, self.config.batch.sequences)
         ids, labels = (torch.from_numpy(array) for array in arrays)
         size = self.plan.bag_size

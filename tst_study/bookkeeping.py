@@ -1,4 +1,4 @@
-"""The record of a training run: log rows, held-out losses and checkpoints."""
+"""What the training loop logs, evaluates and saves, and how a run is resumed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tst_study.record.reader import State
 
 
 class Training(Protocol):
-    """The parts of a trainer that have a record."""
+    """The parts of a `Trainer` that a `Bookkeeper` reads."""
 
     launch: Launch
     plan: PhasePlan
@@ -42,7 +42,8 @@ class Training(Protocol):
 
 
 class DivergedError(Exception):
-    """A loss is not finite, or beyond the bound: the same one on all ranks."""
+    """The training loss is above `numerics.divergence_loss`, or the training or held-out loss is
+    not finite. All ranks raise it at the same step, since the loss is summed over them."""
 
     def __init__(self, loss: str, value: float, step: int) -> None:
         super().__init__(f"{loss} loss {value} at step {step}")
@@ -61,7 +62,7 @@ class Bookkeeper:
         held_out: HeldOut,
         stop: StopRequest,
     ) -> None:
-        """`data`: fingerprints of the run's text."""
+        """`data`: the run's fingerprints (`data.run_data.fingerprints`)."""
         self.launch = trainer.launch
         self.config, self.ranks = trainer.launch.config, trainer.launch.ranks
         self.model, self.optimizer, self.batches = trainer.model, trainer.optimizer, trainer.batches
@@ -73,8 +74,8 @@ class Bookkeeper:
         self.clock = StepClock(ranks.device, ranks.world_size, flops, self.config.numerics.dtype)
 
     def resume(self) -> int:
-        """Go on from the last checkpoint, or begin at the shared prefix run's; returns the steps
-        done."""
+        """Restore this run's last checkpoint or, where it has none, the one of the shared prefix
+        run that `execution.fork_from` names. Return the number of steps done, 0 for a new run."""
         config = self.config
         restored = self.checkpoints.load_last(self.model, self.optimizer)
         fork = None if restored else fork_point(config, self.data)
@@ -90,7 +91,11 @@ class Bookkeeper:
         return done or 0
 
     def log_loss(self, done: int, loss: Tensor, norm: Tensor, due: Due) -> None:
-        """Log the last step where that is due. Raises `DivergedError`."""
+        """Log the loss of the last step where a row is due, or the run has diverged.
+
+        Reading the loss waits for the device, so the loop calls this only at steps that are logged,
+        evaluated or saved. Raises `DivergedError`, which is noticed at those steps alone.
+        """
         with self.clock.timing():
             value, gradient_norm = float(self.ranks.sum_over_data(loss)), float(norm)
         objective = self.plan.objective(done - 1)
@@ -111,9 +116,9 @@ class Bookkeeper:
             raise DivergedError(objective.name, value, done)
 
     def evaluate(self, done: int) -> None:
-        """Log the held-out next-token loss, by which alone methods are compared.
+        """Log the held-out next-token loss, the only quantity by which methods are compared.
 
-        Raises `DivergedError`: nothing can be compared with no number.
+        Raises `DivergedError` where it is not finite.
         """
         held_out, began = self.held_out, time.perf_counter()
 
@@ -142,13 +147,13 @@ class Bookkeeper:
         }
 
     def save(self, done: int) -> None:
-        """Write a checkpoint, for which training waits."""
+        """Write a checkpoint of the state after `done` steps; training waits for it."""
         common = {"training_seconds": self.clock.training_seconds}
         self.checkpoints.save(done, self.model, self.optimizer, common)
         self.log.checkpoint(done)
 
     def stopped(self, done: int) -> State:
-        """Record that a signal has stopped the run."""
+        """Record that a signal has stopped the run, and return its state."""
         self.log.end("preempted", done, f"{self.stop.signal or 'a signal'} at step {done}")
         return "preempted"
 

@@ -61,8 +61,8 @@ def data_prepare(
     source: Annotated[
         list[str],
         typer.Option(
-            help="Text to read: a file of text or JSONL (also .gz, .xz, .bz2, .zst), a folder, a "
-            "Hugging Face dataset, or `books`; may be repeated."
+            help="Text to read: a file of text or JSONL (also .gz, .xz, .bz2, .zst) or parquet, a "
+            "folder, a Hugging Face dataset, or `books`; may be repeated."
         ),
     ],
     to: Annotated[Path, typer.Option(help="The folder to write.")],
@@ -172,13 +172,13 @@ def data_adopt(
 def data_verify(
     folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Prepared folders.")],
 ) -> None:
-    """Compare every byte of prepared folders with their manifests; training compares a sample."""
+    """Compare all token ids of prepared folders with their manifests; training takes a sample."""
     from tst_study.data.integrity import verify
 
     for folder in folders:
-        with waiting(f"reading every byte in {folder}"):
+        with waiting(f"reading every token id in {folder}"):
             manifest = verify(folder)
-        _say_prepared(folder, manifest, ", every byte as it was prepared")
+        _say_prepared(folder, manifest, ", every token id as it was prepared")
 
 
 @verb(
@@ -403,7 +403,9 @@ def evaluate(
     step: AfterStep = None,
     held_out: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=FOLDER", help="A held-out text; by default the run's own."),
+        typer.Option(
+            metavar="NAME=FOLDER", help="A held-out text; by default the run's and its corpora's."
+        ),
     ] = None,
     tokens: Annotated[
         int | None,

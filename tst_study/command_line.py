@@ -1,8 +1,10 @@
-"""`tst-study …`: the program finds its verbs by entry points, and words every error as one line.
+"""The program `tst-study`: it finds its verbs by entry points, and prints every error as one
+message without a traceback.
 
-Each package has a `cli.py` with the verbs for what it does; `pyproject.toml` lists them under
-`tst_study.verbs`, so that nothing here imports the packages above. `--help` must answer at once:
-in a `cli.py` every import beyond typer stands inside the verb that needs it.
+The verbs are in `tst_study/cli.py` and in the `cli.py` of `experiments`, `analysis` and
+`paper_figures`. `pyproject.toml` lists these under `tst_study.verbs`, so that nothing here imports
+them by name. `--help` must answer at once: a `cli.py` imports whatever is slow inside the verb that
+needs it.
 """
 
 from __future__ import annotations
@@ -23,20 +25,20 @@ from tst_study.errors import OtherRankError, UserError, not_installed
 try:
     import typer
     from typer.core import TyperGroup
-except ModuleNotFoundError as missing:  # without extras there is superposition alone
+except ModuleNotFoundError as missing:  # without the extras only `tst_study.superposition` works
     sys.exit(f"error: {not_installed(missing.name or 'typer')}")
 
 from tst_study.text import printable, whole_amount, wrapped
 
 VERBS = "tst_study.verbs"
 ONE_RUN, STUDIES, RESULTS = ("One run", "Studies", "Results")
-# Typer has click's classes under names of its own, which differ between its versions.
+# The base class of usage errors: typer's name for click's class differs between its versions.
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 Function = TypeVar("Function", bound=Callable[..., None])
 
 
 class Verbs(TyperGroup):
-    """Lists its verbs by their headings, each with its whole description."""
+    """A group of verbs whose `--help` lists them by heading, each with its whole description."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         # Groups of verbs come first, because text is prepared before a run is trained.
@@ -61,7 +63,8 @@ def verb(
 def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) -> Any:
     """Return a `typer.Option` for a whole number as people write it: `270M`, `1B`, `20,000`.
 
-    `names`: those of the option, where they differ from the parameter's.
+    `names`: option names such as `--limit`, where the parameter's own does not serve. `least`,
+    `most`: bounds of the number, inclusive.
     """
 
     def read(text: str | int) -> int:
@@ -78,9 +81,10 @@ def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) 
 
 
 def _installed_verbs() -> Iterable[EntryPoint]:
-    """Return the packages' verbs.
+    """Return the entry points of the packages' verbs.
 
-    In a checkout `pyproject.toml` lists them, because the package need not be installed there.
+    In a checkout they are read from `pyproject.toml`, since the package need not be installed
+    there.
     """
     declared = Path(tst_study.__file__).parents[1] / "pyproject.toml"
     if declared.is_file():
@@ -122,8 +126,13 @@ def _every_verb(
 
 
 def main() -> NoReturn:
-    """Run the command line; a wrong input ends in one line and status 2, a bug in one line and
-    status 1."""
+    """Run the command line and exit.
+
+    Errors are printed as one message, wrapped on a terminal; with `--debug` they are raised. The
+    exit status is 2 for wrong input, a path that the system refuses or a missing package, 3 where
+    another rank has failed, 130 for an interrupt, 1 for a bug or a closed output pipe, and
+    otherwise what the verb returns.
+    """
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     try:
@@ -136,7 +145,7 @@ def main() -> NoReturn:
         if debug:
             raise
         message, status = _in_words(error)
-        # One line on the screen, whatever a file or an argument has put into it.
+        # Line breaks and control characters from a file or an argument must not reach the terminal.
         line = printable(" ".join(message.split()))
         width = get_terminal_size().columns if sys.stderr.isatty() else len(line) + 1
         print(*wrapped([line], width), sep="\n", file=sys.stderr)
@@ -168,7 +177,10 @@ def _in_words(error: BaseException) -> tuple[str, int]:
 
 
 def _answered(arguments: list[str]) -> int:
-    """Run a command and return its exit status. Raises `UserError` for bad arguments."""
+    """Run a command and return its exit status, 0 unless the verb returns one.
+
+    Raises `UserError` for bad arguments.
+    """
     for option, override, following in zip(arguments, arguments[1:], arguments[2:], strict=False):
         if option == "--set" and re.match(r"[\w.]+=", following):
             raise UserError(

@@ -1,5 +1,5 @@
-"""The answer of `tst-study train --dry-run`: the resolved config and what it would cost. A plan has
-a few steps timed on this machine, too."""
+"""The output of `tst-study train --dry-run`: the resolved config and what it would cost; and the
+timing of a few steps for the plan of a study."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from tst_study.record.reader import check_same_run
 from tst_study.text import memory_size
 
 WARM_UP, TIMED = 3, 9
+"""The number of steps that `seconds_per_step` trains before it times, and that it times."""
 
 
 def describe(
@@ -30,9 +31,11 @@ def describe(
     stream: TokenStream | None = None,
     prices: Prices | None = None,
 ) -> str:
-    """Write the config as TOML, then, as TOML comments, everything that follows from it.
+    """Return the config as TOML, followed by comments that give parameters, FLOPs, tokens and
+    memory.
 
-    `prices`: the device whose GPU-hours and money are given as well.
+    `identity`: the run's id, or why there is none yet. `stream`: adds how often the text is read.
+    `prices`: adds the GPU-hours and money on a device.
     """
     lines = [f"run                     {identity}", "", *_costs(config)]
     if stream is not None:
@@ -46,8 +49,11 @@ def describe(
 
 
 def check_start(config: Config, folder: Path | None, processes: int) -> tuple[str, TokenStream]:
-    """Everything that training checks before its first step but the device: the run's id and what
-    it reads. Raises its `UserError`."""
+    """Make the checks of a training launch that need no device: layout (of several `processes`),
+    data, run folder and shared prefix run. Return the run's id and its token stream.
+
+    Raises the `UserError` that training would raise.
+    """
     if processes > 1 and config.execution.parallel != "auto":
         check(config, processes)
     data = fingerprints(config)
@@ -55,14 +61,17 @@ def check_start(config: Config, folder: Path | None, processes: int) -> tuple[st
     stream = open_stream(config)
     if folder is not None:
         check_same_run(folder, digest)
-    if folder is None or not checkpoint_steps(folder):  # else it goes on from its own
+    if folder is None or not checkpoint_steps(folder):  # else training resumes from them
         fork_point(config, data)
     return run_id(config, digest), stream
 
 
 def seconds_per_step(config: Config) -> float:
-    """Median of some steps, trained into a folder that is thrown away; a superposed step costs the
-    same. Raises `UserError` where the run could not be trained here."""
+    """Return the median time of `TIMED` steps, trained in a temporary folder.
+
+    The steps are a baseline's, since a superposed step costs about the same. Raises `UserError`
+    where the run could not be trained here.
+    """
     from tst_study.train import train
 
     values = to_dict(config)
@@ -70,7 +79,7 @@ def seconds_per_step(config: Config) -> float:
     values["superposition"] = {}
     values["data"]["validation_tokens"] = 2 * config.batch.sequence_length
     values["execution"] |= {"log_every": 1, "keep_steps": [], "fork_from": None}
-    values["execution"] |= {"evaluate_every": None, "checkpoint_every": None}
+    values["execution"] |= {"evaluate_every": None, "checkpoint_every": None, "track": []}
     with TemporaryDirectory() as folder:
         train(from_dict(values), folder, progress=False)
         rows = run_record.read(folder).metrics[WARM_UP:]

@@ -1,4 +1,4 @@
-"""The exception that a user is meant to see, and the wording of its messages."""
+"""The exceptions that a user is meant to see, and the wording of their messages."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 class UserError(Exception):
     """A one-line message that names the key or file, the value, and what to do about it.
 
-    The command line prints it without a traceback and exits with status 2 (`--debug` shows it).
+    The command line prints it and exits with status 2; `--debug` shows the traceback instead.
     """
 
 
 class OtherRankError(UserError):
-    """This rank could not go on because another one failed or hangs."""
+    """This rank could not go on because another one failed or hangs; the exit status is 3."""
 
 
 EXTRAS = {
@@ -26,16 +26,20 @@ EXTRAS = {
     **dict.fromkeys(("lm_eval", "accelerate"), "evaluation"),
     **{name: name for name in ("tensorboard", "wandb")},
 }
-"""Modules and the extras that install them; `study` installs all others."""
+"""Modules and the extras that install them; `not_installed` names `study` for all others."""
 
 
 def not_installed(module: str) -> str:
-    """Say which extra brings a missing module."""
+    """Return a message that says which extra installs a missing module."""
     return f"{module} is not installed; pip install 'tst-study[{EXTRAS.get(module, 'study')}]'"
 
 
 def one_of(value: object, known: Iterable[str], what: str, of: str = "") -> str:
-    """Return `value` if it is a known one. Raises `UserError` that names the nearest."""
+    """Return `value` if it is one of `known`.
+
+    Raises `UserError`, which names the most similar one, or all if none is similar. `what` comes
+    before the value in the message, `of` after it.
+    """
     names = list(known)
     if isinstance(value, str) and value in names:
         return value
@@ -45,7 +49,7 @@ def one_of(value: object, known: Iterable[str], what: str, of: str = "") -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return a library's error as one line."""
+    """Return the first line of an error's message, or its `repr` if it has none."""
     return next(iter(str(error).strip().splitlines()), repr(error))
 
 

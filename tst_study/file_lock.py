@@ -1,6 +1,7 @@
-"""The lock of a run folder, so that only one process trains a run; it ends with its holder.
+"""The lock of a run folder, which one process holds while it trains or evaluates the run.
 
-A study has a lock of the same kind (`experiments/launcher.py`).
+The kernel releases it when that process ends. Studies have a lock of the same kind
+(`experiments/launcher.py`), and so has the preparation of a corpus.
 """
 
 import fcntl
@@ -21,8 +22,9 @@ class RunHeldError(UserError):
 
 
 def take(descriptor: int, path: Path, kind: int, *, wait: bool = False) -> bool:
-    """Take a lock (`EXCLUSIVE` or `SHARED`) on the open file at `path`. Returns False if another
-    process has it and `wait` is not set. Raises `UserError` if the file system has no locks."""
+    """Take a lock (`EXCLUSIVE` or `SHARED`) on the open file at `path`, and return True; or False
+    if another process has it and `wait` is not set. Raises `UserError` if the file system has no
+    locks."""
     try:
         fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -52,7 +54,7 @@ def hold(folder: Path, seconds: float = 0.2) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         deadline = time.monotonic() + seconds
-        while not take(descriptor, path, EXCLUSIVE):  # `is_held` takes it for an instant
+        while not take(descriptor, path, EXCLUSIVE):  # `is_held` has it for an instant
             if time.monotonic() > deadline:
                 owner = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
                 raise RunHeldError(
@@ -73,7 +75,8 @@ class Owner:
 
 
 def owner(folder: Path) -> Owner | None:
-    """Return the process that holds this run's lock; None if there is none."""
+    """Return the process that holds this run's lock; None if there is none, or it has not written
+    its id into the file yet."""
     if not is_held(folder):
         return None
     process, _, host = lock_path(folder).read_text().strip().partition(" on ")
@@ -81,7 +84,10 @@ def owner(folder: Path) -> Owner | None:
 
 
 def is_held(folder: Path) -> bool:
-    """Return whether a process is training or evaluating this run now."""
+    """Return whether a process is training or evaluating this run now.
+
+    Raises `UserError` if the file system has no locks.
+    """
     path = lock_path(folder)
     try:
         descriptor = os.open(path, os.O_RDONLY)

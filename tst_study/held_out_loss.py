@@ -1,4 +1,4 @@
-"""Held-out next-token loss: the only quantity by which methods are compared (invariant 5)."""
+"""Held-out next-token loss: the only quantity by which methods are compared."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,8 @@ from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.process_groups import Ranks
 
 POSITIONS_AT_ONCE = 4096
-"""All logits of a pass are held at once, which training avoids."""
+"""The most positions of a forward pass on one rank; a longer sequence makes a pass by itself. A
+pass holds the logits of all its positions at once, which training avoids."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,10 @@ class HeldOutLoss:
     independent."""
     tokens: int
     document_losses: list[float] | None = None
-    """Nats per token of each document of the held-out text."""
+    """Nats per token of each document number in `HeldOut.documents`, which stands for one document
+    or a few neighbouring ones; None where sequences straddle documents."""
     document_tokens: list[int] | None = None
+    """Predicted tokens of each of them."""
 
 
 @torch.no_grad()
@@ -36,15 +39,16 @@ def evaluate(
     ranks: Ranks,
     say: Callable[[int], None] = lambda tokens: None,
 ) -> HeldOutLoss:
-    """Mean next-token loss over all held-out tokens, each counted once whatever the layout.
+    """Compute the mean next-token loss over all held-out tokens, each counted once whatever the
+    layout. All ranks call it together, and all get the result.
 
-    `say` is called before each pass with the number of tokens done so far.
+    `say` is called before each pass with the number of positions done so far, padding included.
     """
     model.eval()
     count = len(held_out.ids)
     at_once = max(1, POSITIONS_AT_ONCE // held_out.ids.shape[1])
-    # Ranks fill in the sums of their sequences; the sum over ranks adds zeros only, so the result
-    # does not depend on how many there are.
+    # Each rank fills in the losses of its own sequences. The sum over ranks then adds zeros to each
+    # of them, so that the result does not depend on the number of ranks.
     sums = torch.zeros(count, dtype=torch.float64)
     for first in range(0, count, ranks.data_size * at_once):
         say(first * held_out.ids.shape[1])
@@ -52,8 +56,9 @@ def evaluate(
         rows = np.arange(start, start + at_once)
         if ranks.data_size == 1:
             rows = rows[rows < count]
-        # Ranks that share experts need each other: they all take as many sequences as often, the
-        # last ones from the beginning again, where they do not count.
+        # Ranks that share experts exchange positions in each pass, so all must make as many passes
+        # of the same size. Past the end, sequences from the beginning fill them up and are not
+        # counted.
         ids, labels = (
             torch.from_numpy(array[rows % count]).to(ranks.device)
             for array in (held_out.ids, held_out.labels)
@@ -76,7 +81,8 @@ def evaluate(
 
 
 def error_of_mean(sums: Tensor, counts: Tensor) -> float:
-    """Standard error of the mean over tokens, by the ratio estimator; 0 for a single sample.
+    """Return the standard error of the mean over tokens, by the ratio estimator; 0 for a single
+    unit.
 
     `sums`, `counts` (n,): nats and tokens of each sampling unit, a sequence or a document.
     """

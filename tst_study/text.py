@@ -1,4 +1,4 @@
-"""Text that can be stored and shown safely; times and sizes as people read them."""
+"""Text that can be stored and shown safely; numbers, times and sizes as people write them."""
 
 import math
 import re
@@ -64,8 +64,8 @@ _UNITS = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def amount(text: str, what: str) -> float:
-    """Read a number as people write it: `270M`, `1.5B`, `100e9`, `20,000`. Raises `UserError`, with
-    `what` before the value, for anything else and for what is not above 0."""
+    """Read a number above 0 as people write it: `270M`, `1.5B`, `100e9`, `20,000`. Raises
+    `UserError` for anything else; `what` comes before the value in its message."""
     digits, unit = text.strip().replace(",", "").replace("_", ""), 1.0
     named = {name.upper(): size for name, size in _UNITS.items()}
     if digits[-1:].upper() in named:
@@ -80,8 +80,9 @@ def amount(text: str, what: str) -> float:
 
 
 def whole_amount(text: str, what: str) -> int:
-    """Read a whole number as people write it: `270M`, `100e9`, `20,000`, `-3`. Raises `UserError`,
-    with `what` before the value, for anything else."""
+    """Read a whole number as people write it: `270M`, `100e9`, `20,000`; 0 and negative numbers in
+    digits alone. Raises `UserError` for anything else; `what` comes before the value in its
+    message."""
     try:
         return int(text)
     except ValueError:
@@ -130,8 +131,8 @@ def listed(names: Sequence[str], most: int) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
-    """Return a line for each row, with columns two spaces apart; columns `right` are flush
-    right."""
+    """Return a line for each row, with columns two spaces apart. `right`: numbers of the columns
+    that are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -157,11 +158,11 @@ def fitted(
     right: Container[int] = (),
     dispensable: Iterable[int] = (),
 ) -> tuple[list[str], list[int]]:
-    """Lines of a table that is at most `width` wide, and the places of the columns left out.
+    """Return the lines of a table that is at most `width` wide, and the columns left out.
 
-    Columns go in the order of `dispensable` until the others fit; then words wrap, except in the
-    columns `right`, which are numbers. Only if that is not enough do names lose their middle, and
-    a table that is still too wide stays so.
+    Columns are left out in the order of `dispensable` until the others fit with their text wrapped.
+    Columns of `right` hold numbers and never wrap. Only if the longest words do not fit are they
+    shortened (`shortened`), and a table that is still too wide stays so.
     """
     from rich.console import Console
     from rich.table import Table
@@ -194,7 +195,8 @@ def fitted(
 
 
 _WORDS, _LONGEST_WORD = 24, 36
-"""The narrowest column in which words still read well; the length at which names are shortened."""
+"""The width to which text is wrapped rather than a column left out; the most characters of a word
+where long ones must be shortened."""
 
 
 def _longest_word(cells: Iterable[str]) -> int:
@@ -206,8 +208,8 @@ def _short_words(text: str) -> str:
 
 
 def wrapped(lines: Iterable[str], width: int) -> list[str]:
-    """Break lines between words. A line that goes on is indented like its beginning, and by two
-    more."""
+    """Break lines longer than `width` between words. What follows a break is indented by two more
+    than the line."""
     found: list[str] = []
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 2)

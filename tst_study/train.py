@@ -1,7 +1,8 @@
 """The training loop: superposition, switch, recovery, top to bottom.
 
 A step of either phase runs L latent positions of each sequence. With x_0, x_1, … the raw tokens of
-a sequence, E the embedding, f the model and its head, and g the weights of a bag's s targets:
+a sequence, E the embedding, f the model and its head, and g the weights of a bag's s targets, the
+paper's method (mode `full`, loss `mce`, mean-pooled bags) is:
 
     phase           superposition (first r of the steps)             recovery, and a baseline
     raw tokens      s·L per sequence                                 L per sequence
@@ -12,10 +13,11 @@ a sequence, E the embedding, f the model and its head, and g the weights of a ba
     update          mean over all positions of the step, gradients summed over micro-batches and
                     ranks, clipped; AdamW or Muon at the schedule's learning rate: the same
 
-`Trainer.step` is this table in code; the columns differ in its `objective` alone. The switch, at
-step `superposed_steps`, changes nothing else. What a step reads, its learning rate and its phase
-are pure functions of the step, so a launch that resumes from a checkpoint continues exactly where
-the last one was.
+`Trainer.step` is this table in code; other modes, losses and poolings are other objectives. The
+switch, at step `superposed_steps`, changes the `objective` and the raw tokens per sequence, and
+nothing else unless an ablation asks for it. What a step reads, its learning rate and its phase are
+pure functions of the step, so a launch that resumes from a checkpoint continues exactly where the
+last one was.
 """
 
 from __future__ import annotations
@@ -59,11 +61,12 @@ from tst_study.record.reader import State
 
 
 def train(config: Config, folder: str | Path, *, progress: bool = True) -> State:
-    """Train one run to its end, or to the signal that stops it; resumes by itself.
+    """Train one run to its end, or until a signal stops it. A run that has a checkpoint is resumed.
 
-    `folder`: a new one, or this run's. Returns `done`; `diverged`; or `preempted` when a signal
-    asked for a checkpoint and a stop. Raises `UserError` where config, data, folder or disk need
-    the user's attention.
+    `folder`: a new one, or this run's, which the caller should have locked (`file_lock`). Returns
+    `done`, `diverged`, or `preempted` if a signal stopped it after a checkpoint. Raises `UserError`
+    where config, data, folder or disk need the user's attention, and `OtherRankError` where another
+    rank has failed.
     """
     folder = Path(folder)
     config, why_layout = with_layout(config)
@@ -144,31 +147,31 @@ class Trainer:
     def step(self, step: int, *, recording: bool) -> tuple[Tensor, Tensor]:
         """Update the weights once. The module's docstring has the formulas of both phases.
 
-        Returns this rank's summand of the step's loss, and the norm of its gradient. `recording`:
-        also sum up what the log says of the router.
+        Returns this rank's summand of the step's loss, and the norm of the whole gradient.
+        `recording`: also collect the routing statistics for the log.
         """
-        # Bag size, raw tokens per position, weights and loss: all that the switch changes.
+        # Bag size, raw tokens per position, pooling, weights and loss: what differs between phases.
         objective = self.plan.objective(step)
         self.optimizer.zero_gradients()
         if self.routing is not None:
             positions = self.config.batch.positions
             self.routing.begin_step(positions, self.ranks.device, recording=recording)
-        # (b, s·L) while superposed, (b, L) afterwards; the labels are shifted by one.
+        # (b, s·L) while bags are read, else (b, L); the labels are shifted by one.
         ids, labels = self.batches(step)
         # An offset's mean is over its valid targets in the whole step, not over a micro-batch's.
         valid_counts = self.ranks.sum_over_data(objective.count_targets(labels))
-        # Tokens become bags (b, L, s); the model averages their embeddings, runs L positions and
-        # compares its logits with the next bag. Parts add up, over micro-batches and ranks, to the
-        # exact mean loss of the step.
+        # While superposed, tokens become bags (b, L, s); the model pools their embeddings, runs L
+        # positions and compares its logits with the next bag. The losses of micro-batches and ranks
+        # add up to the exact mean loss of the step.
         parts = micro_batches(ids, labels, objective, valid_counts, self.launch.micro_batch)
         loss = forward_backward(self.data_parallel, parts)
         return loss, self.optimizer.step(learning_rate(self.config, step))
 
     def switch(self) -> None:
-        """Do what the paper's ablations do between the phases; by default, nothing."""
+        """Apply the ablations that act between the phases; by default there are none."""
         config = self.config
         if config.superposition.reinitialize_at_switch:
-            # Other weights than at the start, but the same for all runs of a seed.
+            # A seed other than at the start, which all runs of one `seed` share.
             initialize(
                 self.model, config.model, config.seed + 2**31, lambda name: name in EMBEDDINGS
             )
@@ -180,5 +183,5 @@ class Trainer:
 def _be_deterministic() -> None:
     """Make two runs of one config agree bit for bit on CPUs."""
     torch.use_deterministic_algorithms(True)
-    # It would also fill every new tensor with NaN, which costs a pass over memory each.
+    # By default, deterministic mode also fills every new tensor with NaN, a pass over memory each.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

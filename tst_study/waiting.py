@@ -1,4 +1,4 @@
-"""A line that tells a waiting user what the program does."""
+"""A line on stderr that tells a waiting user what the program does."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -10,8 +10,8 @@ from threading import Timer
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
     """Say on stderr what the program does while the block runs.
 
-    A terminal shows it at once, a file or a pipe gets a line after two seconds. Yields a function
-    that changes the text on a terminal.
+    A terminal shows it at once and erases it at the end; a file or a pipe gets a line if the block
+    takes more than two seconds. Yields a function that changes the text on a terminal.
     """
     # Imported here so that `--help`, which imports this module, stays fast.
     from rich.console import Console

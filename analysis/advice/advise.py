@@ -44,12 +44,15 @@ from tst_study.text import big, duration, memory_size
 REPEATED_DATA = (1487.7, 0.3526596)
 """B (nats) and β of the data term of Muennighoff et al. 2023 (arXiv 2305.16264)."""
 TOKEN_BYTES = 4
+"""Bytes per token of the text on disk, for the size that is printed."""
 PILOT = 8
 """How many times smaller the cheaper test is, in parameters and in tokens."""
 SMALL = 1e7
-"""Parameters up to which the deviation between our campaigns' runs counts, the test is of full
-size, and our trainer is named before the reader's own."""
+"""Parameters (active ones) below which a run counts as small: the cheaper test has the size and
+length of the run itself, its noise is that of our campaigns' runs, and our trainer is named before
+the reader's own."""
 MOST_SEEDS = 12
+"""The most pairs of runs that the cheaper test may have."""
 WIDTH = 100
 
 
@@ -63,7 +66,8 @@ class Advice:
     data: dict[str, Any]
 
     def lines(self) -> list[str]:
-        """Lines for a terminal, as wide as it is but at most 100 columns."""
+        """Lines for a terminal, wrapped to its width but to at most 100 columns; lines for a shell
+        are not wrapped."""
         width = min(WIDTH, get_terminal_size((WIDTH, 0)).columns)
         lines = wrap(self.run.title, width)
         for title, paragraphs in self.sections.items():
@@ -121,11 +125,22 @@ def advise(
     """Say whether to superpose a run of `params` parameters (`active` of them per token, for a
     mixture) and `tokens` latent tokens, which are those that a baseline reads.
 
-    `text`: tokens of text that there are. `gpus`, `device`, `price` (per GPU-hour): for hours and
-    money. `flops`: of the run, where they are known better than 6 N D. Raises `UserError` for a
-    number that is not above 0, and for a device whose data sheet is not known here.
+    `text`: tokens of text that are available, without limit by default. `gpus`, `device`, `price`
+    (per GPU-hour): for hours and money. `flops`: those of the whole run, where they are known
+    better than by 6 N D; not checked. Raises `UserError` for any other number that is not finite
+    and above 0, for more active parameters than parameters, for `gpus` or `price` without `device`,
+    and for a device whose data sheet is not known here.
     """
-    _check(device, params=params, tokens=tokens, active=active, text=text, gpus=gpus, price=price)
+    _check(
+        device,
+        params=params,
+        tokens=tokens,
+        active=active,
+        text=text,
+        gpus=gpus,
+        price=price,
+        flops=flops,
+    )
     run = PlannedRun(params, active or params, tokens, text or math.inf)
     flops = flops or 6 * run.size * tokens
     hours, mfu, source = _hours(run, flops, device)
@@ -142,7 +157,8 @@ def advise(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined
     )
     templates.filters |= {"signed": signed, "big": big}
-    # The screen asks `planned_run` for arms of our campaigns by its names for them.
+    # The template calls functions of `planned_run`, such as `own_arm`, with its labels of our
+    # campaigns' arms: it is given all names of that module.
     screen = templates.get_template("screen.jinja").render(
         vars(planned_run) | _known(),
         run=run,
@@ -192,7 +208,8 @@ def _check(device: str | None, **numbers: float | None) -> None:
 
 
 def advise_config(config: str | Path, **more: Any) -> Advice:
-    """Advise on the run of a config: its parameters, latent tokens, FLOPs; `more` as `advise`."""
+    """Advise on the run that a config describes, by its own parameters, latent tokens and FLOPs;
+    `more` are further arguments of `advise`."""
     run = load(config)
     count, flops = count_parameters(run.model), float(count_flops(run).total)
     tokens = float(run.schedule.last_step * run.batch.positions)
@@ -229,7 +246,8 @@ def _known() -> dict[str, Any]:
 
 
 def _far(run: PlannedRun) -> str:
-    """Say how much larger or smaller, longer or shorter than the fitted runs this one is."""
+    """Say how many times larger or smaller, longer or shorter a run is than the range of the runs
+    that the law was fitted to; empty inside that range."""
     words = {"params": ("smaller", "larger"), "tokens": ("shorter", "longer")}
     far = [
         f"{big(float(f'{math.exp(abs(folds)):.2g}'))} times {words[name][folds > 0]}"
@@ -240,7 +258,12 @@ def _far(run: PlannedRun) -> str:
 
 
 def _alike(run: PlannedRun) -> dict[str, Any] | None:
-    """Settings that the law does not tell apart, at the nearest size and length fitted."""
+    """Settings whose gains by the law differ from its best one by no more than two runs do by
+    chance: that difference (`within`, nats), the best setting, and the settings with the smallest
+    and largest such s. The law is asked at the run's size and length, clipped to the fitted ranges.
+
+    None where the advice is not `ALWAYS`, or nothing is known.
+    """
     if run.mixture or run.own or run.setting != run.first or run.grade == "no evidence":
         return None
     law = published_law()
@@ -259,8 +282,9 @@ def _alike(run: PlannedRun) -> dict[str, Any] | None:
 
 
 def _repetition(text: float, read: float) -> tuple[float, float, float]:
-    """Epochs, the share of as much fresh text that they are worth, and the nats that they cost, by
-    the law of repetition for plain training."""
+    """Return what it means to read `read` tokens from `text` of them: the epochs, their worth as
+    a share of `read` fresh tokens, and the loss of repeating (nats per token), by the law of
+    repetition for plain training."""
     factor, exponent = REPEATED_DATA
     fresh = float(worth(np.array(read), np.array(text), PUBLISHED))
     lost = factor * (fresh**-exponent - read**-exponent)
@@ -268,8 +292,8 @@ def _repetition(text: float, read: float) -> tuple[float, float, float]:
 
 
 def _hours(run: PlannedRun, flops: float, name: str | None) -> tuple[list[float], str, str | None]:
-    """GPU-hours of one arm, the least and the most (none where they are not known), the MFU behind
-    them in words, and where it was published."""
+    """Return the least and the most GPU-hours of one arm, the MFUs behind them in words, and where
+    these were published. Where the hours are not known: no hours, the reason, and None."""
     if name is None:
         return [], "hours and money: add --device H100 --gpus 64 --price 2.5", None
     listed = {device.name: device for device in DEVICES}
@@ -283,7 +307,15 @@ def _hours(run: PlannedRun, flops: float, name: str | None) -> tuple[list[float]
 
 
 def _pilot(run: PlannedRun) -> dict[str, Any]:
-    """The fewest pairs that would show the expected gain, at an eighth of size and length."""
+    """Plan the cheaper test: the fewest pairs of runs, from `FEWEST_SEEDS` to `MOST_SEEDS`, that
+    would detect the planned run's expected gain with a power of 80%; `MOST_SEEDS` if none would.
+
+    Its runs have an eighth (`PILOT`) of the planned size and length, or all of both for a small run
+    (`SMALL`). Where no gain is expected, it is to detect twice a pair's standard deviation.
+    `least`: the detectable gain; `noise`: a pair's standard deviation (both nats per token);
+    `gain`: what the law expects at the test's size, or None; `share`: the test's FLOPs over those
+    of one planned run.
+    """
     small = bool(run.own) or run.size < SMALL
     down = 1 if small else PILOT
     noise, source = pair_deviation(published_law()), "as published runs do about the law"
@@ -309,11 +341,11 @@ def _pilot(run: PlannedRun) -> dict[str, Any]:
 
 
 def _same_loss(run: PlannedRun, gain: float) -> float:
-    """The share of the baseline's steps after which a superposed run of its own, decayed by then,
-    ends at the baseline's loss; 1 where it never does earlier.
+    """Return the smallest share of the baseline's steps, in hundredths, at which a superposed run
+    planned for that length ends at or below the baseline's loss; 1 where no shorter run does.
 
-    The baseline's loss falls with its length by Chinchilla's data term; the gain at the shorter
-    length is `gain`, scaled as the law scales it.
+    The baseline's loss falls with its length by Chinchilla's data term. The gain of a shorter run
+    is `gain`, the one at full length, scaled as the law of superposition scales it.
     """
     shares = np.arange(1, 101) / 100
     lengths = shares * run.tokens

@@ -1,5 +1,6 @@
 """A planned run: what is known near it, which setting of superposition to advise, and the gain to
-expect, with an interval that grows with the distance from the runs that the law was fitted to."""
+expect. Where the gain comes from the law, its interval grows with the distance from the runs that
+the law was fitted to."""
 
 from __future__ import annotations
 
@@ -26,22 +27,27 @@ from tst_study.cost.compute import count_parameters
 from tst_study.text import big
 
 NEAR = math.log(1.25)
-"""Distance in log size and in log length within which a run counts as measured."""
+"""Largest difference in log size, and in log length, at which a measured run counts as one of the
+planned size and length."""
 FAR = math.log(10.0)
-"""Distance beyond the published sizes or lengths from which the law is not asked."""
+"""Largest extrapolation in e-folds; beyond it no gain is predicted. For a dense run it counts from
+the largest published size, the smallest fitted size and the fitted lengths, for a mixture from the
+nearest published one."""
 MUCH = math.log(4.0)
-"""Distance beyond the fitted sizes or lengths from which a verdict is no more than "perhaps"."""
+"""E-folds beyond the fitted sizes or lengths above which a verdict is no more than "perhaps"."""
 ALWAYS = (6, 0.3)
-"""The paper's own setting at 270M, 600M and 3B. The law's choice is not shown to be better for the
-sizes and lengths that were left out of its fit (a test shows it)."""
+"""s and r that every dense run with enough text is advised: the paper's own at 270M, 600M and 3B.
+At sizes and lengths left out of the law's fit, the settings that the law would choose are not shown
+to be better (`tests/analysis/test_advice.py`)."""
 MIXTURE = (16, 0.25)
-"""The one setting that was published for a mixture of experts."""
+"""s and r of the one setting that was published for a mixture of experts."""
 PLAIN, OUTPUT_ONLY = "s = 4, r = 0.25", "s = 4, r = 0.25, output only"
 POWER_LAW = "s = 4, r = 0.25, power-law weights"
 BETTER_BATCH = "twice the batch, √2 times the rate"
 OWN_CORPUS = "books-bpe1024"
 SPLITS = 2
-"""Sizes, and lengths, that were left out in turn to learn the law's error per e-fold."""
+"""Number of sizes, and of lengths, that were left out in turn to measure the law's error per
+e-fold: the degrees of freedom of that error."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Gain:
-    """Nats per token at equal FLOPs with a 95% interval; None where nothing can be said."""
+    """A gain in nats per token at equal FLOPs, with its 95% interval; None where nothing can be
+    said."""
 
     nats: float | None
     low: float | None
@@ -107,8 +114,9 @@ class PlannedRun:
 
     @cached_property
     def own(self) -> dict[str, dict[str, Any]]:
-        """Arms of our campaigns at this size and length, by label; where an arm was run several
-        times, the one with the most seeds."""
+        """Arms of our campaigns within `NEAR` of this size and length, by label; where an arm was
+        run several times, the one with the most seeds. Empty for a mixture, and where the plain
+        setting was not run there."""
         rows = pd.DataFrame(published.evidence()["own"])
         near = (self._far(rows.assign(size=rows["params"])) <= NEAR) & ~self.mixture
         rows = rows[near & (rows["corpus"] == OWN_CORPUS)].sort_values("seeds")
@@ -127,7 +135,8 @@ class PlannedRun:
 
     @cached_property
     def grade(self) -> str:
-        """How good the evidence for the setting advised is, in words."""
+        """How good the evidence for the setting advised is: `measured`, `inside the law's fit`,
+        `extrapolated` or `no evidence`."""
         if self.is_ours:
             return "measured"
         if self.setting.output_only:
@@ -148,8 +157,8 @@ class PlannedRun:
 
     @property
     def word(self) -> str:
-        """The first word of a verdict that expects a gain. An extrapolation is never a yes, and
-        one of the dense models' law to a mixture, or by more than `MUCH`, is the weakest."""
+        """The first word of a verdict that expects a gain: `Yes`, for an extrapolation `Probably`,
+        and `Perhaps` where that goes from dense models to a mixture or further than `MUCH`."""
         if self.grade != "extrapolated":
             return "Yes"
         much = max(map(abs, self.beyond.values())) > MUCH
@@ -164,8 +173,9 @@ class PlannedRun:
 
     @cached_property
     def setting(self) -> Choice:
-        """The setting to advise: `first`, the law's best among those that the text allows, or
-        output only where it allows none."""
+        """The setting to advise: `first` if there is enough text for it, else the law's best among
+        those that the text allows. Where it allows none, and at sizes and lengths that our
+        campaigns measured, `first` with output only, which reads no more text than a baseline."""
         if self.text >= self.tokens * self.first.text:
             return self.first
         rows = settings(self.size, self.tokens, np.arange(2.0, 17.0), np.arange(10, 51) / 100)
@@ -181,8 +191,8 @@ class PlannedRun:
 
     @cached_property
     def gain(self) -> Gain:
-        """The gain to expect of the setting advised: the mean over seeds where our campaigns
-        measured it, elsewhere that of one pair of runs."""
+        """The gain to expect of the setting advised. Its interval is for the mean over seeds where
+        our campaigns measured it, elsewhere for one pair of runs. No number with no evidence."""
         if self.is_ours:
             return own_gain(self.own.get(OUTPUT_ONLY, self.own[PLAIN]))
         if self.grade == "no evidence":
@@ -190,7 +200,7 @@ class PlannedRun:
         law, near = published_law(), self.nearest
         rows = settings(self.size, self.tokens, *self._asked)
         if self.grade == "measured":
-            # Printed in two places that disagree, it is known no better than both together.
+            # Where the paper gives the gain in two places that disagree, the interval spans both.
             pair = expected(law, rows, {"params": 0.0, "tokens": 0.0})[1][0]
             low, high = near["gain"] - pair, near["other"] + pair
             return Gain(near["gain"], low, high, f"{near['source']}, one seed")
@@ -206,7 +216,7 @@ def own_gain(row: Mapping[str, Any]) -> Gain:
 
 
 def own_arm(label: str = PLAIN, corpus: str = OWN_CORPUS) -> dict[str, Any]:
-    """An arm of our campaigns by its label, where it has the most seeds."""
+    """The run of one of our campaigns' arms, by its label and corpus, that has the most seeds."""
     rows = published.evidence()["own"]
     alike = [row for row in rows if (row["arm"], row["corpus"]) == (label, corpus)]
     return max(alike, key=lambda row: int(row["seeds"]))
@@ -250,11 +260,13 @@ def pair_deviation(law: Law) -> float:
 
 
 def expected(law: Law, rows: pd.DataFrame, error: Mapping[str, float]) -> tuple[Floats, Floats]:
-    """Gains of rows (`settings`) and half of their 95% intervals, nats, shapes (n,).
+    """Return gains and half the widths of their 95% intervals, nats, shapes (n,), for rows
+    (`settings`) that are all of one size and length.
 
-    The interval is for what one pair of runs would show. It adds three variances: that of the law's
-    parameters, that of two runs about the law, and the law's relative `error` for each e-fold
-    beyond its sizes (`params`) and lengths (`tokens`), as measured where these were left out.
+    The interval is for what one pair of runs would show. It adds three errors in quadrature: that
+    of the law's parameters, the scatter of two runs about the law, and the law's relative `error`
+    for each e-fold beyond its sizes (`params`) and lengths (`tokens`), as measured on sizes and
+    lengths that were left out of the fit.
     """
     gains = law.of_rows(rows)
     first = rows.iloc[0]

@@ -2,11 +2,13 @@
 
 Two forms are fitted: a parabola in log s, and an asymmetric one, a + b/s + c log s. Which of them
 is true is not known: one is dropped only where the curve rules it out, and the interval spans those
-that remain. Where their residuals are larger than the differences between seeds, neither is true:
-the form is not known, and there is no interval. A form's own interval holds the places at which a
-t-test does not tell its slope from zero (Fieller's method): over seeds, whatever the cells of one
-seed share, or over the residuals of a single curve. No form is asked beyond the values that were
-tried.
+that remain. Where the residuals of all that remain are larger than the differences between seeds
+can explain, none of them is true: the form is not known, and there is no interval.
+
+A form's own interval holds the places at which a t-test does not tell its slope from zero
+(Fieller's method). With several seeds the test is over the slopes of each seed's own curve, so that
+errors which the runs of one seed share do no harm; with one curve it is over its residuals. No form
+is evaluated beyond the values of s that were tried.
 """
 
 from __future__ import annotations
@@ -29,11 +31,14 @@ from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 LEAST_VALUES = 4
+"""Fewest values of s for a fit: the forms have three coefficients."""
 UNKNOWN = "form not known"
 RULED_OUT = 0.01
-"""Level of the tests that rule a form out."""
+"""Significance level of the tests that rule a form out."""
 _GRID = 400
+"""Number of values of log s, from the smallest to the largest tried, where a form is evaluated."""
 GROUP = ("size", "steps", "weighting")
+"""What the runs of a curve have in common, beside r."""
 _NOTHING = "no superposed run beside a baseline: an optimum needs one r at four or more s"
 
 
@@ -71,9 +76,11 @@ def bag_size_answer(
 
 
 def grid_of_runs(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Turn compared pairs (`Comparison.pairs`) of the plain method into a grid, one row per cell
-    and seed. Loss is minus the paired gain, so that a seed's luck drops out and the baseline, at
-    s = 1, has none."""
+    """Turn compared pairs (`Comparison.pairs`) into a grid with one row per setting and seed;
+    ablations other than of the weighting are left out.
+
+    The grid's loss is minus the paired gain, so that a seed's own level drops out; the baseline, at
+    s = 1, has loss 0. Raises `UserError` where no pair is left."""
     rows = rows_of(pairs)
     plain = [SuperpositionSetting.of_row(row).is_plain_but("weighting") for row in rows]
     pairs = pairs.loc[plain]
@@ -100,9 +107,12 @@ def optima(grid: pd.DataFrame) -> pd.DataFrame:
     """Return one row per curve, all s at one (size, steps, weighting, r): the fields of `Optimum`
     beside what names the curve.
 
-    The baseline joins a curve, as s = 1, where the others leave open how small the best s is. Where
-    the grid has a column `seed`, only seeds that every value of a curve has count. `sentence` takes
-    the place of numbers where a curve has too few points or its optimum is not determined.
+    The baseline joins a curve that begins at s = 2, as s = 1, where the others leave open how small
+    the best s is. Where the grid has a column `seed`, only the seeds that every s of a curve has
+    count; if there are none, the losses are means over all seeds. `sentence` takes the place of
+    numbers where a curve has too few points or its optimum is not determined.
+
+    Raises `UserError` for a grid without superposed rows.
     """
     tried = grid[(grid["bag_size"] > 1) & (grid["step_ratio"] > 0)]
     own = ["size", "steps", *("seed" for _ in {"seed"} & {*grid})]
@@ -118,8 +128,8 @@ def optima(grid: pd.DataFrame) -> pd.DataFrame:
             continue
         lowest = optimum(losses.index.to_numpy(float), losses.to_numpy(float))
         if curve["bag_size"].min() == 2 and lowest.low is None:
-            # The optimum may lie at s = 2 or below, which only the baseline can tell. Elsewhere it
-            # stays out: the first step, from 1 to 2, is of no form that fits the rest.
+            # The optimum may lie at s = 2 or below, which only the baseline can tell. Other curves
+            # do without the baseline: no form that fits the rest fits the step from s = 1 to 2.
             losses = _by_seed(pd.concat([curve, *of_size.get(keys[:2], [])]))
             lowest = optimum(losses.index.to_numpy(float), losses.to_numpy(float))
         rows.append({**named, **asdict(lowest), "sentence": lowest.edge})
@@ -129,7 +139,8 @@ def optima(grid: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by_seed(curve: pd.DataFrame) -> pd.DataFrame:
-    """Return losses by value and seed; one column of means where the values share no seed."""
+    """Return losses by s (rows) and seed (columns); one column, of means, where the values of s
+    share no seed."""
     if "seed" not in curve:
         return curve.set_index("bag_size")[["loss"]]
     losses = over_shared_seeds(curve, "bag_size", "loss")
@@ -138,32 +149,35 @@ def _by_seed(curve: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Optimum:
-    """The place of the lowest loss along s; None where it is not known, and `edge` says why."""
+    """The place of the lowest loss along s: `best`, which is None where `edge` says why."""
 
     form: str
     """`both`, the form that was not ruled out, or `form not known`."""
     points: int
     """Number of values of s."""
     seeds: int
+    """Number of seeds that all values of s share; 1 for a single curve or one of means."""
     best: float | None
     low: float | None
-    """Low end of the 95% interval; None where it reaches beyond the values tried."""
+    """Low end of the 95% interval; None where the interval reaches beyond the values tried, where
+    the form is not known, and where every form is lowest at an edge."""
     high: float | None
     flat_low: float | None
-    """Lowest of the values whose loss is within one `noise` of the optimum's."""
+    """The smallest s at which the fitted loss is within one `noise` of the optimum's."""
     flat_high: float | None
     loss: float | None
     """Loss at the optimum, mean over seeds, nats per token."""
     noise: float
-    """Standard deviation of a point of the mean curve, nats per token: by its seeds, or by the
-    residuals of a single one."""
+    """Standard deviation of a point of the mean curve, nats per token: by the scatter of seeds, or,
+    of a single curve, by the residuals of the form that fits it best."""
     edge: str
     """Why `best` is missing: at an edge, or not determined."""
 
 
 def optimum(bags: ArrayLike, losses: ArrayLike) -> Optimum:
-    """Find the optimum of losses (nats per token), one per value of s, shape (values,), or one per
-    value and seed, shape (values, seeds); a seed's own level drops out. Four values or more."""
+    """Find the optimum of losses (nats per token) over `bags`, four or more values of s: one loss
+    for each, shape (values,), or one for each and seed, shape (values, seeds), in which a seed's
+    own level drops out."""
     x, y = np.log(np.asarray(bags, dtype=float)), np.asarray(losses, dtype=float)
     order = np.argsort(x)
     x, y = x[order], y.reshape(len(y), -1)[order]
@@ -262,7 +276,11 @@ def _fitted(name: _Name, x: Floats, y: Floats, grid: Floats) -> _Form:
 def _interval(
     name: _Name, x: Floats, y: Floats, grid: Floats, residual: float, best: int
 ) -> tuple[float | None, float | None]:
-    """Find the ends of the places at which a t-test does not tell the slope from zero."""
+    """Find both ends of the range of log s in which a t-test does not tell the slope of the fitted
+    form from zero. An end is None where that range reaches the values tried; both are where there
+    is a slope everywhere and no minimum inside."""
+    # The slope of the fit is linear in the losses: these are its weights at each point of the grid,
+    # with the derivative of the terms taken by the complex step.
     weights = (_terms(name, grid + 1e-30j).imag / 1e-30) @ np.linalg.pinv(_terms(name, x))
     of_seeds, seeds = weights @ y, y.shape[1]
     slopes = of_seeds.mean(axis=1)
@@ -279,14 +297,19 @@ def _interval(
             None if first == 0 else float(grid[first - 1]),
             None if last == _GRID - 1 else float(grid[last + 1]),
         )
-    # There is a slope everywhere: the optimum lies beyond an end, or between two grid points.
+    # The slope differs from zero everywhere: the optimum lies beyond an end, or between two points
+    # of the grid.
     if slopes[0] < 0 < slopes[-1]:
         return float(grid[best - 1]), float(grid[best + 1])
     return None, None
 
 
 def _ruled_out(own: Floats, bend: Floats, y: Floats, residuals: Floats) -> bool:
-    """Say whether the curve bends in the way of the other form, by a t-test of that `bend`."""
+    """Return whether a t-test shows that the curve bends in a way that this form cannot follow.
+
+    own: this form's terms at each s, shape (values, 3). bend: the term that only the other form
+    has, shape (values,). One curve of four values cannot tell, which rules nothing out.
+    """
     points, seeds = y.shape
     bend = bend - own @ np.linalg.lstsq(own, bend, rcond=None)[0]
     bends = bend @ y / np.linalg.norm(bend)
@@ -302,8 +325,9 @@ def _ruled_out(own: Floats, bend: Floats, y: Floats, residuals: Floats) -> bool:
 
 
 def _misfits(y: Floats, residuals: Floats) -> bool:
-    """Say whether the residuals are larger than the differences between seeds (the F-test of lack
-    of fit; Draper and Smith, Applied Regression Analysis). One seed cannot tell."""
+    """Return whether the residuals are larger than the differences between seeds can explain (the
+    F-test of lack of fit; Draper and Smith, Applied Regression Analysis); false for one seed, which
+    cannot tell."""
     points, seeds = y.shape
     if seeds == 1:
         return False

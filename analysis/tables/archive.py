@@ -83,7 +83,8 @@ def find_archives(root: Path) -> list[Path]:
 
 
 def read_archive(folder: Path) -> Tables:
-    """Read an archive. Raises `UserError` for a damaged file or another schema version."""
+    """Read an archive. Raises `UserError` for a missing or damaged file, another schema version,
+    and a cell that the schema does not allow."""
     parts = _parts(folder)
     rows = []
     for number, row in enumerate(parts["runs"].to_pylist(), 1):
@@ -115,8 +116,8 @@ def _ignore_rates_of_arms(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _recomputed(row: dict[str, Any]) -> dict[str, Any]:
-    """Compute the derived columns of a row by today's code. Raises `UserError` that names the
-    column."""
+    """Compute the columns of a row that follow from others by today's code. Raises `UserError` for
+    a wrong config, or wrong facts of the data; it names the column."""
     if row["config"] is not None:
         recorded = {}
         for column, schema in (("config", _CONFIG), ("data", _DATA)):
@@ -141,9 +142,11 @@ def add_to_archive(
     """Write runs into an archive, new or there already; a run that is in it is replaced. All of it
     is written, or nothing is.
 
-    beside: writes what lies beside the tables, such as questions, into the folder that it is given.
+    beside: is called with a folder, and writes what is to lie beside the tables, such as questions,
+    into it.
 
-    Raises `UserError` where two of the runs have one id, or a cell cannot be stored.
+    Raises `UserError` where two of the new runs have one id, a cell cannot be stored, or the
+    archive that is there cannot be read.
     """
     ids = dict(zip(tables.runs["folder"], tables.runs["run_id"], strict=True))
     new = {"runs": tables.runs}
@@ -190,7 +193,8 @@ def _finish(folder: Path) -> None:
 
 
 def _parts(folder: Path) -> dict[str, pa.Table]:
-    """The three tables in today's columns, in a state that a writer left."""
+    """Read the three tables, in today's columns and all as the same writer left them: what a killed
+    writer had ready is moved first, and files that were replaced meanwhile are read again."""
     paths = {name: folder / f"{name}.parquet" for name in _FILES}
     contents: dict[str, bytes] = {}
     read: list[tuple[int, int]] = []
@@ -208,7 +212,8 @@ def _parts(folder: Path) -> dict[str, pa.Table]:
 
 
 def _read(content: bytes, path: Path, name: str) -> pa.Table:
-    """The table in today's columns; an optional one that an older file lacks is empty."""
+    """Return a file's table in today's columns; an optional column that an older file lacks is
+    empty."""
     try:
         table = pq.ParquetFile(pa.BufferReader(content)).read()
         table.validate(full=True)
@@ -234,7 +239,7 @@ def _read(content: bytes, path: Path, name: str) -> pa.Table:
 
 
 def _stored(table: pd.DataFrame, name: str) -> pa.Table:
-    """A table of ours as an archive stores it. Raises `UserError` where it cannot."""
+    """Return a table as an archive stores it. Raises `UserError` for a cell that does not fit."""
     cells = {}
     for column in _FILES[name]:
         values = table[column.name].tolist()

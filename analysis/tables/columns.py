@@ -1,7 +1,7 @@
 """The three tables and their columns: `columns.csv` declares them, with their kinds and units.
 
-The columns of a superposition setting come from `superposition_setting.ABLATIONS`.
-`docs/tables.md` is made from all of them.
+A run's columns for the ablations of superposition come from `superposition_setting.ABLATIONS`
+instead, and stand behind `step_ratio`. `docs/tables.md` is made from all of them.
 """
 
 from __future__ import annotations
@@ -70,11 +70,12 @@ class Tables:
     runs: pd.DataFrame
     """One row per run."""
     curves: pd.DataFrame
-    """One row per logged training step that counts."""
+    """One row per logged training step; of a step that was logged again only the last row."""
     evaluations: pd.DataFrame
     """One row per held-out loss, and per number that a task measured."""
     problems: tuple[str, ...]
-    """One sentence per run that could not be read."""
+    """Sentences about what went wrong or is assumed: runs that could not be read, exclusions of
+    unknown runs, facts that imported runs lack."""
     roots: tuple[Path, ...] = ()
     """The folders that were given; questions may lie beside their runs."""
 
@@ -95,8 +96,8 @@ class Tables:
         )
 
     def thinned(self, rows: int) -> Tables:
-        """Keep about so many evenly spaced rows of each curve, and always the last row and the rows
-        of evaluated steps."""
+        """Keep evenly spaced rows of each curve, from `rows` to twice as many where it has that
+        many, and always its last row and the rows of evaluated steps."""
         runs = self.curves.groupby("folder", observed=True)["step"]
         place, count = runs.cumcount(), runs.transform("size")
         steps, evaluated = (
@@ -124,7 +125,8 @@ class Tables:
 
 
 def merged(parts: Sequence[Tables]) -> Tables:
-    """Join the tables of several sources, sorted by folder."""
+    """Join the tables of one or more sources, with runs sorted by folder; `roots` are those of the
+    only source with runs, or else empty."""
     problems = tuple(problem for part in parts for problem in part.problems)
     parts = [part for part in parts if len(part.runs)] or parts[:1]
     if len(parts) == 1:
@@ -141,7 +143,8 @@ def merged(parts: Sequence[Tables]) -> Tables:
 
 
 def typed(table: pd.DataFrame, columns: Iterable[Column]) -> pd.DataFrame:
-    """Give columns the dtypes of their kinds; a count with missing values becomes a float."""
+    """Give a table's columns the dtypes of their kinds, in place, and return it. Whole numbers with
+    missing values become floats; truth values with missing ones stay as they are."""
     for column in columns:
         values = table[column.name]
         if column.kind in ("text", "json"):
@@ -155,9 +158,10 @@ def typed(table: pd.DataFrame, columns: Iterable[Column]) -> pd.DataFrame:
 
 
 def finished(steps: int, superposed: Mapping[str, Any], **known: Any) -> dict[str, Any]:
-    """Return the row of a finished run that was trained elsewhere; unknown values are None.
+    """Return the row of a run that was trained elsewhere, finished unless `known` says otherwise.
 
-    `superposed`: the columns of its setting (`SuperpositionSetting.of_row`).
+    `superposed`: the columns of its setting (`SuperpositionSetting.of_row`). `known`: values of
+    other columns, which also replace what is assumed of a finished run; all others are None.
     """
     setting = SuperpositionSetting.of_row(superposed)
     return {

@@ -1,5 +1,5 @@
-"""Runs whose final losses may be compared: finished, their learning rate annealed, their last step
-a next-token step (design, invariant 5)."""
+"""Runs whose final losses may be compared: finished and evaluated after the last step, which was a
+next-token step, with an annealed learning rate; neither excluded by hand nor a copy of another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ EXCLUDED_COLUMNS = ("run_id", "seed", "setting", "reason", "folder")
 
 
 def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Return the runs whose final losses may be compared, and the others with their reasons."""
+    """Return the runs whose final losses may be compared, and the others (`excluded_row`) with the
+    reason why not."""
     excluded: list[dict[str, Any]] = []
     kept: list[int] = []
     seen: dict[str, str] = {}

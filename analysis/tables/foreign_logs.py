@@ -112,22 +112,23 @@ class Log:
     points: list[Point] = field(default_factory=list)
     """In the order in which they were written."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """Everything else, under the file's own names: the config, planned steps."""
+    """Everything that belongs to no step, under the file's own names: the config, planned steps."""
     named: bool = False
-    """Whether a person says which run this is."""
+    """Whether a person named the run, by `NAME=PATH`."""
     above: str = ""
-    """Name of the folder that groups runs: the outermost one below the given path, or the given
-    one."""
+    """Name of the folder that groups runs: the outermost one between the given folder and the file,
+    or else the given one; of a file that was given itself, the folder that it lies in."""
     final: bool = False
     """Whether this is a row of a table of finished runs; its one point is the run's end."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """The file's names for our columns, where a person gave them."""
+    """The file's names for our columns (`KEYS`) or facts (`FINAL`), where a person gave them."""
 
 
 def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:
     """Read the logs of files and folders. `NAME=PATH` gives all that lies at PATH to the run NAME.
 
-    columns: the logs' names for our columns, where they are not usual ones.
+    columns: the logs' names for our columns (`KEYS`) or facts (`FINAL`), where these are not among
+    the usual ones.
 
     Raises `UserError` for a source that does not exist, holds no log, or is damaged.
     """
@@ -180,7 +181,8 @@ def _read(path: Path, root: Path, columns: Mapping[str, str]) -> list[Log]:
 
 
 def _parts(path: Path, root: Path) -> list[str]:
-    """The parts of a run's name: the folders that it lies in, and the file."""
+    """Return the parts of a run's name: the folders between `root` and the file, without those of
+    checkpoints, and the file's own name unless that says nothing (`_UNNAMED`)."""
     folders = path.relative_to(root).parent.parts if root.is_dir() else ()
     parts = [part for part in folders if not part.startswith("checkpoint-")]
     name = path.name if ending(path) == path.suffix else path.stem
@@ -204,7 +206,7 @@ def _events(log: Log) -> Iterator[Log]:
 
 
 def _trackio(log: Log) -> Iterator[Log]:
-    """Read a store of November 2026."""
+    """Read a store of trackio, in its schema of November 2026."""
     with closing(sqlite3.connect(f"{log.place.resolve().as_uri()}?mode=ro", uri=True)) as store:
         runs: dict[str, Log] = {}
         rows = store.execute("SELECT run_id, run_name, step, metrics FROM metrics ORDER BY id")
@@ -248,7 +250,8 @@ def _trainer_state(log: Log) -> Iterator[Log]:
 
 
 def _json_lines(log: Log) -> Iterator[Log]:
-    """Take rows with a step as points, others as facts; leave out a torn last line."""
+    """Take the values of rows with a step as points, and other rows as facts. A last line that is
+    no JSON, as a killed writer leaves it, is left out."""
     texts = list(lines(log.place))
     for number, line in enumerate(texts, 1):
         try:
@@ -265,7 +268,7 @@ def _json_lines(log: Log) -> Iterator[Log]:
 
 
 def _add(log: Log, row: Mapping[str, Any], line: int) -> bool:
-    """Append the values of a row, and return whether it has a step."""
+    """Append the values of a row to the log's points, and return whether the row has a step."""
     flat = dict(_flat(row))
     name = next((name for name in STEP if name in flat), None)
     if name is None:
@@ -340,8 +343,8 @@ _LINES = (
         1,
     ),
 )
-"""Lines of known programs, and the steps to add to the number that they print. Groups are `step`,
-`steps` and columns."""
+"""Patterns of the lines that known programs print, each with what to add to the printed step. Their
+groups are `step`, `steps` (planned), `milliseconds` (of training) and columns (`KEYS`)."""
 
 
 def _printed(log: Log) -> Iterator[Log]:
@@ -359,9 +362,10 @@ def _printed(log: Log) -> Iterator[Log]:
 
 
 def _table(log: Log) -> Iterator[Log]:
-    """Read a table with a column of steps, of several runs if a column names them.
+    """Read a table with a column of steps: logs of several runs if a column, or W&B's headings
+    `run - key`, name them.
 
-    A table without steps is one of finished runs if it has a final loss and the length of each run.
+    A table without such a column is read as one of finished runs (`_finished`).
     """
     table = read_sheet(log.place)
     columns = list(map(str, table))
@@ -399,7 +403,8 @@ def _table(log: Log) -> Iterator[Log]:
 
 
 def _finished(table: pd.DataFrame, log: Log, run: str | None) -> Iterator[Log]:
-    """Yield a run for each row; none if the table has no losses or no lengths."""
+    """Yield a run for each row; none if the table has no column of final losses, or neither tokens
+    nor steps."""
     usual = {
         fact: next((name for name in (log.columns.get(fact), *names) if name in table), None)
         for fact, names in FINAL.items()
@@ -437,5 +442,7 @@ FORMATS: tuple[tuple[Callable[[Path, str], bool], Callable[[Log], Iterator[Log]]
     ),
     (lambda path, start: any(line.search(start) for line, _ in _LINES), _printed),
 )
-"""Whether a file, of which this is the start, is of a format, and what reads it: fills the log of
-the file, or makes one for each run in it. The first that recognises a file reads it."""
+"""Pairs of functions, one for each format. The first says, by a file's path and its start (the
+first `_SEARCHED` bytes), whether the file is of that format. The second reads it: it fills the
+empty log that it is given, or makes a log for each run in the file. The first format that
+recognises a file reads it."""

@@ -1,8 +1,8 @@
 """Logs of other trainers, and tables of finished runs, as the three tables of an archive.
 
-What a log does not say comes from a `runs.csv` or from `--set`; nothing is guessed. `--set`
-overrules `runs.csv`, which overrules the log. An optional fact that no run has is taken to be equal
-in all runs.
+What a log does not say comes from a `runs.csv` or from `--set`, and `--set` overrules `runs.csv`,
+which overrules the log. A needed fact that is missing is an error. An optional one that no run has
+is taken to be equal in all runs, and the command says so (`_ASSUMED`).
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ class Facts(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_max_length=200)
 
     arm: str | None = None
-    """The name of a method other than superposition; all arms are compared with `baseline`."""
+    """The name of a method other than superposition, or that of the baseline (`baseline`); empty
+    for superposed runs."""
     bag_size: Whole = Field(1, ge=1)
-    """s; 1 where `arm` is given."""
+    """s; 1, the default, for runs that are not superposed."""
     step_ratio: float = Field(ge=0, le=1)
     """r; 0 where `bag_size` is 1."""
     parameters: Whole = Field(ge=1)
@@ -98,7 +99,8 @@ class Facts(BaseModel):
     baseline: str = BASELINE
     """The name of the arm that the others are compared with."""
     tokens: float | None = Field(None, ge=1, lt=2**63)
-    """Positions in all, for a table of finished runs that does not have their steps."""
+    """Latent positions of the whole training, from which missing steps, tokens per step or
+    parameters are derived."""
     active_parameters: Whole | None = Field(None, ge=1)
     flops: float | None = Field(None, gt=0, lt=1e300)
     """FLOPs of the whole training; 6 · parameters · positions by default."""
@@ -114,7 +116,9 @@ class Facts(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _follows(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Derive missing facts: parameters from tokens and FLOPs, and steps from tokens."""
+        """Derive missing facts: r = 0 for s = 1; tokens from parameters and FLOPs; parameters from
+        tokens and FLOPs (6 N D); steps and tokens per step from tokens and each other. Where
+        neither is known, one step stands for one position."""
         values = dict(given)
         if whole(values.get("bag_size", 1)) == 1:
             values.setdefault("step_ratio", 0.0)
@@ -158,7 +162,8 @@ class Run:
     log: Log
     facts: dict[str, Any]
     rows: pd.DataFrame
-    """Rows by step, in the columns of `KEYS`; a finished run has one row."""
+    """Rows by step, in the columns of `KEYS`; a row of a table of finished runs makes one, at
+    step 0."""
     rewritten_steps: int
     """Number of steps that were logged again with another value."""
     diverged: bool
@@ -189,13 +194,15 @@ def import_logs(
     steps written twice, losses not found, facts that no run has.
 
     Args:
-        given: facts of all runs; `facts`: a CSV with a row for each run.
-        columns: of the log, by column of `KEYS` or by fact, where it goes by another name.
-        unit: of both losses, or `COLUMN=UNIT` of one of them; nats by default.
+        given: facts of all runs (`Facts`).
+        facts: a CSV with the facts of each run, a row for each.
+        columns: the logs' names for columns of `KEYS` or facts of `FINAL`, where they are unusual.
+        unit: the unit of both losses, or `COLUMN=UNIT` for one of them; nats by default.
         arm_from: `folder` takes each run's arm from the name of the folder that groups its runs.
-        steps_from: what the log calls its first step, 1 or 0.
+        steps_from: what the logs call their first step, 1 or 0.
 
-    Raises `UserError` for a missing or wrong fact, which names run and key.
+    Raises `UserError` for a log that cannot be read, for a name that no log has, and for a missing
+    or wrong fact, with the names of run and key.
     """
     columns, units = columns or {}, _units(unit)
     for name in columns:
@@ -236,12 +243,13 @@ _ASSUMED = {
     ("eval_set",): "no run says its eval_set: all are taken to have the same",
     ("seed",): "no seed of {}: compared unpaired",
 }
-"""Assumptions about facts that no run has; of the last, about runs that have none."""
+"""What is said of facts that are assumed, because no run has any of those in the key. A seed alone
+may be missing in some runs only; the sentence then names them."""
 
 
 def _left_open(runs: Sequence[Run], known: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say what is assumed of facts that no run has. Raises `UserError` where only some runs have
-    them."""
+    """Say what is assumed of facts that no run has. Raises `UserError` where only some runs lack
+    one, but for the seed."""
     problems = []
     for keys, words in _ASSUMED.items():
         key, *_ = keys
@@ -292,8 +300,9 @@ def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
 def write_template(
     path: Path, sources: Iterable[str], columns: Mapping[str, str], arm_from: str | None = None
 ) -> int:
-    """Write a new `runs.csv` with a row for each run and what its logs say; returns the number of
-    runs. Raises `UserError` where there is a file of that name."""
+    """Write a new `runs.csv` with a row for each run and what its logs say, and return the number
+    of runs. Raises `UserError` where a file of that name exists, and for a log that cannot be
+    read."""
     if path.exists():
         raise UserError(
             f"{path}: already exists and may be filled in; name another file, or delete it"
@@ -349,12 +358,13 @@ def _units(given: Iterable[str]) -> dict[str, str]:
 def runs_of_logs(
     logs: Sequence[Log], columns: Mapping[str, str], step_offset: int = 0
 ) -> list[Run]:
-    """Put the logs of each run together, in `KEYS`' columns; of a step written twice the later row
-    counts.
+    """Put the logs of each run together, in the columns of `KEYS`, sorted by name. Of a value that
+    was logged twice for one step the later one counts. The logs are changed in place.
 
-    step_offset: added to the number of each step.
+    columns: the logs' own names for columns. step_offset: added to the number of each step.
 
-    Raises `UserError` where logs of one name are of two runs, or no loss is found.
+    Raises `UserError` where logs of one name are of two runs, no loss is found, or a value in one
+    of these columns is no number.
     """
     merged: dict[str, Log] = {}
     for log in logs:
@@ -373,7 +383,8 @@ def runs_of_logs(
 
 
 def _read_numbers(log: Log, columns: Mapping[str, str]) -> None:
-    """Make floats of the values that will be used. Raises `UserError` for one that is no number."""
+    """Turn the values of the columns of `KEYS` into floats, in place. Raises `UserError` for one
+    that is no number."""
     used = {key for name, keys in KEYS.items() for key in (columns.get(name), *keys)}
     for place, (step, key, value, line) in enumerate(log.points):
         if key in used and key != "loss_name":
@@ -384,7 +395,8 @@ def _read_numbers(log: Log, columns: Mapping[str, str]) -> None:
 
 
 def _contradict(first: Log, other: Log) -> bool:
-    """Return whether two tables both have a value for one step, which no restart explains."""
+    """Return whether both logs are tables and have a value of the same key at the same step, which
+    no restart explains."""
     if other.named or not {ending(first.place), ending(other.place)} <= {*TABLES}:
         return False
     known = {(point.step, point.key) for point in first.points}

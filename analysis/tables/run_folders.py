@@ -1,7 +1,7 @@
-"""Run folders as tables: one row a run, its curve and its evaluations.
+"""Run folders as tables: a row for each run, its curve and its evaluations.
 
-Nothing is guessed and no name is parsed. A run that cannot be read is a problem that is reported;
-the others are read all the same.
+All values come from what a run recorded, none from the names of folders. A run that cannot be read
+is reported as a problem, and the others are read all the same.
 """
 
 from __future__ import annotations
@@ -133,8 +133,9 @@ def run_row(record: RunRecord) -> dict[str, Any]:
 
 
 def of_config(config: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns that follow from what the run is: its setting, and what it may be compared with. An
-    archive's are computed anew, so that its runs stand beside those of a later version."""
+    """The columns that follow from a run's config and data alone: its setting, and the keys of the
+    runs that it may be compared with. Those of an archive are computed anew on reading, so that
+    its runs can be compared with runs of a later version."""
     return {
         **columns_of(SuperpositionSetting.from_config(config)),
         "group": _group(config, data, VARIED),
@@ -166,7 +167,8 @@ def _evaluations(record: RunRecord) -> list[Mapping[str, Any]]:
 
 
 def _text(value: Any) -> str | None:
-    """JSON, without the places where files lay."""
+    """A value as JSON text, with paths that begin with `/`, `~` or `..` cut to their last name:
+    tables do not tell where files lay."""
     return None if value is None else json.dumps(_without_places(value), separators=(",", ":"))
 
 

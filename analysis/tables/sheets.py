@@ -1,7 +1,8 @@
 """Text files as other programs and people write them: lines, and tables of named columns.
 
 Every table that a person may fill in or export is read here: CSV with commas, semicolons or tabs,
-packed or not, and parquet. What cannot be read is one line with file and row.
+packed or not, and parquet. Errors are one line that names the file and, where there is one, the
+row.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def ending(path: Path) -> str:
 
 @contextmanager
 def unpacked(path: Path, mode: str = "rb", **text: str) -> Iterator[IO[Any]]:
-    """Open a file for reading. Raises `UserError` for what the disk or the packer refuses."""
+    """Open a file for reading, unpacked if its suffix is in `PACKED`. Raises `UserError` for what
+    the disk or the packer refuses, also while the file is read."""
     try:
         with PACKED.get(path.suffix, open)(path, mode, **text) as file:
             yield file
@@ -55,10 +57,11 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def read_sheet(path: Path) -> pd.DataFrame:
-    """Read a table whose cells are not interpreted yet. Its index has the line of each row, and an
-    empty cell is None.
+    """Read a table without interpreting its cells. Its index counts the rows as a spreadsheet does,
+    a CSV's from its header on; an empty cell is None, and empty rows are left out.
 
-    Raises `UserError` that names the file where it is damaged.
+    Raises `UserError`, which names the file, for one that is damaged, is not UTF-8 or has a column
+    twice.
     """
     with unpacked(path) as file:
         content = file.read()
@@ -105,7 +108,7 @@ def filled_cells(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the line of each row of a `read_sheet`, and its cells that are not empty.
 
-    Raises `UserError` where a `needed` one is, and for one that is too long to be meant.
+    Raises `UserError` where a `needed` cell is empty, and for a cell too long to be meant.
     """
     for line, cells in zip(table.index, table.to_dict("records"), strict=True):
         row = {str(name): cell for name, cell in cells.items() if cell is not None}

@@ -25,8 +25,9 @@ def read_tables(sources: Folders) -> Tables:
     Runs that an `exclusions.csv` names, in a given folder or beside runs below it, stay in the
     table, with the reason beside them.
 
-    Raises `UserError` where a given folder does not exist, or for a wrong `exclusions.csv`;
-    anything wrong inside a run becomes a problem instead.
+    Raises `UserError` where a given folder does not exist, and for a wrong `exclusions.csv` or a
+    damaged archive. Run folders that cannot be read are reported as problems instead, and so are
+    sources without any run.
     """
     places = roots(sources)
     folders = _distinct(places, find_run_folders)
@@ -44,7 +45,7 @@ def read_tables(sources: Folders) -> Tables:
 
 
 def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str]) -> Tables:
-    """Marks the runs that a person has taken out (`EXCLUSIONS`: columns `run`, a run id, and
+    """Mark the runs that a person has taken out (`EXCLUSIONS`: columns `run`, a run id, and
     `reason`); a line that matches no run is a problem."""
     runs = tables.runs.copy()
     for run, reason in _read_exclusions(roots).items():
@@ -83,7 +84,8 @@ def load(sources: Folders) -> pd.DataFrame:
 
 
 def roots(sources: Folders) -> tuple[Path, ...]:
-    """One or several given folders. Raises `UserError` where one does not exist."""
+    """Return the given folders, or the only one, as a tuple. Raises `UserError` for one that does
+    not exist."""
     given = [sources] if isinstance(sources, str | Path) else sources
     for root in (folders := tuple(map(Path, given))):
         if not root.is_dir():

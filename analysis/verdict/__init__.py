@@ -1,3 +1,3 @@
-"""Who won: `question`s declared before their runs, arms paired by seed (`comparison`) at equal
-FLOPs, data or loss (`matched`, `length_curve`), whether that was fair (`learning_rate`), and the
-one function that decides (`decide`, with `intervals`)."""
+"""Who won: a `question` is declared before its runs (`planned` answers it), arms are paired by seed
+at equal FLOPs (`comparison`), data or loss (`matched`, `length_curve`), `learning_rate` says
+whether that was fair, and one function decides (`decide`, with `intervals`)."""

@@ -1,4 +1,4 @@
-"""Superposition against the baseline at equal FLOPs, paired by seed.
+"""Superposition, or another method, against the baseline at equal FLOPs, paired by seed.
 
 Only eligible runs (`analysis.tables.eligible`) that were evaluated on the same held-out tokens are
 compared; others are returned with the reason. Intervals and verdicts are those of
@@ -27,15 +27,15 @@ from tst_study.errors import UserError
 SAME = ("group", "learning_rate", "eval_set")
 """Columns in which the two runs of a pair agree, beside their seeds."""
 PAIRED = (*SAME, "seed", "data_seed")
-"""Columns that identify one run of a setting; `data_seed`, the order of the text, is missing in
-imported runs."""
+"""Columns that identify one run of a setting. `data_seed`, of the order of the text, is missing in
+imported runs, and `seed` in some."""
 SAME_BUT_LENGTH = ("family", "learning_rate", "eval_set")
 """Columns in which runs of different lengths are matched."""
 
 _SHARED: tuple[str, ...] = ("group", "family", "corpus", "steps", "learning_rate", "eval_set")
 _SHARED += ("flops", "setting", *SETTING, "data_multiplier")
 COPIED_ROWS = 3
-"""Fewest rows for which equal curves count as copies of one run."""
+"""Fewest logged steps for which equal training curves count as copies of one run."""
 PAIR_COLUMNS: tuple[str, ...] = (*_SHARED, "seed", "baseline", "superposed", "gain")
 PAIR_COLUMNS += ("baseline_folder", "superposed_folder")
 TABLE_COLUMNS: tuple[str, ...] = (*_SHARED, "seeds", "comparisons", "baseline", "superposed")
@@ -45,7 +45,8 @@ TABLE_COLUMNS += ("verdict", "heading", "run_ids")
 
 @dataclass(frozen=True)
 class Comparison:
-    """Losses and gains in nats per token on held-out text; a positive gain: superposition wins."""
+    """Losses and gains in nats per token on held-out text. A positive gain means that superposition
+    has the lower loss."""
 
     table: pd.DataFrame
     """One row per setting: losses, and the gain with its verdict from `verdicts`."""
@@ -56,18 +57,19 @@ class Comparison:
     excluded: pd.DataFrame
     """Runs that were not compared, each with the reason."""
     eligible: pd.DataFrame
-    """Rows of the run table that may be compared, baselines without a partner among them."""
+    """Rows of the run table that may be compared, with or without a partner."""
 
 
 def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Comparison:
-    """Compare all superposed runs of a run table (`source.load`) with their baselines, and answer
-    the questions that were planned.
+    """Compare all runs of a run table (`source.load`) that are no baselines with their baselines,
+    and answer the questions that were planned.
 
-    Raises `UserError` where the table lacks a column.
+    Raises `UserError` where an arm of a question names a column that the table lacks, or holds two
+    runs of one seed.
     """
     kept, excluded = eligible(runs)
-    # Nothing says which of these is whose pair, and as further seeds they would make an interval
-    # too short. Runs without seeds stay.
+    # Of two runs with one setting and seed nothing says which belongs to the partner, and counted
+    # as two seeds they would make the interval too short. Runs without seeds stay.
     twice = kept.duplicated([*PAIRED, *SETTING], keep=False) & kept["seed"].notna()
     reason = "another run has the same setting, rate and seed; give each its own seed"
     excluded += [excluded_row(run, reason) for run in rows_of(kept[twice])]
@@ -116,13 +118,13 @@ def refuse_copies(tables: Tables) -> None:
 def alike(
     table: pd.DataFrame, row: Mapping[str, Any] | pd.Series, names: Iterable[str]
 ) -> pd.DataFrame:
-    """The rows of a table that have the values of `row` in these columns."""
+    """Return the rows of a table that have the values of `row` in the columns `names`."""
     return table[np.logical_and.reduce([table[name] == row[name] for name in names])]
 
 
 def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict[str, Any]] | str:
-    """Return the baseline of a superposed run, all of them if runs have no seeds, or the reason why
-    there is none."""
+    """Return the baseline of a run, all of its baselines if it has no seed, or the reason why there
+    is none."""
     seed = "without a seed" if pd.isna(run["seed"]) else f"of its seed {run['seed']}"
     tokens = run.get("eval_tokens")
     text = run["eval_set"] if pd.isna(tokens) else f"{run['eval_set']}, {int(tokens):,} tokens"
@@ -162,7 +164,8 @@ def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
 
 
 def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a row of `pairs`; the losses of several baselines are averaged."""
+    """Return a row of `Comparison.pairs`, with the run ids and the `block` beside its columns; the
+    losses of several baselines are averaged."""
     run = {**run, "setting": SuperpositionSetting.of_row(run).label}
     loss = sum(baseline["nats_per_token"] for baseline in baselines) / len(baselines)
     return {
@@ -180,7 +183,12 @@ def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any
 def _settings(
     pairs: list[dict[str, Any]], kept: pd.DataFrame, lost: pd.DataFrame, studies: Sequence[str]
 ) -> tuple[list[dict[str, Any]], list[Contrast]]:
-    """Return a row and a contrast with the baseline for each setting, in order."""
+    """Return a row of `Comparison.table`, without a verdict, and a contrast with the baseline for
+    each setting, both in the order in which settings are shown.
+
+    kept: the runs that may be compared. lost: the runs that diverged. studies: path prefixes of the
+    folders that have questions; unplanned settings are judged study by study.
+    """
     settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for pair in pairs:
         settings.setdefault(tuple(pair[column] for column in (*SAME, *SETTING)), []).append(pair)
@@ -233,10 +241,10 @@ def _settings(
 def _decided(
     rows: list[dict[str, Any]], cells: list[Contrast], planned: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return every setting with its verdict, and all verdicts.
+    """Return every setting with its verdict (`Comparison.table`), and all verdicts.
 
-    If planned questions together cover all runs of a setting, it takes the verdict of the primary
-    one, else of the one with most seeds."""
+    If planned questions together cover all runs of a setting, the setting takes the verdict of the
+    primary question, or of the one with most seeds if none is primary."""
     chosen: list[dict[str, Any] | None] = []
     for cell in cells:
         about = asked_of(planned, cell.run_ids)
@@ -259,7 +267,8 @@ def _decided(
 
 
 def asked_of(planned: pd.DataFrame, run_ids: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the verdicts that rest on these runs alone, those with most authority first."""
+    """Return the verdicts that rest on these runs alone, primary ones first, then by seeds, the
+    most first."""
     own = set(run_ids)
     verdicts = [
         row for row in rows_of(planned) if row["run_ids"] and own.issuperset(row["run_ids"])

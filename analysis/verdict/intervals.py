@@ -20,8 +20,9 @@ from scipy import optimize, special
 FEWEST_SEEDS = 3
 """Two seeds allow no claim: at one degree of freedom the interval is wider than any effect."""
 FAMILY_SHARE = 1 / 3
-"""The most that the family's degrees of freedom may be, relative to a contrast's own. With more, a
-family whose arms differ tenfold in spread covers less than .93."""
+"""The most that the family's degrees of freedom may be, relative to a contrast's own; in a family
+of n contrasts (n − 2)/n of that. With more, the 95% intervals of a family whose arms differ tenfold
+in spread hold together in less than 93% of cases."""
 UNPAIRED = "unpaired "
 """The beginning of the label of a run without a seed."""
 
@@ -39,11 +40,13 @@ class Difference:
     freedom: float
     """Degrees of freedom of `variance`."""
     size: float
+    """The number of pairs; of unpaired arms, the harmonic mean of their numbers of runs."""
     unpaired: bool = False
 
     @property
     def varies(self) -> bool:
-        """Whether seeds differ at all: losses that agree to nine digits tell nothing of noise."""
+        """Whether the differences of the seeds scatter by more than a billionth of the gain; less
+        is rounding, and tells nothing of noise."""
         scale = max(abs(self.gain), 1e-300)
         return self.seeds > 1 and math.sqrt(self.variance) > 1e-9 * scale
 
@@ -70,7 +73,8 @@ def paired_difference(differences: Sequence[float]) -> Difference:
 def difference(losses: pd.Series, against: pd.Series) -> Difference:
     """Summarise the difference between the losses of two arms, both by seed.
 
-    Runs without seeds (`UNPAIRED`) are compared as two samples of unequal variance (Welch, 1947).
+    Where the arms share no seed, and both have runs without seeds (`UNPAIRED`), these are compared
+    as two samples of unequal variance (Welch, 1947).
     """
     both = losses.index.intersection(against.index)
     arms = losses, against
@@ -90,9 +94,10 @@ def difference(losses: pd.Series, against: pd.Series) -> Difference:
 
 
 def moderated(family: Sequence[Difference]) -> list[Difference]:
-    """A family's differences, each that claims with its moderated variance and freedom.
+    """Return a family's differences; those that allow an interval (`claims`) have moderated
+    variances and degrees of freedom.
 
-    Families of one or two contrasts have nothing to share: theirs are plain t-tests.
+    Fewer than three such differences say nothing of a typical variance, and stay as they are.
     """
     claiming = [contrast for contrast in family if contrast.claims]
     count = len(claiming)
@@ -112,10 +117,11 @@ def moderated(family: Sequence[Difference]) -> list[Difference]:
 
 
 def _prior(variances: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:
-    """A family's typical variance, and the degrees of freedom that its likeness is worth.
+    """Return a family's typical variance, and how many degrees of freedom it is worth to another
+    member: the more alike the true variances are, the more; infinite where they do not differ.
 
-    Logs of sample variances scatter by their own degrees of freedom; what they scatter beyond that
-    is how far the true variances differ (Smyth, 2004, section 6.2).
+    The logs of sample variances scatter as their degrees of freedom make them; what they scatter
+    beyond that is how far the true variances differ (Smyth, 2004, section 6.2).
     """
     half = np.asarray(freedoms) / 2
     logs = np.log(variances) - special.digamma(half) + np.log(half)

@@ -26,14 +26,16 @@ class Sweep:
     seed diverged at this rate), seeds."""
     best: float
     margin: float | None
-    """The lead over the next best rate, in nats; None where all others diverged."""
+    """The lead of the best rate over the next best, in nats per token; None where all others
+    diverged."""
     at_edge: bool
     superposed_rates: tuple[float, ...]
-    """Rates of the superposed runs on the same data and model, whatever their length."""
+    """Rates of all superposed runs of the family (same data, model and batch), whatever their
+    length or state."""
 
     @property
     def followed(self) -> bool:
-        """All superposed runs use the rate that was best for the baseline."""
+        """Whether all superposed runs use the rate that was best for the baseline."""
         return all(rate == self.best for rate in self.superposed_rates)
 
     def sentence(self) -> str:
@@ -56,8 +58,9 @@ class Sweep:
 
 
 def swept(runs: pd.DataFrame, eligible: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the runs of each group and held-out text where baselines had several learning rates:
-    those that may be compared and those that diverged, which have no loss on any text."""
+    """Return the runs of each group and held-out text in which baselines had several learning
+    rates: those that may be compared, and all of the group that diverged, which have no final loss
+    on any text."""
     lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
     texts = eligible.groupby(["group", "eval_set"], sort=True)
     every = [pd.concat([own, lost[lost["group"] == group]]) for (group, _), own in texts]
@@ -65,7 +68,8 @@ def swept(runs: pd.DataFrame, eligible: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
-    """Return the sweep of each group of baselines that was run at two or more learning rates."""
+    """Return the sweep of each group and held-out text (`swept`); none where a seed diverged at
+    every rate."""
     found_sweeps = []
     for members in map(_baselines, swept(runs, comparison.eligible)):
         rates, first = _rates(members), members.iloc[0]
@@ -93,8 +97,8 @@ def _baselines(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rates(runs: pd.DataFrame) -> pd.DataFrame:
-    """Mean loss by rate over the seeds that every finished rate has, or over all seeds if they
-    share none; infinite at a rate at which a seed diverged."""
+    """Return the mean loss at each rate, over the seeds that all rates without a diverged run
+    share, or over all seeds if these share none; infinite at a rate at which a seed diverged."""
     diverged = runs["learning_rate"][runs["state"] == "diverged"]
     # Averaging only the seeds that survived would flatter a rate at which others diverged.
     done = runs[~runs["learning_rate"].isin(diverged)]

@@ -1,10 +1,11 @@
 """Loss against length of one arm, and the length at which it reaches a loss.
 
 Between the lengths that were run, log(L − E) is linear in the log of the length: a power law
-beyond a floor E. With three lengths or more E is fitted; two tell nothing of the curvature, so that
-every floor from none to one with exponent 1 is allowed for. Intervals are found by asking, at each
-length, whether the paired difference of the seeds is zero (a t-test, inverted): exact for few
-seeds, and open where the curve is too flat to say.
+above a floor E. With three lengths or more E is fitted. Two tell nothing of the curvature, so that
+results are computed for five floors, from zero to the highest, at which the exponent would be 1,
+and the interval spans them all. An interval holds the lengths at which a t-test does not tell the
+paired difference of the seeds from zero: it is exact for few seeds, and open where the curve is too
+flat to say.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ class LengthCurve:
 
     @classmethod
     def of(cls, table: pd.DataFrame, name: str) -> LengthCurve:
-        """From a table of lengths (index) by seeds (columns) without gaps.
+        """Make the curve of a table of losses by length (index, rising) and seed (columns) without
+        gaps; `name` is the arm's in messages.
 
-        What comes after the first length that a longer run does not improve on is left out, and
-        `note` says so: no single length belongs to the losses there. Raises `UserError` for fewer
-        than two lengths that are left.
+        Lengths after the first that the next one does not improve on are left out, and `note` says
+        so: no single length belongs to the losses there. Raises `UserError` if fewer than two
+        lengths are left.
         """
         means = table.mean(axis=1).to_numpy()
         falling = int(np.argmax(np.append(np.diff(means) >= 0, True))) + 1
@@ -76,8 +78,9 @@ class LengthCurve:
         return float(self.x[i] + share * (self.x[i + 1] - self.x[i]))
 
     def at(self, place: float, floor: float) -> Floats:
-        """Loss of every seed at a log length, shape (seeds,): the mean curve, and the seeds' own
-        deviations from it in proportion."""
+        """Loss of every seed at a log length, shape (seeds,): the mean curve there, plus the seed's
+        deviations from it at the two nearest lengths, interpolated and scaled with its height above
+        the floor."""
         i = int(np.clip(np.searchsorted(self.x, place) - 1, 0, len(self.x) - 2))
         share = (place - self.x[i]) / (self.x[i + 1] - self.x[i])
         above = self.means[i : i + 2] - floor
@@ -87,9 +90,12 @@ class LengthCurve:
         return own
 
     def reached(self, losses: Floats, floor: float, origin: float, comparisons: int = 1) -> Ratio:
-        """Log of the length at which the mean equals that of `losses`, one per seed, over the
-        length exp(`origin`), with its 95% interval: None for one seed, and on a side on which the
-        difference is never shown within one more step between lengths."""
+        """Log of the ratio of the length at which the mean curve reaches the mean of `losses` (one
+        per seed) to the length exp(`origin`), with its 95% interval.
+
+        An end is None where the paired differences do not vary, as with one seed, and where the
+        t-test shows no difference even beyond the curve's end, as far out as the nearest two
+        lengths are apart."""
         best = self.place(float(losses.mean()), floor)
         if not paired_difference((self.at(best, floor) - losses).tolist()).varies:
             return best - origin, None, None
@@ -110,7 +116,8 @@ class LengthCurve:
 
 
 def hull(found: list[Ratio]) -> tuple[float, float | None, float | None]:
-    """The first of these ratios, no longer as a log, with an interval that spans those of all."""
+    """Return the first of these ratios, no longer as a log, with an interval that spans those of
+    all; an end that is open in any of them is None."""
     lows = [low for _, low, _ in found if low is not None]
     highs = [high for _, _, high in found if high is not None]
     return (
@@ -121,8 +128,9 @@ def hull(found: list[Ratio]) -> tuple[float, float | None, float | None]:
 
 
 def floors(curves: list[LengthCurve]) -> Floats:
-    """Floors (nats) to allow for, the best first: one fitted to all curves, which share their
-    text; five of them where no curve has three lengths."""
+    """Return the floors (nats per token) to compute results for, first the one to take the estimate
+    from. One is fitted to all curves, which share their held-out text; where no curve has three
+    lengths there are five, the first in the middle of the range."""
     highest = min(
         float((curve.means[1:] + np.diff(curve.means) / np.expm1(np.diff(curve.x))).min())
         for curve in curves
@@ -132,7 +140,8 @@ def floors(curves: list[LengthCurve]) -> Floats:
         return highest * np.array([0.5, 0.0, 0.25, 0.75, 1.0])
 
     def misfit(floor: float) -> float:
-        """Sum of squares, in nats, that one power law beyond the floor leaves of each curve."""
+        """Sum over the curves of the squared residuals, roughly in nats², of one power law above
+        the floor for each."""
         total = 0.0
         for curve in curves:
             above = curve.means - floor
@@ -145,12 +154,13 @@ def floors(curves: list[LengthCurve]) -> Floats:
 
 
 def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataFrame], str]:
-    """Losses by length and seed, of the seeds that every length of every table has, and in words
-    what was left out.
+    """Return each table as losses by length (index) and seed (columns), of the seeds that every
+    length of every table has, and a note on lengths that were left out.
 
-    Where fewer than two seeds are left, lengths of one seed give way if two lengths remain.
-    Columns of the tables: `along`, seed, loss. Raises `UserError` for no seed in common, and for a
-    seed that ran a length twice.
+    Where these are fewer than two seeds, the lengths that only one seed ran are left out, if that
+    gives two seeds or more and leaves two lengths of each table that has them. Columns of the
+    tables: `along`, seed, loss. Raises `UserError` for no seed in common, and for a seed that ran a
+    length twice.
     """
     for table in tables:
         twice = table.duplicated([along, "seed"])
@@ -179,12 +189,13 @@ def _common(tables: list[pd.DataFrame]) -> list[Any]:
 def speed_up(
     baselines: pd.DataFrame, superposed: pd.DataFrame, comparisons: int = 1
 ) -> dict[str, Any]:
-    """Baseline steps at the loss of runs of one length. Columns of both: steps, seed, loss.
+    """Find after how many steps the baseline has the mean loss of superposed runs of one length.
+    Columns of both tables: steps, seed, loss.
 
-    seeds: those that every length has. baseline_steps; speed_up: that number over the runs' own
-    steps; low, high: its 95% interval for all `comparisons` together, None for one seed and on a
-    side that the baselines' lengths do not bound. Where the loss lies outside what the baselines
-    reached there is no number, and `note` says so.
+    Returns seeds (the number that every length has), baseline_steps, speed_up (baseline_steps over
+    the runs' own steps), low and high (its 95% interval for all `comparisons` together, None for
+    one seed and on a side that the baselines' lengths do not bound) and note. Where the baselines
+    did not reach the loss, or all are below it, there are no numbers, and `note` says why.
     """
     nothing: dict[str, Any] = {"seeds": superposed["seed"].nunique()}
     nothing |= dict.fromkeys(("baseline_steps", "speed_up", "low", "high"))

@@ -1,12 +1,15 @@
 """Equal FLOPs, equal data, equal loss: one ledger of all runs, and which of them match.
 
 The ledger of a run is its FLOPs, raw tokens, steps and hours. A superposed setting is compared with
-every baseline of its family (same data, model, batch, schedule, learning rate, held-out text): of
-the same FLOPs, whose verdict is taken as it stands; of the same raw tokens; and, between baselines
-of several lengths, of the same loss (`length_curve`), by interpolation within their range. Beyond
-it there is a bound, never a number. Intervals at equal data hold for all settings of one family and
-length together, unless a question was planned; those at equal loss are widened for as many
-comparisons as the verdict at equal FLOPs."""
+the baselines of its family (same data, model, batch, schedule, learning rate, held-out text) in
+three ways. At equal FLOPs the verdict is that of `comparison`. At equal data the baseline has read
+as many raw tokens. At equal loss, baselines of several lengths are interpolated (`length_curve`)
+within the range of losses that they reached; outside it there is a note in place of a number, and
+for baselines of one length at most a bound.
+
+Intervals at equal data hold for all settings of one family and length together, unless a question
+was planned; those at equal loss are widened for as many comparisons as the verdict at equal FLOPs.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,8 @@ COLUMNS += ("hours_ratio", "low", "high", "smallest_detectable", "verdict", "not
 
 
 def ledger(runs: pd.DataFrame) -> pd.DataFrame:
-    """Eligible runs with loss and device hours (NaN where not known); `seed`
-    becomes the label of a pair: seed and order of the text."""
+    """Return eligible runs with their loss and device hours (NaN where not known). Their `seed` is
+    replaced by the label that pairs them (`block`): seed, order of the text and held-out text."""
     rows = runs.assign(
         loss=runs["nats_per_token"].astype(float), seed=[block(row) for row in rows_of(runs)]
     )
@@ -60,9 +63,9 @@ def ledger(runs: pd.DataFrame) -> pd.DataFrame:
 def matched(found: Comparison) -> pd.DataFrame:
     """Return all matches of a comparison, a row (`COLUMNS`) for each setting and kind.
 
-    Gain, interval and verdict for equal FLOPs and equal data; for equal loss the ratios (baseline
-    over superposed) with the interval of `steps_ratio`; `note` gives the reason why a number is
-    missing."""
+    At equal FLOPs and equal data a row has the gain with its interval and verdict, at equal loss no
+    gain: its interval is that of `steps_ratio`. The ratios are of the baseline over the superposed
+    runs. `note` says why a number is missing."""
     book = ledger(found.eligible)
     superposed, baselines = (book[book["method"] == arm] for arm in ("superposition", "baseline"))
     cells = superposed.groupby([*SAME, "steps", *SETTING], sort=False, dropna=False)
@@ -105,7 +108,10 @@ _JUDGED = ("seeds", "gain", "low", "high", "smallest_detectable", "verdict")
 def matched_answer(
     runs: pd.DataFrame | None = None, inputs: dict[str, str] | None = None
 ) -> Answer:
-    """`tst-study analyse matched`: of a run table, or of Tables 1 and 2."""
+    """Answer `tst-study analyse matched` for a run table, or for Tables 1 and 2 without one.
+
+    Raises `UserError` if there is no superposed run to match.
+    """
     if runs is None:
         runs = published.runs().query("source in ['Table 1', 'Table 2']")
     compared = compare(runs)

@@ -63,12 +63,13 @@ def arms(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
 
 
 def arm_losses(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
-    """Final losses by seed (rows) of every arm that a question names (columns)."""
+    """Final losses by `block` (rows) of every arm that a question names (columns)."""
     return pd.DataFrame({name: _losses(runs, name) for name, runs in _arm_runs(kept, questions)})
 
 
 def _arm_runs(kept: pd.DataFrame, questions: Sequence[Question]) -> list[tuple[str, pd.DataFrame]]:
-    """Every arm once, what it is compared with before it."""
+    """Return each arm that a question names once, with its runs; what an arm is compared with comes
+    before it."""
     kept = _labelled(kept)
     every = {}
     for question in questions:
@@ -81,10 +82,12 @@ def _arm_runs(kept: pd.DataFrame, questions: Sequence[Question]) -> list[tuple[s
 def gains_over_training(
     kept: pd.DataFrame, held_out: pd.DataFrame, questions: Sequence[Question]
 ) -> pd.DataFrame:
-    """The gain of each question at every evaluation that both arms have after the switch, with its
-    interval over paired seeds, each by itself: no question plans these.
+    """Return the gain of each question at every evaluation that both arms have after the switch,
+    with its interval over paired seeds. Each interval stands for itself, because no question plans
+    these gains.
 
-    `share`: of a run's steps. Before the switch models are not trained to predict the next token.
+    `share`: the share of a run's steps that were done. Evaluations before the switch are left out,
+    because models are not yet trained to predict the next token.
     """
     kept = _labelled(kept)
     rows = held_out[held_out["phase"] == "recovery"].astype({"folder": str})
@@ -109,8 +112,8 @@ WAY_COLUMNS = ("family", "question", "arm", "against", "share", "gain", "low", "
 
 
 def since(gains: pd.DataFrame) -> str:
-    """From which share of the steps on a question's gain has the sign that it has at the end, of
-    its rows of `gains_over_training`: `ahead since 75%`."""
+    """Say since which share of the steps a question's gain has had the sign that it has at the end:
+    `ahead since 75%`, `behind throughout`. `gains`: its rows of `gains_over_training`."""
     last = gains["gain"].iloc[-1]
     lead = "ahead" if last > 0 else "behind"
     last_other = gains["share"][gains["gain"] * last <= 0].max()

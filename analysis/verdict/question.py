@@ -41,11 +41,11 @@ class Arm(_Strict):
     name: str
     """The name in sentences, such as `power-law weights`."""
     setting: str | tuple[str, ...]
-    """Label of the setting (`SuperpositionSetting.label`): `baseline`, `s = 4, r = 0.25`, …; any of
-    several, where a pilot sweep names the one that is trained."""
+    """Label of the setting (`SuperpositionSetting.label`): `baseline`, `s = 4, r = 0.25`, …; or
+    several labels, of which any counts, where a pilot sweep chooses the one that is trained."""
     where: dict[str, Value | tuple[Value, ...]] = {}
-    """Values of other columns of the run table, any one of several; a text may be a pattern
-    (`primary-*`)."""
+    """Values of other columns of the run table, or several values, of which any counts. A single
+    text may be a pattern (`primary-*`), one of several may not."""
 
     def runs(self, table: pd.DataFrame) -> pd.DataFrame:
         """The arm's rows of a run table, in which `setting` is each run's label.
@@ -117,10 +117,10 @@ def read_questions(folder: str | Path) -> tuple[Question, ...]:
 
 
 def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
-    """Read the questions of folders, and of the archives and studies in them.
+    """Read the questions of folders, and of the archives and studies directly in them.
 
-    Each question is about the runs beside it. With several folders, each family bears the name of
-    its folder."""
+    Each question is about the runs beside its file. Where several folders have questions, each
+    family bears the name of its folder."""
     files = (path for root in roots for path in (root / FILE, *sorted(root.glob(f"*/{FILE}"))))
     by_folder = {path.parent: read_questions(path.parent) for path in files if path.is_file()}
     return tuple(
@@ -138,17 +138,17 @@ def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
 
 
 def add_questions(folder: Path, questions: Sequence[Question]) -> None:
-    """Add questions to those of a folder, without duplicates; a newer copy replaces an older
-    one."""
+    """Add questions to those of a folder, without duplicates: a question that differs in nothing
+    but its `registered` replaces the old one."""
     merged = {_unstamped(question): question for question in (*read_questions(folder), *questions)}
     _write(folder, list(merged.values()))
 
 
 def register(folder: Path, questions: Sequence[Question], code: Mapping[str, Any]) -> None:
     """Replace the questions of a folder of runs by these; an unchanged one keeps the commit that it
-    was registered with.
+    was registered with. Without questions the folder stays as it is.
 
-    code: `launch_facts.code_version()`. A checkout with uncommitted changes stamps nothing.
+    code: `launch_facts.code_version()`. With uncommitted changes, new questions get no commit.
     """
     commit = None if code["dirty"] else code["commit"]
     existing = {_unstamped(question): question for question in read_questions(folder)}

@@ -1,2 +1,2 @@
-"""The launcher of one machine: a `queue` of runs, each in a process that is forked from a
-`warm_server`; `progress` shows them on the screen."""
+"""The launcher of one machine: a `queue` of runs, each with a process per rank. Processes on CPUs
+are forked from a `warm_server`. `progress` shows the runs on the screen."""

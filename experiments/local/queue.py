@@ -52,12 +52,14 @@ class Queue:
     over: dict[str, PlannedRun] = field(default_factory=dict)
     """Runs that are done or have diverged."""
     failed: dict[str, tuple[PlannedRun, str]] = field(default_factory=dict)
-    """Runs that failed or were given up in this call, with the reason."""
+    """Runs that this call will not train any more, though they are not over, with the reason:
+    failed, given up, cancelled, damaged, or without the shared prefix run that they need."""
     begun_at: dict[str, int] = field(default_factory=dict)
-    """Checkpoint from which each run was last started in this call."""
+    """Step of the checkpoint from which each run was last started in this call."""
     idle: dict[str, int] = field(default_factory=dict)
     """Launches of each run in a row that left no new checkpoint."""
     slots: int = 1
+    """Runs at a time."""
     processes: int = 1
     """Ranks of each run."""
 
@@ -83,10 +85,11 @@ def launch(
     wanted: Callable[[PlannedRun], bool] = lambda run: True,
     target: Callable[..., None] = run,
 ) -> Queue:
-    """Train every run of the study that is not over; return when none is left.
+    """Train every wanted run of the study that is not over; return when none is left.
 
     `show` gets the queue several times a second and at the end. A failed run stops neither the
-    study nor the other runs; it is in `failed`. Raises `StoppedError` on Ctrl-C or SIGTERM.
+    study nor the other runs; it is in `failed`. `target` is what each process runs. Raises
+    `StoppedError` on Ctrl-C or SIGTERM.
     """
     # Inherited by every run; a run that asks for more threads sets them itself.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -193,7 +196,7 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
         del children[key]
         planned = queue.running.pop(key)
         if _settle(queue, planned) or code == Exit.HELD:
-            continue  # a run that another process holds waits for it
+            continue  # a run that another process holds goes on waiting
         if code == Exit.FAILED:
             queue.failed[key] = (planned, _record_end(planned, code))
         else:
@@ -206,10 +209,11 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
 
 
 def _ended(ranks: list[BaseProcess]) -> int | None:
-    """Exit status of a run; None while one of its ranks is alive.
+    """Return the exit status of a run; None while one of its ranks is alive.
 
-    It is the status of a rank that failed for good, else of the first that did not end well, else
-    of rank 0. Ranks cannot go on without each other, so that one that failed ends the others.
+    It is rank 0's if that found the run held by another process; else that of a rank that failed
+    for good; else that of the first rank that crashed or was killed; else rank 0's. Ranks cannot go
+    on without each other, so the others are killed as soon as one has ended badly.
     """
     codes = [rank.exitcode for rank in ranks]
     bad = next((code for code in codes if code not in (None, Exit.OVER, Exit.PREEMPTED)), None)

@@ -119,6 +119,7 @@ class Cost(NamedTuple):
     hours: list[float]
     """Hours of GPUs if a device is given, else of this machine's cores."""
     wall: list[float]
+    """Hours from the run's start to its end."""
 
 
 def _cost(run: PlannedRun, given: Allocation, prices: Prices, step_seconds: float) -> Cost:
@@ -173,7 +174,7 @@ def _state_now(run: PlannedRun) -> str:
 
 
 def _measured(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[Shape, float]:
-    """Seconds a step of the first finished run of each shape."""
+    """Return the seconds per step of the first finished run of each shape."""
     seconds: dict[Shape, float] = {}
     for run in runs:
         if states[run.fingerprint] == "done" and run.shape not in seconds:
@@ -184,8 +185,8 @@ def _measured(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[Shape,
 
 
 def detectable(runs: Sequence[PlannedRun]) -> list[str]:
-    """State the smallest gain that the planned seeds can detect; return an empty list if no arm has
-    a baseline with its seed."""
+    """State the smallest gain that the planned seeds can detect, or that they are too few for any
+    claim; return an empty list if no arm has a baseline with its seed."""
     baselines = {
         _form(run.config, "superposition") for run in runs if run.config.role == "baseline"
     }

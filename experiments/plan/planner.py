@@ -36,16 +36,21 @@ class Planner:
     _data: dict[tuple[Data, int, int], dict[str, Any]] = field(default_factory=dict)
     _known: dict[Config, str] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
-    """Run folders by their digits: the same identity is the same run, whatever name it had."""
+    """Names of the run folders by the eight digits of identity in which they end: the same identity
+    is the same run, whatever name it had."""
 
     def decided(self) -> list[PlannedRun]:
         """List every run that the results so far decide, each once, most urgent first. A shared
-        prefix run (a "shared prefix run") stands before its branches."""
+        prefix run stands before its branches."""
         return self._with_prefixes(self.asked_for())
 
     def whole(self) -> list[PlannedRun]:
-        """The study to its end, had every undecided choice fallen on its first candidate: as many
-        runs of the same cost as there will be, some perhaps of another learning rate."""
+        """List the runs of the study to its end, as if every loss that is not known were 0.
+
+        So an undecided choice falls on its first candidate without a result: the number and the
+        cost of the runs are right, some may get another learning rate. Ladders of rates
+        (`studies.grid.Tuning`) are extended as far as they may be, which can be too many runs.
+        """
         return self._with_prefixes(self.asked_for(_Pretended(self)))
 
     def asked_for(self, results: Results | None = None) -> list[PlannedRun]:
@@ -78,7 +83,8 @@ class Planner:
         return self._losses[run.fingerprint]
 
     def planned(self, config: Config) -> PlannedRun:
-        """Raises `UserError` where the corpora are not prepared."""
+        """Return the run of a config, with its identity and its folder. Raises `UserError` where
+        the corpora are not prepared, unless `unprepared` is set."""
         identity = self._known.get(config)
         if identity is None:
             identity = self._known[config] = fingerprint(config, self.data(config))
@@ -99,7 +105,8 @@ class Planner:
         return dict(zip(over["fingerprint"], states, strict=True))
 
     def data(self, config: Config) -> dict[str, Any]:
-        """Fingerprints of the corpora; their files are read once, not once per run."""
+        """Return fingerprints of the corpora; their files are read once, not once per run. Raises
+        `UserError` as `planned` does."""
         from tst_study.data.run_data import fingerprints
 
         key = (config.data, config.model.vocabulary_size, config.batch.sequence_length)
@@ -149,8 +156,9 @@ def prefixes_of(runs: Sequence[PlannedRun], planner: Planner) -> list[Prefix]:
 def with_prefixes(runs: Sequence[PlannedRun], planner: Planner) -> list[PlannedRun]:
     """The runs, in their order, with shared prefix runs before their first branch.
 
-    A run that has begun already continues alone; a shared prefix run is left out where nothing is
-    left to fork from it, or one run only that would have to wait for it."""
+    A run that is over, has a checkpoint of its own, or whose fork step the prefix run does not
+    keep, is listed without a prefix. A shared prefix run is left out where it diverged, where no
+    run is left to fork from it, and where one is left but the prefix run itself has not begun."""
     by_fingerprint = {run.fingerprint: run for run in runs}
     prefix_of: dict[str, tuple[Prefix, int]] = {}
     for prefix in prefixes_of(runs, planner):
@@ -161,8 +169,8 @@ def with_prefixes(runs: Sequence[PlannedRun], planner: Planner) -> list[PlannedR
             if step in kept and not is_over(run := by_fingerprint[fingerprint])
             if not checkpoint_steps(run.folder)
         }
-        # Nothing forks from a shared prefix run that diverged: each branch says by itself that it
-        # does.
+        # Nothing forks from a shared prefix run that diverged: each branch is trained from its
+        # first step, and has its own record of how it diverges.
         if there != "diverged" and (len(open_) > 1 or (open_ and there != "waiting")):
             prefix_of |= open_
     planned: dict[str, PlannedRun] = {}
@@ -199,7 +207,8 @@ def _prefix_run(group: list[PlannedRun], planner: Planner) -> Prefix:
     labels = {"name": f"trunk-{method}-{second}steps-seed{template.seed}", "role": "trunk"}
     config = template.model_copy(update={**labels, "schedule": schedule}).executed(
         keep_steps=tuple(sorted(set(forks.values()))),
-        # Branches take its rows over, so that it must have those of all of them.
+        # Branches take over its rows of the record, so it logs and evaluates at every step at which
+        # one of them would.
         log_every=gcd(*(run.config.execution.log_every for run in group)),
         evaluate_every=gcd(*(every for every in evaluations if every)) or None,
     )

@@ -3,7 +3,8 @@
 submitit writes the script. Only a private method of its returns the text, and this is the only
 module that calls it. submitit's public way to a job pickles a function and renames the pickle after
 `sbatch` has answered; if the submitting process is killed in between, the job finds nothing to run.
-Our job needs no pickle: it knows its run folder, and runs a copy of the code that lies there.
+Our job needs no pickle: it knows its run folder, and runs the copy of the code in the study's
+folder (`code_copy`).
 """
 
 import os

@@ -10,7 +10,9 @@ from tst_study.experiments.launcher import UnreachableError
 from tst_study.process.rank_environment import VARIABLES
 
 INHERITED = ("SLURM_", "SBATCH_", "SUBMITIT_", "SRUN_", "SQUEUE_", "SALLOC_")
+"""How variables begin that come from an enclosing job or set options of Slurm's programs."""
 SECONDS = 30
+"""Seconds that a program of Slurm's gets to answer."""
 
 
 class SlurmError(UnreachableError):
@@ -18,12 +20,13 @@ class SlurmError(UnreachableError):
 
 
 class NoAnswerError(SlurmError):
-    """The controller did not answer; it may be being started again."""
+    """The controller did not answer; it may just be restarting."""
 
 
 def environment() -> dict[str, str]:
-    """The environment of this process without the variables of an enclosing job, which would
-    override the options of a batch script."""
+    """Return the environment of this process without the variables of an enclosing job, which would
+    override the options of a batch script. `SLURM_CONF`, the place of Slurm's own configuration,
+    stays."""
     kept = {
         name: value
         for name, value in os.environ.items()

@@ -4,9 +4,10 @@
 batch script's shell. It runs outside any container, where Slurm's programs are; the ranks may run
 in a container without them. They only train, and the first of them leaves an agreed status (`Exit`)
 in `job/ended`. A run that is over or has failed for good ends its job. Every other launch puts the
-job back into the queue: one that was stopped, that crashed, that found the run held by another
-process, or whose time is nearly up, whatever its ranks do. `job/launches` counts those that left no
-new checkpoint, and `given_up` decides when the run has had enough of them.
+job back into the queue, unless it was cancelled: one that was stopped, that crashed, that found the
+run held by another process, or whose time is nearly up, whatever its ranks do. `job/launches`
+counts the launches, and those in a row that left no new checkpoint; after too many of these
+(`given_up`) the run is marked as failed instead.
 
 `python -m tst_study.experiments.slurm.launch FOLDER WORDS` notes that the set-up has failed.
 """
@@ -43,8 +44,8 @@ KILL_SECONDS = 60.0
 class Launches:
     """Launches that have put a run's job back into the queue since its last submission.
 
-    One leaves no trace while it runs, or where its node died; one that found the run held by
-    another process does not count.
+    A launch is not counted before it has ended, nor where its node died or it found the run held by
+    another process.
     """
 
     number: int = 0
@@ -61,7 +62,8 @@ def launches_of(folder: Path) -> Launches:
 
 
 def remark(folder: Path) -> str:
-    """A summary of a run's launches for people; empty before one was made again."""
+    """Summarise a run's launches for people; empty until the first one has ended with its job put
+    back into the queue."""
     launches = launches_of(folder)
     if not launches.number:
         return ""
@@ -70,7 +72,8 @@ def remark(folder: Path) -> str:
 
 
 def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence[str]) -> int:
-    """Start the ranks, wait for their end or for that of the time; returns the exit status."""
+    """Start the ranks, wait until they end or the job's time is nearly up, and put the job back
+    into the queue unless the run needs no more launches. Returns the exit status of the job."""
     # Slurm tells a job that it ends. The ranks write a checkpoint first.
     signal.signal(signal.SIGTERM, lambda *unused: None)
     job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
@@ -96,7 +99,8 @@ def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence
                 mark_failed(folder, why)
                 print(why, file=sys.stderr)
                 return 1
-        # Slurm ends this job, and what it runs, while it answers: the signal waits for that.
+        # Slurm may send its SIGTERM to this job before `scontrol` has the answer; blocked, the
+        # signal waits for `sigtimedwait` below.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         insist(lambda: call("scontrol", "requeue", job), PATIENCE, NoAnswerError)
     except UserError as error:
@@ -134,7 +138,8 @@ def _end(folder: Path, status: int) -> tuple[str, str]:
 
 
 def _check_may_requeue(job: str, folder: Path) -> None:
-    """Raise `SlurmError` where the job was cancelled, or is about to be requeued anyway."""
+    """Raise `SlurmError` where the run was cancelled or the job no longer runs, such as one that
+    Slurm itself is requeueing."""
     ask = ("squeue", "--noheader", f"--jobs={job}", "--format=%T")
     state = insist(lambda: call(*ask).strip(), PATIENCE, SlurmError)
     if state != "RUNNING" or cancel_mark(folder).exists():
@@ -154,7 +159,8 @@ def _counted(folder: Path, before: int, words: str) -> Launches:
 
 
 def mark_failed(folder: Path, why: str) -> None:
-    """Write the last word of a run whose ranks are gone; what they said last stays beside it."""
+    """Mark a run whose ranks are gone as failed, unless it is over. Where it is given up, the last
+    message of its ranks is kept behind the reason."""
     status = read_status(folder)
     if not is_over(folder):
         last_words = status["message"] if status and why.startswith("given up") else ""

@@ -120,11 +120,12 @@ class Profile(Strict):
     signal_seconds: Positive = 300
     """Seconds before the end of its time at which a run is told to write a checkpoint."""
     retries: NotNegative = RETRIES
-    """Launches in a row without a new checkpoint before the run is given up."""
+    """Launches in a row without a new checkpoint that a run may have; after one more it is given
+    up."""
     parallel: Positive = 64
-    """Runs of one array at a time."""
+    """How many runs of one array may train at a time."""
     setup: tuple[Line, ...] = ()
-    """Lines of shell to run before the run. Each must succeed."""
+    """Lines of shell that each launch runs before its ranks start. Each must succeed."""
     container: Line = ""
     """Words to put before python, such as `apptainer exec --nv image.sif`."""
     python: Line | None = None

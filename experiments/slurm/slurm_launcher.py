@@ -37,7 +37,8 @@ class Slurm:
         return profile.model_copy(update={"parallel": parallel}) if parallel else profile
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
-        """Queue the runs and return at once: 1 if some of them could not be queued."""
+        """Queue the runs and return at once: 1 if Slurm refused some of them or the record of one
+        cannot be read, else 0. A dry run shows what would be queued."""
         dry = self._options.dry
         if not dry:
             call("sbatch", "--version")  # before text is prepared, which may take hours

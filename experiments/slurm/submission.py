@@ -108,7 +108,8 @@ def all_of(root: Path) -> list[Submission]:
 
 
 def tasks(root: Path) -> Iterator[tuple[str, Job]]:
-    """Every run of every submission of a study, oldest first, with its job.
+    """Yield every run of every submission of a study, oldest first, with its job. Submissions that
+    never reached the queue are left out.
 
     Slurm is asked only if there are submissions. A job that it no longer knows has ended. If the
     submitting process was killed after `sbatch`, the job id is recorded now. Raises `SlurmError` if
@@ -143,7 +144,8 @@ def _array_of(submission: Submission, known: dict[Key, Job]) -> str:
 
 
 def in_the_queue() -> dict[Key, Job]:
-    """All jobs of this user that the controller remembers, including those that ended lately.
+    """Return all jobs of this user that this package submitted and the controller remembers,
+    including those that ended lately.
 
     Raises `SlurmError` if the controller does not answer.
     """

@@ -1,8 +1,9 @@
 """Decides which runs of a study need a job, and submits them to Slurm: none twice, none lost.
 
-The run's status is trusted first, then its lock, then the queue. Runs that are over are skipped,
-and runs that are queued or training are left alone. The others are submitted in arrays: one for
-each kind of resources and each shared prefix run to wait for."""
+A run's status is trusted first: runs that are over are skipped, and runs whose record cannot be
+read are only named. Then the queue and the run's lock count: runs that are queued or training are
+left alone, unless they were cancelled. The others are submitted in arrays of up to `LONGEST` runs:
+one array for each kind of resources and each shared prefix run to wait for."""
 
 import shutil
 import time
@@ -46,7 +47,7 @@ class Submitted:
     arrays: list[str] = field(default_factory=list)
     """Descriptions of the new arrays."""
     refused: str = ""
-    """Why Slurm refused an array, after which none is submitted."""
+    """Why Slurm refused an array, after which no more are submitted; empty if it took them all."""
     damaged: list[str] = field(default_factory=list)
     """Runs whose record cannot be read, and why."""
     first_script: str = ""
@@ -88,7 +89,7 @@ def submit_to_slurm(
         runs = [run for run in decided if wanted(run)]
         jobs = known_jobs(root) if asks else {}
         had = [run for run in runs if run.run_id in jobs and not jobs[run.run_id].is_active]
-        if not all(map(is_over, had)):  # they are about to get another job: make sure of it
+        if not all(map(is_over, had)):  # look again before they get another job
             time.sleep(SECOND_LOOK)
             jobs = known_jobs(root)
         result = Submitted(dry, undecided=max(0, len(planning.whole()) - len(decided)))
@@ -104,7 +105,7 @@ def submit_to_slurm(
                     for run in members:
                         submitted_anew(run.config, run.folder)
                     job = submission.submit(array, script, lock)
-                elif asks:  # the job that it waits for does not exist
+                elif asks:  # nothing was submitted, so the job to wait for does not exist
                     call("sbatch", "--test-only", "--dependency=singleton", standard_input=script)
             except SlurmError as error:
                 if not result.arrays:
@@ -146,8 +147,9 @@ def _arrays(
 ) -> Iterator[tuple[Resources, str, list[PlannedRun]]]:
     """Yield resources, dependency and runs of each array.
 
-    Branches need their shared prefix run's job: they come when `jobs` has those of all runs before
-    them.
+    Branches come last, because they wait for the job of their shared prefix run: the caller adds
+    the jobs of each array to `jobs` before it asks for the next one. `result` gets the branches
+    whose shared prefix run is neither done nor has a job.
     """
     for waiting in (False, True):
         groups: dict[tuple[Resources, str], list[PlannedRun]] = defaultdict(list)

@@ -24,8 +24,10 @@ from tst_study.process.host import leave
 from tst_study.process.rank_environment import adopt_slurm_ranks, prepare_for_gpus
 
 EARLY = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
+"""Signals that stop a rank, also before the trainer handles them."""
 LOCK_SECONDS = 20.0
-"""How long to wait for another process that holds the run: a lock can outlive a dead one."""
+"""Seconds to wait for another process that holds the run: on a shared file system a lock can
+outlive its holder for a while."""
 
 
 class Stopped(BaseException):

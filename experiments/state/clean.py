@@ -1,6 +1,6 @@
 """Finds and deletes the checkpoints that a study no longer needs, and no run's record.
 
-Only folders of checkpoints inside the study's folder are named, and no link leads out of it.
+Only folders of checkpoints inside the study's folder are named, and none that is reached by a link.
 """
 
 import shutil
@@ -56,7 +56,8 @@ def delete(
 
 
 def _is_over(folder: Path) -> bool:
-    """Whether a run is done or has diverged; nothing is known of one whose record is damaged."""
+    """Return whether a run is done or has diverged; False where its record is damaged, so that all
+    its checkpoints are kept."""
     try:
         run_record.read_header(folder)
         return run_record.is_over(folder)
@@ -65,8 +66,8 @@ def _is_over(folder: Path) -> bool:
 
 
 def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, str]]:
-    """Checkpoints that are not needed, with the reason. A checkpoint from which a submitted run
-    will fork is needed."""
+    """Yield the checkpoints that are not needed, with the reason. All checkpoints of a run from
+    which a submitted run will fork are needed, and so are those of a run that a process holds."""
     needed = {
         Path(fork.folder).name
         for path in root.glob("*/job/config.toml")
@@ -75,13 +76,13 @@ def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, st
     }
     given_up = set()
     if planner:
-        # A shared prefix run that is not planned may belong to another scale, whose branches are
-        # not known.
+        # Only those that this study plans: any other may belong to another scale in the same
+        # folder, whose branches are not known.
         prefixes = {prefix.run.run_id for prefix in prefixes_of(planner.asked_for(), planner)}
         planned = (*planner.decided(), *planner.whole())
         given_up = prefixes - {run.prefix.run_id for run in planned if run.prefix}
-    # Only of this study: in a folder full of studies nobody knows which shared prefix runs are
-    # needed.
+    # Only runs directly in this folder: in a folder full of studies nobody knows which shared
+    # prefix runs are needed.
     for folder in sorted(path.parent for path in root.glob("*/run.json")):
         if not _is_over(folder) or file_lock.is_held(folder) or folder.name in needed:
             continue

@@ -19,8 +19,9 @@ from tst_study.text import printable
 def cancel_runs(root: Path, pattern: str) -> list[str]:
     """Cancel this study's runs that match, in queues and on this machine; return their ids.
 
-    Raises `UserError` if the folder is no study, and if nothing was cancelled because a launcher
-    could not be asked. If something was cancelled, that failure is only printed.
+    Raises `UserError` if there is no such folder, if it holds several studies, and if nothing was
+    cancelled and a launcher could not be asked. If something was cancelled, that failure is only
+    printed.
     """
     check_is_one_study(root)
     stopped: set[str] = set()
@@ -38,8 +39,8 @@ def cancel_runs(root: Path, pattern: str) -> list[str]:
 
 
 def log_tails(root: Path, pattern: str, lines: int) -> Iterator[str]:
-    """A heading and the last lines of the log for each run that matches; without a pattern, for
-    each run that failed or was stopped. Raises `UserError` if there is none."""
+    """Yield a heading and the last lines of its logs for each run that matches; without a pattern,
+    for each run that failed or was stopped. Raises `UserError` if there is none."""
     check_is_one_study(root)
     rows = matching(rows_below(root), pattern, root)
     chosen = [row for row in rows if pattern or row.state in STOPPED]

@@ -20,17 +20,18 @@ from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 
 STOPPED = frozenset({"failed", "preempted", "interrupted", "cancelled", "blocked", DAMAGED})
-"""States that a run leaves only when it is submitted again."""
+"""States of a run that needs somebody's help: no launcher goes on with it by itself."""
 
 
 @dataclass(frozen=True)
 class StatusRow:
     run_id: str
     state: str
-    """A state of the run record, or one of these: `waiting`, before there is a record; `cancelled`,
-    until it is submitted again; `blocked` by a shared prefix run that will not finish by itself;
-    `interrupted`, if the record says `running` but no process trains it; `damaged`, if the record
-    is unreadable. """
+    """A state of the run record, or one of these: `waiting`, before there is a record; `queued`,
+    while a launcher has a job for it that does not train it yet; `cancelled`, until it is submitted
+    again; `blocked` by a shared prefix run that will not finish by itself; `interrupted`, if the
+    record says `running` but no process trains it; `damaged`, if the record cannot be read.
+    `failed` is also the state of a run whose job failed before the run could record an end."""
     step: int
     steps: int
     phase: str

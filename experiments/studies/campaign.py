@@ -15,17 +15,19 @@ from tst_study.experiments.studies.scales import SMALL_MAIN, main_with
 from tst_study.experiments.studies.setting import BASELINE, Setting
 
 STEPS = 20_000
-"""Steps of every grid except lengths and sizes."""
+"""Steps of every grid except those of lengths and sizes."""
 LENGTHS = (STEPS, 10_000, 5_000)
 HELD_OUT_STEPS = 28_000
 """The length that laws have to predict; superposed, it reads the bundled books once."""
 EQUAL_DATA_STEPS = 35_000
-"""A baseline of this many steps reads what a superposed run of 20,000 reads, 1 + r(s − 1) times."""
+"""Steps in which a baseline reads as much text as the main setting in 20,000: 1 + r(s − 1) = 1.75
+times as many."""
 SEEDS_OF_LENGTHS, SEEDS_OF_GRIDS = 8, 4
 RATES = (1e-3, 4e-3)
-"""Beside the pilot sweep's."""
+"""Learning rates that are tried beside the one that the pilot sweep chose."""
 LOWEST_RATE = 5e-4
-"""The superposed arm was best at 1e-3, so the plan asks for the next one."""
+"""The superposed arm was best at 1e-3, the lowest rate tried, so the plan asks for the next
+lower rate."""
 
 BAG_SIZES = (2, 3, 6, 8, 12, 16)
 STEP_RATIOS = (0.1, 0.4, 0.6)
@@ -76,13 +78,15 @@ def _lengths(
 
 
 def _ablations() -> list[SuperposedPhase]:
-    """All at the main setting; of bags of 16, those that the paper's figures show there."""
+    """Return all of `ABLATIONS` at the main setting, and the last two at s = 16 as well, where the
+    paper's figures show them."""
     small = [main_with(**change) for change in ABLATIONS]
     return [*small, *(main_with(bag_size=16, **change) for change in ABLATIONS[-2:])]
 
 
 def _size(setting: Setting, model: str, seeds: range) -> Tuning:
-    """The rate is chosen on this size's baseline, in short runs."""
+    """Return the grid of one model size. Its rate is chosen on this size's baseline, in short
+    runs."""
     of_size = replace(setting, model=model).in_grid(f"sizes-{model}")
     short = of_size.with_steps(SWEEP_STEPS)
     rates = tuple(short.with_rate(factor * short.learning_rate) for factor in RATE_FACTORS)
@@ -94,7 +98,8 @@ def _size(setting: Setting, model: str, seeds: range) -> Tuning:
 
 
 PLAN = "cc7af1a583962df88561e0f838538f2eae78915b"
-"""The commit that first held the plan; what came into it later has its own."""
+"""The commit that first held the plan. Questions that were added later name the commit that added
+them."""
 NEIGHBOURS_PLAN = "c1e38ddf40481f77ebc1a0db424e0317952bf9db"
 LOWEST_RATE_PLAN = "abfbb9ff776e4c71fd677672dbb87e93af579338"
 OUTPUT_ONLY_PLAN = "483855e746eb35193e7196077a82c0854de79f8e"
@@ -102,7 +107,7 @@ OUTPUT_ONLY_PLAN = "483855e746eb35193e7196077a82c0854de79f8e"
 
 def questions(setting: Setting, first_seed: int) -> list[Question]:
     """The questions of `docs/research/plan-of-runs.md`, answered by paired t-tests; the intervals
-    of all questions of a grid hold together (Bonferroni)."""
+    of all questions of a family hold together (Bonferroni)."""
     eight = tuple(range(first_seed, first_seed + SEEDS_OF_LENGTHS))
     four, others = eight[:SEEDS_OF_GRIDS], eight[SEEDS_OF_GRIDS:]
     usual: dict[str, Any] = {"corpus": setting.corpora[0].name, "seed": four, "steps": STEPS}

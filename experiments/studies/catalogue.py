@@ -38,7 +38,9 @@ def load(
     share: bool = True,
     recorded: Path | None = None,
 ) -> Study:
-    """The study of that name at that scale. Raises `UserError` for names that do not exist."""
+    """Return the study of that name at that scale, with its runs in `runs` (by default
+    `runs/<name>-<scale>`). Raises `UserError` for an unknown study, or a scale that it does not
+    have."""
     declared = STUDIES[one_of(name, STUDIES, "study")]
     chosen = scale_of(one_of(scale, declared.scales, "scale", f" of study {name!r}"))
     parts = declared.parts(chosen)
@@ -61,8 +63,8 @@ def load(
 
 
 def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:
-    """Return the folder of a study's runs. `study` may also be a folder of runs, by its path or its
-    name below `runs/`. Raises `UserError` if it is neither."""
+    """Return the folder of a study's runs: `runs` where it is given. `study` may also be a folder
+    of runs, by its path or its name below `runs/`. Raises `UserError` if it is neither."""
     if runs is not None or study in STUDIES:
         return runs or load(study, scale).folder
     places = dict.fromkeys((Path(study), Path("runs") / study))

@@ -1,6 +1,8 @@
-"""The questions of the paper that one product of set-ups, arms and seeds answers.
+"""Questions that products of set-ups, arms and seeds answer: most are the paper's, some, such as
+`optimizers` and `seed-noise`, are our own.
 
-At scale `paper` they are its tables and figures to the digit.
+At scale `paper` the paper's questions have its own set-ups, arms and lengths. What the paper does
+not state, such as the model of Figure 6 and the rates of Figure 7, is assumed, and said so here.
 """
 
 from dataclasses import replace
@@ -52,7 +54,8 @@ def _headline(scale: Scale) -> list[Part]:
 
 
 EQUAL_LOSS = 1.8
-"""Times the superposed run's steps: the paper's 36,000 of 20,000."""
+"""Steps of the baseline that reaches the superposed run's loss, over that run's steps: 36,000 over
+20,000 in the paper."""
 
 
 def _equal_cost(scale: Scale) -> list[Part]:
@@ -63,8 +66,8 @@ def _equal_cost(scale: Scale) -> list[Part]:
 
 
 def _longer_baselines(scale: Scale) -> Part:
-    """Of 3B in Figure 3: one that costs as much as it must for the same loss, and one that reads as
-    much text."""
+    """Return the two longer baselines of Figure 3 (of 3B at scale `paper`): one that should reach
+    the superposed run's loss, and one that reads as much text as that run."""
     setting, main = scale.setting_of(DENSE_3B), scale.main
     lengths = (EQUAL_LOSS, 1 + main.step_ratio * (main.bag_size - 1))
     longer = tuple(setting.with_steps(round(setting.steps * length)) for length in lengths)
@@ -72,7 +75,8 @@ def _longer_baselines(scale: Scale) -> Part:
 
 
 FIGURE_6 = DENSE_270M.with_steps(40_000)
-"""It names no model, and its baseline (about 3.086) is in no table. Taken: 270M."""
+"""Set-up of Figure 6. The figure names no model, and the loss of its baseline (about 3.086) is in
+no table; 270M is assumed."""
 FIGURE_6_ARM = SuperposedPhase(bag_size=4, step_ratio=0.5)
 
 
@@ -84,8 +88,9 @@ def _input_output(scale: Scale) -> list[Part]:
 
 
 def _weightings(scale: Scale) -> list[Part]:
-    """Figure 9, at Figure 6's step ratio: its uniform curve (3.011 at s = 4) is in both. Beside
-    its weights, the mutual information of tokens by distance, which the paper names."""
+    """Figure 9, at Figure 6's step ratio, as both figures show the same uniform curve (3.011 at
+    s = 4). Beside Figure 9's weights, those by the mutual information of tokens at each distance,
+    which the paper names."""
     arms = [
         arm
         for s in (4, 16)
@@ -96,8 +101,8 @@ def _weightings(scale: Scale) -> list[Part]:
 
 
 def _reinitialise(scale: Scale) -> list[Part]:
-    """Table 2: does recovery need what superposition taught them? Both arms share their shared
-    prefix run."""
+    """Table 2: does recovery need what superposition taught the embedding and the head? Both arms
+    share one prefix run."""
     arms = (scale.main, scale.main.model_copy(update={"reinitialize_at_switch": True}))
     return [against_baseline(scale.setting_of(DENSE_3B), arms, scale.seeds)]
 
@@ -109,7 +114,7 @@ to the size of AdamW's."""
 
 
 def _optimizers(scale: Scale) -> list[Tuning]:
-    """Each at its baseline's best rate."""
+    """Both arms under each optimizer, at the best rate of that optimizer's baseline."""
 
     def both_arms(best: Setting) -> list[Part]:
         return [against_baseline(best, (scale.main,), scale.seeds)]
@@ -123,8 +128,8 @@ def _optimizers(scale: Scale) -> list[Tuning]:
 
 
 def _learning_rates(scale: Scale) -> list[Part]:
-    """Figure 7: is one rate right for both? It does not print its rates: multiples of the
-    set-up's own are taken."""
+    """Figure 7: is one rate right for both arms? The figure does not print its rates; multiples of
+    the set-up's own are assumed."""
     setting = scale.setting_of(DENSE_270M_LONG)
     factors = (0.25, 0.5, 1.0, 2.0, 4.0)
     settings = tuple(setting.with_rate(factor * setting.learning_rate) for factor in factors)
@@ -134,7 +139,8 @@ def _learning_rates(scale: Scale) -> list[Part]:
 LENGTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Multiples of the set-up's own steps; lengths of one baseline share their stable phase."""
 SMALL_MODELS = {"laptop-64": 1.0, "laptop-128": 0.5, "laptop-256": 0.25}
-"""Learning rate over that of laptop-64: width doubles and it halves."""
+"""Models, with their learning rates over that of laptop-64: the rate halves as the width
+doubles."""
 
 
 def _loss_against_compute(scale: Scale) -> list[Part]:
@@ -154,6 +160,7 @@ def _loss_against_compute(scale: Scale) -> list[Part]:
 
 
 PAIRS = {"smoke": 2, "quick": 4, "laptop": 8, "desktop": 16, "one-gpu": 5, "paper": 5}
+"""Seeds of `seed-noise`, each of which gives one pair of runs, by scale."""
 
 
 def _seed_noise(scale: Scale) -> list[Part]:

@@ -24,7 +24,8 @@ def parts(scale: Scale) -> list[Part]:
         for epochs in EPOCHS if scale.name != "smoke" else EPOCHS[:2]:
             positions = scale.setting.sequences * scale.setting.sequence_length
             steps = round(tokens * epochs / positions)
-            # Neither runs that end within their warm-up nor any that outlast all others together.
+            # Leave out runs shorter than twice their warm-up, and those of more than eight times
+            # the scale's steps.
             if 2 * scale.setting.warmup_steps <= steps <= 8 * scale.setting.steps:
                 setting = scale.setting.with_corpus(recipe, f"{tokens // 1000}k")
                 setting = setting.with_steps(steps)
@@ -43,7 +44,8 @@ def _texts(scale: Scale) -> Sequence[tuple[Recipe, int]]:
 
 
 def _hub_text(whole: HubText, gigabytes: int) -> tuple[Recipe, int]:
-    """Llama-3's tokens are about 4.5 bytes of English."""
+    """Return the corpus's first gigabytes, and about how many tokens they are: a token of Llama-3
+    is about 4.5 bytes of English."""
     limit = gigabytes * 10**9
     recipe = HubText(f"{whole.name}-{gigabytes}GB", whole.source, whole.tokenizer, limit)
     return recipe, round(limit / 4.5)

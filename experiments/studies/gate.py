@@ -1,8 +1,9 @@
 """The pilot sweep of the campaign: what makes a baseline lag, and where is it at its best?
 
-First rate and decay, then, at the better of these, one at a time: more and smaller heads, and
-normed queries and keys, these at twice the rate as well. Both arms throughout, so that the spread
-of a pair's difference is known before a study is paid for (docs/research/plan-of-runs.md, G0).
+First two rates with two decays each; then, at the set-up of these four that is best, one change at
+a time: more and smaller heads, or normed queries and keys, the latter at twice the rate as well.
+Both arms throughout, so that the spread of a pair's difference is known before a study is paid for
+(docs/research/plan-of-runs.md, G0).
 """
 
 from dataclasses import replace

@@ -14,7 +14,7 @@ from tst_study.experiments.studies.setting import BASELINE, Setting
 from tst_study.experiments.study import Results
 
 Make = Callable[[Setting, SuperposedPhase, int], Config]
-"""A set-up's run of this arm and seed, as a study has it trained."""
+"""Makes the config of a study's run from its set-up, arm and seed."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,9 @@ class Part:
 class Tuning:
     """The best learning rate of each arm, and what is trained with it.
 
-    A ladder of rates grows by a factor of √2 while its best rate lies at an end, at most
-    `extensions` times. Of several ladders (batches, say) an arm takes the best rung of all.
+    A ladder of rates gets one more rung, at √2 times or 1/√2 of its last rate, while its best rate
+    lies at an end, at most `extensions` times. Of several ladders (batches, say) an arm takes the
+    best rung of all.
     """
 
     ladders: tuple[tuple[Setting, ...], ...]
@@ -55,7 +56,8 @@ class Tuning:
     extensions: int = 2
 
     def runs(self, make: Make, results: Results) -> list[Config]:
-        """The candidates; once these are settled, what follows as well."""
+        """List the candidates; once all their losses are known, also the runs that follow. Nothing
+        follows where all candidates of an arm diverged, which `results` is told."""
         tried: list[Config] = []
         best: dict[SuperposedPhase, tuple[float, Setting]] = {}
         for arm in self.arms:
@@ -85,8 +87,8 @@ class Tuning:
         tried: list[Config],
         extensions: int,
     ) -> tuple[float, Setting]:
-        """Mean loss and set-up of the best rung, NaN while runs are missing; what is to be trained
-        for it is added to `tried`."""
+        """Return mean loss and set-up of the best rung: NaN while results are missing, infinite
+        where every rung diverged. The runs to train for it are added to `tried`."""
         rungs = [[make(setting, arm, seed) for seed in self.seeds] for setting in ladder]
         tried += [run for runs in rungs for run in runs if run not in tried]
         means = [_mean_loss(runs, results) for runs in rungs]
@@ -111,14 +113,15 @@ def choice(
     arms: tuple[SuperposedPhase, ...] = (BASELINE,),
     seeds: range = range(1),
 ) -> Tuning:
-    """Set-ups of which the one with the best baselines is taken for what comes after. `arms`: those
-    that each candidate trains."""
+    """Return a choice among set-ups: `then` gets the one with the lowest mean loss of its
+    baselines. `arms`: those that each candidate trains, the baseline among them."""
     ladders = tuple((setting,) for setting in candidates)
     return Tuning(ladders, arms, lambda best: then(best[BASELINE]), seeds, extensions=0)
 
 
 def _mean_loss(runs: Sequence[Config], results: Results) -> float:
-    """Mean held-out loss of runs; NaN until all are done, infinite where one diverged."""
+    """Return the mean held-out loss of runs: NaN until all are over, infinite where one
+    diverged."""
     losses = [results.held_out(run) for run in runs]
     return sum(math.nan if loss is None else loss for loss in losses) / len(losses)
 
@@ -149,7 +152,7 @@ def against_baseline(
 def grid(
     bag_sizes: Sequence[int], step_ratios: Sequence[float], **more: object
 ) -> list[SuperposedPhase]:
-    """Every s with every r; all r of one s stand together, as they share a shared prefix run."""
+    """Every s with every r; all r of one s stand together, as they share a prefix run."""
     return [
         SuperposedPhase.model_validate({"bag_size": s, "step_ratio": r, **more})
         for s in bag_sizes

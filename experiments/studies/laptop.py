@@ -30,7 +30,7 @@ GENERATED_SEEDS = {
 """A pair's difference deviates by 0.02 nats: five seeds detect 0.041 in each of two settings, eight
 0.031 in each of four. Seeds 0 to 2 were looked at before these numbers were fixed."""
 GENERATED_RATE = 1.5e-3
-"""A pilot's; not swept here."""
+"""Learning rate for the generated language, found in a pilot; it is not swept here."""
 GENERATED_RATIO = 0.3
 """The middle of the range 0.2 … 0.4 that the paper recommends."""
 GENERATED_TEXT = "generated language"
@@ -42,15 +42,16 @@ GENERATED_PLAN = "9a37bae02e3d4a35fa59f02a953e84318fb8eaec"
 def parts(scale: Scale) -> Sequence[Part | Tuning]:
     """Prose first: its runs are the longer ones, and the short ones fill the gaps.
 
-    `desktop` is the campaign of docs/research/plan-of-runs.md, `laptop` the first seeds of its
-    headline.
+    On prose `desktop` is the campaign of docs/research/plan-of-runs.md, and `laptop` the first
+    seeds of its headline, at the campaign's length.
     """
     return [*_prose(scale), _generated(scale)]
 
 
 def questions(scale: Scale) -> Sequence[Question]:
-    """The campaign's, which docs/research/plan-of-runs.md registered; of the generated language
-    every s against the baseline."""
+    """Return the questions of `desktop`; other scales have none. They are the campaign's, which
+    docs/research/plan-of-runs.md registered, and every s against the baseline on the generated
+    language."""
     if scale.name != "desktop":
         return []
     generated = _generated(scale)

@@ -34,8 +34,9 @@ PAPER = Setting(
     warmup_steps=WARMUP_STEPS,
     learning_rate=3e-4,
     dtype="bfloat16",
-    # Experts stay within a node, and nothing else is split: 64 GPUs of 80 GB hold that with a
-    # micro-batch of one sequence and nothing computed again, larger ones with more sequences.
+    # Experts are split within a node and the optimizer's state over data-parallel ranks; the rest
+    # of the model is not split. 64 GPUs of 80 GB hold that with a micro-batch of one sequence and
+    # without recomputation, larger ones with more sequences.
     parallel=Parallel(expert=8, optimizer="distributed", overlap_gradients=True),
     validation_tokens=VALIDATION_TOKENS,
 )
@@ -48,7 +49,7 @@ def parts(scale: Scale) -> list[Part]:
             Part((PAPER.with_steps(SUPERPOSED_RUN_STEPS),), (SUPERPOSED,)),
         ]
     twin = replace(scale.setting, model="moe-10b-a1b-twin", sequences=4)
-    # Of the tokenizer that the scale's own text was prepared with.
+    # The vocabulary of the tokenizer with which the scale's own text was prepared.
     words = PRESETS[scale.setting.model]["vocabulary_size"]
     twin = twin.changed("", f"model.vocabulary_size={words}")
     # As in the paper: two fifths of the baseline's steps, a quarter of them superposed.

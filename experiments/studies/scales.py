@@ -9,6 +9,8 @@
 | `one-gpu` | the 270M shape, 10,000 steps of 2^18 tokens of FineWeb-Edu | one GPU, days |
 | `paper` | the paper's runs | its clusters |
 
+A study may set other lengths: `laptop` trains 20,000 steps of prose at scale `laptop`, say.
+
 What the paper does not state of its runs is named here: the sequence length of the dense ones
 (2,048 is SmolLM2's, and gives the batch of 2^21 tokens with 1,024 sequences), weight decay,
 clipping, initialisation and seeds (`tst_study`'s defaults).
@@ -23,7 +25,7 @@ from tst_study.experiments.studies.setting import Setting
 PILOT_CHANGES = ("schedule.decay_ratio=0.3", "model.qk_norm=true")
 """The pilot sweep's choices, other than the learning rate."""
 AS_RECORDED = 'data.held_out="beginning"'
-"""The held-out text of the committed runs of these scales."""
+"""The held-out text of the committed runs at the scales `laptop` and `desktop`."""
 SCALES = ("smoke", "quick", "laptop", "desktop", "one-gpu", "paper")
 FINEWEB_EDU = HubText(
     "fineweb-edu-llama3",
@@ -34,7 +36,7 @@ FINEWEB_EDU = HubText(
 PAPER_MAIN = SuperposedPhase(bag_size=6, step_ratio=0.3)
 """The paper's headline setting."""
 SMALL_MAIN = SuperposedPhase(bag_size=4, step_ratio=0.25)
-"""In the middle of what the paper recommends; a pilot on two cores had s = 4, r = 0.2."""
+"""Within what the paper recommends; a pilot on two cores had s = 4, r = 0.2."""
 DCLM = HubText("dclm-llama3", "hf://mlfoundations/dclm-baseline-1.0", "meta-llama/Meta-Llama-3-8B")
 VALIDATION_TOKENS = 8_388_608
 WARMUP_STEPS = 2_000
@@ -85,7 +87,7 @@ class Scale:
         return PAPER_MAIN if self.is_paper else SMALL_MAIN
 
     def setting_of(self, paper: Setting) -> Setting:
-        """The scale's own, and at scale `paper` the given one."""
+        """Return the scale's own set-up; at scale `paper`, the one that is given."""
         return paper if self.is_paper else self.setting
 
 

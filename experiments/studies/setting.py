@@ -19,7 +19,8 @@ BASELINE = SuperposedPhase()
 
 @dataclass(frozen=True)
 class Setting:
-    """`config` makes a run of it; `with_steps`, `with_rate` and `changed` are its neighbours."""
+    """A set-up. `config` makes a run of it; `in_grid`, `changed` and the methods that begin with
+    `with_` return set-ups near it."""
 
     model: str
     """Name of a preset."""
@@ -33,13 +34,14 @@ class Setting:
     dtype: str = "float32"
     threads: int | None = None
     logged_as: int | None = None
-    """Log and evaluate as a run of this many steps does, so that lengths can share their rows."""
+    """Log, evaluate and checkpoint as a run of this many steps does, so that runs of several
+    lengths can share their rows; by default `steps`."""
     validation_tokens: int | None = None
     parallel: Parallel = field(default_factory=Parallel)
-    """Layout over GPUs; how, not what."""
+    """Layout over GPUs: how a run is computed, not what it is."""
     device: DeviceName = "auto"
     evaluations: int = 8
-    """Held-out evaluations per run."""
+    """Held-out evaluations in a run of `logged_as` steps."""
     changes: tuple[str, ...] = ()
     """Overrides such as `model.qk_norm=true`, in order."""
     grid: str = ""
@@ -81,7 +83,7 @@ class Setting:
         return from_dict(values, source="study")
 
     def label(self, superposition: SuperposedPhase) -> str:
-        """As the run table names it at this length."""
+        """Return the name that the run table gives this superposition at this length."""
         values = {"superposition": superposition.model_dump(), "schedule": {"steps": self.steps}}
         return SuperpositionSetting.from_config(values).label
 
@@ -93,8 +95,8 @@ class Setting:
         return replace(self, grid=grid)
 
     def with_steps(self, steps: int) -> Self:
-        """Return a copy of another length. The warm-up stays, so that lengths share their stable
-        phase."""
+        """Return a copy of another length. Warm-up and logging stay, so that lengths share their
+        stable phase and its rows."""
         return replace(self, steps=steps, logged_as=self.logged_as or self.steps)
 
     def with_batch(self, sequences: int) -> Self:

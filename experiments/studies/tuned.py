@@ -18,10 +18,10 @@ from tst_study.experiments.studies.scales import SMALL_MAIN, Scale, main_with
 from tst_study.experiments.studies.setting import BASELINE, Setting
 
 BATCHES = (32, 64)
-"""Sequences a step; as many tokens in all with each."""
+"""Sequences per step that are tried; a run has as many tokens in all with either."""
 STEPS, LARGER_STEPS = {"desktop": 10_000}, {"desktop": 23_000}
-"""Steps with 32 sequences, where they are not half of the scale's. At `desktop` runs read 20.5 and
-47.1 million tokens, which are 88 and 44 a weight."""
+"""Steps with 32 sequences, where they are not half of the scale's. At `desktop` runs have 20.5 and
+47.1 million latent tokens, which are 88 and 44 a weight."""
 RATES, LARGER_RATES = (2e-3, 2.83e-3, 4e-3), (1e-3, 1.41e-3, 2e-3)
 """Learning rates with 32 sequences. With 64 they are √2 times as high."""
 LARGER = "laptop-128"
@@ -48,7 +48,8 @@ PREDICTED = {
     "as much text": (-0.006, 0.012),
     "larger": (-0.008, 0.010),
 }
-"""Gains over the tuned baseline in nats, said before the first run."""
+"""Ranges in which the gains over the tuned baseline were expected, in nats, before the first
+run."""
 FAMILY, SIZES = "tuned against tuned", "two sizes, as much text per weight"
 
 Chosen = Mapping[SuperposedPhase, Setting]

@@ -50,7 +50,7 @@ PREDICTED = {
     "label smoothing": (-0.010, 0.005),
     "baseline at its best batch": (0.000, 0.030),
 }
-"""Gains over the baseline in nats, said before the first run."""
+"""Ranges in which the gains over the baseline were expected, in nats, before the first run."""
 FAMILY_1, FAMILY_2 = "every arm against the baseline", "superposition against its parts"
 
 

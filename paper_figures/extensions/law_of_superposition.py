@@ -65,8 +65,13 @@ def law_of_superposition(_sources: Sources) -> Picture:
 
 @functools.cache
 def _fits() -> tuple[Law, pd.DataFrame, pd.DataFrame]:
-    """The law, its held-out errors, and what is drawn: gains that it was fitted to, gains that a
-    law fitted to the others predicts, errors of such predictions."""
+    """Return the law, its errors on the runs held out of every split, and the figure's data.
+
+    The data has three panels. `fitted`: the gains that the law was fitted to, which are not drawn.
+    `held out`: the gains of the split `SHOWN`, predicted by a law fitted without them; `copied` is
+    a predicted gain here. `rmse`: the errors of every split, by the names of `ERRORS`; `copied` is
+    an error here.
+    """
     law, rows = published_law(), published_rows()
     errors = held_out(rows)
     gains = law.rows.assign(observed=observed_gains(law.rows), predicted=law.of_rows(law.rows))

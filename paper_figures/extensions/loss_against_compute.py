@@ -28,8 +28,9 @@ from tst_study.paper_figures.style import BASELINE, INK, MUTED, PAGE, Look, arm_
 TABLES = (4, 5)
 """Tables of one model at two lengths: 270M at 20,000 and 100,000 steps."""
 PAPERS = SuperpositionSetting(6, 1, 0.3)
-"""The setting that the paper runs at every size."""
+"""The setting that the paper runs at every dense size; its one superposed step is a placeholder."""
 LOSSES = 9
+"""Number of losses at which the multiplier is computed."""
 DATA = ("panel", "quantity", "label", "flops", "loss", "low", "high", "multiplier", "seeds")
 
 
@@ -40,7 +41,8 @@ class Pair:
     panel: str
     setting: SuperpositionSetting
     data: pd.DataFrame
-    """Rows of `DATA`: `point` for a length, `curve` for the fit between lengths, `multiplier`."""
+    """Columns `DATA`; `quantity` is `point` (a length), `curve` (the fit between lengths) or
+    `multiplier`."""
     folders: tuple[str, ...] = ()
 
     @property
@@ -63,7 +65,7 @@ class Pair:
     needs=submit("loss-against-compute", "one-gpu"),
 )
 def loss_against_compute(sources: Sources) -> Picture:
-    """Show the published lengths and the runs of two or more lengths, a column for each."""
+    """Show the published pair and, in a second column, the measured pair that has most runs."""
     own = _measured(sources.summary)
     pairs = [_published(), *own]
     where = [f"{pair.widest['multiplier']:.2f} times" for pair in pairs]
@@ -98,7 +100,8 @@ def _published() -> Pair:
 
 
 def _measured(summary: Summary) -> list[Pair]:
-    """Return the plain setting that has most runs at two or more lengths, if there is one."""
+    """Return at most one pair: of the plain settings that have a multiplier over a baseline of
+    several lengths, the one with most runs, baselines included."""
     runs = summary.comparison.eligible
     runs = runs.assign(loss=runs["nats_per_token"].astype(float))
     pairs: list[Pair] = []
@@ -122,7 +125,7 @@ def _pair(
     method: pd.DataFrame,
     multipliers: pd.DataFrame,
 ) -> Pair:
-    """Tidy both arms: the points, the curve between them, and the multipliers."""
+    """Make a pair from the runs of both arms and their multipliers."""
     tables, _ = paired_tables([baseline, method], "flops")
     fitted = [LengthCurve.of(table, "arm") for table in tables]
     floor = float(floors(fitted)[0])

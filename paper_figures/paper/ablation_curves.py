@@ -21,20 +21,24 @@ from tst_study.paper_figures.sources import Group, Sources, folders_of
 from tst_study.paper_figures.style import BASELINE, PAGE, Mark, mark_of, marks_of, new_figure
 
 SWITCH = 20_000
+"""Superposed steps of the published runs, of 40,000."""
 
 
 @dataclass(frozen=True)
 class Ablation:
+    """One of the two figures."""
+
     title: str
     figure: int
     column: str
-    """The column of a setting that differs."""
+    """The column of the run table in which the arms differ."""
     arms: Mapping[str, tuple[str, str]]
-    """Label and name of the published run, empty if there is none, by value of the column."""
+    """By value of the column: the arm's label, and the published run (empty if there is none)."""
     panels: Mapping[str, int]
     """Bag size by published panel."""
     claim: str = ""
-    """The label that the paper finds best, and better than the baseline."""
+    """Label of the arm that the paper finds best and better than the baseline; empty where the
+    figure makes no such claim, so that nothing can agree or disagree."""
 
     def published(self) -> pd.DataFrame:
         runs = {"baseline": "baseline"} | {label: run for label, run in self.arms.values() if run}
@@ -45,8 +49,12 @@ class Ablation:
         return pd.concat(parts)
 
     def measured(self, sources: Sources) -> list[Group]:
-        """Return settings of one s and r that differ in the column alone, for as many panels as
-        were published; the group that has most of them counts."""
+        """Return the settings for each measured panel, at most as many panels as were published.
+
+        A panel's settings, two or more, share s and r, and each has another value of the column;
+        where the column is the mode, their weighting is uniform or the first token only. All panels
+        are from the comparison group that fills them with most settings.
+        """
         best: list[Group] = []
         for group in sources.groups:
             rows = group.plain(self.column, "weighting").rows
@@ -116,7 +124,7 @@ WEIGHTS = Ablation(
     needs=submit("weightings", "paper", "one-gpu"),
 )
 def ablation_curves(sources: Sources, which: Ablation) -> Picture:
-    """The published curves, and those of the widest comparison that was run here."""
+    """Show the published curves, and those of the comparison with most arms that was run here."""
     groups = which.measured(sources)
     own = [curves.group_curves(group, which.labels(group.rows), _panel(group)) for group in groups]
     data = pd.concat([which.published(), *own], ignore_index=True)
@@ -153,8 +161,11 @@ def _figure(data: pd.DataFrame, looks: Mapping[str, Mapping[str, Mark]]) -> Figu
 def _finding(
     which: Ablation, data: pd.DataFrame, groups: list[Group], asked: pd.DataFrame
 ) -> Finding:
-    """asked: verdicts, among which a planned question may compare the claim's arm with another of
-    the same picture (`Sources.answers`)."""
+    """Rank the arms of every panel, and judge the claim by the first measured panel.
+
+    `asked`: the study's answers (`Sources.answers`). If a planned question compares the claimed arm
+    with another arm of the figure, and the claimed one is worse, the finding disagrees.
+    """
     published = []
     for panel, rows in data[data["source"] == "published"].groupby("panel", sort=False):
         ends = sorted((curves.last(part), label) for label, part in rows.groupby("label"))

@@ -6,6 +6,7 @@ are taken in the order of their tables (Figure 4 is Table 4, Figure 5 Table 5, F
 Figure 11 Table 7).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -38,20 +39,25 @@ from tst_study.paper_figures.table import (
 SHOWN = (0.1, 0.3, 0.5, 0.7)
 """Step ratios whose published curves are drawn; all are in the data."""
 LEAST = 3
-"""Bag sizes that make a measured curve."""
+"""Fewest bag sizes at one r that make a measured curve."""
 SAME_RATIO = 0.051
-"""Distance in r up to which published optima are compared with a measured one: they fall with r."""
+"""Largest distance in r at which a published optimum is compared with a measured one: optima fall
+with r."""
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Ticks of the axes of s. In the panel of optima, open intervals end at the first or the last."""
 
 
 @dataclass(frozen=True)
 class PublishedGrid:
+    """One of the paper's four grids: the number of its table, and what its runs have in common."""
+
     table: int
     size: str
     steps: int
     weighting: str
     any_scale: bool
-    """Whether runs of another scale may stand here: once per weighting, not four times."""
+    """Whether runs of another scale may fill the measured half. One grid of each weighting allows
+    it, so that such runs are not shown four times."""
     figure: int
     """Number of the figure that shows it over bag size."""
 
@@ -61,7 +67,8 @@ class PublishedGrid:
         return f"{self.size}, {self.steps:,} steps{weights}"
 
     def group(self, sources: Sources) -> Group | None:
-        """The runs that fill the grid: the published scale's, or those that weigh most."""
+        """Return the group that fills the grid: of the groups at the published scale, or else, if
+        `any_scale`, of all groups, the one with the greatest `weight`; None if there is none."""
         every = (group.plain(weighting=self.weighting) for group in sources.groups)
         plain = [group for group in every if len(group.rows)]
         at_scale = [group for group in plain if self.is_scale_of(group)]
@@ -69,7 +76,7 @@ class PublishedGrid:
         return max(at_scale or others, key=lambda group: group.weight, default=None)
 
     def is_scale_of(self, group: Group) -> bool:
-        """Whether runs have the paper's size, length and kind of text."""
+        """Return whether runs have the paper's size and length, and natural text."""
         same = is_at_scale(group.members, self.size, self.steps)
         return bool(same.all()) and not group.is_generated
 
@@ -86,7 +93,7 @@ _MEASURED = ["measured_loss", "measured_gain", "low", "high", "seeds"]
 @figure({"table5": TABLE5, "table6": TABLE6}, published=LOSSES, needs=submit("bag-grid", "paper"))
 @figure({"table7": TABLE7}, published=LOSSES, needs=submit("power-law", "paper", "one-gpu"))
 def final_loss_grid(sources: Sources, which: PublishedGrid) -> Table:
-    """One table; the measured half stays empty where there are no runs."""
+    """Show one grid; its measured half stays empty where there are no runs."""
     group = which.group(sources)
     data = grid_data(which, group)
     return Table(
@@ -104,7 +111,11 @@ def final_loss_grid(sources: Sources, which: PublishedGrid) -> Table:
 
 
 def grid_data(which: PublishedGrid, group: Group | None) -> pd.DataFrame:
-    """One row per cell, published or measured; s = 1, r = 0 is the baseline."""
+    """Return a row for each cell that was published or measured; s = 1, r = 0 is the baseline.
+
+    At r = 1 the published loss is one of bags and has no gain. Differences (measured minus
+    published) are NaN unless the runs have the published scale.
+    """
     cells = ["step_ratio", "bag_size"]
     grid = published.loss_grid(which.table, unrecovered=True)
     data = grid[[*cells, "loss"]].rename(columns={"loss": "published_loss"})
@@ -181,7 +192,8 @@ def _table_finding(data: pd.DataFrame, group: Group | None) -> Finding:
 @figure({"figure5": TABLE5, "figure8": TABLE6}, published=LOSSES, needs=submit("bag-grid", "paper"))
 @figure({"figure11": TABLE7}, published=LOSSES, needs=submit("power-law", "paper", "one-gpu"))
 def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
-    """Show one published grid, and beside it the runs of this package that fit to it."""
+    """Show one published grid, and beside it the runs of this package that fill it, if some r has
+    `LEAST` bag sizes."""
     group = which.group(sources)
     if group is not None and _sizes_by_ratio(group.rows).max() < LEAST:
         group = None
@@ -330,13 +342,15 @@ def _curve_finding(fitted: pd.DataFrame, group: Group | None) -> Finding:
     overlaps = []
     for row in rows_of(own[own[["best", "low", "high"]].notna().all(axis=1)]):
         near = theirs[(theirs["step_ratio"] - row["step_ratio"]).abs() <= SAME_RATIO]
-        overlaps.append(row["low"] <= near["high"].max() and row["high"] >= near["low"].min())
+        if len(near):  # an open end has no bound
+            low, high = near["low"].fillna(-math.inf).min(), near["high"].fillna(math.inf).max()
+            overlaps.append(row["low"] <= high and row["high"] >= low)
     verdict: Verdict = "undecided"
     if overlaps:
         verdict = "agrees" if all(overlaps) else "disagrees"
     if group.is_generated:
         verdict = "mechanism only"
-    curves = own[own["points"] > 1]  # an r with one s is a point of another grid
+    curves = own[own["points"] > 1]  # one s alone makes no curve
     measured = "; ".join(_in_words(row) for row in rows_of(curves))
     return Finding(published, measured, group.scale, verdict)
 

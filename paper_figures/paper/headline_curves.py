@@ -1,4 +1,4 @@
-"""Figures 1 and 3: curves of the headline runs, the mixture of experts and those of 3B.
+"""Figures 1 and 3: curves of the headline runs of the mixture of experts and of 3B.
 
 Figure 1: both runs are stopped at about the same loss. Figure 3: superposition against baselines of
 equal FLOPs, equal loss and equal data.
@@ -25,7 +25,9 @@ from tst_study.paper_figures.item import Finding, judged
 from tst_study.paper_figures.sources import Group, Sources
 
 MIXTURE = {"baseline": "moe_10b_a1b_baseline", "TST, s = 16": "moe_10b_a1b_tst_s16"}
+"""Names of the published runs by label."""
 MIXTURE_SWITCH = 12_483
+"""Superposed steps of the published TST run."""
 
 
 @figure(
@@ -34,7 +36,7 @@ MIXTURE_SWITCH = 12_483
     needs=submit("mixture-10b-a1b", "paper"),
 )
 def mixture_of_experts_run(sources: Sources) -> Picture:
-    """Show the published curves, and those of mixtures of experts that were run here."""
+    """Show the published curves, and those of one mixture of experts that was run here, if any."""
     data, group = curves.published_curves(1, MIXTURE, MIXTURE_SWITCH), _mixture(sources)
     looks = {"baseline": style.BASELINE, "TST, s = 16": style.mark_of(16, MIXTURE_SWITCH / 50_000)}
     (long, _), (short, _) = reached(data, True), reached(data, False)
@@ -58,14 +60,15 @@ def mixture_of_experts_run(sources: Sources) -> Picture:
 
 
 def _mixture(sources: Sources) -> Group | None:
-    """Return one setting of the longest comparison of a mixture of experts."""
+    """Return one plain setting of a mixture of experts, from the comparison whose runs have most
+    FLOPs; None if there is none."""
     single_settings = [group.representative() for group in sources.groups]
     mixtures = [g for g in single_settings if len(g.rows) and g.members["experts"].notna().all()]
     return max(mixtures, key=lambda group: int(group.members["flops"].iloc[0]), default=None)
 
 
 def reached(data: pd.DataFrame, baseline: bool) -> tuple[int, float]:
-    """Return the last step and training loss of an arm."""
+    """Return the last step and training loss of the baseline, or else of the superposed arm."""
     curve = data[data["label"].map(is_baseline) == baseline]
     return int(curve["step"].max()), curves.last(curve)
 
@@ -82,8 +85,8 @@ def _draw_mixture(data: pd.DataFrame, looks: dict[str, style.Mark]) -> Figure:
 
 
 def _draw_saving(axes: Axes, data: pd.DataFrame) -> None:
-    """Mark the level that superposition reached, how many steps earlier, and B200-hours, at the
-    baseline's hours per step."""
+    """Mark the loss at which superposition ended and how many times fewer steps it took, and label
+    the axis in steps and in B200-hours, at the baseline's hours per step."""
     (long, _), (short, level) = reached(data, True), reached(data, False)
     level_line(axes, level)
     arrow: style.Look = {"arrowstyle": "->", "color": style.INK, "lw": 0.9, "shrinkA": 0}
@@ -117,6 +120,7 @@ PANELS = {
 }
 """The published panel and the length of its baseline, by kind of match."""
 SWITCH = 6_000
+"""Superposed steps of the published TST run of 3B."""
 Match = dict[str, Any]
 """A row of `analysis.verdict.matched`."""
 
@@ -127,7 +131,7 @@ class Side:
 
     source: str
     data: pd.DataFrame
-    """Curves, with the published panel of the match as `panel`."""
+    """Curves in `curves.COLUMNS`; `panel` is the published panel of the kind of match."""
     mark: style.Mark
     """The mark of superposition."""
     results: dict[str, str]
@@ -135,9 +139,9 @@ class Side:
     folders: tuple[str, ...] = ()
     scale: str = ""
     again: tuple[Match, ...] = ()
-    """Matches at equal FLOPs of the same setting and length in other groups of runs."""
+    """Matches at equal FLOPs of the same setting, length and family on other held-out texts."""
     verdicts: tuple[str, ...] = ()
-    """Those of all matches at equal FLOPs."""
+    """Verdicts of all matches at equal FLOPs, those of `again` included."""
 
 
 @figure(
@@ -182,8 +186,9 @@ def _published() -> Side:
 
 
 def _measured(summary: Summary) -> Side | None:
-    """Return the plain setting on prose with most kinds of match; of equals that with most seeds,
-    then the longest. There is no match at equal loss where no baseline reached it."""
+    """Return the plain setting on natural text that has most kinds of match, then most seeds, then
+    most steps; None where nothing is matched. A kind is missing where no baseline is of the same
+    data, or where the loss lies outside those of baselines of several lengths."""
     runs = summary.comparison.eligible
     settings = [SuperpositionSetting.of_row(row) for row in rows_of(runs)]
     runs = runs.assign(setting=[setting.label for setting in settings])
@@ -201,7 +206,7 @@ def _measured(summary: Summary) -> Side | None:
     _, name, own, kinds = max(candidates, key=lambda candidate: candidate[0])
     again = tuple(
         {"study": rows["study"].iloc[0], **found["equal FLOPs"]}
-        for _, other, rows, found in candidates  # whatever the held-out text, which is their third
+        for _, other, rows, found in candidates  # the third key, the held-out text, may differ
         if other != name and other[:2] + other[3:] == name[:2] + name[3:] and "equal FLOPs" in found
     )
     parts, results, folders = [], {}, set(own["folder"])
@@ -227,7 +232,7 @@ def _measured(summary: Summary) -> Side | None:
 
 
 def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: Match) -> pd.DataFrame:
-    """Return the baselines of its seeds whose length is nearest to the match."""
+    """Return the baselines, of the seeds of `own`, whose length is nearest to that of the match."""
     baselines = runs[(runs["method"] == "baseline") & runs["seed"].isin(own["seed"])]
     same = alike(baselines, own.iloc[0], SAME_BUT_LENGTH)
     away = (same["steps"] - match["baseline_steps"]).abs()
@@ -236,7 +241,7 @@ def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: Match) -> pd.DataFram
 
 
 def _with_end(summary: Summary, arm: str, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean curve of an arm, and its final held-out loss."""
+    """Return the mean curve of an arm, with its final held-out loss as a row `end`."""
     steps, loss = runs["steps"].iloc[0], float(runs["nats_per_token"].astype(float).mean())
     label = f"{arm}, {steps:,} steps"
     end = {"source": "measured", "quantity": "end", "label": label, "step": steps, "loss": loss}
@@ -249,7 +254,8 @@ def _with_end(summary: Summary, arm: str, runs: pd.DataFrame) -> pd.DataFrame:
 def _draw_matches(sides: list[Side]) -> Figure:
     drawn, (row,) = style.new_figure(style.PAGE, 3.6, len(sides))
     for axes, side in zip(row, sides, strict=True):
-        # Superposition is the same run in every panel of the paper, and so may a baseline be.
+        # The superposed run is the same in every panel of the paper, and a baseline may be, too:
+        # each label is drawn once.
         first = side.data.groupby("label")["panel"].transform("first")
         once = side.data[side.data["panel"] == first]
         looks = {name: style.BASELINE if is_baseline(name) else side.mark for name in once["label"]}

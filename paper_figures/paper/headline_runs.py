@@ -23,7 +23,8 @@ MFU = 0.4
 
 
 def runs_table() -> pd.DataFrame:
-    """Return the runs of Table 1 with their gain at equal steps, FLOPs and both kinds of hours."""
+    """Return the runs of Table 1: FLOPs, hours as published and by the cost model, and the gain
+    over the baseline of as many steps (NaN where there is none)."""
     runs = published.headline_runs().query("method in ['baseline', 'tst']")
     loss, hours = runs["final_loss"], runs["b200_hours"].astype(float)
     level = loss.where(runs["method"] == "baseline")
@@ -56,7 +57,7 @@ def runs_table() -> pd.DataFrame:
     needs=submit("headline", "paper"),
 )
 def headline_runs(sources: Sources) -> Table:
-    """Show published runs, and below them those measured here, at whatever scale."""
+    """Show the published runs, and below them the plain settings measured here, at any scale."""
     groups = [group for group in map(Group.plain, sources.groups) if len(group.rows)]
     data = pd.concat([runs_table(), *map(_measured, groups)], ignore_index=True)
     return Table(
@@ -91,7 +92,7 @@ def _measured(group: Group) -> pd.DataFrame:
 
 
 def _grid(data: pd.DataFrame, measured: bool) -> Grid:
-    """Lay out the table; measured columns stand first."""
+    """Lay out the table; measured losses and gains stand before the published ones."""
     lowest = data.groupby("model")["loss_published"].transform("min")
     own = {
         "loss, measured": lambda row: number_entry(row["loss_measured"], 4),
@@ -146,7 +147,8 @@ METHODS = {
     needs=submit("reinitialise", "paper", "one-gpu"),
 )
 def reinitialisation(sources: Sources) -> Table:
-    """Published at 3B, 20,000 steps; measured ones are pairs of equal s and r at any scale."""
+    """Show the published runs (3B, 20,000 steps) and measured pairs of equal s and r, at any
+    scale."""
     groups = [group for group in map(_both, sources.groups) if len(group.rows)]
     data = pd.concat([_published_methods(), *map(_measured_methods, groups)], ignore_index=True)
     lowest = data.groupby("runs")["loss"].transform("min")
@@ -177,7 +179,7 @@ def _published_methods() -> pd.DataFrame:
 
 
 def _both(group: Group) -> Group:
-    """Settings that were re-initialised, and the same settings left as they are."""
+    """Return the group of the settings that were run both re-initialised and as they are."""
     rows = group.plain("reinitialized").rows
     same = rows.groupby(["bag_size", "superposed_steps"])["reinitialized"].transform("nunique")
     return group.only(rows[same == 2].sort_values("reinitialized", kind="stable"))
@@ -196,7 +198,8 @@ def _measured_methods(group: Group) -> pd.DataFrame:
 
 
 def _against_plain(group: Group) -> float:
-    """Loss of re-initialised runs less that of plain ones, paired by s, r and seed."""
+    """Return the mean loss of re-initialised runs less that of plain ones of the same s, r and
+    seed."""
     columns = ["setting", "bag_size", "superposed_steps", "reinitialized"]
     pairs = group.pairs[["setting", "seed", "superposed"]].merge(group.rows[columns], on="setting")
     same = ["bag_size", "superposed_steps", "seed"]

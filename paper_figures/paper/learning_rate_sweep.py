@@ -24,6 +24,7 @@ from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import COLUMN, PAGE, Look, marks_of, new_figure
 
 PANELS = 2
+"""Most panels drawn."""
 DATA: tuple[str, ...] = ("panel", "setting", *SETTING, "learning_rate")
 DATA += ("seeds", "loss", "low", "high", "diverged")
 
@@ -35,7 +36,8 @@ DATA += ("seeds", "loss", "low", "high", "diverged")
     lacks=f"an arm at two or more learning rates: {submit('learning-rates', 'laptop')}",
 )
 def learning_rate_sweep(sources: Sources) -> Item | None:
-    """Show measured sweeps, a panel for each group that has most arms at two or more rates."""
+    """Show measured sweeps: of the groups with most arms at two or more rates, a panel each for at
+    most `PANELS`."""
     sweeps, used = sweep_data(sources.summary)
     if sweeps.empty:
         return None
@@ -61,7 +63,8 @@ def learning_rate_sweep(sources: Sources) -> Item | None:
 
 
 def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Return means by rate, in order of the groups' names, and the run folders behind them."""
+    """Return the rows of `_by_rate` for every arm at two or more rates, in order of the groups'
+    names, and the run folders behind them."""
     sweeps = swept(summary.tables.runs, summary.comparison.eligible)
     panels = disambiguate_by_set_up(
         [group_label(members) for members in sweeps], [members.iloc[0] for members in sweeps]
@@ -81,7 +84,8 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
 
 def _by_rate(same: pd.DataFrame) -> pd.DataFrame:
-    """Return means and the range over the seeds that every rate has."""
+    """Return for each rate the mean and the range of the loss over the seeds that every rate has
+    (over all seeds, where they share none), and the number of seeds that diverged."""
     losses = over_shared_seeds(same[same["state"] == "done"], "learning_rate", "nats_per_token")
     columns = {"loss": "mean", "low": "min", "high": "max", "seeds": "count"}
     table = pd.DataFrame({name: losses.agg(way, axis=1) for name, way in columns.items()})

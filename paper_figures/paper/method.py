@@ -30,7 +30,8 @@ WIDTH, HEIGHT, NAMES = 12.0, 0.62, 3.2
 """Width of a phase, height of a box, width of the names left of a phase, in the drawing's unit."""
 ARROW: Look = {"arrowstyle": "-|>", "color": MUTED, "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
-"""Colours of the positions and of the target behind the last one; no arm is meant."""
+"""Colours of the tokens of each position, and of the targets of the last one; they stand for no
+arm."""
 
 
 @figure(
@@ -52,7 +53,8 @@ def method(_sources: Sources) -> Picture:
 
 
 def shapes(plan: PhasePlan) -> pd.DataFrame:
-    """Return the places of the raw tokens that each latent position reads and predicts."""
+    """Return the places in the text of the tokens that each latent position reads and predicts, in
+    both phases."""
     rows = []
     for phase in PHASES:
         stride, end = plan.tokens_per_position(phase), plan.tokens_per_sequence(phase)

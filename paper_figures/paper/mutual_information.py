@@ -1,7 +1,7 @@
 """Figure 10: mutual information of token pairs by their distance, with the fit C0 + a·d^k.
 
 A measured curve is what `tst-study analyse mutual-information --tokens PREFIX --json > FILE` wrote,
-with FILE named `mutual_information*.json` beside the runs.
+with FILE named `mutual_information*.json`, at or below one of the given folders of runs.
 """
 
 import json
@@ -36,6 +36,7 @@ COLUMNS = ["distance", "mutual_information"]
 
 COLOURS = ("#0072b2", "#009e73", "#cc79a7")
 PRINTED = "C0 = 3.63, a = 1.35, k = −1.25"
+"""The fit that the paper prints."""
 
 
 @figure(
@@ -70,7 +71,7 @@ def mutual_information(sources: Sources) -> Picture:
 
 
 def _measured(folders: Sequence[Path]) -> dict[str, pd.DataFrame]:
-    """Return each curve by its file."""
+    """Return each measured curve by the path of its file, relative and without the ending."""
     curves = {}
     for folder in folders:
         for path in sorted(folder.rglob(PATTERN)):
@@ -81,12 +82,13 @@ def _measured(folders: Sequence[Path]) -> dict[str, pd.DataFrame]:
 
 
 def _name(source: str) -> str:
-    """Return what the name of a measured file says of its text."""
+    """Return what the name of a measured file says of its text, or `measured` if nothing."""
     return source.replace("mutual_information", "").strip("-_/") or "measured"
 
 
 def _fitted(curve: pd.DataFrame) -> Constants:
-    """Fit a curve; NaN where too few distances have information above their noise."""
+    """Fit the positive values of a curve; all constants are NaN where fewer than four are
+    positive."""
     above = curve[curve["mutual_information"] > 0].astype(float)
     try:
         fit = fit_decay(above["distance"].to_numpy(), above["mutual_information"].to_numpy())
@@ -101,7 +103,8 @@ def _decay(constants: Constants, distance: Floats) -> Floats:
 
 
 def _figure(data: pd.DataFrame, fits: dict[str, Constants]) -> Figure:
-    """Draw a panel for each unit; the paper does not say which its own is."""
+    """Draw published and measured curves in panels of their own: the paper does not state its
+    unit."""
     own = [source for source in fits if source != "published"]
     drawn, (row,) = new_figure(PAGE if own else COLUMN, 2.6, 2 if own else 1)
     _draw(row[0], data, {"published": fits["published"]})

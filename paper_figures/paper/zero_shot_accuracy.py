@@ -1,4 +1,4 @@
-"""Tables 3 and 8 to 28: zero-shot accuracy of the headline runs, and of one task over r and s."""
+"""Zero-shot accuracy: Table 3 has the headline runs, Tables 8 to 28 one task each over r and s."""
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ METRIC = "length-normalised where a task reports that (the paper does not say wh
     needs=f"{submit('headline', 'paper')}, then `tst-study evaluate RUN`",
 )
 def of_headline_runs(sources: Sources) -> Table:
-    """Published runs, and below them what `tst-study evaluate` measured here."""
+    """Show the published runs, and below them what `tst-study evaluate` measured here."""
     data, used = _published(), sources.accuracies
     if len(used):
         data = pd.concat([data, _measured(sources.runs, used)], ignore_index=True)
@@ -47,7 +47,7 @@ def _published() -> pd.DataFrame:
 
 
 def _measured(runs: pd.DataFrame, used: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds, in percent."""
+    """Return the mean over seeds for each arm and task, in percent."""
     known = used.merge(runs, on="folder")
     known["method"] = [SuperpositionSetting.of_row(row).label for row in rows_of(known)]
     rates = known["learning_rate"].map(", learning rate {:g}".format)
@@ -90,7 +90,8 @@ def _finding(used: pd.DataFrame) -> Finding:
     needs=f"{submit('bag-grid', 'paper')}, then `tst-study evaluate RUN`",
 )
 def over_s_and_r(sources: Sources, which: int) -> Table:
-    """Show one table; of measured runs only those of the same scale can stand beside it."""
+    """Show one table; beside it stand only measured runs of the baseline and the paper's method at
+    the same scale."""
     cells = published.downstream_grid(which)
     name, size, steps = cells.iloc[0][["task", "size", "steps"]]
     runs = sources.runs[is_at_scale(sources.runs, size, steps)]
@@ -116,8 +117,8 @@ def over_s_and_r(sources: Sources, which: int) -> Table:
 
 
 def grid_data(cells: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
-    """One row per cell, accuracies as fractions; measured ones are means over seeds, at the
-    learning rate at which most were measured."""
+    """Return a row for each cell, with accuracies as fractions. Measured ones are means over seeds,
+    of the runs at the most frequent learning rate alone."""
     key = ["step_ratio", "bag_size"]
     rates = measured["learning_rate"].mode()
     measured = measured[measured["learning_rate"].isin(rates.head(1))]
@@ -130,7 +131,7 @@ def grid_data(cells: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def _above_baseline(data: pd.DataFrame, column: str) -> str:
-    """Empty without a baseline."""
+    """Say how many settings are above the baseline; an empty text where it has no accuracy."""
     cells = data[data["bag_size"] > 1][column].dropna()
     for level in data[data["bag_size"] == 1][column].dropna():
         above = f"{(cells > level).sum()} of {len(cells)} settings"

@@ -23,6 +23,8 @@ from tst_study.paper_figures.table import Grid, Table
 
 @dataclass(frozen=True)
 class Section:
+    """A section of the page, left out where it has no content."""
+
     title: str
     tables: Sequence[Grid] = ()
     pictures: Sequence[dict[str, object]] = ()
@@ -31,15 +33,15 @@ class Section:
 
 
 def is_shown(item: Item, sources: Sources) -> bool:
-    """Return whether runs have a part in it; without runs it is always shown."""
+    """Return whether the report shows an item: with runs, only one that has some in `folders`."""
     return not sources.folders or bool(item.folders)
 
 
 def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], to: Path) -> str:
     """Return the page for the folder `to`; the same runs give the same bytes.
 
-    `drawings`: the SVG of each picture by its name. A result stands here once: tables, which hold
-    it again, are links.
+    `drawings`: the SVG of each picture by its name. Tables are linked, not shown: they repeat the
+    results that pictures and verdicts state.
     """
     shown_items, summary = [item for item in items if is_shown(item, sources)], sources.summary
     pictures = _pictures(shown_items, drawings)
@@ -86,7 +88,8 @@ def marked(words: str) -> Markup:
 
 
 def _pictures(items: Sequence[Item], drawings: Mapping[str, str]) -> list[dict[str, object]]:
-    """Return the pictures in order: a study's own say what was found, the paper's follow them."""
+    """Return what the template needs of each picture: `overview` first, then the study's others,
+    then those of the paper and its extensions."""
     pictures = [item for item in items if isinstance(item, Picture)]
     pictures.sort(key=lambda picture: (picture.group != "study", picture.name != "overview"))
     drawn: list[dict[str, object]] = []
@@ -100,10 +103,10 @@ def _pictures(items: Sequence[Item], drawings: Mapping[str, str]) -> list[dict[s
 
 
 def _inline(svg: str, prefix: str, description: str) -> Markup:
-    """Return the `<svg>` element alone, without what a page does not need and a fixed size.
+    """Return the `<svg>` element alone, without metadata, comments and a fixed size.
 
-    Colours become variables (`--c-1c1c20`), which the page sets for light and dark; ids get
-    `prefix`.
+    Colours become variables (`--c-1c1c20`), which the page sets for light and dark; ids and the
+    references to them get `prefix`, so that they are unique on the page.
     """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)

@@ -25,14 +25,15 @@ GLOSSARY = (
     "perplexity."
 )
 FEW = 3
-"""Families, or settings of one kind of text, that are said in words at the top."""
+"""Most headings, beside the primary question, of which the lead speaks, and most gains under one of
+them that it states in full."""
 NAMED = 6
-"""Arms of one verdict that are named."""
+"""Most arms of one verdict that the lead names; it counts the others."""
 
 
 def lead(sources: Sources) -> list[tuple[str, str, str]]:
-    """Return paragraphs, each with its kind and a bold start: question, answer, the meaning of the
-    words, what else was asked, and the runs."""
+    """Return the first paragraphs, each with its kind and a bold start (or an empty text):
+    question, answer, the meaning of the words, what else was asked, and the runs."""
     rows = sources.answers
     paragraphs: list[tuple[str, str, str]] = []
     for row in rows_of(rows[rows["primary"]]):
@@ -48,8 +49,8 @@ def lead(sources: Sources) -> list[tuple[str, str, str]]:
 
 
 def _also(rows: pd.DataFrame) -> str:
-    """Say a few gains in full, and of many only which arms have which verdict: extremes are chosen
-    by luck."""
+    """State gains in full where they are few. Of many, say only which arms have which verdict: the
+    largest of many gains are large partly by luck."""
     if len(rows) <= FEW:
         gains = (gain_sentence({**row, "setting": row["name"]}) for row in rows_of(rows))
         return " ".join(f"{capitalized(text)}." for text in gains)
@@ -118,8 +119,9 @@ def _seeds(table: pd.DataFrame) -> str:
 
 
 def verdicts(summary: Summary, rows: pd.DataFrame) -> list[Grid]:
-    """Return every verdict as the terminal has it, each with what it is compared with: planned
-    questions, then all other settings. `rows`: of `answers`."""
+    """Return every verdict as the terminal has it, and also what it is compared with: a grid for
+    each family of planned questions, then one for all other settings. `rows`: those of
+    `answers`."""
     grids: list[Grid] = []
     last_heading, table = "", summary.verdicts
     against = dict(zip(rows["run_ids"], rows["against"], strict=True))

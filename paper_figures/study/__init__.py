@@ -1,1 +1,1 @@
-"""Pictures and tables of a study's own runs: from run folders alone."""
+"""Pictures of a study's own runs, which have no published counterpart."""

@@ -20,6 +20,7 @@ from tst_study.paper_figures.style import COLUMN, INK, MUTED, Look, Mark, marks_
 from tst_study.text import big
 
 SAME = ["parameters", "learning_rate", "sequences", "sequence_length", "eval_set"]
+"""Columns in which runs must agree to be compared over amounts of text; the text may differ."""
 
 
 @figure(
@@ -29,7 +30,7 @@ SAME = ["parameters", "learning_rate", "sequences", "sequence_length", "eval_set
     f"{submit('data-constrained', 'laptop')}",
 )
 def data_constrained(sources: Sources) -> Item | None:
-    """Show the runs of one model and length with most amounts of unique text."""
+    """Show the runs of one model and number of steps, those with most amounts of unique text."""
     names = {"raw_tokens": "tokens", "unique_raw_tokens": "unique", "nats_per_token": "loss"}
     runs = labelled(sources.summary).rename(columns=names)
     runs = runs[runs["unique"].notna()].astype(dict.fromkeys(names.values(), float))
@@ -61,7 +62,8 @@ def data_constrained(sources: Sources) -> Item | None:
 
 
 def _on_every_text(same: pd.DataFrame) -> pd.DataFrame:
-    """Keep the settings that were run on each of the baseline's texts, if these are several."""
+    """Keep the settings that were run on every amount of text that the baseline has; none where
+    that is one amount."""
     amounts = set(same["unique"][same["setting"] == "baseline"])
     kept = same[same["unique"].isin(amounts)]
     whole = kept.groupby("setting")["unique"].transform("nunique") == len(amounts)

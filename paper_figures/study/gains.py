@@ -20,18 +20,18 @@ from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import FAINT, INK, MUTED, PAGE, Look, new_figure, wrapped
 
 FEW, MOST = 10, 60
-"""Rows of the overview, and rows that still print at 7 pt on one page."""
+"""Most rows of `overview`, and of `effects`: as many as still fit on one page at 7 pt."""
 HALF, WHOLE = (4.8, 140.0), (PAGE, 225.0)
-"""Width of a picture in inches and of its names in points: the overview takes half of a page's
-first screen."""
+"""Widths of the picture in inches and of its names in points: of `overview`, which takes half of
+the report's first screen, and of `effects`."""
 FAR = 6
-"""A gain so many times as large as the median gain would squeeze all others: it is stated beside
-the frame."""
+"""A gain more than so many times the size of the median one is stated in words: on the same scale
+it would squeeze all others."""
 
 
 @figure("overview", title="What the study found", lacks=PAIR)
 def overview(sources: Sources) -> Item | None:
-    """Show the primary question and as many rows after it as make a picture of one screen."""
+    """Show the first `FEW` questions and settings that have a gain, primary questions first."""
     rows = sources.answers
     rows = rows[rows["gain"].notna()]
     return _picture(sources, rows, FEW, message(rows), *HALF) if len(rows) else None
@@ -44,7 +44,7 @@ def overview(sources: Sources) -> Item | None:
     f"{submit('seed-noise', 'one-gpu')}, or {submit('laptop', 'laptop')}",
 )
 def effects(sources: Sources) -> Item | None:
-    """Show every question and setting that was repeated with seeds."""
+    """Show the first `MOST` questions and settings that were repeated with seeds."""
     rows = sources.answers
     rows = rows[rows["seeds"] > 1]
     title = f"{number(len(rows), 'comparison')} repeated with seeds: {verdict_counts(rows)}"
@@ -72,7 +72,7 @@ def _picture(
 
 
 def inside(gains: pd.Series) -> pd.Series:
-    """Return which gains share a scale; the others are stated beside the frame."""
+    """Return which gains are drawn on one scale; the others are stated in words."""
     size = gains.abs()
     return size <= FAR * max(float(size.median()), 1e-9)
 
@@ -130,7 +130,8 @@ ENDS, NO_CLAIM = {"better": "ahead of", "worse": "behind"}, "with no shown diffe
 
 @figure("loss_curves", title="Loss against steps", lacks=PAIR)
 def loss_curves(sources: Sources) -> Item | None:
-    """Show one setting of the comparison that most was asked of, on natural text if there is."""
+    """Show one plain setting and its baseline, of the group with the greatest `weight` on natural
+    text, or else on generated text; None where they have no curve."""
     groups = [group for group in sources.groups if len(group.plain().rows)]
     if not groups:
         return None
@@ -161,11 +162,12 @@ def _draw_losses(data: pd.DataFrame, looks: dict[str, style.Mark]) -> Figure:
 
 
 OFTEN = 5
-"""Evaluations from which on a line is drawn."""
+"""Fewest evaluations after the switch for which an arm has a panel."""
 COLUMNS = 4
+"""Panels in a row."""
 DEEP = 3
-"""A curve begins where its interval is above minus so many times the largest final gain: far below
-that an arm has only just been switched."""
+"""Points whose interval reaches below minus so many times the largest final gain are not drawn: an
+arm that has only just been switched is far behind."""
 
 
 @figure(
@@ -175,7 +177,11 @@ that an arm has only just been switched."""
     "`tst-study submit what-does-the-work --scale desktop`",
 )
 def gain_over_training(sources: Sources) -> Item | None:
-    """Show a panel for each arm: its gain, with its interval, at every evaluation."""
+    """Show a panel for each arm that is asked about like the primary one (same study, same arm to
+    compare with): its gain, with its interval, at every evaluation after the switch.
+
+    None without a primary question, or where no arm has `OFTEN` evaluations.
+    """
     summary = sources.summary
     primary = next((question for question in summary.questions if question.primary), None)
     if primary is None:
@@ -221,7 +227,8 @@ def _lead_since(rows: pd.DataFrame) -> float:
 
 
 def _times(runs: pd.DataFrame) -> dict[str, float]:
-    """Return when the arms are switched and when their learning rate begins to decay."""
+    """Return the shares of the steps at which the arms are switched and their learning rate begins
+    to decay, each only where all runs agree in it."""
     switches = set(runs["step_ratio"][runs["bag_size"] > 1].astype(float).round(3))
     schedules = [json.loads(config).get("schedule", {}) for config in runs["config"].dropna()]
     decays = {1 - values["decay_ratio"] for values in schedules if values.get("decay_ratio")}

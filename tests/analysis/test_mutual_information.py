@@ -84,5 +84,5 @@ def test_distances_that_no_document_spans_are_left_out(tmp_path: Path) -> None:
     assert list(table["distance"]) == [1, 2, 3, 4, 6, 1999]
     assert "is chance" in answer.sentences[1]
     write_token_file(tmp_path / "short", [np.arange(4, dtype=np.uint16)] * 9, np.dtype(np.uint16))
-    with pytest.raises(UserError, match="distances: a decay of three parameters needs"):
+    with pytest.raises(UserError, match="distances with positive values: the fit needs"):
         mutual_information_answer(tmp_path / "short")

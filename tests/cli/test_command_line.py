@@ -282,7 +282,7 @@ def test_prepare_and_verify_name_what_they_wrote_and_what_is_not_whole(tmp_path:
         assert shown.status == 0, shown.err
         splits = [said.split(": ")[1] for said in shown.out.splitlines()]
         assert splits[:2] == ["train", "validation"]
-    assert shown.out.count("every byte as it was prepared") == 4
+    assert shown.out.count("every token id as it was prepared") == 4
     with open(tmp_path / "words" / "train.bin", "r+b") as file:
         file.write(b"\xff")
     said = refusal(["data", "verify", "prose", "words"], tmp_path)

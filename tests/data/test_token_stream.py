@@ -1,4 +1,4 @@
-"""Claims about what a step reads (invariant 3 of the design)."""
+"""Claims about what a step reads."""
 
 import os
 from collections import Counter
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.token_files import write_token_file
+from tst_study.data.blend import Blend
 from tst_study.data.token_file import HEADER, MAGIC, TokenFile
 from tst_study.data.token_stream import Corpus, TokenStream
 from tst_study.errors import UserError
@@ -167,3 +168,8 @@ def test_a_corpus_of_a_hundred_gigabytes_costs_no_memory(tmp_path):
     for step in (0, 99_999, 100_000, 10**8):
         stream.batch(step)
     assert private_memory() - before < 4 * 2**20
+
+
+def test_a_weight_that_would_never_be_read_is_an_error() -> None:
+    with pytest.raises(UserError, match=r"weight 1e-09 is less than 1/10000 of"):
+        Blend([1.0, 1e-9])

@@ -1,4 +1,4 @@
-"""No layout changes a loss, a gradient or a run (invariant 6): real processes, over gloo."""
+"""No layout changes a loss, a gradient or a run: real processes, over gloo."""
 
 from __future__ import annotations
 

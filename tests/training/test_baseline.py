@@ -1,4 +1,4 @@
-"""Bags of one token are the baseline, bit for bit (invariant 2)."""
+"""Bags of one token are the baseline, bit for bit."""
 
 from __future__ import annotations
 

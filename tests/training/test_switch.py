@@ -1,4 +1,4 @@
-"""The switch changes the fold of the input and the loss, and nothing else (invariant 4)."""
+"""The switch changes the fold of the input and the loss, and nothing else."""
 
 from __future__ import annotations
 

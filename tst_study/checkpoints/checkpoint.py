@@ -1,4 +1,4 @@
-"""Distributed checkpoints: everything that a run needs to go on exactly, whole or not at all."""
+"""Distributed checkpoints: all state that a run needs to resume exactly, written atomically."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ PARTIAL = "partial-"
 class Checkpoints:
     """The checkpoints of one run folder; `step-N` holds the state after N steps.
 
-    A checkpoint is written beside its place and renamed when it is whole, so a killed launch
-    leaves at most a folder that no one reads and the next save removes.
+    A checkpoint is written to `partial-step-N` and renamed when it is whole. A killed launch thus
+    leaves at most a partial folder, which is never read and which the next save removes.
     """
 
     def __init__(self, run: Path, keep: int, keep_steps: Collection[int] = ()) -> None:
-        """`run`: its folder; `keep`: how many of the last ones stay; `keep_steps` always do."""
+        """`run`: the run folder. `save` removes all but the last `keep` checkpoints, besides those
+        of `keep_steps`, which always stay."""
         self.run = run
         self.folder = checkpoint_folder(run)
         self.keep = keep
@@ -55,8 +56,8 @@ class Checkpoints:
     ) -> None:
         """Write a checkpoint of the present state; all ranks together.
 
-        `common` is rank 0's: counters and whatever else is small. Raises `UserError` where it
-        cannot be written; earlier checkpoints stay.
+        `common`: small plain values to store with it, of which those of rank 0 are written. Raises
+        `UserError` where the checkpoint cannot be written; earlier checkpoints stay.
         """
         place, first = checkpoint_place(self.run, step), dist.get_rank() == 0
         beside = self.folder / f"{PARTIAL}{place.name}"
@@ -86,7 +87,7 @@ class Checkpoints:
             reason = reason_of(error)
             if first:
                 shutil.rmtree(beside, ignore_errors=True)
-            # Of another rank's error there are the words alone.
+            # Another rank's error arrives as text, so a full disk is recognised by its message.
             full = any(os.strerror(number) in reason for number in FULL)
             raise UserError(
                 f"{place}: cannot be written ({reason}); {'free some space' if full else 'mend it'}"
@@ -96,15 +97,15 @@ class Checkpoints:
 
     def _not_kept(self, step: int) -> list[int]:
         passing = [saved for saved in checkpoint_steps(self.run) if saved not in self.keep_steps]
-        # A checkpoint of a later step was damaged, so that the run went on from before it.
+        # Later checkpoints exist only where the run passed over damaged ones when it resumed.
         beyond = [saved for saved in passing if saved > step]
         return beyond + passing[: -self.keep - len(beyond)]
 
     def load_last(self, model: SuperposedGPT, optimizer: ModelOptimizer) -> dict[str, Any] | None:
-        """Restore model and optimizer in place; returns `common`, or None without a checkpoint.
+        """Restore model and optimizer in place from the last checkpoint that is not damaged.
 
-        A damaged checkpoint is passed over, which is said; the one before it takes its place.
-        Raises `UserError` where all are damaged.
+        Returns its `common`, or None where the run has no checkpoint. Damaged checkpoints that
+        are passed over are reported on stderr. Raises `UserError` where all are damaged.
         """
         newest = ""
         for step in reversed(checkpoint_steps(self.run)):
@@ -122,7 +123,8 @@ class Checkpoints:
         return None
 
     def load(self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer) -> dict[str, Any]:
-        """Restore the checkpoint after `step` in place; returns its `common`."""
+        """Restore model and optimizer in place from the checkpoint after `step` steps, and return
+        its `common`. Raises `UserError` where it is missing or damaged."""
         problem = self._problem(step)
         if problem is not None:
             raise UserError(
@@ -132,7 +134,11 @@ class Checkpoints:
         return self._restore(step, model, optimizer)
 
     def load_weights(self, step: int, model: SuperposedGPT) -> None:
-        """Restore the weights alone, of the checkpoint after `step`, in a model for evaluation."""
+        """Restore the model's weights alone, in place, from the checkpoint after `step` steps.
+
+        Digests are not compared here; `trained_run.open_run` has done that for its callers. Raises
+        `UserError` where the checkpoint cannot be read.
+        """
         _fill(checkpoint_place(self.run, step), shards_of({"model": _weights(model)}))
 
     def _problem(self, step: int) -> str | None:
@@ -147,7 +153,8 @@ class Checkpoints:
     ) -> dict[str, Any]:
         place, model_state = checkpoint_place(self.run, step), _weights(model)
         wanted = optimizer.sharded_state_dict(model_state)["tensors"]
-        # Each rank reads its own part of the main weights, of which the others get the model's.
+        # Where float32 main weights are stored, they alone are read, by each rank its own part;
+        # `restored` copies them into the model and sends them to the ranks that lack them.
         shards = shards_of(wanted if "main" in wanted else {"model": model_state, **wanted})
         state = _fill(place, shards)
         optimizer.restored(int(state["optimizer"]["steps_taken"]))
@@ -157,7 +164,8 @@ class Checkpoints:
 
 
 def _fill(place: Path, shards: Shards) -> dict[str, Any]:
-    """Read this rank's parts of tensors into their places; returns what is no tensor."""
+    """Read this rank's parts of tensors in place, and return the checkpoint's other values
+    (`CheckpointReader.common`)."""
     reader = CheckpointReader(place)
     reader.fill({index: shard.tensor for index, shard in shards.items()})
     return reader.common
@@ -170,7 +178,8 @@ def _weights(model: SuperposedGPT) -> ShardedStateDict:
 
 
 def _sync(*paths: Path) -> None:
-    """Write files to the disk, so that a rename does not outlive them when the power fails."""
+    """Flush files and folders to the disk, so that after a power failure no renamed checkpoint
+    lacks its files."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -2,8 +2,8 @@
 
 A checkpoint holds whole tensors in pieces, under Megatron's names, with layers and experts as
 leading axes. `torch.distributed.checkpoint` puts the pieces together. No process groups and no
-model are needed. Nothing in a checkpoint can run anything: files are read as tensors and plain
-values alone, and lie in the checkpoint's own folder.
+model are needed. A checkpoint cannot run code or name files elsewhere: only tensors and plain
+values are unpickled, and only files in the checkpoint's own folder are read.
 """
 
 import math
@@ -30,25 +30,33 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from tst_study.errors import UserError
 
 COMMON = "common.pt"
-"""The file that holds what is no tensor of the model, and lists the tensors' pieces."""
+"""The file with everything but the sharded tensors (counters, random state, the optimizer's step
+count) and with the list of the tensors' pieces."""
 
 
 class Piece(NamedTuple):
-    """A part of a tensor in a file of a checkpoint."""
+    """A part of a tensor in a checkpoint, with its place in the whole tensor and in a file."""
 
     name: str
     whole: torch.Size
     """The shape of the whole tensor."""
     dtype: torch.dtype
     offset: torch.Size
+    """The index of the part's first element in the whole tensor."""
     sizes: torch.Size
+    """The shape of the part."""
     file: str
     start: int
+    """The first byte in the file."""
     length: int
+    """Number of bytes."""
 
 
 def description_of(pieces: Iterable[Piece]) -> Metadata:
-    """Describe the tensors of a checkpoint as torch does."""
+    """Describe the tensors of a checkpoint as torch's `Metadata`.
+
+    Raises `ValueError` for a piece whose file lies outside the checkpoint's folder.
+    """
     tensors: dict[str, Any] = {}
     whole = Metadata(tensors, storage_data={})
     for piece in pieces:
@@ -67,7 +75,7 @@ class CheckpointReader:
     damaged or hostile one."""
 
     common: dict[str, Any]
-    """What is no tensor of the model."""
+    """The content of `COMMON`: everything but the sharded tensors."""
 
     def __init__(self, place: str | Path) -> None:
         self.place = Path(place)
@@ -100,14 +108,18 @@ class CheckpointReader:
         return target.view(sizes)
 
     def fill(self, targets: Mapping[MetadataIndex, Tensor]) -> None:
-        """Read parts of tensors into their places, each under its tensor's name and its offset."""
+        """Read parts of tensors into `targets`, whose keys give the name of the tensor and the
+        offset of the part.
+
+        Raises `UserError` where the checkpoint lacks a tensor or a part of one, or is damaged.
+        """
         chunks: dict[str, list[ChunkStorageMetadata]] = defaultdict(list)
         for index, target in targets.items():
             assert index.offset is not None
             chunks[index.fqn].append(ChunkStorageMetadata(index.offset, target.shape))
         items: list[ReadItem] = []
         for name, wanted in chunks.items():
-            # For all parts of a tensor at once: that is a sweep, and not a search for each.
+            # One call for all parts of a tensor lets torch sweep once and not search for each.
             found = create_read_items_for_chunk_list(name, self._of(name), wanted)
             stored = sum(math.prod(item.lengths) for item in found)
             numbers = sum(chunk.sizes.numel() for chunk in wanted)
@@ -145,7 +157,8 @@ def reason_of(error: BaseException) -> str:
 
     torch advises to read a refused pickle without its checks; that advice is left out.
     """
-    # The first of a chain: torch's zip writer, when it is refused a write, complains of itself.
+    # The first error of the chain has the cause: when a write fails, torch's zip writer raises a
+    # second error about its own state.
     while before := error.__cause__ or error.__context__:
         error = before
     if isinstance(error, pickle.UnpicklingError):

@@ -19,7 +19,7 @@ class TrainedRun:
     folder: Path
     header: RunHeader
     config: Config
-    """The run's config, with the default layout of one process."""
+    """The run's config with default `execution` settings, hence the layout of one process."""
     step: int
     checkpoint: Path
 
@@ -33,7 +33,8 @@ class TrainedRun:
 
     @property
     def sequence_length(self) -> int:
-        """Latent positions, which are tokens in a trained model."""
+        """Latent positions per sequence; in next-token training and evaluation each is one
+        token."""
         return self.config.batch.sequence_length
 
     @property
@@ -46,7 +47,8 @@ class TrainedRun:
         return is_annealed(self.config.schedule, self.step)
 
     def counters(self) -> dict[str, Any]:
-        """Step, phase, tokens and FLOPs up to the checkpoint, as rows of a run's logs have them."""
+        """Return step, phase, tokens, FLOPs and `annealed` at the checkpoint, under the keys of a
+        `TaskResult` row."""
         return {
             **plan_phases(self.config).counters(self.step),
             "flops": self.header["flops"]["per_step"] * self.step,
@@ -61,7 +63,7 @@ def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
     """
     folder = Path(folder)
     header = read_header(folder)
-    # How the run was laid out and watched matters to its training alone.
+    # The layout of ranks and the logging matter to the run's training alone.
     values = of_record({**header["config"], "execution": {}})
     config = from_dict(values, source=str(folder / "run.json"))
     steps = checkpoint_steps(folder)
@@ -84,7 +86,8 @@ def fork_point(config: Config, data: dict[str, Any]) -> ForkPoint | None:
 
     None if it begins at its first step: `execution.fork_from` is not set, or the prefix run
     diverged before that checkpoint, as this run will by itself. `data`: fingerprints of the run's
-    own text. Raises `UserError` if the config names a run that is no prefix of this one.
+    own text. Raises `UserError` if the named run is no prefix of this one, if the two part before
+    the named step, or if the checkpoint is missing.
     """
     fork = config.execution.fork_from
     if fork is None:

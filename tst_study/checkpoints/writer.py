@@ -1,7 +1,7 @@
-"""Checkpoint files in torch's distributed format, while training waits.
+"""Writes the files of a checkpoint in torch's distributed format, while training waits.
 
-Each rank writes one file; which tensors are in it follows from the layout, so that nothing has to
-be agreed.
+Each rank writes one file. The layout determines which tensors it holds, so the ranks need not
+negotiate that beforehand; afterwards the first rank collects the list of pieces.
 """
 
 from __future__ import annotations
@@ -30,36 +30,38 @@ FORMAT = (
     '{"sharded_backend": "torch_dist", "sharded_backend_version": 1, '
     '"common_backend": "torch", "common_backend_version": 1}'
 )
-"""Megatron's name for this format, in `metadata.json`; its tools open that and `.metadata`, which
-nothing of ours reads."""
+"""The content of `metadata.json`, by which Megatron recognises the format. That file and
+`.metadata` are for Megatron's tools; this package reads neither."""
 
 
 class Shard(NamedTuple):
     tensor: Tensor
-    """A rank's part of a tensor of the whole model, with all of its axes."""
+    """A rank's part of a tensor of the whole model, with an axis of length 1 for each leading axis
+    (layers, experts) that only the whole tensor has."""
     size: torch.Size
-    """The shape of the whole."""
+    """The shape of the whole tensor."""
     is_own: bool
-    """True on the one rank that writes it, of all that hold the same numbers."""
+    """Whether this rank writes it: one of the ranks that hold the same numbers does."""
 
 
 Shards = dict[MetadataIndex, Shard]
 
 
 def shards_of(state: dict[str, Any]) -> Shards:
-    """Find a rank's parts of the model's tensors, by their names and offsets there."""
+    """Collect this rank's parts of tensors from sharded state dictionaries, keyed by the name and
+    the offset in the whole tensor. Factories in `state` are applied in place."""
     apply_factories(state)
     shards: Shards = {}
     replicated = 0
     for part in nested_values(state):
         if not isinstance(part, ShardedTensor):
             continue
-        # The axes of layers and experts, which a rank's own tensor does not have, come first.
+        # The whole tensor's leading axes (layers, experts), which a rank's own tensor lacks.
         tensor = part.data.detach()
         tensor = tensor.view(*(1,) * part.prepend_axis_num, *tensor.shape)
         *others, replica = part.replica_id
         if part.has_regular_grid:  # else it is a share of the optimizer, which one rank alone has
-            # Ranks that hold the same tensors take turns, in the same order.
+            # Ranks that hold the same tensors take turns at writing them, so that each writes some.
             sharers = parallel_state.get_data_parallel_world_size()
             if ".experts." in part.key:
                 sharers = parallel_state.get_expert_data_parallel_world_size()
@@ -72,10 +74,13 @@ def shards_of(state: dict[str, Any]) -> Shards:
 
 
 def write_checkpoint(place: Path, shards: Shards, common: dict[str, Any]) -> dict[str, str]:
-    """Write each rank's file of a checkpoint and describe them all; all ranks together.
+    """Write each rank's file of a checkpoint, then on rank 0 the files that describe them; all
+    ranks call it together.
 
-    `common`: what is no tensor of the model, on the first rank. Returns the digests of the ranks'
-    files by name. Raises, on all ranks, what writing has raised on any.
+    `common`: the values that are no sharded tensors; those of rank 0 are written. Returns the
+    digests of the ranks' files, by name. If a rank cannot write its tensors, it raises its own
+    error and all others a `RuntimeError` with the same reason. An error in writing the describing
+    files is raised on rank 0 alone.
     """
     path = place / f"__{dist.get_rank()}_0.distcp"
     failure: Exception | None = None
@@ -93,7 +98,7 @@ def write_checkpoint(place: Path, shards: Shards, common: dict[str, Any]) -> dic
             raise RuntimeError(reason)
     if dist.get_rank() == 0:
         pieces = [piece for written, _ in everyone for piece in written]
-        with open(place / COMMON, "wb") as file:  # whose errors name the disk, unlike torch's own
+        with open(place / COMMON, "wb") as file:  # unlike torch's, its errors name the disk
             torch.save({**common, "pieces": [tuple(piece) for piece in pieces]}, file)
         (place / "metadata.json").write_text(FORMAT)
         (place / ".metadata").write_bytes(pickle.dumps(description_of(pieces)))
@@ -101,14 +106,14 @@ def write_checkpoint(place: Path, shards: Shards, common: dict[str, Any]) -> dic
 
 
 def _write(shards: Shards, path: Path) -> list[Piece]:
-    """Write a rank's own tensors to a file, one after another."""
+    """Write the tensors that this rank owns to a file, one after another, and list the pieces."""
     pieces = []
     with open(path, "wb") as file:
         for index, (tensor, size, is_own) in shards.items():
             if not is_own:
                 continue
             tensor = tensor.cpu()
-            if tensor.untyped_storage().nbytes() > tensor.nbytes:  # all of it would be written
+            if tensor.untyped_storage().nbytes() > tensor.nbytes:  # else all of it would be saved
                 tensor = tensor.clone()
             start = file.tell()
             torch.save(tensor, file)

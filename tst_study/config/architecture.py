@@ -1,7 +1,7 @@
 """The classes of `transformers` that compute what our models do, and their config.json.
 
-Superposition leaves nothing in a model: a trained one is a Llama, Qwen3, Mixtral or Qwen3-MoE, and
-no code of ours is needed to load it. A run may begin with the weights of such a model, too.
+Superposition adds nothing to a model: a trained one is a Llama, Qwen3, Mixtral or Qwen3-MoE, which
+transformers loads without this package. A run may also begin with the weights of such a model.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class Architecture:
     class_name: str
     qk_norm: bool
     expert_count: str = ""
-    """Key of config.json; empty without experts."""
+    """Key of config.json for the number of experts; empty for a dense model."""
     expert_width: str = ""
+    """Key of config.json for the width of one expert; empty for a dense model."""
 
 
 ARCHITECTURES = (
@@ -48,7 +49,7 @@ SHAPE = {
     "initial_deviation": "initializer_range",
     "tied_embeddings": "tie_word_embeddings",
 }
-"""Our keys of `[model]` and those of config.json, the same in every architecture."""
+"""Our keys of `[model]`, each with its key in config.json, which all architectures share."""
 ONLY_VALUES = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -60,7 +61,7 @@ ONLY_VALUES = {
     "mlp_only_layers": [],
     "norm_topk_prob": True,
 }
-"""The values of config.json with which their layers compute what ours do."""
+"""Settings of config.json of which our layers support only this value."""
 
 
 def architecture_of(model: Model) -> Architecture:
@@ -72,10 +73,10 @@ def architecture_of(model: Model) -> Architecture:
 def to_huggingface(
     model: Model, positions: int, dtype: str, end_of_document: int | None
 ) -> dict[str, Any]:
-    """Describe a model in config.json.
+    """Return the content of config.json for a model.
 
-    `positions`: the longest context it was trained on. Raises `UserError` for a shape that
-    transformers refuses.
+    `positions`: the longest context it was trained on. `end_of_document`: that token's id, if there
+    is one. Raises `UserError` for a shape that transformers refuses.
     """
     kind = architecture_of(model)
     if kind.model_type == "llama" and model.hidden_size % model.attention_heads:
@@ -91,11 +92,11 @@ def to_huggingface(
         # None, not left out: the classes' own defaults are ids of other tokenizers.
         "bos_token_id": None,
         "eos_token_id": end_of_document,
-        # No loss looks at the end of a document, so the same token may fill up rows.
+        # Our tokenizers have no padding token, so the one that ends documents serves as padding.
         "pad_token_id": end_of_document,
         "hidden_act": "silu",
         "max_position_embeddings": positions,
-        # Releases from 5 on read these, older ones `rope_theta`.
+        # transformers 5 and later read this key, older releases `rope_theta`.
         "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_theta},
         "torch_dtype": dtype,
         "use_cache": True,
@@ -119,7 +120,8 @@ def to_huggingface(
 def from_huggingface(folder: Path) -> dict[str, Any]:
     """Read the keys of `[model]` from a model's config.json.
 
-    Raises `UserError` where there is none, or our layers cannot compute what that model does.
+    Raises `UserError` where there is no config.json, or our layers cannot compute what that model
+    does.
     """
     from transformers import AutoConfig
 
@@ -149,7 +151,11 @@ def from_huggingface(folder: Path) -> dict[str, Any]:
 
 
 def check_same_model(folder: Path, model: Mapping[str, Any]) -> None:
-    """Raise `UserError` where the model in a folder is not the one that `[model]` describes."""
+    """Raise `UserError` where the model in a folder is not the one that `[model]` describes.
+
+    Keys without effect on loaded weights are not compared: `initial_deviation`, `balance_loss`, and
+    `feed_forward_size` of a mixture of experts.
+    """
     theirs = from_huggingface(folder)
     theirs["experts"] = theirs.get("experts")
     unused = "initial_deviation", "feed_forward_size" if theirs["experts"] else ""

@@ -7,8 +7,10 @@ group of comparable runs. Callers that compare less than whole runs name the key
 
 A shared prefix run trains what several runs have in common up to a step. With warm-up, stable rate
 and decay, a run's state after step t depends on its total length only once the decay has begun, and
-on r only once the superposed phase is over. So all r at one s share a superposed phase, and all
-lengths of a baseline a stable phase; a grid trains each once and forks from it."""
+on r only once the superposed phase is over (unless the weights of a bag's tokens change over that
+phase). So all r at one s share the beginning of a superposed phase, and all lengths of a baseline
+that of a stable phase; a grid trains each once and forks from it.
+"""
 
 import hashlib
 import json
@@ -28,21 +30,27 @@ LABELS_AND_EXECUTION = ("study", "name", "role", "execution", "fork_from")
 """Keys that do not count: labels, how a result is computed, and the place of initial weights, whose
 fingerprint is among those of the data."""
 SEEDS = ("seed", "data_seed")
+"""Keys that callers leave out to ask whether runs differ in more than their seeds."""
 SCHEMA_VERSION: Final = 1
+"""The version of `run.json`. It counts in every run's id, so that a new one changes all ids."""
 AFTER_THE_TRUNK = (
     "schema_version",
     *(ablation.key for ablation in ABLATIONS if ablation.at_switch),
     *(f"schedule.{key}" for key in ("steps", "kind", "decay_ratio", "decay_shape", "final_ratio")),
     "schedule.stop_after",
 )
-"""Keys without effect before the switch and the decay."""
+"""Keys of the identity form that have no effect before the switch and the decay. `canonical_form`
+adds the schema version again."""
 
 
 def canonical_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that changes the result, as plain JSON values."""
+    """Return everything that changes the result, as plain JSON values.
+
+    For a shared prefix run that is the form of its prefix and its length.
+    """
     stop_after = config.schedule.stop_after
     if stop_after is not None and stop_after <= shared_until(config):
-        # All longer runs that it was planned for begin with these steps.
+        # What the runs that fork from it do later must not change its id.
         shared = prefix_form(config, data_fingerprints)
         return {"schema_version": SCHEMA_VERSION, "trunk_steps": stop_after, **shared}
     return identity_form(to_dict(config), data_fingerprints)
@@ -68,10 +76,11 @@ def run_id(config: Config, fingerprint: str) -> str:
 
 
 def shared_until(config: Config) -> int:
-    """Return the last step after which all runs of the same `prefix_form` have the same state.
+    """Return how many of its first steps a run shares with all runs of the same `prefix_form`.
 
-    It is the end of the superposed phase, before anything is done at the switch, or the beginning
-    of the decay, whichever is earlier; 0 where the schedule has no stable part.
+    These steps end with the superposed phase, before anything is done at the switch, or with the
+    stable part of the schedule, whichever is earlier; those of a baseline with the stable part. 0
+    for a cosine schedule, which depends on the total length from the first step after warm-up.
     """
     schedule, superposed = config.schedule, plan_phases(config).superposed_steps
     if schedule.kind == "cosine":
@@ -81,8 +90,9 @@ def shared_until(config: Config) -> int:
 
 
 def prefix_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[str, Any]:
-    """Return all that the state depends on after steps up to `shared_until`, as JSON values."""
-    # Weights that change over the superposed steps depend on how many there are.
+    """Return all that a run's state depends on up to `shared_until`, as plain JSON values."""
+    # The number of superposed steps has no effect before they end, unless the weights of a bag's
+    # tokens change over them.
     steps = () if len(weight_rows(config.superposition.weighting)) > 1 else ("superposition.steps",)
     return identity_form(to_dict(config), data_fingerprints, (*AFTER_THE_TRUNK, *steps))
 
@@ -90,19 +100,19 @@ def prefix_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[str, 
 def identity_form(
     config: Mapping[str, Any], data: Mapping[str, Any], without: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return all that the result depends on, as plain JSON values.
+    """Return all that the result depends on but the keys `without`, as plain JSON values.
 
     Args:
         config: resolved, as `schema.to_dict` gives it and `run.json` holds it.
         data: fingerprints of the text (`data.run_data.fingerprints`); they stand in place of
-            the paths in the config's own section.
-        without: dotted keys that do not matter to the question, such as `"schedule.steps"`.
+            the config's `data` section.
+        without: dotted keys in which the compared runs may differ, such as `"schedule.steps"`.
     """
     form = _without_later_defaults(config, Config)
     for key in LABELS_AND_EXECUTION:
         form.pop(key, None)
     form |= {"schema_version": SCHEMA_VERSION, "data": dict(data)}
-    # Removed keys, which counted in every run when they were there, with their one value.
+    # Keys that the config no longer has, at the only value they ever had: old ids count them.
     form["schedule"] = {"decay_shape": "linear", **form["schedule"]}
     if form["model"]["experts"] is not None:
         experts = {"router_z_loss": 0.0, **form["model"]["experts"]}
@@ -110,7 +120,7 @@ def identity_form(
     form["superposition"] = _superposition(form["superposition"], form["schedule"])
     if form.get("data_seed") == form["seed"]:
         del form["data_seed"]
-    if form.get("initial_weights") is None:  # recorded when runs could start from others
+    if form.get("initial_weights") is None:  # a key of old records; null had no effect
         form.pop("initial_weights", None)
     for key in without:
         _remove(form, key)

@@ -1,4 +1,4 @@
-"""The dotted keys of a schema, and messages about wrong ones and wrong values."""
+"""The dotted keys of a schema, and messages about unknown keys and wrong values."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from tst_study.text import short
 
 
 def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
-    """Return the first problem of a schema's values in one line: the key, the value, and for an
+    """Describe the most telling problem of a validation in one line: the key, the value, and for an
     unknown key the one that was probably meant."""
     first = min(error.errors(include_url=False), key=_rank)
     kind, given, keys = first["type"], first["input"], list(dotted_keys(schema))
@@ -29,14 +29,19 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
 
 
 def _rank(problem: Mapping[str, Any]) -> tuple[bool, bool]:
-    """Sort problems: a missing key may be there under an unknown name, and whoever gives a table
-    or a list means none of the words that its key takes, too."""
+    """Return a sort key for problems, the most telling first.
+
+    Unknown keys come first: one of them may be the misspelt name of a missing key. Where a key
+    takes a word or a table and a table was given, the complaint that it is none of the words comes
+    last.
+    """
     is_table = isinstance(problem["input"], dict | list)
     return problem["type"] != "extra_forbidden", problem["type"] == "literal_error" and is_table
 
 
 def _key(problem: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Return a problem's key as a file names it, without pydantic's names for alternatives."""
+    """Return a problem's dotted key as a file names it, without the parts by which pydantic names
+    the alternatives of a union."""
     known = {word for key in keys for word in key.split(".")}
     if problem["type"] == "extra_forbidden":
         known.add(problem["loc"][-1])
@@ -55,7 +60,7 @@ def _meant(given: str, keys: Sequence[str]) -> str:
 
 
 def dotted_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield all keys, dotted; those inside a section come before the section's own."""
+    """Yield all dotted keys; those inside a section come before the key of the section."""
     inner = sections_of(section)
     for name in section.model_fields:
         if name in inner:
@@ -65,13 +70,14 @@ def dotted_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 @cache
 def sections_of(schema: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """Return the sections of a schema by their keys."""
+    """Return the classes of a schema's sections, by key."""
     inner = {key: section_of(field.annotation) for key, field in schema.model_fields.items()}
     return {key: section for key, section in inner.items() if section is not None}
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the class of a section, also of one that is optional or in a list; else None."""
+    """Return the class of the section that a field holds, possibly optional or in a tuple; None for
+    a field that is no section."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(section_of, get_args(annotation))), None)

@@ -1,11 +1,13 @@
-"""The installed version of Megatron-Core, and the differences between versions that work.
+"""The installed version of Megatron-Core, and how the supported versions differ.
 
 | | 0.16 | 0.17, 0.18 | 0.19 |
 | --- | --- | --- | --- |
 | Python | 3.11 to 3.13 | 3.12 and 3.13 | 3.12 and 3.13 |
-| auxiliary losses under sequence parallelism | of one tensor rank | of one tensor rank | right |
+| Megatron's own balance loss under sequence parallelism | too weak | too weak | right |
 
-Checkpoints are the same with all of them: this package writes and reads them itself.
+Too weak: it covers the positions of one tensor rank only. This package does not use it
+(`model/experts.py` has its own). Checkpoints are the same with all versions, since this package
+writes and reads them itself.
 """
 
 import re
@@ -15,6 +17,7 @@ from importlib.metadata import version
 from tst_study.errors import UserError
 
 OLDEST, FIRST_UNTRIED = (0, 16, 1), (0, 20)
+"""The oldest version that works, and the first one that was not tested."""
 
 
 @cache
@@ -24,7 +27,7 @@ def megatron_version() -> tuple[int, ...]:
 
 
 def check_megatron_version() -> None:
-    """Raise `UserError`, one line, if the package was not tested with the installed version."""
+    """Raise `UserError` if this package was not tested with the installed version."""
     if not OLDEST <= megatron_version() < FIRST_UNTRIED:
         range_ = f">={'.'.join(map(str, OLDEST))},<{'.'.join(map(str, FIRST_UNTRIED))}"
         raise UserError(

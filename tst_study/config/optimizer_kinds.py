@@ -12,11 +12,13 @@ OptimizerName: TypeAlias = Literal["adamw", "muon"]
 @dataclass(frozen=True)
 class OptimizerKind:
     states_per_projection_weight: int
-    """float32 numbers kept of each weight of the attention and feed-forward projections."""
+    """float32 numbers of optimizer state for each weight of the attention and feed-forward
+    projections, the main weight itself not counted."""
     states_per_other_weight: int
-    """float32 numbers kept of each weight of embeddings, head, norms and routers."""
+    """The same for each weight of embeddings, head, norms and routers."""
     needs_whole_matrices: bool = False
-    """An entry's update depends on the whole matrix, so no matrix may be split over ranks."""
+    """Whether an entry's update depends on the whole matrix; then neither tensor parallelism nor
+    the distributed optimizer, which split matrices over ranks, can be used."""
 
 
 OPTIMIZER_KINDS: dict[OptimizerName, OptimizerKind] = {

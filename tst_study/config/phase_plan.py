@@ -1,8 +1,8 @@
 """Phases, counters and the learning rate of a run, as pure functions of the step.
 
-A step costs the same FLOPs in both phases: it always runs `sequences · sequence_length` latent
-positions. The phases differ in how much text those positions read (paper, section 3). The learning
-rate follows one schedule over both phases, which the switch does not touch.
+A step costs the same model FLOPs in both phases: it always runs `sequences · sequence_length`
+latent positions. The phases differ in how much text those positions read (paper, section 3). The
+learning rate follows one schedule over both phases, which the switch does not touch.
 """
 
 import math
@@ -18,7 +18,7 @@ from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phase, Phases, 
 class PhasePlan(Phases):
     """The phases of one of our runs, with its batch: what a step costs and reads.
 
-    Steps are counted from 0; a counter at step t says what has been done before step t.
+    Steps are counted from 0; a counter at step t counts what steps 0 … t - 1 have done.
     """
 
     sequences: int
@@ -37,8 +37,8 @@ class PhasePlan(Phases):
         return self.tokens_read(step, self.sequences * self.sequence_length)
 
     def objective(self, step: int) -> Objective:
-        """Return the objective of the step after `step` steps: bags, next tokens or smoothed
-        labels."""
+        """Return the objective of step `step`, counted from 0: bags, next tokens, or next tokens
+        with smoothed labels."""
         smoothing = self.label_smoothing
         objective = super().objective(step)
         if objective is NEXT_TOKEN and smoothing is not None and smoothing.covers(step):
@@ -56,7 +56,7 @@ class PhasePlan(Phases):
         }
 
     def record(self) -> dict[str, Any]:
-        """The plan as `run.json` holds it."""
+        """Return the plan as `run.json` holds it."""
         names = ("steps", "superposed_steps", "bag_size", "sequences", "sequence_length")
         sums = {"step_ratio": self.step_ratio, "data_multiplier": self.data_multiplier}
         bags_as_input = self.mode != "output_only"
@@ -66,9 +66,11 @@ class PhasePlan(Phases):
 
 
 def plan_phases(config: Config) -> PhasePlan:
-    """Return the plan of a resolved config, for its final number of steps.
+    """Return the plan of a config, for all `schedule.steps`, even if `schedule.stop_after` ends the
+    run before.
 
-    A bag size of one, or no superposed step, is the baseline: the same plan, hence the same run.
+    Every config with a bag size of one, or without superposed steps, gets the baseline's plan,
+    whatever its other settings of superposition say.
     """
     chosen, steps = config.superposition, config.schedule.steps
     superposed = superposed_steps(steps, chosen.bag_size, chosen.step_ratio, chosen.steps)
@@ -119,6 +121,8 @@ def learning_rate_factor(schedule: Schedule, step: int) -> float:
 
 
 def is_annealed(schedule: Schedule, step: int) -> bool:
-    """Return whether the decay is over after `step` steps; only then are losses compared
-    (invariant 5)."""
+    """Return whether the decay is over after `step` steps; always False for a schedule without one.
+
+    Methods are compared by losses of annealed weights alone.
+    """
     return schedule.decay_steps > 0 and step >= schedule.steps

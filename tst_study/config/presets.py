@@ -1,7 +1,8 @@
 """Named model shapes, from the public configurations of the families that the paper names.
 
-The paper's labels 270M and 600M come out only with as many key/value heads as query heads (what
-its training library does when the number is not set), so `270m`, `600m` and `3b` have full heads.
+The paper calls its models 270M and 600M. Their shapes have that many weights only with as many
+key/value heads as query heads, which is what the paper's training library takes where the number is
+not set. So `270m`, `600m` and `3b` do not group queries.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any
 from tst_study.errors import one_of
 
 LAPTOP_VOCABULARY = 1024
-"""That of the bundled corpus' tokenizer."""
+"""The vocabulary size of the bundled corpus's tokenizer."""
 LLAMA3_VOCABULARY = 128_256
 _QWEN3 = {"rope_theta": 50_000.0, "norm_epsilon": 1e-6}
 
@@ -19,7 +20,7 @@ _SHAPE = "layers", "hidden_size", "attention_heads", "key_value_heads", "feed_fo
 
 
 def _dense(*numbers: int, vocabulary_size: int = LLAMA3_VOCABULARY) -> dict[str, Any]:
-    """A shape with these numbers, in the order of `_SHAPE`."""
+    """Return a dense shape; `numbers` are those of `_SHAPE`, in its order."""
     shape = dict(zip(_SHAPE, numbers, strict=True))
     head_size = shape["hidden_size"] // shape["attention_heads"]
     return shape | {"head_size": head_size, "vocabulary_size": vocabulary_size}
@@ -44,12 +45,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "270m": _dense(30, 576, 9, 9, 1536),
     "600m": _dense(32, 960, 15, 15, 2560),
     "3b": _dense(36, 2048, 16, 16, 11008),
-    # Qwen3-MoE at 10B total, 1B active, as in the training library's fork of the authors' lab.
+    # Qwen3-MoE at 10B total, 1B active, as in the fork of the training library by the authors' lab.
     "moe-10b-a1b": _moe(
         _dense(32, 1536, 24, 4, 512, vocabulary_size=151_936) | {"head_size": 128}, 128, 8, 512
     )
     | _QWEN3,
-    # The same structure with small widths, for CPUs.
+    # The same structure with fewer layers and small widths, for CPUs.
     "moe-10b-a1b-twin": _moe(
         _dense(4, 96, 24, 4, 16, vocabulary_size=LAPTOP_VOCABULARY) | {"head_size": 8}, 128, 8, 16
     )
@@ -60,7 +61,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def expand_preset(model: Mapping[str, Any], source: str = "config") -> dict[str, Any]:
-    """Replace `preset = NAME` by the shape of that name; other keys given beside it win."""
+    """Replace `preset = NAME` by the shape of that name; keys given beside it win, also those
+    inside `experts`.
+
+    `source` begins the message of the `UserError` for an unknown name.
+    """
     given = dict(model)
     if "preset" not in given:
         return given

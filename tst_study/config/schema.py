@@ -1,7 +1,8 @@
 """The configuration of a run: typed, strict and frozen, read from TOML files and overrides.
 
-A `Config` has two halves. `execution` says how a result is computed and is only recorded; the other
-sections change the result and make up the run's identity (`identity.py`).
+A `Config` has three kinds of keys. `execution` says how a result is computed; `study`, `name` and
+`role` are labels; both are only recorded. Everything else changes the result and makes up the run's
+identity (`identity.py`).
 """
 
 import dataclasses
@@ -67,8 +68,8 @@ HuggingFacePlace = Annotated[str, Field(pattern=f"^{HUGGING_FACE}.")]
 
 
 def _plainest(setting: Any) -> Any:
-    """Return the name alone of a loss whose parameters are the defaults, so that it has one
-    identity."""
+    """Return a loss in one form, so that it has one identity: its name alone where all parameters
+    are the defaults, else a table of `kind` and all parameters."""
     loss = loss_of(setting)
     if loss == LOSSES[loss.name]():
         return loss.name
@@ -77,9 +78,10 @@ def _plainest(setting: Any) -> Any:
 
 @dataclass(frozen=True)
 class AddedLater:
-    """Mark of a key that was added after runs had been recorded, which behaved as `default` says.
+    """Marks a key that was added after runs had been recorded; those runs behaved as `default`
+    says.
 
-    It is never edited, whatever the key's own default becomes, so that those runs keep their
+    The mark is never edited, even if the key's own default changes, so that those runs keep their
     identity.
     """
 
@@ -87,7 +89,8 @@ class AddedLater:
 
 
 class Strict(BaseModel):
-    """Unknown keys are errors, types are not coerced, values cannot be changed afterwards."""
+    """A section in which unknown keys are errors, types are not coerced (but `COUNT` reads `5k`),
+    and values cannot be changed afterwards."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -164,7 +167,8 @@ class SuperposedPhase(Strict):
     steps: NotNegative | None = None
     """Superposed steps given outright, in place of `step_ratio`."""
     mode: Mode = "full"
-    """`input_only`: bags in, one next token out. `output_only`: tokens in, next bag out."""
+    """`full`: bags in, next bag out. `input_only`: bags in, one next token out. `output_only`:
+    tokens in, next bag out."""
     loss: Annotated[BagLossKind | dict[str, str | float | int], AfterValidator(_plainest)] = "mce"
     """`mce`: multi-hot cross-entropy, the paper's; the others see the next bag as a set. A table
     sets a loss's parameters: `{kind = "mce", label_smoothing = 0.1}`."""
@@ -206,7 +210,7 @@ class SuperposedPhase(Strict):
 
 class LabelSmoothing(Strict):
     """Soft targets in some next-token steps: the next token keeps 1 − epsilon of the weight, and
-    all words of the vocabulary share epsilon evenly."""
+    all tokens of the vocabulary share epsilon evenly."""
 
     epsilon: Annotated[float, Field(gt=0.0, lt=1.0)]
     """Weight that the vocabulary shares."""
@@ -216,7 +220,7 @@ class LabelSmoothing(Strict):
     """The last smoothed step."""
 
     def covers(self, step: int) -> bool:
-        """Return whether the step after `step` steps is smoothed."""
+        """Return whether step `step` is smoothed, counted from 0, unlike `first_step`."""
         return self.first_step <= step + 1 <= self.last_step
 
 
@@ -239,8 +243,9 @@ class Data(Strict):
     validation_tokens: Positive | None = None
     """Held-out tokens to evaluate on; by default 131,072, or all where there are fewer."""
     held_out: Annotated[Literal["spread", "beginning"], AddedLater("beginning")] = "spread"
-    """`spread`: pieces of one sequence, evenly over all documents, with a loss for each document.
-    `beginning`: the first tokens, the only behaviour before this key existed."""
+    """`spread`: pieces of at most one sequence, taken evenly from all documents, with a loss for
+    each document (each group of neighbours where there are more than 256). `beginning`: the first
+    tokens, the only behaviour before this key existed."""
 
     @property
     def held_out_tokens(self) -> int:
@@ -296,19 +301,20 @@ class Schedule(Strict):
     decay_ratio: Fraction = 0.1
     """Share of the steps over which `wsd` decays, linearly; with 0 the rate stays constant."""
     final_ratio: Fraction = 0.0
-    """Last learning rate over the peak one (`wsd` and `cosine`)."""
+    """Learning rate at which the decay ends, over the peak one (`wsd` and `cosine`). It is reached
+    after the last step, so that this step still moves the weights."""
     stop_after: Annotated[Positive | None, AddedLater(None)] = None
     """A shared prefix run: ends after this step, for other runs to fork from
     (`tst_study.config.identity`)."""
 
     @property
     def last_step(self) -> int:
-        """The last step that is trained."""
+        """The number of steps that are trained."""
         return self.stop_after or self.steps
 
     @property
     def decay_steps(self) -> int:
-        """Steps of the final decay: all after warm-up for `cosine`."""
+        """Steps of the final decay; for `cosine` all steps after warm-up."""
         if self.kind == "cosine":
             return self.steps - self.warmup_steps
         return round(self.decay_ratio * self.steps)
@@ -335,7 +341,9 @@ class Numerics(Strict):
     """Type of weights and activations in the model; optimizer and reductions stay in float32.
     `tst-study train` takes bfloat16 on a GPU where no file or `--set` names a type."""
     divergence_loss: PositiveFloat = 100.0
-    """A loss above this many nats, or one that is not finite, ends the run as 'diverged'."""
+    """A training loss above this many nats ends the run as 'diverged', as does a training or
+    held-out loss that is not finite. The training loss is read at steps that are logged, evaluated
+    or saved."""
 
 
 class Parallel(Strict):
@@ -347,10 +355,10 @@ class Parallel(Strict):
     tensor: Positive = 1
     """Ranks that share each matrix."""
     sequence_parallel: bool = False
-    """Tensor ranks share the positions between the matrices, too."""
+    """Whether tensor ranks also divide the positions, in all that lies between the matrices."""
     expert: Positive = 1
-    """Ranks that share the experts of a layer; taken from the data-parallel ones. With one, tensor
-    ranks share each expert's matrices, with several each expert is whole."""
+    """Ranks over which the experts of a layer are divided; data-parallel ranks serve for it. With
+    `expert = 1`, tensor ranks share each expert's matrices; otherwise each expert is whole."""
     optimizer: Literal["replicated", "distributed"] = "replicated"
     """`distributed`: each data-parallel rank keeps and updates its share of the optimizer state."""
     overlap_gradients: bool = False
@@ -399,13 +407,14 @@ class Execution(Strict):
     evaluate_every: Positive | None = None
     """Steps between evaluations; by default only after the last step."""
     checkpoint_every: Positive | None = None
-    """Steps between checkpoints; by default only after the last step, and by the clock."""
+    """Steps between checkpoints; by default only after the last step, by the clock and at
+    `keep_steps`."""
     checkpoint_minutes: NotNegativeFloat = 30.0
     """Minutes without a checkpoint after which one is written all the same; 0: none."""
     keep_checkpoints: Positive = 2
-    """Number of the last checkpoints that stay on disk."""
+    """Number of the last checkpoints that stay on disk, besides those of `keep_steps`."""
     keep_steps: tuple[Positive, ...] = ()
-    """Steps after which a checkpoint is written and never removed: where others fork off."""
+    """Steps after which a checkpoint is written and never removed, for other runs to fork from."""
     fork_from: ForkPoint | None = None
     """The checkpoint at which a run without one of its own begins, instead of at its first step."""
     track: tuple[TrackerName, ...] = ()
@@ -431,12 +440,12 @@ class Config(Strict):
     """The run's purpose, for tables and figures. `trunk`: a shared prefix run, set by the
     planner."""
     seed: Seed = 0
-    """Seed of the initial weights; arms of a pair share them."""
+    """Seed of the initial weights and, unless `data_seed` is set, of the order of the text."""
     data_seed: Annotated[Seed | None, AddedLater(None)] = None
     """Seed of the order in which text is read; by default `seed`."""
     fork_from: Annotated[HuggingFacePlace | None, AddedLater(None)] = None
-    """`hf:FOLDER`: begin with the weights of a Hugging Face model, with an optimizer that has seen
-    nothing. `model` may then be left out. The weights, not their place, are part of the run."""
+    """`hf:FOLDER`: begin with the weights of a Hugging Face model and a new optimizer state.
+    `model` may then be left out. The weights count in the run's identity, their place does not."""
     model: Model
     superposition: SuperposedPhase = SuperposedPhase()
     label_smoothing: Annotated[LabelSmoothing | None, AddedLater(None)] = None
@@ -459,7 +468,7 @@ class Config(Strict):
         return self.seed if self.data_seed is None else self.data_seed
 
     def executed(self, **changes: object) -> Self:
-        """Return the same run with other keys of `execution`."""
+        """Return the same run with changed values in `execution`; they are not validated."""
         execution = self.execution.model_copy(update=changes)
         return self.model_copy(update={"execution": execution})
 
@@ -474,9 +483,10 @@ class Config(Strict):
 
 
 def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
-    """A validated `Config`; `model = {preset = "270m", …}` starts from a named shape.
+    """Return a validated `Config`; `model = {preset = "270m", …}` starts from a named shape.
 
-    Raises `UserError`, one line that names the key, the value and what is wrong with it.
+    Raises `UserError`, one line that names the key, the value and what is wrong with it. `source`
+    begins the line.
     """
     values = {**values}
     fork = values.get("fork_from")
@@ -542,7 +552,9 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
 
 
 def apply_override(values: dict[str, Any], override: str) -> None:
-    """Set one dotted key in nested dictionaries, in place; `UserError` if it has no `=`."""
+    """Set one dotted key in `values`, in place. Sections on its path are replaced by changed
+    copies, and a value that is no section by a new section. Raises `UserError` if `override` has no
+    `=`."""
     key, separator, text = override.partition("=")
     if not separator or not key.strip():
         raise UserError(f"--set {override}: write it as section.key=value")
@@ -553,7 +565,7 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     *sections, last = key.strip().split(".")
     for section in sections:
         inner = values.get(section)
-        # A copy, so that the caller's nested dictionaries are never shared between configs.
+        # A copy, since the caller may share its nested dictionaries between configs.
         values[section] = dict(inner) if isinstance(inner, Mapping) else {}
         values = values[section]
     values[last] = value
@@ -565,6 +577,6 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def to_toml(config: Config) -> str:
-    """Write TOML that `load` reads back to the same config: every key, defaults included, but for
-    keys without a value, since TOML has no None."""
+    """Return TOML that `load` reads back to the same config: every key, defaults included, but for
+    keys whose value is None, which TOML lacks."""
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))

@@ -1,8 +1,8 @@
-"""A setting of superposition, which tells one superposed run from another, and its names.
+"""The setting of superposition that tells one arm from another, and its names.
 
-The paper's method has two numbers, s and r; `ABLATIONS` lists every way in which a run may differ
-from it. A new ablation is one more entry here, beside its key in the config and its place in the
-loop: columns of the run table, labels, names, order and shared prefixes follow from it.
+The paper's method has two numbers, s and r; `ABLATIONS` lists every way in which an arm may differ
+from it. A new ablation needs a key in the config, the code that acts on it, and one entry here: the
+columns of the run table, labels, names, order and shared prefixes follow from the entry.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ class Ablation:
     column: str
     """The name of the column in the run table."""
     key: str
-    """The dotted key in the config; empty for what no config of ours has."""
+    """The dotted key in the config; empty for a column of imported runs alone."""
     plain: Any
     """The value of the paper's method and of the baseline."""
     labels: Mapping[Any, str]
-    """Names of the values in a sentence; other values are named by the column."""
+    """The values in words; a value that is not listed is shown after the name of the column."""
     unsharded: tuple[Any, ...] = ()
     """Values that cannot be computed where the vocabulary is split over tensor ranks."""
     at_switch: bool = False
-    """Whether it has no effect before the switch, so that runs which differ here share a prefix."""
+    """Whether it has no effect before the switch; runs that differ only in it can then share a
+    prefix run."""
 
     @property
     def of_bags(self) -> bool:
@@ -40,14 +41,14 @@ class Ablation:
         return self.key.startswith("superposition.")
 
     def value(self, config: Mapping[str, Any]) -> Any:
-        """Return the value in a resolved config; recorded ones may lack keys that came later."""
+        """Return the value in a config; a recorded one that lacks the key has `plain`."""
         if not self.key:
             return self.plain
         section, _, key = self.key.rpartition(".")
         return (config[section] if section else config).get(key, self.plain)
 
     def is_sharded(self, value: Any) -> bool:
-        """Return whether tensor parallelism can compute a value."""
+        """Return whether the value can be computed with a vocabulary split over tensor ranks."""
         return (value.get("kind") if isinstance(value, Mapping) else value) not in self.unsharded
 
     def label(self, value: Any) -> str:
@@ -58,7 +59,7 @@ class Ablation:
         return f"{self.column.replace('_', ' ')} {_cell(value)}"
 
     def name(self, value: Any) -> str:
-        """Return a value's name in the name of a run's folder: short and without spaces."""
+        """Return the part of a run folder's name for a value: short and without spaces."""
         if isinstance(value, bool) or not self.of_bags:
             return self.column
         if not isinstance(value, str):
@@ -137,9 +138,9 @@ class SuperpositionSetting:
     """s; 1 for the baseline."""
     superposed_steps: int
     step_ratio: float
-    """r, as the whole number of steps makes it."""
+    """The actual r: superposed steps over all steps."""
     ablations: tuple[tuple[Ablation, Any], ...] = ()
-    """The ablations in which it differs from the paper's method, with their values."""
+    """The ablations in which the setting differs from the paper's method, with their values."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> SuperpositionSetting:
@@ -159,15 +160,15 @@ class SuperpositionSetting:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> SuperpositionSetting:
-        """Return the setting of a row of any table with `COLUMNS`; missing values are the
-        paper's."""
+        """Return the setting of a row of the run table. `bag_size`, `superposed_steps` and
+        `step_ratio` must be there; a missing ablation has the paper's value."""
         bag_size, superposed = int(row["bag_size"]), int(row["superposed_steps"])
         bags = bag_size > 1 and superposed > 0
         values = [(kind, row.get(kind.column)) for kind in ABLATIONS if bags or not kind.of_bags]
         ablations = tuple(
             (kind, value)
             for kind, value in values
-            # A table that was read from a file has NaN where it has nothing.
+            # A table that was read from a file has NaN, which is unequal to itself, for no value.
             if value != kind.plain and value is not None and value == value
         )
         if not bags:
@@ -180,11 +181,11 @@ class SuperpositionSetting:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is the paper's method with some s and r."""
+        """Whether this is the paper's method with some s and r."""
         return self.is_plain_but()
 
     def is_plain_but(self, *columns: str) -> bool:
-        """Return whether it is the paper's method but for these columns."""
+        """Return whether this is the paper's method, ablations of these columns aside."""
         others = [ablation for ablation, _ in self.ablations if ablation.column not in columns]
         return self.bag_size > 1 and not others
 
@@ -196,7 +197,8 @@ class SuperpositionSetting:
 
     @property
     def label(self) -> str:
-        """The setting in words: `baseline`, or `s = 4, r = 0.2` and the ablations."""
+        """The setting in words: `baseline`, or `s = 4, r = 0.2` and the ablations; without bags the
+        ablations alone."""
         if self.is_baseline:
             return "baseline"
         words = [ablation.label(value) for ablation, value in self.ablations]
@@ -205,7 +207,8 @@ class SuperpositionSetting:
 
     @property
     def name(self) -> str:
-        """The setting in a folder's name: `baseline`, or `s4-r0.2` and the ablations."""
+        """The setting in a folder's name: `baseline`, or `s4-r0.2` and the ablations; without bags
+        the ablations alone."""
         if self.is_baseline:
             return "baseline"
         words = [ablation.name(value) for ablation, value in self.ablations]
@@ -214,17 +217,19 @@ class SuperpositionSetting:
 
     @property
     def prefix_name(self) -> str:
-        """The name that runs with the same superposed phase share: without r and the switch."""
+        """A name for the setting of a shared prefix run: without r and the ablations at the switch,
+        in which the runs that share it may differ."""
         words = [kind.name(value) for kind, value in self.ablations if not kind.at_switch]
         return "-".join([f"s{self.bag_size}", *words])
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """A key for sorting: the baseline, the plain method by r and s, then the ablations."""
+        """A sort key: the baseline, the paper's method by r and s, then ablations by r and s."""
         return (bool(self.ablations), self.step_ratio, self.bag_size, self.label)
 
     def columns(self) -> dict[str, Any]:
-        """Return `COLUMNS` of the run table; a run without bags has no values about them."""
+        """Return the values of `COLUMNS` for a row of the run table. For a run without bags,
+        ablations that it does not have are None, or False where the paper's value is False."""
         plain = {ablation.column: ablation.plain for ablation in ABLATIONS}
         if self.bag_size == 1:
             plain = {k: False if v is False else None for k, v in plain.items()}

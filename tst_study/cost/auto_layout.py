@@ -1,9 +1,10 @@
 """The defaults of a run on GPUs, and `parallel = "auto"`: the least divided layout that fits.
 
 The choices are tried in this order, because each costs more than the one before: data parallelism
-with a shared optimizer and experts spread over at most a node, tensor parallelism within a node,
-layers computed again, experts spread over nodes. Where several sizes of expert parallelism and
-micro-batches fit, the one that moves its bytes in the shortest time is taken (`traffic.py`).
+with a distributed optimizer and experts spread over at most a node; tensor parallelism within a
+node; recomputation of each layer in the backward pass; experts spread over several nodes. Where
+several sizes of expert parallelism or micro-batches fit, the combination whose bytes move in the
+shortest time is taken (`traffic.py`).
 `parallel_layout.py` says what can work at all, `memory.py` what fits.
 """
 
@@ -21,8 +22,8 @@ from tst_study.errors import UserError
 from tst_study.text import memory_size
 
 USABLE = 0.9
-"""The share of a device's memory that a layout may fill; libraries, fragments and communication
-need the rest."""
+"""The share of a device's memory that a layout may fill; libraries, fragmentation and
+communication buffers need the rest."""
 
 
 class Choice(NamedTuple):
@@ -39,13 +40,14 @@ class _Candidate(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """The ranks that a layout is for."""
+    """The ranks that a layout is chosen for, and the devices that they run on."""
 
     ranks: int
     memory: int
     """Bytes of each rank's device."""
     device: Device
     per_node: int
+    """Ranks of one node."""
     on_gpu: bool
 
     @property
@@ -54,9 +56,10 @@ class _Place(NamedTuple):
 
 
 def with_gpu_defaults(config: Config) -> Config:
-    """Fill in bfloat16 and `parallel = "auto"` where the config names neither.
+    """Fill in bfloat16 where the config names no number format, and `parallel = "auto"` where it
+    names no layout.
 
-    The defaults of the keys themselves are a laptop's.
+    The defaults in the schema suit a laptop.
     """
     if "dtype" not in config.numerics.model_fields_set:
         numerics = config.numerics.model_copy(update={"dtype": "bfloat16"})
@@ -74,14 +77,16 @@ def resolve(
     device: str | None = None,
     per_node: int | None = None,
 ) -> Choice:
-    """Choose a layout that fits in the place of `"auto"`, and say why.
+    """Replace `parallel = "auto"` by a layout that fits, and give the reason for the choice.
 
-    A layout that the config names stays. On GPUs its keys that the config does not name are filled
-    in, and it gets the largest micro-batch that fits. A micro-batch or recomputation that the user
-    set stays.
+    A layout that the config names is kept. On GPUs the keys that the config leaves out are filled
+    in, and the layout gets the largest micro-batch that fits; on CPUs the config is returned
+    unchanged and unchecked. A micro-batch that the config sets is always kept, and so is
+    `recompute = "layer"`; under `"auto"`, `recompute = "none"` may become `"layer"`.
 
-    `memory`: bytes of one rank's device; `device`: its name; `per_node`: ranks of a node, by
-    default the device's usual number. Raises `UserError` where nothing fits.
+    `memory`: bytes of one rank's device; `device`: its name, an H100 if it is not known;
+    `per_node`: ranks of a node, by default the device's usual number. Raises `UserError` where
+    nothing fits, and on GPUs where a named layout cannot work on `ranks` ranks.
     """
     known = device_or_usual(device)
     place = _Place(ranks, memory, known, per_node or known.per_node, on_gpu)
@@ -117,17 +122,20 @@ def _described(candidate: _Candidate, ranks: int) -> str:
 
 
 def _quickest(alternatives: list[_Candidate], place: _Place) -> _Candidate | None:
-    """Choose the layout that fits and moves its bytes in the shortest time; None if none fits."""
+    """Choose, among the layouts that fit, the one whose bytes move in the shortest time; None if
+    none fits."""
     fitting = (candidate for candidate in alternatives if candidate.memory <= place.usable)
     return min(fitting, key=lambda candidate: candidate.seconds, default=None)
 
 
 def _as_named(config: Config, parallel: Parallel, place: _Place) -> Choice:
-    """Complete a layout that the config names, on GPUs. Raises `UserError` if it does not fit."""
+    """Complete a layout that the config names, on GPUs. Raises `UserError` if it cannot work or
+    does not fit."""
     check(config, place.ranks)
     candidates = list(_sized(config, parallel, config.execution.recompute, place))
     for candidate in candidates:
-        # The estimate is no reason to refuse what may just fit.
+        # An estimate is no reason to refuse a layout that may just fit: the smallest micro-batch
+        # may fill the whole device.
         limit = place.memory if candidate is candidates[-1] else place.usable
         if candidate.memory <= limit:
             return Choice(candidate.config, f"as configured: {_described(candidate, place.ranks)}")
@@ -159,9 +167,9 @@ def describe(config: Config, ranks: int) -> str:
 
 
 def _candidates(config: Config, place: _Place) -> Iterator[list[_Candidate]]:
-    """Yield groups of layouts that can work at all, in the order of preference.
+    """Yield groups of layouts that can work at all, the preferred group first.
 
-    Within a group only expert parallelism and the micro-batch differ.
+    The layouts of a group differ only in expert parallelism and the micro-batch.
     """
     ranks, per_node, experts = place.ranks, place.per_node, config.model.experts
     wanted = config.execution.recompute
@@ -187,7 +195,8 @@ def _candidates(config: Config, place: _Place) -> Iterator[list[_Candidate]]:
 def _sized(
     config: Config, parallel: Parallel, recompute: Recompute, place: _Place
 ) -> Iterator[_Candidate]:
-    """Yield a layout with every micro-batch that the batch allows, the largest first."""
+    """Yield a layout once with each micro-batch that the batch allows, the largest first; nothing
+    where the batch does not divide by the data-parallel ranks."""
     named = parallel.model_dump(include=parallel.model_fields_set)
     parallel = parallel.model_copy(update=_data_parallelism(config, parallel, place) | named)
     share, rest = divmod(config.batch.sequences, data_ranks(parallel, place.ranks))
@@ -200,8 +209,8 @@ def _sized(
 
 
 def _data_parallelism(config: Config, parallel: Parallel, place: _Place) -> dict[str, Any]:
-    """The keys of a layout that are about data-parallel ranks: a shared optimizer and, on GPUs,
-    messages during the backward pass."""
+    """Choose the keys of a layout that concern data-parallel ranks: whether they distribute the
+    optimizer and, on GPUs, sum gradients during the backward pass."""
     several = data_ranks(parallel, place.ranks) > 1
     matrices = OPTIMIZER_KINDS[config.optimizer.kind].needs_whole_matrices
     optimizer = "distributed" if several and not matrices else "replicated"
@@ -209,7 +218,8 @@ def _data_parallelism(config: Config, parallel: Parallel, place: _Place) -> dict
 
 
 def _micro_batches(config: Config, share: int) -> list[int]:
-    """Sizes that divide a rank's share of the batch: powers of two and the share, largest first."""
+    """List the micro-batches to try, largest first: the configured one alone, or else one rank's
+    share of the batch and the powers of two; each only if it divides that share."""
     if config.execution.micro_batch is not None:
         return [config.execution.micro_batch] if share % config.execution.micro_batch == 0 else []
     return [size for size in sorted({share, *_powers_of_two(share)})[::-1] if share % size == 0]

@@ -1,7 +1,8 @@
-"""Counts parameters by kind, FLOPs and GPU-hours of a run from the config alone.
+"""Counts parameters by kind and FLOPs of a run from the config alone, and converts FLOPs to
+GPU-hours.
 
 FLOPs follow the usual convention (PaLM, appendix B): six per active matrix parameter and position,
-plus attention scores over the full, not the causal half, of the sequence. The input embedding is a
+plus attention scores over the whole sequence rather than its causal half. The input embedding is a
 look-up and counts nothing.
 """
 
@@ -13,7 +14,8 @@ from tst_study.config.schema import Config, Model
 
 @dataclass(frozen=True)
 class Parameters:
-    """Numbers of weights by kind in the whole model; one position uses `active` of them."""
+    """Numbers of weights by kind in the whole model; one position uses `active` of them: all but
+    the experts that it is not routed to."""
 
     input_embedding: int
     output_head: int
@@ -68,10 +70,11 @@ def flops_per_position(model: Model, sequence_length: int) -> int:
 @dataclass(frozen=True)
 class Flops:
     per_step: int
-    """Model FLOPs of any step, superposed or not (invariant 1)."""
+    """Model FLOPs of a step, the same for superposed and ordinary steps."""
     bag_sum_per_step: int
-    """FLOPs that a superposed step adds for summing and scattering the embeddings of its bags. They
-    are reported separately, and are below a thousandth of the model's at any useful size."""
+    """FLOPs that a superposed step adds for summing the embeddings of its bags and scattering
+    their gradients. They are reported separately, and are below a thousandth of `per_step` at any
+    useful size."""
     superposition: int
     """FLOPs of all superposed steps together, without the bag sums."""
     recovery: int
@@ -79,6 +82,8 @@ class Flops:
 
 
 def count_flops(config: Config) -> Flops:
+    """Count the FLOPs of a run up to its last step, which for a shared prefix run lies before the
+    end of its schedule."""
     plan = plan_phases(config)
     positions = config.batch.positions
     per_step = positions * flops_per_position(config.model, config.batch.sequence_length)

@@ -1,6 +1,6 @@
 """Peak rates of GPUs from the makers' data sheets, and the MFU that published trainings reached.
 
-A device that is not listed has no MFU and no hours: a guess would be worse.
+A device that is not listed gets no estimate of MFU or hours: a guess would be worse than none.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Device:
     per_node: int = 8
     """GPUs of one node."""
     like: str = ""
-    """The device of the same chip whose published MFUs serve where its own are not known."""
+    """The device with the same chip whose published MFUs are used where this one has none."""
 
 
 NETWORK = 50e9
@@ -28,7 +28,7 @@ NETWORK = 50e9
 
 
 DEVICES = (
-    # More specific names first: the first one contained in the device's name counts.
+    # More specific names come first: `device_named` takes the first whose words are in a name.
     Device("GB300", 2.5e15, 288e9, 8e12, 900e9, per_node=4, like="B200"),
     Device("GB200", 2.5e15, 186e9, 8e12, 900e9, per_node=4, like="B200"),
     Device("B300", 2.25e15, 288e9, 8e12, 900e9, like="B200"),
@@ -48,8 +48,8 @@ DEVICES = (
 
 @dataclass(frozen=True)
 class PublishedMfu:
-    """The lowest and highest MFU of published trainings in bfloat16, with FLOPs counted as in
-    `compute.py`."""
+    """The lowest and highest MFU of published trainings in bfloat16, as fractions of the peak, with
+    FLOPs counted as in `compute.py`."""
 
     low: float
     high: float
@@ -79,13 +79,13 @@ PUBLISHED_MFU = {
         0.23, 0.38, f"{BRIDGE} (GPT-OSS 120B, Qwen3 235B-A22B, DeepSeek V3)"
     ),
 }
-"""Keyed by device and kind of model. All mixtures but the paper's were measured with routing forced
-to be even."""
+"""Published MFUs by device and kind of model. All mixtures of experts but the paper's were measured
+with routing forced to be even."""
 
 
 def device_named(name: str) -> Device | None:
-    """Find a device by its driver's name for it, such as `NVIDIA H100 80GB HBM3`, in any case; None
-    for one that is not listed."""
+    """Find a device by the name that its driver reports, such as `NVIDIA H100 80GB HBM3`, in upper
+    or lower case; None for one that is not listed."""
     words = name.upper().replace("-", " ").split()
     for device in DEVICES:
         parts = device.name.upper().split()
@@ -95,14 +95,16 @@ def device_named(name: str) -> Device | None:
 
 
 def device_or_usual(name: str | None) -> Device:
-    """The same, but an H100 for a device that is not listed or not named."""
+    """Find a device as `device_named` does, or return an H100 where it is not listed or has no
+    name."""
     device = device_named(name or "") or device_named("H100")
     assert device is not None
     return device
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:
-    """Peak FLOP/s of a device in this number format; None where it is not known."""
+    """Peak FLOP/s of a device in bfloat16; None for a device that is not listed, and for every
+    other `dtype`."""
     device = device_named(device_name) if dtype == "bfloat16" else None
     return device.peak if device else None
 

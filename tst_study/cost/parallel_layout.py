@@ -23,7 +23,8 @@ def layout_of(config: Config) -> Parallel:
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raise `UserError`, one line, if the config's layout cannot work on `ranks` processes."""
+    """Raise `UserError`, with a one-line message, if the config's layout, batch or micro-batch
+    cannot work on `ranks` processes."""
     parallel = layout_of(config)
     for key, reason in _problems(config, parallel, ranks):
         value = json.dumps(getattr(parallel, key))
@@ -46,8 +47,8 @@ def check(config: Config, ranks: int) -> None:
 
 
 def works(config: Config, parallel: Parallel, ranks: int) -> bool:
-    """Return True where a layout can work on `ranks` processes for the config's model, the batch
-    aside."""
+    """Return True where a layout can work for this config on `ranks` processes. Whether the batch
+    divides by the data-parallel ranks is not checked."""
     return next(_problems(config, parallel, ranks), None) is None
 
 
@@ -57,15 +58,17 @@ def least_ranks(parallel: Parallel) -> int:
 
 
 def data_ranks(parallel: Parallel, ranks: int) -> int:
-    """The number of data-parallel ranks, which share a batch."""
+    """The number of data-parallel ranks, among which the sequences of a batch are divided."""
     return ranks // parallel.tensor
 
 
 def bucket_weights(weights: int, ranks: int) -> int:
-    """The size of a bucket of gradients that is summed over `ranks` during the backward pass.
+    """The number of gradients in a bucket, which is summed over `ranks` as a whole during the
+    backward pass.
 
-    A rank's `weights` make 16 buckets, or fewer where a rank's share of one would be below 2^16
-    numbers, whose message takes longer to start than to send; but never fewer than four.
+    The gradients of a rank's `weights` make 16 buckets. They make fewer, but at least four, where
+    each rank's share of a bucket would be below 2^16 numbers: so short a message takes longer to
+    start than to send.
     """
     return max(1, min(weights // 4, max(weights // 16, 2**16 * ranks)))
 
@@ -82,7 +85,7 @@ def _shared_by_tensor_ranks(model: Model) -> dict[str, int]:
 
 
 def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[str, str]]:
-    """Pairs of a layout's key and the reason why its value cannot work."""
+    """Yield each key of the layout whose value cannot work, with the reason."""
     model, experts, tensor = config.model, config.model.experts, parallel.tensor
     divided = [("tensor", tensor, *named) for named in _shared_by_tensor_ranks(model).items()]
     if experts is not None:

@@ -14,18 +14,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Prices:
-    """The device for which hours are given, and its price.
-
-    Without a device, hours are those measured in the study itself.
-    """
+    """The device for which GPU-hours are estimated, and its price."""
 
     device: str | None = None
+    """None where hours come from elsewhere, such as those measured on CPUs for a study's plan."""
     mfu: float | None = None
     """A measured MFU, which replaces the published ones."""
     per_gpu_hour: float | None = None
+    """The price of one GPU-hour, in any currency; None leaves costs out."""
 
     def gpu(self) -> Device | None:
-        """The device's data sheet. Raises `UserError` for a device that is not listed."""
+        """The device's data sheet; None where no device is named. Raises `UserError` for a device
+        that is not listed."""
         known = device_named(self.device or "")
         if self.device and known is None:
             names = ", ".join(device.name for device in DEVICES)
@@ -35,25 +35,26 @@ class Prices:
         return known
 
     def mfus(self, model: Model) -> PublishedMfu | None:
-        """The range of MFU to expect on the device, with its source; None where none is
-        published."""
+        """The range of MFU to expect on the device, with its source; None without a device or where
+        none is published."""
         if self.mfu is not None:
             return PublishedMfu(self.mfu, self.mfu, "as given")
         device = self.gpu()
         return published_mfu(device, experts=model.experts is not None) if device else None
 
     def gpu_hours(self, model: Model, flops: float) -> list[float] | None:
-        """The least and the most GPU-hours; None without a device or where no MFU on it is
-        known."""
+        """The fewest and the most GPU-hours to expect; None without a device or where no MFU on it
+        is known."""
         device, mfus = self.gpu(), self.mfus(model)
         if device is None or mfus is None:
             return None
         return [gpu_hours(flops, device.peak, mfu) for mfu in (mfus.high, mfus.low)]
 
     def in_words(self, hours: Sequence[float]) -> str:
-        """Return `120–180 GPU-hours of H100 in bfloat16, costing 240–360 (2 per GPU-hour)`.
+        """Format hours as `120–180 GPU-hours of H100 in bfloat16, costing 240–360 (2 per
+        GPU-hour)`.
 
-        `hours`: the least and the most. Published MFUs and peaks are those of bfloat16.
+        `hours`: the fewest and the most. Published MFUs and peaks are those of bfloat16.
         """
         text = f"{range_of(hours, rounded)} GPU-hours of {self.device} in bfloat16"
         price = self.per_gpu_hour
@@ -63,21 +64,23 @@ class Prices:
         return f"{text}, costing {costs} ({price:g} per GPU-hour)"
 
     def unknown(self) -> str:
-        """Say why hours on the device are not known."""
+        """Say why hours on the device, which must be named, are not known."""
         device = self.gpu()
         assert device is not None
         return f"hours not known: no MFU on {device.name} is published here, say --mfu"
 
 
 def mfu_source(mfus: PublishedMfu) -> str:
-    """`31%–48% MFU, torchtitan's performance pages`."""
+    """Format MFUs and their source as `31%–48% MFU, torchtitan's performance pages`."""
     return f"{range_of([mfus.low, mfus.high], '{:.0%}'.format)} MFU, {mfus.source}"
 
 
 def range_of(ends: Sequence[T] | None, written: Callable[[T], str]) -> str:
-    """The least and the most, once where they read the same; nothing where they are not known."""
+    """Format a range as `least–most`, as one value where both read the same, and as an empty string
+    where `ends` is None."""
     return "–".join(dict.fromkeys(map(written, ends or ())))
 
 
 def rounded(value: float) -> str:
+    """Format a number with two significant digits, or as a whole number from 100 on."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"

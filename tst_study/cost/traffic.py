@@ -1,7 +1,8 @@
 """Bytes that a layout makes each rank move in a step, by the link that they take.
 
-Layouts that fit differ in what they send. A rank's own matrix products are the same in all of
-them and are not counted here, nor is what a GPU can do while a message is on its way.
+Layouts that fit differ in what they send. Matrix products are not counted here: a rank has the same
+in all layouts that recompute alike. Nor is it counted that a GPU can compute while a message is on
+its way.
 """
 
 from dataclasses import dataclass
@@ -20,12 +21,12 @@ class Traffic:
     memory: float
     """Weights and gradients, read and written in the device's own memory by every micro-batch."""
     node: float
-    """Sent to other ranks of the same node."""
+    """Bytes sent to other ranks of the same node."""
     network: float
-    """Sent to other nodes through this rank's port."""
+    """Bytes sent to other nodes through this rank's port."""
 
     def seconds(self, device: Device) -> float:
-        """The time all of it takes one after another, at the rates of the data sheets."""
+        """The time that all transfers take one after another, at the rates of the data sheets."""
         return self.memory / device.bandwidth + self.node / device.link + self.network / NETWORK
 
     def __str__(self) -> str:
@@ -39,9 +40,9 @@ class Traffic:
 def count_traffic(config: Config, ranks: int, per_node: int) -> Traffic:
     """Count the bytes of a resolved layout on `ranks` ranks, `per_node` of them on each node.
 
-    Ranks are numbered as Megatron does: tensor ranks are neighbours, then come expert and data
-    ranks. A ring over several nodes leaves each node as often as ranks of it are in the ring, each
-    time through another port with its part of the bytes.
+    Ranks are numbered as in Megatron: tensor ranks are neighbours, then come expert and data ranks.
+    Where a ring spans several nodes, the bytes that leave a node are divided evenly over the
+    network ports of those of its ranks that are in the ring.
     """
     model, parallel = config.model, layout_of(config)
     width = 2 if config.numerics.dtype == "bfloat16" else 4
@@ -50,14 +51,15 @@ def count_traffic(config: Config, ranks: int, per_node: int) -> Traffic:
     share = config.batch.sequences // data_ranks(parallel, ranks)
     layers, recomputes = model.layers, config.execution.recompute == "layer"
 
-    # Gradients are summed in float32; new weights come back, or each rank has made them itself.
+    # Bytes per weight: gradients are summed in float32 by a reduce-scatter; then a gather returns
+    # the new weights (distributed optimizer) or the summed gradients (replicated optimizer).
     update = 4 + (width if parallel.optimizer == "distributed" else 4)
     expert_ranks = expert * parallel.expert_tensor_ranks
     # One vector per latent position of this rank's sequences.
     vectors = width * share * config.batch.sequence_length * model.hidden_size
     # Gathers and reductions around attention's matrices, around those of a feed-forward layer that
-    # tensor ranks share, and around embedding and head together; under sequence parallelism inputs
-    # are gathered once more to go back.
+    # tensor ranks share, and around embedding and head together: four each. Sequence parallelism
+    # adds one, because the backward pass gathers the inputs again.
     around = 5 if parallel.sequence_parallel else 4
     halves = 2 if model.experts is None or parallel.expert_tensor_ranks > 1 else 1
     again = 2 * halves if recomputes else 0
@@ -73,14 +75,14 @@ def count_traffic(config: Config, ranks: int, per_node: int) -> Traffic:
         node += sent if near > 1 else 0
         network += sent / near if members > near else 0
     if model.experts is not None:
-        # A copy per chosen expert goes there and back, forward and backward; once more if the
-        # layer is computed again.
+        # Each position sends one copy to every chosen expert and gets one back, in the forward and
+        # in the backward pass, and once more if the layer is computed again.
         sent = layers * (6 if recomputes else 4) * model.experts.per_token * vectors
         near = min(expert, per_node)
         node += sent / tensor * (near - 1) / expert
         network += sent / tensor * (expert - near) / expert
-    # Forward and backward passes read the weights; the latter writes a gradient, which is added to
-    # the sum in float32.
+    # Forward and backward passes read the weights. The backward pass also writes a gradient, which
+    # is then read and added to the sum in float32.
     per_weight = (5 if recomputes else 4) * width + 8
     passes = share // (config.execution.micro_batch or share)
     return Traffic(passes * per_weight * (held.dense + held.experts), node, network)

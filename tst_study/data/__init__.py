@@ -1,5 +1,6 @@
 """Token files, and the batches of a run that are read from them. Torch-free.
 
-`preparation/` makes Megatron's `.bin/.idx` pairs (`token_file`) beside a `manifest` from text;
-`token_stream` deals them out to training steps, `held_out` to evaluation.
+`preparation/` turns text into Megatron's `.bin/.idx` pairs (`token_file`) and their `manifest`,
+with which `integrity` compares them. `token_stream` deals the tokens to training steps, `held_out`
+cuts those of evaluation, and `run_data` opens both for a run.
 """

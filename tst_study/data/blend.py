@@ -6,15 +6,22 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tst_study.errors import UserError
+
 FINEST_SHARE = 10_000
+"""Weights are rounded to multiples of 1/`FINEST_SHARE` of their sum, so the cycle is never longer
+than this."""
 
 
 class Blend:
     """Deal sequences to corpora by weight, as evenly as possible.
 
-    Weights are rounded to 1/10,000 of their sum and dealt in a cycle: every slot goes to the
-    corpus that is furthest behind its share, so that any stretch of sequences, and with it any
-    step and any rank's part of it, holds the corpora within about one sequence of their weights.
+    Weights are rounded to 1/10,000 of their sum, and sequences are dealt in a cycle: every slot
+    goes to the corpus that is furthest behind its share. So in any stretch of sequences, such as a
+    step or a rank's part of one, the number from each corpus is within about one of what the
+    weights ask for.
+
+    Raises `UserError` for a weight so small that its corpus would never be read.
     """
 
     def __init__(self, weights: Sequence[float]) -> None:
@@ -23,7 +30,8 @@ class Blend:
         self._cycle, self._dealt_before = _cycle(self.shares)
 
     def corpus_of(self, first: int, stop: int) -> NDArray[np.int64]:
-        """Return the corpora of sequences `first` … `stop - 1`, shape (stop - first,)."""
+        """Return the index of the corpus of each sequence `first` … `stop - 1`, shape
+        (stop - first,)."""
         return self._cycle[np.arange(first, stop) % self.cycle_length]
 
     def dealt(self, sequences: int, corpus: int) -> int:
@@ -40,6 +48,11 @@ def _shares(weights: Sequence[float]) -> list[int]:
     by_remainder = sorted(range(len(exact)), key=lambda k: (shares[k] - exact[k], k))
     for corpus in by_remainder[: FINEST_SHARE - sum(shares)]:
         shares[corpus] += 1
+    if 0 in shares:
+        raise UserError(
+            f"data.corpora: weight {weights[shares.index(0)]} is less than 1/{FINEST_SHARE} of the "
+            "blend, so that its corpus would never be read; drop it or give it more weight"
+        )
     divisor = math.gcd(*shares)
     return [share // divisor for share in shares]
 

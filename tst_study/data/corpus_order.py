@@ -7,8 +7,8 @@ tokens ends after exactly T tokens, usually inside a sequence. In epoch e the co
     [c, T − rest)      whole pieces of n tokens, read in an order shuffled by (seed, epoch)
     [T − rest, T)      fewer than n tokens, read last; the next epoch's [0, c) completes them
 
-Every token is read once per epoch, and every sequence but the one at the joint is one contiguous
-piece. c moves from epoch to epoch, so later epochs are cut elsewhere as well.
+Every token is read once per epoch, and every sequence but the one that spans two epochs is one
+contiguous piece. c moves from epoch to epoch, so each epoch is cut at other places.
 
 The switch. The superposition phase reads pieces of n₁ tokens, the recovery phase pieces of n₂,
 which divides n₁. In the epoch of the switch, recovery reads the tokens that superposition has not
@@ -31,21 +31,23 @@ SUPERPOSITION, RECOVERY = 1, 2
 class EpochSequences:
     """The sequences that one phase reads of one epoch.
 
-    First come `shuffled` pieces of `length` tokens; the k-th of them is the q-th in file order, q
-    the k-th entry of a permutation. After them comes one sequence of `rest` tokens at the corpus's
-    end, if `rest` is not 0.
+    First come `shuffled` pieces of `length` tokens; the k-th of them is the q-th in file order,
+    where q is the k-th entry of a permutation. After them, if `rest` is not 0, comes one sequence
+    that begins with the corpus's last `rest` tokens and is completed by its first ones.
     """
 
     first_sequence: int
+    """The number of the first of them among all sequences that the run reads from the corpus."""
     length: int
     shuffled: int
     rest: int
     key: NDArray[np.uint64]
     starts_in_file_order: Callable[[NDArray[np.int64]], NDArray[np.int64]]
-    """Maps numbers of pieces in file order to the places in the corpus where they begin."""
+    """Maps a piece's number in file order to the token at which it begins."""
 
     def starts(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places where the shuffled pieces `order` begin, both shape (n,)."""
+        """Return the tokens at which pieces begin, (n,); `order`, (n,), numbers the pieces in the
+        order in which they are read."""
         return self.starts_in_file_order(permuted(order, self.shuffled, self.key))
 
 
@@ -53,14 +55,16 @@ class CorpusOrder:
     """The order in which a run reads one corpus.
 
     Args:
-        token_count: T, the tokens of the corpus; at least one sequence.
+        token_count: T, the tokens of the corpus; at least as many as a sequence has.
         superposed_sequences: how many sequences the superposition phase takes from it.
         superposed_length, recovery_length: n₁ and n₂, tokens per sequence in the two phases.
-            Where they are equal there is one phase, so that bags of one token are the baseline.
+            Where they are equal the whole run is read as one recovery phase, so that bags of one
+            token read what the baseline reads.
         seed, corpus: the shuffling depends on these, the epoch and the phase.
 
-    The order depends neither on the number of steps nor, within the superposition phase, on the
-    step of the switch: runs that differ only there read the same data.
+    The order does not depend on the number of steps, and that of the superposition phase does not
+    depend on when the switch comes: runs that differ only in these read the same data as long as
+    both superpose.
     """
 
     def __init__(
@@ -93,7 +97,8 @@ class CorpusOrder:
 
         Returns:
             Per sequence (start, length, wrapped): `length` tokens from `start`, then `wrapped`
-            tokens from the corpus's beginning. `wrapped` is 0 but at the end of an epoch.
+            tokens from the corpus's beginning. `wrapped` is 0 except in the sequence that spans
+            the end of an epoch.
         """
         spans: list[tuple[int, int, int]] = []
         while first < stop:
@@ -133,7 +138,7 @@ class CorpusOrder:
         )
 
     def _cut_unread(self, superposition: EpochSequences, key: NDArray[np.uint64]) -> EpochSequences:
-        """Cut the tokens of an epoch that superposition has not read into sequences of recovery."""
+        """Cut what superposition has not read of its last epoch into sequences of recovery."""
         first, length = self.superposed_sequences, self.recovery_length
         parts = superposition.length // length
         already_read = first - superposition.first_sequence
@@ -141,7 +146,7 @@ class CorpusOrder:
 
         def starts(piece: NDArray[np.int64]) -> NDArray[np.int64]:
             parent = already_read + piece // parts
-            # Tokens beyond the last whole piece of n₁ tokens are still in file order.
+            # Superposition shuffles whole pieces of n₁ tokens; those behind them are in file order.
             begin = superposition.starts_in_file_order(parent)
             whole = parent < superposition.shuffled
             begin[whole] = superposition.starts(parent[whole])

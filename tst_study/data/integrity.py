@@ -1,4 +1,5 @@
-"""Comparison of token files with their manifest, by a sample at every start or byte by byte."""
+"""Comparison of token files with their manifest: of a sample at every start of a run, or of all
+ids."""
 
 import hashlib
 import os
@@ -23,16 +24,19 @@ from tst_study.data.token_file import TokenFile, bin_path, idx_path
 from tst_study.errors import UserError
 
 BLOCK_BYTES = 1 << 22
+"""Bytes of ids that have one checksum in the manifest."""
 BLOCKS_AT_A_START = 16
+"""Blocks that the start of a run checks in each token file."""
 FINGERPRINT_PARTS, FINGERPRINT_PART_BYTES = 256, 16_384
 
 
 def fingerprint(prefix: str | Path) -> str:
     """Return the `sampled_sha256` of a token file's `.idx` and `.bin`.
 
-    Another text, order, tokenizer or split shifts all tokens behind it, which changes the result. A
-    few altered bytes between the sampled parts do not; `check_sample` and `verify` find those by
-    the digests in the manifest.
+    Another text, order of documents, tokenizer or split shifts all tokens behind the first
+    difference, which changes the fingerprint. A few altered ids between the sampled parts do not
+    change it: `verify` finds them by the digests in the manifest, and `check_sample` finds them if
+    they lie in a block that it checks.
 
     Raises `UserError` where a file of the pair cannot be read.
     """
@@ -42,10 +46,10 @@ def fingerprint(prefix: str | Path) -> str:
 def sampled_sha256(paths: Iterable[Path]) -> str:
     """Hash files in milliseconds, also where they hold terabytes.
 
-    The size of each is hashed, and 256 parts of 16 KiB, evenly spaced from the first byte to the
-    last; all of a file of up to 4 MiB.
+    Of each file the size is hashed and 256 parts of 16 KiB, evenly spaced from the first byte to
+    the last; a file of up to 4 MiB is hashed whole.
 
-    Raises `UserError` where one cannot be read.
+    Raises `UserError` where a file cannot be read.
     """
     digest = hashlib.sha256()
     for path in paths:
@@ -65,7 +69,7 @@ def sampled_sha256(paths: Iterable[Path]) -> str:
 
 
 def recorded_fingerprint(split: Split) -> str:
-    """Return the `fingerprint`. Raises `UserError` where the manifest has another one."""
+    """Return a split's `fingerprint`. Raises `UserError` where its manifest has another one."""
     if fingerprint(split.file.prefix) != split.record.fingerprint:
         raise _changed(split.file.prefix)
     return split.record.fingerprint
@@ -86,8 +90,9 @@ def record_of(
 ) -> SplitRecord:
     """Describe a token file, as it lies on disk, for a manifest.
 
-    Raises `UserError` where the file is damaged, has ids outside the vocabulary, or a block of
-    another checksum than `before` has.
+    `text_bytes` and `known` are fields of the record that the file does not tell. Raises
+    `UserError` where the file is damaged, has ids outside the vocabulary, or has a block whose
+    checksum is not the one in `before`.
     """
     file = TokenFile(prefix)
     file.check_index()
@@ -109,11 +114,11 @@ def record_of(
 
 
 def check_sample(split: Split, sample: str) -> None:
-    """Compare some 64 MiB of a token file, so all of a small one, with its manifest.
+    """Compare up to 64 MiB of a token file's ids, so all of a small file, with its manifest.
 
     `sample`: any text; different texts pick different blocks.
 
-    Raises `UserError` where bytes have changed, or an id lies outside the vocabulary.
+    Raises `UserError` where ids have changed or lie outside the vocabulary.
     """
     blocks, words = _blocks(split.file), split.manifest.tokenizer.vocabulary_size
     chosen = random.Random(sample).sample(blocks, min(len(blocks), BLOCKS_AT_A_START))
@@ -122,10 +127,13 @@ def check_sample(split: Split, sample: str) -> None:
 
 
 def verify(folder: str | Path) -> Manifest:
-    """Compare every byte of a prepared folder with its manifest.
+    """Compare all ids of a prepared folder, its indexes and its tokenizer with its manifest.
+
+    An index of more than 4 MiB is compared by its fingerprint's sample, and checked whole only for
+    lengths and offsets that agree with each other.
 
     Raises `UserError` where a file is missing, has changed, or holds ids outside the vocabulary,
-    and where the manifest describes no token files.
+    and where the manifest is missing or describes no token files.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -150,7 +158,8 @@ def _blocks(file: TokenFile) -> range:
 def _check_block(
     file: TokenFile, number: int, vocabulary_size: int, record: SplitRecord | None = None
 ) -> NDArray[Any]:
-    """Check the ids of a block and return them."""
+    """Check the ids of a block, against its checksum in `record` too if one is given, and return
+    them."""
     size = BLOCK_BYTES // file.dtype.itemsize
     ids = file.tokens[number * size : (number + 1) * size]
     if record and record.blocks[8 * number : 8 * number + 8] != f"{zlib.crc32(ids.data):08x}":

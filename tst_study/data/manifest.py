@@ -1,4 +1,4 @@
-"""The manifest of a prepared folder, and how token files are found by it."""
+"""The manifest of a prepared folder, and how paths in a config name its token files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,8 @@ class NoTokenFilesError(UserError):
 
 
 class SourceRecord(Strict):
-    """One source as it was read. `sha256` and `bytes` are those of the file on disk."""
+    """One source as it was read. `sha256`, `bytes` and `modified_ns` are those of the file on disk,
+    compressed or not; None for a dataset of the Hugging Face hub."""
 
     name: str
     split: str
@@ -38,10 +39,10 @@ class TokenizerRecord(Strict):
     kind: str
     """"bytes", "bpe", "huggingface", "generated" where words are numbers, or "unnamed"."""
     fingerprint: str | None = None
-    """The sha256 of `tokenizer.json`."""
+    """The sha256 of `tokenizer.json`; None where there is none."""
     vocabulary_size: int
     end_of_document: int | None = None
-    """None where no token ends documents."""
+    """The id that ends documents; None where there is none or it is not known."""
     end_of_document_token: str | None = None
 
 
@@ -52,22 +53,25 @@ class SplitRecord(Strict):
     tokens: Count
     """End-of-document tokens included."""
     text_bytes: Count | None
-    """UTF-8 bytes of the documents' text; None where there never was a text."""
+    """UTF-8 bytes of the documents' text; None where they are not known (adopted token files) or
+    there never was a text (a generated language)."""
     dtype: str
     fingerprint: str
     """See `integrity.fingerprint`."""
     sha256: str
     """sha256 of the ids in the `.bin`."""
     blocks: Annotated[str, Field(pattern="^([0-9a-f]{8})+$")]
-    """CRC-32 of each 4 MiB of the `.bin`, 8 hex digits each."""
+    """CRC-32 of each 4 MiB of the ids in the `.bin`, 8 hex digits each."""
     text_sha256: str | None = None
-    """sha256 over the documents' own sha256 digests, in order."""
+    """sha256 over the sha256 digests of the documents' texts, in order; None where they are not
+    known."""
     empty_documents: Count = 0
-    """Documents without text, left out."""
+    """Number of documents without text, which were left out."""
 
     @property
     def bytes_per_token(self) -> float | None:
-        """UTF-8 bytes of text per token: turns nats per token into bits per byte."""
+        """UTF-8 bytes of text per token, by which nats per token become bits per byte; None where
+        `text_bytes` is None."""
         return None if self.text_bytes is None else self.text_bytes / self.tokens
 
 
@@ -76,8 +80,8 @@ class GeneratedRecord(Strict):
 
     parameters: dict[str, Any]
     entropies: dict[str, float | str]
-    """In nats per token; `optimal_validation_loss` is the least possible one on the validation
-    text."""
+    """`optimal_validation_loss`, the mean loss of the best possible predictor on the validation
+    text, and its standard error, both in nats per token; `unit` says so."""
 
 
 class Manifest(Strict):
@@ -85,7 +89,8 @@ class Manifest(Strict):
 
     schema_version: Literal[1] = 1
     request: dict[str, Any]
-    """The request that was answered. A second call with the same one has nothing to do."""
+    """What the folder was prepared for: a second call with the same request has nothing to do.
+    `{"adopted": [splits]}` for token files that other tools made."""
     sources: tuple[SourceRecord, ...] = ()
     tokenizer: TokenizerRecord
     splits: dict[str, SplitRecord]
@@ -95,7 +100,7 @@ class Manifest(Strict):
 
     @property
     def tokenizer_name(self) -> str:
-        """`bpe of 1,024 tokens`."""
+        """The tokenizer's kind and size for messages, such as `bpe of 1,024 tokens`."""
         return f"{self.tokenizer.kind} of {self.tokenizer.vocabulary_size:,} tokens"
 
     def write(self, folder: Path, tokenizer: bytes | None = None) -> Self:
@@ -125,10 +130,11 @@ def read_manifest(folder: str | Path) -> Manifest:
 
 
 def token_prefix(path: str | Path, split: str = "train") -> Path:
-    """Return the token-file prefix of a split in a prepared folder, or the path that is one itself.
+    """Return the token-file prefix of a split: in `path` if that is a prepared folder, else `path`
+    itself, without `.bin` or `.idx`, whatever the split.
 
-    Raises `NoTokenFilesError` where it is neither a folder with that split nor the prefix of a
-    `.bin/.idx`.
+    Raises `NoTokenFilesError` where `path` is neither a folder with that split nor the prefix of a
+    `.bin/.idx` pair.
     """
     path = Path(path)
     if path.suffix in (".bin", ".idx"):
@@ -146,7 +152,8 @@ def held_out_prefix(corpus: str | Path) -> Path:
     """Return the token-file prefix of the `validation` split in a corpus' folder, or beside a
     corpus that is a `.bin/.idx` pair.
 
-    Raises `NoTokenFilesError` where there is none. The pair that a run trains on does not count.
+    Raises `NoTokenFilesError` where there is none. `corpus` itself, which is trained on, does not
+    count as its held-out text.
     """
     path = Path(corpus)
     prefix = (path if path.is_dir() else path.parent) / "validation"
@@ -161,7 +168,8 @@ def held_out_prefix(corpus: str | Path) -> Path:
 def folder_manifest(folder: Path) -> Manifest | None:
     """Read the manifest of a folder; None where there is none.
 
-    Raises `UserError` where it is damaged, or the folder's preparation has not ended.
+    Raises `UserError` where it is damaged, and `NoTokenFilesError` where the folder's preparation
+    has not ended.
     """
     if (folder / MANIFEST).exists():
         return read_manifest(folder)
@@ -186,18 +194,19 @@ class Split:
 
 
 def open_split(prefix: str | Path) -> Split:
-    """Open a token file together with its manifest. (`integrity` compares the two.)
+    """Open a token file together with its manifest, without comparing the two (see `integrity`).
 
-    Raises `UserError` where the file cannot be read (see `TokenFile`), or its manifest is missing,
-    damaged or of other files, or the folder's preparation has not ended: then nothing could show
-    that the ids have changed.
+    Raises `UserError` where the file cannot be read (see `TokenFile`) or the folder's preparation
+    has not ended, and where the manifest is missing, damaged or of other files, because then
+    nothing could show that ids have changed.
     """
     file = TokenFile(prefix)
     return Split(file, manifest_of(file.prefix))
 
 
 def manifest_of(prefix: str | Path) -> Manifest:
-    """Read the manifest beside a token file. Raises `UserError` as `open_split` does."""
+    """Read the manifest beside a token file, which is not opened. Raises `UserError` for a manifest
+    as `open_split` does."""
     prefix = Path(prefix)
     manifest = folder_manifest(prefix.parent)
     if manifest is None or prefix.name not in manifest.splits:

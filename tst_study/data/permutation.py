@@ -1,8 +1,9 @@
 """A shuffled order that is computed, not stored.
 
 `permuted` maps 0 … size − 1 one-to-one onto itself, by a Feistel network on a grid that barely
-exceeds `size` (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002): no memory, any
-entry at once. Any `size` up to 2^62; the order is the same on every machine.
+exceeds `size` (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). So any entry can
+be computed at once, without a table. `size` may be up to 2^62, and the order is the same on every
+machine.
 """
 
 import hashlib
@@ -27,9 +28,9 @@ def permuted(indices: NDArray[np.int64], size: int, key: NDArray[np.uint64]) -> 
     """Return the entries `indices` of a pseudo-random permutation of 0 … size − 1.
 
     Args:
-        indices: int64, any shape (n,), each in 0 … size − 1.
+        indices: int64 (n,), each in 0 … size − 1.
         size: how many integers are permuted, at least 1.
-        key: from `permutation_key`; another key is another order.
+        key: from `permutation_key`; another key gives another order.
 
     Returns:
         int64 (n,), all different where the indices are.
@@ -37,8 +38,8 @@ def permuted(indices: NDArray[np.int64], size: int, key: NDArray[np.uint64]) -> 
     rows = max(1, int(np.ceil(np.sqrt(size))))
     columns = max(1, -(-size // rows))
     result = _encrypted(indices, rows, columns, key)
-    # The grid holds fewer than `rows` points beyond `size`. Walking on from such a point until
-    # the path is back inside keeps the map one-to-one; it is rarely needed even once.
+    # The grid holds fewer than `rows` points beyond `size`. Applying the network to such a point
+    # again, until the result is inside, keeps the map one-to-one; few points need it even once.
     outside = result >= size
     while outside.any():
         result[outside] = _encrypted(result[outside], rows, columns, key)

@@ -16,13 +16,13 @@ from tst_study.errors import UserError
 def open_stream(config: Config) -> TokenStream:
     """Open the token stream of a run, and compare a sample of its files with their manifests.
 
-    Raises `UserError` for files that are damaged or do not fit the config.
+    Raises `UserError` for files that are missing, damaged or do not fit the config.
     """
     plan = plan_phases(config)
     corpora = []
     for corpus in config.data.corpora:
         split = _open(config, token_prefix(corpus.path))
-        # Runs check different parts, so that together they check all.
+        # The runs of a study sample different blocks, so that together they check more.
         check_sample(split, f"{config.study}/{config.name}/{config.seed}")
         corpora.append(Corpus(split.file, corpus.weight))
     return TokenStream(
@@ -36,7 +36,7 @@ def open_stream(config: Config) -> TokenStream:
 
 
 def fingerprints(config: Config) -> dict[str, Any]:
-    """Identify the data without paths, for a run's identity and its record.
+    """Identify a run's data, independently of where it lies, for the run's identity and record.
 
     Raises `UserError` as `fingerprints_and_held_out` does.
     """
@@ -44,10 +44,12 @@ def fingerprints(config: Config) -> dict[str, Any]:
 
 
 def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
-    """Identify the data and cut its held-out text, with every file opened once.
+    """Identify the data, and the weights that the run begins with unless its seed draws them, and
+    cut the held-out text. Every token file is opened once.
 
-    Raises `UserError` where a file is missing, is not what its manifest describes, or has another
-    tokenizer than the others.
+    Raises `UserError` where a file is missing, is not what its manifest describes, does not fit the
+    config, or has another tokenizer than the others; and where `fork_from` names no weights, or
+    those of another model.
     """
     data, length = config.data, config.batch.sequence_length
     splits = [_open(config, token_prefix(corpus.path)) for corpus in data.corpora]
@@ -59,7 +61,7 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
     tokenizer = _tokenizer_of([*splits, validation])
     held = held_out(validation, length, data.held_out_tokens, taken=data.held_out)
     of_held_out: dict[str, Any] = {"fingerprint": held.fingerprint, "tokens": held.predicted_tokens}
-    if validation.manifest.generated is not None:  # the loss that nothing can beat is known
+    if validation.manifest.generated is not None:  # the least possible loss is known
         optimum = validation.manifest.generated.entropies["optimal_validation_loss"]
         of_held_out["optimal_nats_per_token"] = optimum
     corpora = [

@@ -1,7 +1,8 @@
 """Megatron's indexed token files: `<prefix>.bin` holds ids, `<prefix>.idx` where documents lie.
 
 The layout is that of `megatron.core.datasets.indexed_dataset` (version 1), so files prepared here
-feed Megatron's own tools and files made by its `preprocess_data.py` are read here as they are:
+feed Megatron's own tools, and files made by its `preprocess_data.py` are read here as they are.
+With S sequences and D documents:
 
     .idx  magic (9 bytes), version u64 = 1, dtype code u8, S u64, D + 1 u64,
           sequence lengths int32[S], sequence byte offsets int64[S],
@@ -58,8 +59,8 @@ class TokenFile:
 
     Attributes:
         prefix: path without `.bin` or `.idx` (either ending is accepted and dropped).
-        tokens: all ids of all documents in file order, shape (token_count,); a view on the map,
-            never a copy.
+        tokens: all ids of all documents in file order, shape (token_count,); a view of the mapped
+            file, never a copy.
         token_count, document_count: how many tokens and documents there are.
         header_bytes: length of what lies before the ids in the `.bin`; Megatron writes no header.
 
@@ -162,11 +163,11 @@ def write_tokens(
     dtype: np.dtype[Any],
     documents: Iterable[tuple[NDArray[Any], Sequence[int] | NDArray[Any]]],
 ) -> None:
-    """Write a token file; both its files appear at the end, or neither.
+    """Write a token file. Its index appears last, so that a pair with an index is complete.
 
     Args:
-        dtype: which all ids fit.
-        documents: some documents at a time: their ids one after the other, and how many each has.
+        dtype: the type of the ids on disk, into which all of them must fit.
+        documents: some documents at a time: their ids, concatenated, and how many each has.
 
     Raises `UserError` where the disk is full.
     """
@@ -180,8 +181,7 @@ def write_tokens(
             lengths.append(np.asarray(of_documents, dtype=np.int32))
         file.flush()
         os.fsync(file.fileno())
-        # A stale index must not vouch for the new ids if we die between the two renames: the index
-        # comes last, and a pair that has one is complete.
+        # If the process dies between the two renames, an old index must not vouch for the new ids.
         idx_path(prefix).unlink(missing_ok=True)
     write_index(prefix, np.concatenate(lengths), dtype)
 
@@ -191,7 +191,7 @@ def write_index(
 ) -> None:
     """Write `<prefix>.idx` for documents of the given lengths, one sequence per document.
 
-    `header_bytes`: how much lies before the first id in the `.bin`.
+    `header_bytes`: how many bytes lie before the first id in the `.bin`.
     """
     offsets = np.zeros(lengths.size, dtype=np.int64)
     np.cumsum(lengths[:-1], dtype=np.int64, out=offsets[1:])

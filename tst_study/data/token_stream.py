@@ -1,8 +1,8 @@
-"""The sequences that a step reads, a pure function of the step and of nothing else.
+"""The sequences that each step of a run reads, a pure function of the step's number.
 
-World size, micro-batch, rank, resumption and the switch of phase do not appear here: sequences
-3 … 5 of step 700 are the same tokens for every caller. See `corpus_order` for the order of reading
-and `blend` for several corpora.
+World size, micro-batch, rank and resumption do not appear here: sequences 3 … 5 of step 700 are the
+same tokens for every caller. See `corpus_order` for the order of reading and `blend` for several
+corpora.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,8 @@ from tst_study.superposition.loss_kinds import IGNORE
 
 @dataclass(frozen=True)
 class Corpus:
-    """A token file and its weight in the blend (a share of the sequences, hence of the tokens)."""
+    """A token file and its weight in the blend: its share of the sequences, and so of the tokens,
+    relative to the other corpora."""
 
     file: TokenFile
     weight: float = 1.0
@@ -35,10 +36,11 @@ class TokenStream:
         sequence_length: L, raw tokens per sequence in the recovery phase.
         superposed_steps: how many steps, from the first on, read `superposed_length` tokens per
             sequence.
-        superposed_length: n, a multiple of L: s·L with bags as input, L with outputs only.
-        seed: shuffles the pieces. A baseline and a superposed run of one seed read in different
-            orders, because their pieces differ; runs that share a prefix run read in the same
-            one.
+        superposed_length: n, a multiple of L: s·L with bags as input, L with bags as output only;
+            by default L.
+        seed: shuffles the pieces. A baseline and a run with bags as input read in different orders
+            under one seed, because their pieces differ; runs that share a prefix run read in the
+            same order up to its end.
 
     Raises:
         UserError: a corpus is shorter than its share of one step.
@@ -89,9 +91,8 @@ class TokenStream:
 
         Returns:
             Ids and next-token labels, each int64 (stop - start, n). The label of a sequence's last
-            token is the token that follows it in the corpus. −100 where nothing follows: at the
-            corpus's last token (so also at the joint of a sequence that ends one epoch and begins
-            the next).
+            token is the token that follows it in the corpus. The corpus's last token, which also
+            occurs inside the sequence that ends one epoch and begins the next, has the label −100.
         """
         stop = self.sequences_per_step if stop is None else stop
         ids = np.empty((stop - start, self.tokens_per_sequence(step)), dtype=np.int64)
@@ -110,7 +111,7 @@ class TokenStream:
         return ids, labels
 
     def epochs(self, step: int) -> float:
-        """Return how often the corpus that is read most has been read before this step."""
+        """Return how many epochs of the corpus that is repeated most were read before this step."""
         dealt = step * self.sequences_per_step
         return max(
             order.tokens_before(self._blend.dealt(dealt, number)) / order.token_count

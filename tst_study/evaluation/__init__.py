@@ -1,2 +1,2 @@
-"""Measurements of a trained model. `run` loads a checkpoint and keeps the results, `domains`
+"""Measurements of a trained model. `run` loads a checkpoint and records the results, `domains`
 measures held-out losses, `tasks` runs downstream tasks."""

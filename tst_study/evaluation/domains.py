@@ -1,7 +1,9 @@
 """Held-out next-token loss by domain, with standard errors over documents.
 
-Tokens of one document are not independent, and a domain is sampled document by document. The mean
-equals that of training's own evaluation of the same tokens.
+Documents are the sampling unit, because tokens of one document are not independent; in a text of
+more than 256 documents, groups of neighbouring ones (`held_out.MOST_DOCUMENTS`). The mean equals
+that of training's own evaluation where both take the same tokens, which needs
+`data.held_out = "spread"`.
 """
 
 import sys
@@ -23,10 +25,11 @@ from tst_study.parallel.process_groups import Ranks
 
 
 def domains_of_run(run: TrainedRun) -> dict[str, Path]:
-    """Return held-out token files by name: the run's own, and that of each of its corpora.
+    """Return held-out token files by name: `data.validation`, if the config names it, and the
+    held-out text beside each corpus.
 
-    A corpus without held-out text on this machine is left out, which is printed. Raises `UserError`
-    where the run's own is missing, or none is left.
+    A corpus without held-out text on this machine is left out, with a note on stderr. Raises
+    `UserError` where `data.validation` is missing, or no text is left.
     """
     data = run.config.data
     prefixes: dict[str, Path] = {}
@@ -56,11 +59,12 @@ def evaluate_domains(
     Args:
         model: with the run's weights.
         domains: token-file prefixes (or prepared folders) by name.
-        tokens: about as many of each, taken evenly; all of them by default.
-        say: is told how far the evaluation is.
+        tokens: about how many tokens of each text to evaluate, spread evenly over it; all of them
+            by default.
+        say: called with a message on the progress.
 
     Raises:
-        UserError: a text is missing, or of another tokenizer than the run's.
+        UserError: a text is missing, damaged, or was made with another tokenizer than the run's.
     """
     for name, path in domains.items():
         began = time.perf_counter()
@@ -94,8 +98,8 @@ def _say_how_far(say: Callable[[str], None], held: HeldOut, tokens: int) -> None
 
 
 def _check_tokenizer(run: TrainedRun, name: str, manifest: Manifest) -> None:
-    """Raise `UserError` where ids may lie outside the model's vocabulary, or both tokenizers are
-    known and differ: then even ids inside it would be other words."""
+    """Raise `UserError` where ids may lie outside the model's vocabulary, or where both tokenizers
+    are known and differ, because then ids inside the vocabulary would mean other words."""
     ours, theirs = run.header["data"]["tokenizer"], manifest.tokenizer.fingerprint
     larger = manifest.tokenizer.vocabulary_size > run.model.vocabulary_size
     if larger or (ours and theirs and theirs != ours):

@@ -31,16 +31,21 @@ def evaluate_run(
     tokenizer: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[str]:
-    """Yield a line for each result, once it is in `evals.jsonl`.
+    """Measure a run's checkpoint, and yield a line for each result once it is in `evals.jsonl`.
 
-    The caller must hold the run's lock. Raises `UserError`.
+    The caller must hold the run's lock.
 
     Args:
-        held_out: texts as NAME=FOLDER; by default the run's own.
+        held_out: texts as NAME=FOLDER; by default those of `domains_of_run`.
         tokens: held-out tokens of each text; by default as many as in training.
         tasks, max_length: see `evaluate_tasks`; by default no tasks.
-        tokenizer: the run's tokenizer.json, which tasks need, where its corpus is not here.
-        say: is told what is going on.
+        tokenizer: the run's tokenizer.json; tasks need it where the run's corpus is not on this
+            machine or names no tokenizer.
+        say: called with a message on what is going on.
+
+    Raises:
+        UserError: the checkpoint is from inside the superposition phase or cannot be read, a text,
+            a task or the tokenizer for tasks cannot be used, or the disk is full.
     """
     if run.phase == "superposition":
         raise UserError(
@@ -56,7 +61,7 @@ def evaluate_run(
     with trained_model(run) as (model, ranks):
         yield from _keep(run, evaluate_domains(run, model, ranks, domains, tokens, say))
         device = str(ranks.device)
-        del model  # before its export is loaded
+        del model  # frees its memory before its export is loaded
     if tasks is not None:
         say("exporting the checkpoint and starting lm-eval")
         with TemporaryDirectory() as folder:
@@ -88,6 +93,7 @@ def _tokenizer_for_tasks(run: TrainedRun, given: Path | None) -> Tokenizer:
 
 
 def _keep(run: TrainedRun, results: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Append each result to the run's record, then yield its line."""
     code = code_version()
     for result in results:
         details = {**result["details"], "code": code}

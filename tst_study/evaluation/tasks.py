@@ -1,6 +1,7 @@
-"""Downstream tasks by EleutherAI's lm-eval and its own Hugging Face backend, on a run's export.
+"""Downstream tasks by EleutherAI's lm-eval, which loads a run's export by its Hugging Face backend.
 
-Task data come from the hub, or from where `datasets` finds them without a network.
+Task data come from the hub or, without a network, from a mirror in the working directory
+(docs/export.md).
 """
 
 import hashlib
@@ -30,8 +31,8 @@ PAPER_TASKS = (
 """The tasks of the paper's Table 3 and Tables 8–28, all 0-shot."""
 
 BOOTSTRAPS = 1000
-"""Bootstrap samples for the standard errors of the few metrics that are not means; with 0 no metric
-gets any."""
+"""Bootstrap samples for the standard errors of the few metrics that are not means. With 0, lm-eval
+would give no metric a standard error."""
 PACKAGES = ("lm_eval", "datasets", "transformers", "tokenizers", "torch")
 
 
@@ -42,8 +43,9 @@ def evaluate_tasks(
 
     Args:
         exported: a folder that `tst-study export` wrote; no code of it is run.
-        tasks: names with commas between them, or `paper`.
-        max_length: the longest context; None for that of training.
+        tasks: names of tasks, groups or tags with commas between them, or `paper`. A group gives
+            one result, a tag one for each of its tasks.
+        max_length: the longest context in tokens; None for that of training.
 
     Raises:
         UserError: a task is not known, its data are not there, or an answer is too long.
@@ -87,7 +89,7 @@ def evaluate_tasks(
                 f"than the context of {model.max_length} tokens; raise --max-length"
             ) from error
         seconds = time.perf_counter() - began
-        # A tag is not a task itself, but a name for several.
+        # A tag has no result of its own: it is a name for several tasks.
         rows = [name] if name in results["results"] else sorted(results["results"])
         for row in rows:
             yield {**_row(row, results), "seconds": seconds / len(rows)}
@@ -120,14 +122,14 @@ def _row(name: str, results: dict[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(name: str, results: dict[str, Any]) -> list[str]:
-    """Return the tasks of a group, which may be a group of groups."""
+    """Return the tasks of a group, which may be a group of groups; of a task, itself alone."""
     below = results.get("group_subtasks", {}).get(name, [])
     return [leaf for part in below for leaf in _leaves(part, results)] if below else [name]
 
 
 def _metrics(values: dict[str, Any]) -> dict[str, float | None]:
-    """Return metrics such as `acc,none` by their plain names; the name of another filter is
-    kept."""
+    """Return lm-eval's metrics by our names: `acc,none` becomes `acc`, and `acc,FILTER` becomes
+    `acc@FILTER`; `_stderr` comes last. A value that is not a finite number becomes None."""
     metrics: dict[str, float | None] = {}
     for key, value in values.items():
         name, comma, filtered = key.partition(",")

@@ -1,7 +1,8 @@
 """A run's checkpoint as a folder that stock transformers loads.
 
 Weights go layer by layer from the distributed checkpoint, whatever layout wrote it, into
-safetensors files of at most a gigabyte: one of these and a layer are in memory at a time.
+safetensors files of at most a gigabyte, or of one tensor that is larger. In memory at a time are
+the tensors of one file and up to two tensors of the checkpoint, each of one layer.
 """
 
 import json
@@ -29,6 +30,7 @@ from tst_study.huggingface.tokenizer_files import tokenizer_files
 from tst_study.record.reader import read
 
 FILE_BYTES = 10**9
+"""The most bytes of a safetensors file, unless a single tensor has more."""
 
 
 def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path:
@@ -41,7 +43,7 @@ def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path
 
     Raises:
         UserError: the checkpoint is missing, damaged or from inside the superposition phase, or
-            the folder cannot be written, or another process has written it meanwhile.
+            the folder exists, cannot be written, or was written by another process meanwhile.
     """
     to = Path(to)
     if to.exists():
@@ -59,7 +61,8 @@ def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path
     with disk_errors_named(to):
         to.parent.mkdir(parents=True, exist_ok=True)
     with disk_errors_named(to), TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as hidden:
-        beside = Path(hidden) / to.name  # the hidden one is for its owner alone
+        # A subfolder, since the temporary folder itself is readable for its owner alone.
+        beside = Path(hidden) / to.name
         beside.mkdir()
         write_weights(reader, run.model, wanted, dtype, beside)
         config = to_huggingface(run.model, run.sequence_length, _name(dtype), end)
@@ -98,8 +101,8 @@ def push(folder: Path, name: str) -> str:
 def write_weights(
     reader: CheckpointReader, model: Model, wanted: Sequence[Entry], dtype: torch.dtype, to: Path
 ) -> None:
-    """Write `model.safetensors`, or files of at most `FILE_BYTES` with the index that lists
-    them."""
+    """Write `model.safetensors`, or several files of at most `FILE_BYTES` and the index that lists
+    their tensors. Raises `UserError` where a file cannot be written."""
     from huggingface_hub import split_state_dict_into_shards_factory
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -111,7 +114,7 @@ def write_weights(
         filename_pattern="model{suffix}.safetensors",
         max_shard_size=FILE_BYTES,
     )
-    read = lru_cache(2)(reader.read)  # experts of a layer take turns in two tensors
+    read = lru_cache(2)(reader.read)  # the experts of a layer are read from two tensors in turn
     for file, names in split.filename_to_tensors.items():
         tensors = {
             entry.name: _part(entry, read(entry.source, entry.index[:1]), model)
@@ -121,7 +124,8 @@ def write_weights(
             save_file(tensors, to / file, metadata={"format": "pt"})
         except SafetensorError as error:
             raise UserError(f"{to.name}: cannot be written ({first_line(error)})") from error
-        # The library's files are for their owner alone; the user's umask decided on the folder.
+        # The library makes files that only their owner can read; give them the folder's
+        # permissions, which follow the user's umask.
         (to / file).chmod(to.stat().st_mode & 0o666)
         del tensors  # before the next file's are read
     if split.is_sharded:
@@ -130,13 +134,14 @@ def write_weights(
 
 
 def _part(entry: Entry, layer: Tensor, model: Model) -> Tensor:
-    """Copy an entry's tensor, (entry.shape), out of its layer of the source."""
+    """Copy an entry's tensor, of shape `entry.shape`, out of `layer`, which is its source at the
+    first of its indices (the whole source where it has none)."""
     whole = layer[entry.index[1:]]
     if entry.part in ("query", "key", "value"):
         mixed = whole.view(model.key_value_heads, -1, model.head_size, model.hidden_size)
         part = {"query": mixed[:, :-2], "key": mixed[:, -2], "value": mixed[:, -1]}[entry.part]
     elif entry.part == "whole":
-        part = whole[: entry.shape[0]]  # rows of a vocabulary that is padded
+        part = whole[: entry.shape[0]]  # drops the rows that pad a vocabulary
     else:
         part = whole[entry.shape[0] :] if entry.part == "up" else whole[: entry.shape[0]]
     return part.reshape(entry.shape).clone()

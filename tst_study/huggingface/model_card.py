@@ -1,7 +1,7 @@
 """The README.md of an export, filled from the run's record.
 
-`model_card.md.jinja` has its text. A record may have been written by anyone, so each of its values
-is made harmless where the template puts it in."""
+`model_card.md.jinja` is its template. A record may have been written by anyone, so each value
+passes through `_plain` where the template inserts it."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -57,20 +57,21 @@ def model_card(run: TrainedRun, record: RunRecord, dtype: str, tokenizer: Tokeni
         tasks=_at(run, record.tasks),
         measures=measures,
         corpora=zip(run.config.data.corpora, run.header["data"]["corpora"], manifests, strict=True),
-        # Without `execution`, the last section, which changes no result. TOML's quoting keeps every
-        # text on its line, behind its key, so that none can end the block.
+        # The config without its last section, `execution`, which changes no result. TOML's quoting
+        # keeps every string on the line of its key, so that none can end the code block.
         toml=Markup(to_toml(run.config).partition("\n[execution")[0].strip()),
     )
 
 
 def _plain(value: Any) -> str:
-    """Make a text one line without control characters, HTML, links, code or cells of a table."""
+    """Reduce a text to one line without control characters, HTML, Markdown links, code or the
+    borders of table cells."""
     text = printable(" ".join(str(value).split()))
     return text.translate(str.maketrans("[]`|", "()'/", "\\")).replace("<", "&lt;")
 
 
 def _front_matter(run: TrainedRun, record: RunRecord) -> str:
-    """Write YAML by Hugging Face's own class, with all that was measured (`model-index`)."""
+    """Write YAML by Hugging Face's own class; `model-index` has the results of this checkpoint."""
     from huggingface_hub import ModelCardData
 
     method = "token-superposition-training" if run.plan["superposed_steps"] else "baseline"
@@ -106,7 +107,8 @@ def _at(run: TrainedRun, rows: Iterable[Any]) -> list[Any]:
 
 
 def _manifest(path: str) -> Manifest | None:
-    """Read the manifest of a corpus; None where it is not on this machine."""
+    """Read the manifest of a corpus; None where the corpus or its manifest cannot be read on this
+    machine."""
     try:
         return manifest_of(token_prefix(path))
     except UserError:

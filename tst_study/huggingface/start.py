@@ -1,4 +1,4 @@
-"""The weights of a Hugging Face model as the beginning of a run: the inverse of the export."""
+"""The weights of a Hugging Face model as the beginning of a run: the inverse of `export.py`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tst_study.model.initialization import copy_slice, shards
 
 
 def load_weights(model: torch.nn.Module, shape: Model, folder: Path) -> None:
-    """Fill the weights of this rank in place from a folder of `.safetensors`.
+    """Fill this rank's shards of the weights in place from a folder of `.safetensors`.
 
     Numbers are converted to the type in which the run trains.
 
-    Raises `UserError` where a tensor is missing, damaged or of another shape.
+    Raises `UserError` where a file cannot be read, or a tensor is missing or of another shape.
     """
     read = _tensors(folder)
     parts: dict[tuple[str, tuple[int, ...]], list[Entry]] = {}
     for entry in entries(shape):
         parts.setdefault((entry.source, entry.index), []).append(entry)
 
-    @lru_cache(1)  # the slices of gate and upward projection follow each other
+    @lru_cache(1)  # the shards of gate and upward projection come one after the other
     def whole(source: str, index: tuple[int, ...]) -> Tensor:
         return _joined({entry.part: read(entry) for entry in parts[source, index]}, shape)
 
@@ -51,7 +51,7 @@ def _joined(tensors: dict[str, Tensor], shape: Model) -> Tensor:
 
 
 def _tensors(folder: Path) -> Callable[[Entry], Tensor]:
-    """Return a function that reads one tensor of a folder."""
+    """Return a function that reads the tensor of an entry from a folder and checks its shape."""
     from safetensors import SafetensorError, safe_open
 
     try:

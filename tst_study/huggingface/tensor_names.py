@@ -1,8 +1,9 @@
 """The tensors of a Hugging Face model as parts of Megatron's.
 
-Megatron's global tensors have layers, and after them experts, as leading axes; the gate and the
-upward projection of SwiGLU lie in one tensor, gate first; so do, group by group, the queries of a
-group, its key and its value. Rotary pairs are half a head apart in both.
+Megatron's global tensors have layers, and after them experts, as leading axes. The gate and the
+upward projection of SwiGLU lie in one tensor, gate first. The projections of attention also lie in
+one tensor, group by group: the queries of a group, then its key and its value. Both formats rotate
+the same pairs of dimensions, half a head apart, so rotary embeddings need no reordering.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ class Entry:
     index: tuple[int, ...] = ()
     """Indices along the source's leading axes: layer, expert."""
     part: Part = "whole"
-    """The part that is taken of the source at this index."""
+    """The part of the source, at this index, that the tensor is."""
 
 
 QKV = "self_attention.linear_qkv.weight"

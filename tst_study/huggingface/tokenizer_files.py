@@ -10,12 +10,13 @@ from tst_study.errors import UserError
 
 
 def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> Tokenizer | None:
-    """Find the tokenizer of a run's corpora.
+    """Find the tokenizer of a run's corpora, and return it as `plain` makes it.
 
-    None where they name none: generated words, or token files that came without one.
+    `given`: a tokenizer.json or a folder with one, to use instead of the one beside the first
+    corpus. Where the corpora name no tokenizer (generated words, or token files that came without
+    one), `given` is taken unchecked, and without it None is returned.
 
-    `given`: a tokenizer.json or a folder with one, where the corpora are not on this machine.
-    Raises `UserError` where it cannot be found, or is another than the run's.
+    Raises `UserError` where the tokenizer cannot be found, or is not the run's.
     """
     fingerprint = run.header["data"]["tokenizer"]
     if fingerprint is None and given is None:
@@ -31,9 +32,9 @@ def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> Tokeni
 
 
 def plain(tokenizer: Tokenizer) -> Tokenizer:
-    """Strip a tokenizer to what it did to the run's documents, which is splitting them.
+    """Reduce a tokenizer to what preparation used of it, which is how it splits a text into tokens.
 
-    Tokens around a text, a greatest length and padding are left out.
+    Left out are truncation, padding, and a post-processor that puts special tokens around a text.
     """
     from tokenizers import Tokenizer as LibraryTokenizer
 
@@ -52,7 +53,7 @@ def plain(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def tokenizer_files(tokenizer: Tokenizer, positions: int) -> dict[str, bytes]:
-    """Return the files' contents by name.
+    """Return the contents of `tokenizer.json` and `tokenizer_config.json` by name.
 
     `positions`: the longest context that the model was trained on.
     """
@@ -68,7 +69,8 @@ def tokenizer_files(tokenizer: Tokenizer, positions: int) -> dict[str, bytes]:
 
 
 def _place(run: TrainedRun) -> Path:
-    """Find the tokenizer.json beside the run's first corpus."""
+    """Return the path of the tokenizer.json beside the run's first corpus. Raises `UserError` where
+    the corpus is not on this machine."""
     corpus = run.config.data.corpora[0].path
     try:
         return token_prefix(corpus).parent / TOKENIZER

@@ -1,6 +1,7 @@
-"""The model, of Megatron-Core's layers; importing this package prepares megatron.core.
+"""The model, built on Megatron-Core; importing this package prepares megatron.core.
 
-kernels.py → layers.py, experts.py → model.py → initialization.py
+kernels.py → experts.py, grouped_experts.py → layers.py → model.py
+initialization.py: draws the weights of the model
 megatron_patches.py: patches of Megatron-Core, imported first
 """
 
@@ -19,9 +20,9 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 # every version). Here they are missing by choice: the same layers run on a CPU and on a GPU, so
 # that tests cover both.
 warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine).*", module="megatron.*")
-# 0.16 warns of the default of its own `cuda_graph_scope`; 0.19 has another default.
+# 0.16 warns of its own default of `cuda_graph_scope`; 0.19 has another default.
 warnings.filterwarnings("ignore", message="full scope is deprecated", module="megatron.*")
-# It calls what torch has deprecated (in every version).
+# megatron.core (every version) calls functions that torch has deprecated.
 warnings.filterwarnings("ignore", category=FutureWarning, module=r"megatron.*|torch\.distributed.*")
 
 from tst_study.model import megatron_patches as megatron_patches  # noqa: E402

@@ -1,5 +1,5 @@
-"""Routing of positions to experts and back, with a balance loss that no layout changes; and the
-router's health."""
+"""Routing of positions to experts and back, the balance loss, which is the same in every parallel
+layout, and statistics of the router for the log."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ from tst_study.model.kernels import (
 
 @dataclass
 class RoutingLog:
-    """The step's size and the sums for its log, shared by all routers of a rank."""
+    """The step's size, which the balance loss needs, and sums over the step for the log. All
+    routers of a rank share one object."""
 
     layers: int
     experts: int
     positions: int | None = None
-    """Latent positions of the whole step; None: of the micro-batch at hand."""
+    """Latent positions of the whole step, on all ranks. None before the first `begin_step`: the
+    balance loss is then a mean over each micro-batch."""
     _sums: Tensor | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> RoutingLog | None:
-        """Shared by the routers of this rank's layers; None for a model without experts."""
+        """Give all routers of `model` one log, and return it; None for a model without experts."""
         config: Any = model.config
         if config.num_moe_experts is None:
             return None
@@ -47,13 +49,14 @@ class RoutingLog:
 
     def begin_step(self, positions: int, device: torch.device, *, recording: bool) -> None:
         self.positions = positions
-        # Per layer: positions by expert; then all of them, entropy and balance loss.
+        # Per layer: copies sent to each expert; then the number of positions, and the sums over
+        # positions of router entropy and balance loss.
         shape = self.layers, self.experts + 3
         self._sums = torch.zeros(shape, device=device) if recording else None
 
     def add(self, layer: int, counts: Tensor, logits: Tensor) -> None:
-        """counts (experts,) and logits (positions, experts) of one micro-batch; layers count
-        from 1."""
+        """Add a micro-batch's counts (experts,) and logits (positions, experts) in a layer, counted
+        from 1. Does nothing in a step that is not recorded."""
         if self._sums is None:
             return
         with torch.no_grad():
@@ -66,15 +69,17 @@ class RoutingLog:
             row[-2] += entropies.sum()
 
     def add_balance(self, layer: int, loss: Tensor, scale: float) -> None:
-        """`scale`: positions of the micro-batch over the loss's coefficient."""
+        """Add a micro-batch's balance loss. `scale`, its positions divided by the coefficient,
+        turns it into a sum over positions without the coefficient."""
         if self._sums is not None:
             self._sums[layer - 1, -1] += loss.detach() * scale
 
     def summary(self) -> dict[str, Any]:
         """Summarize the step over all ranks and micro-batches; every rank must call this.
 
-        Loads are those of the fullest and the emptiest expert of each layer, in even shares: 1.0 is
-        what each expert would get if all got the same.
+        Entropy (in nats) and balance loss (without its coefficient) are means over positions and
+        layers. Loads are those of the fullest and the emptiest expert of each layer, as multiples
+        of an even share: 1.0 is what each expert would get if all got the same.
         """
         assert self._sums is not None, "begin_step(recording=True) comes first"
         sums = self._sums.double()
@@ -102,24 +107,26 @@ class Routes(NamedTuple):
     positions: Tensor
     """(n·k,) the position of each copy."""
     copies: Tensor
-    """(n, k) the copies of each position, in the order in which the experts' outputs are added."""
+    """(n, k) the copies of each position, ascending: experts' outputs are added in this order."""
     weights: Tensor
     """(n·k,) the weight of each copy's output."""
     counts: Tensor
     """(experts,) int32, copies for each expert."""
     groups: Groups
-    """The same counts in the form that grouped products take."""
+    """The groups of rows by expert, in the form that `grouped_product` takes."""
     logits: Tensor
     """(n, experts) detached, for the log."""
     balance: Tensor | None
-    """The balance loss of this rank's positions, for the log; None where there is none."""
+    """This rank's summand of the micro-batch's balance loss, times its coefficient; detached, for
+    the log. None where the loss is off, as in evaluation."""
 
 
 class Router(torch.nn.Module):
-    """Sends each position to the k experts with the highest scores, weighted by their softmax.
+    """Sends each position to the k experts with the highest scores, weighted by the softmax of
+    these k scores.
 
-    The balance loss of each sequence (Switch, arXiv 2101.03961, equation 4) is a mean over the
-    positions of a whole step, so that no parallel layout changes it.
+    The balance loss (Switch, arXiv 2101.03961, equation 4) is computed for each sequence and
+    averaged over those of a whole step, so that neither the layout nor the micro-batch changes it.
     """
 
     log: RoutingLog | None = None
@@ -133,12 +140,14 @@ class Router(torch.nn.Module):
         shape = config.num_moe_experts, config.hidden_size
         device, dtype = torch.cuda.current_device(), config.params_dtype
         self.weight = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        # Each rank of the group sees a part of the positions: Megatron then sums the gradients.
+        # With sequence parallelism each rank of the group sees a part of the positions; by this
+        # mark Megatron sums the gradients over the group.
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
         self.route = route  # or the same function compiled
 
     def forward(self, hidden: Tensor) -> Routes:
-        """hidden (l / tensor ranks, b, d)."""
+        """hidden (l / tensor ranks, b, d) -> routes of its positions. Training with gradients adds
+        the balance loss; training adds to the log."""
         log, coefficient, share = self.log, 0.0, 1.0
         positions = hidden.shape[0] * hidden.shape[1] * self.group.size()
         if self.training and torch.is_grad_enabled():
@@ -162,12 +171,14 @@ def route(
     share: float,
     group: dist.ProcessGroup,
 ) -> Routes:
-    """hidden (l, b, d) and the router's weight (experts, d) -> routes of the n = l·b positions.
-    Scores are computed in float32. `coefficient`: of the balance loss, 0 turns it off; `share`:
-    positions of this micro-batch over those of the step."""
+    """hidden (l, b, d), this rank's positions, and the router's weight (experts, d) -> routes of
+    the n = l·b positions. Scores are computed in float32. `per_token`: k; `coefficient`: of the
+    balance loss, 0 turns it off; `share`: positions of this micro-batch over those of the step;
+    `group`: ranks that hold the other positions of the same sequences."""
     length, sequences = hidden.shape[:2]
     logits = router_gating_linear(hidden, weight, None, torch.float32).flatten(0, 1)
-    recorded = not torch.compiler.is_compiling()  # whose softmax adds the largest first
+    # Recorded runs were not compiled; their bits depend on a softmax that adds the largest first.
+    recorded = not torch.compiler.is_compiling()
     scores, experts = torch.topk(logits, per_token, dim=1, sorted=recorded)
     weights = torch.softmax(scores, dim=1)
 
@@ -176,10 +187,11 @@ def route(
         probabilities = torch.softmax(logits, dim=1)
         likeliest = experts
         if recorded:
-            # Rounding may tie two probabilities whose scores differ. Recorded runs count these.
+            # Rounding may make two probabilities equal whose scores differ, and then the likeliest
+            # experts may be others than the chosen ones. Recorded runs counted the likeliest.
             likeliest = torch.topk(probabilities, per_token, dim=1, sorted=False).indices
         chosen = _among(likeliest, logits.shape[1]).view(length, -1)
-        # Of each sequence and expert; other ranks of the group have other positions of them.
+        # For each sequence and expert, summed over the ranks that hold parts of the sequence.
         counts = reduce_from_tensor_model_parallel_region(chosen.sum(dim=0), group)
         masses = probabilities.view(length, -1).sum(dim=0)
         whole = length * group.size()
@@ -188,8 +200,9 @@ def route(
         weights = _WithLoss.apply(weights, balance * share)
         balance = balance.detach()
 
-    # Copies are counted, which takes a GPU fewer and smaller passes than sorting them. Those of
-    # lower experts come before, and those of an expert for earlier positions.
+    # The place of a copy is the number of copies before it: all those of lower experts, and those
+    # of the same expert for earlier positions. Counting them takes a GPU fewer and smaller passes
+    # than sorting.
     until_here = _among(experts, logits.shape[1]).T.cumsum(dim=1, dtype=torch.int32)
     counts = until_here[:, -1].contiguous()
     groups = groups_of(counts)
@@ -212,14 +225,14 @@ def route(
 
 
 def _among(chosen: Tensor, count: int) -> Tensor:
-    """(n, k) numbers below `count` -> (n, count) whether each is among those of its row."""
+    """(n, k) numbers below `count` -> (n, count) bool: which numbers are among those of a row."""
     numbers = torch.arange(count, device=chosen.device)
     return (chosen.unsqueeze(2) == numbers).any(dim=1)
 
 
 class _WithLoss(torch.autograd.Function):
-    """Adds a loss to the objective without its value: it gets a gradient of one where `output` gets
-    its own."""
+    """Returns `output` unchanged, and in the backward pass gives `loss` a gradient of one, as if it
+    had been added to the training loss."""
 
     @staticmethod
     def forward(context: Any, output: Tensor, loss: Tensor) -> Tensor:
@@ -231,11 +244,13 @@ class _WithLoss(torch.autograd.Function):
 
 
 class Dispatcher(MoEAlltoAllTokenDispatcher):
-    """Megatron's, but the host waits for the device only where positions go to other ranks, once.
+    """Megatron's dispatcher, whose host waits for the device only where positions go to other
+    ranks, and there once.
 
-    Megatron's waits for the sizes of two selections, which are known (every position goes to the
-    same number of experts), and hands the positions of each expert over on the host, from where
-    grouped products bring them back. The sizes of messages have to be on the host.
+    Megatron's waits for the sizes of two masked selections, which are known beforehand (every
+    position goes to the same number of experts), and moves the number of positions of each expert
+    to the host, though grouped products need it on the device. Only the sizes of messages have to
+    be on the host.
     """
 
     summed = staticmethod(sum_of_copies)
@@ -243,24 +258,25 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
 
     @property
     def _has_all_experts(self) -> bool:
-        """Nothing is sent, and positions sorted by expert are in the order of the experts here."""
+        """True where this rank has all experts whole: nothing is sent, and the copies are already
+        in the order of the experts."""
         return self.ep_size == self.tp_size == 1
 
     def dispatch(self, routes: Routes) -> tuple[Tensor, Groups, Tensor]:
-        """Return copies of all ranks' positions for the experts here, sorted by expert; their
-        groups by expert; and their weights."""
+        """Return the copies that all ranks send to the experts here, sorted by expert; their groups
+        by expert; and their weights."""
         if self._has_all_experts:
             return routes.rows, routes.groups, routes.weights
         self.hidden_shape_before_permute = routes.copies.shape
-        self.probs = routes.weights.detach()  # for its type
-        self.tokens_per_expert = self.preprocess(routes.counts.unsqueeze(0))  # it sums over rows
+        self.probs = routes.weights.detach()  # Megatron reads its dtype
+        self.tokens_per_expert = self.preprocess(routes.counts.unsqueeze(0))  # which sums over rows
         self._maybe_dtoh_and_synchronize("before_permutation_1")
         sent = self.token_dispatch(routes.rows, routes.weights)
         rows, tokens_per_expert, weights = self.dispatch_postprocess(*sent)
         return rows, groups_of(tokens_per_expert.to(rows.device, non_blocking=True)), weights
 
     def combine(self, rows: Tensor, routes: Routes) -> Tensor:
-        """Return the sum (n, d) of each position's copies from the experts' outputs."""
+        """Send the experts' outputs `rows` back, and return their sum (n, d) for each position."""
         if not self._has_all_experts:
             rows = self.token_combine(self.combine_preprocess(rows))
         combined: Tensor = Combined.apply(rows, routes.positions, routes.copies, self.summed)
@@ -269,7 +285,8 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
     def _maybe_dtoh_and_synchronize(
         self, point: str, tokens_per_expert: Tensor | None = None
     ) -> Tensor | None:
-        """Megatron's hook: sizes of messages to the host, but not the positions of each expert."""
+        """Override Megatron's hook: move the sizes of messages to the host, and leave the number of
+        positions of each expert on the device."""
         if not self._has_all_experts:
             super()._maybe_dtoh_and_synchronize(point)
         return tokens_per_expert

@@ -20,9 +20,10 @@ from tst_study.model.kernels import Groups, grouped_product, weighted_swiglu
 
 
 class GroupedExperts(MegatronModule):
-    """SwiGLU experts whose matrices are stacked; equal to Megatron's SequentialMLP.
+    """SwiGLU experts with stacked matrices, which compute what Megatron's SequentialMLP does.
 
-    In a checkpoint they have the names and shapes of those, on any number of expert ranks.
+    A checkpoint holds them under SequentialMLP's names and shapes, whatever the number of expert
+    ranks.
     """
 
     def __init__(
@@ -44,14 +45,15 @@ class GroupedExperts(MegatronModule):
             shape, device=torch.cuda.current_device(), dtype=self.config.params_dtype
         )
         parameter = torch.nn.Parameter(data)
-        # For Megatron: reduced over the ranks that hold the same experts, split over tensor ranks.
+        # For Megatron: with several expert ranks, gradients are reduced over the ranks that hold
+        # the same experts only; and the matrices are split over tensor ranks.
         like_the_rest = self.config.expert_model_parallel_size == 1
         parameter.allreduce = like_the_rest  # type: ignore[attr-defined]
         parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
         return parameter
 
     def forward(self, rows: Tensor, groups: Groups, weights: Tensor) -> Tensor:
-        """rows (n, d), sorted by expert; weights (n,) -> (n, d)."""
+        """rows (n, d), sorted by expert; weights (n,) -> weighted outputs (n, d)."""
         inner = self.activation(grouped_product(rows, self.linear_fc1, groups), weights)
         return grouped_product(inner, self.linear_fc2, groups)
 
@@ -74,8 +76,9 @@ class GroupedExperts(MegatronModule):
         split_axis: int,
         layer: tuple[tuple[int, int, int], ...],
     ) -> ShardedTensorFactory:
-        """Splits the stack into experts, and each into `parts` (gate and up) along `split_axis`,
-        the axis that tensor ranks share."""
+        """Describe a stack for checkpoints: split into experts, and each expert into `parts` (two
+        for gate and up) along `split_axis`, the axis that is split over tensor ranks. `layer`:
+        the offsets of the layer axis."""
         parameter: Tensor = getattr(self, name)
         held, leading = parameter.shape[0], len(layer) + 1
         expert_rank, expert_ranks = self.groups.ep.rank(), self.groups.ep.size()

@@ -1,7 +1,8 @@
-"""Weights of this rank's part of a model, by their global names, whatever the parallel layout.
+"""Initial weights of this rank's part of a model, which are the same in every parallel layout.
 
-Every weight of the whole model is drawn from a generator seeded by its name, and a rank that holds
-a slice draws the whole and keeps its slice.
+Each matrix of the whole model has a generator of its own, seeded by the run's seed, the weight's
+global name, and its layer and expert. A rank that holds a slice draws the whole matrix and keeps
+its slice. Norms begin with ones.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTenso
 
 from tst_study.config.schema import Model
 
-# Written into the residual stream: their variance adds up over layers.
+# These write into the residual stream, where variances add up over layers. They are drawn with a
+# deviation that is smaller by the square root of their number.
 RESIDUAL_PROJECTIONS = ("self_attention.linear_proj.weight", "linear_fc2.weight")
 EMBEDDINGS = ("embedding.word_embeddings.weight", "output_layer.weight")
 
@@ -27,7 +29,7 @@ def initialize(
     seed: int,
     only: Callable[[str], bool] = lambda name: True,
 ) -> None:
-    """Fill the weights of this rank in place; `only` picks parameters by global name."""
+    """Fill the weights of this rank in place. `only`: picks the weights to fill by global name."""
     residual_deviation = config.initial_deviation / math.sqrt(2 * config.layers)
     with torch.no_grad():
         for shard in shards(model):
@@ -41,9 +43,11 @@ def initialize(
 
 
 def shards(model: torch.nn.Module) -> Iterator[ShardedTensor]:
-    """This rank's slices with their global names and offsets; their data are the parameters."""
+    """Yield this rank's shards, with their global names and offsets; their data are views of the
+    parameters."""
     sharded = model.sharded_state_dict()  # type: ignore[operator]
-    # A factory splits one parameter into what is sharded by itself (gate and up of SwiGLU).
+    # A factory splits one parameter into parts that are sharded each by itself: gate and up of
+    # SwiGLU, and the experts of a rank.
     dict_list_map_inplace(
         lambda x: x.build() if isinstance(x, ShardedTensorFactory) else x, sharded
     )
@@ -53,8 +57,8 @@ def shards(model: torch.nn.Module) -> Iterator[ShardedTensor]:
 
 
 def _draw(shard: ShardedTensor, deviation: float, seed: int) -> None:
-    # Layers and experts are leading axes of the global shape: each has its own generator, so that
-    # a rank draws no more than the whole of the matrices that it holds a part of.
+    # Layers and experts are leading axes of the global shape. Each has its own generator, so that a
+    # rank draws only those whole matrices of which it holds a part.
     axes = shard.prepend_axis_num
     indices = ".".join(str(offset) for offset in shard.global_offset[:axes])
     digest = hashlib.sha256(f"{seed}/{shard.key}/{indices}".encode()).digest()
@@ -64,7 +68,7 @@ def _draw(shard: ShardedTensor, deviation: float, seed: int) -> None:
 
 
 def copy_slice(shard: ShardedTensor, whole: torch.Tensor) -> None:
-    """Fill a rank's slice from the tensor of its layer and expert."""
+    """Fill a shard from `whole`, the full tensor of its layer and expert, in the shard's dtype."""
     offsets = shard.global_offset[shard.prepend_axis_num :]
     for axis, (offset, size) in enumerate(zip(offsets, shard.data.shape, strict=True)):
         whole = whole.narrow(axis, offset, size)

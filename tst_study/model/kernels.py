@@ -1,7 +1,8 @@
-"""Operations of a layer with a backward pass of our own, each where autograd's walks over memory
-more often, refuses, or adds in no fixed order: RMSNorm, the rotary embedding, one product per group
-of rows for the experts of a rank, copies of rows and their sums. Every one is held to autograd by
-`tests/model/test_kernels.py`.
+"""Operations of a layer: RMSNorm, the rotary embedding, SwiGLU, one product per group of rows for
+the experts of a rank, copies of rows and their sums.
+
+An operation has a backward pass of our own where autograd's makes more passes over memory, refuses
+its input, or adds in no fixed order. `tests/model/test_kernels.py` compares each with autograd.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from torch import Tensor
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float | None) -> Tensor:
-    """x (…, d), weight (d,) -> (…, d): x over its root mean square, times weight."""
+    """x (…, d), weight (d,) -> (…, d): x over its root mean square, times weight. For float32
+    on a CPU, outside compiled code, by `_RMSNorm`; otherwise by torch's."""
     if x.is_cuda or x.dtype != torch.float32 or torch.compiler.is_compiling():
         return F.rms_norm(x, weight.shape, weight, epsilon)
     result: Tensor = _RMSNorm.apply(x, weight, epsilon)
@@ -22,8 +24,8 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float | None) -> Tensor:
 
 
 class _RMSNorm(torch.autograd.Function):
-    """On a CPU torch's norm is a chain of small operations, whose backward pass walks over memory
-    twice as often as this one; on a GPU it is one kernel."""
+    """RMSNorm for a CPU, where torch's is a chain of small operations, whose backward pass walks
+    over memory twice as often as this one. On a GPU torch's is one kernel."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -38,7 +40,7 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         (gradient,), (normalized, weight, scale) = gradients, ctx.saved_tensors
         product = gradient * normalized
-        # What moves a row along itself does not change its norm of one.
+        # A move of a row along itself does not change the normalized row: that part is removed.
         along = (product @ weight).div_(-normalized.shape[-1]).unsqueeze(-1)
         of_x = (gradient * weight).addcmul_(normalized, along).mul_(scale)
         return of_x, product.flatten(0, -2).sum(0), None
@@ -47,7 +49,7 @@ class _RMSNorm(torch.autograd.Function):
 class RotaryTable(torch.nn.Module):
     """Cosines and sines of the rotary angles, made once per sequence length.
 
-    Megatron's RotaryEmbedding leaves their computation to every layer.
+    Megatron's RotaryEmbedding returns angles, and every layer computes cosines and sines anew.
     """
 
     def __init__(self, head_size: int, theta: float) -> None:
@@ -56,7 +58,8 @@ class RotaryTable(torch.nn.Module):
         self._tables: dict[tuple[int, torch.device], Tensor] = {}
 
     def forward(self, length: int) -> Tensor:
-        """(2, l, head_size) float32: cosines, and sines that are negative in the first half."""
+        """Return (2, l, head_size) float32: cosines, and sines, negative for the first half of the
+        features."""
         device = torch.device(torch.cuda.current_device())
         if (length, device) not in self._tables:
             exponents = torch.arange(0, self.head_size, 2, dtype=torch.float32) / self.head_size
@@ -81,7 +84,8 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 
 
 class _Rotation(torch.autograd.Function):
-    """The gradient is turned back by the same angle, in as few passes."""
+    """A rotation whose backward pass turns the gradient back by the same angle, in as few passes
+    over memory as the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Tensor) -> Tensor:
@@ -117,7 +121,7 @@ class Groups(NamedTuple):
     """Consecutive groups of rows."""
 
     ends: Tensor
-    """(groups,) int32, the row after the last one of each group."""
+    """(groups,) int32, the number of the row after the last one of each group."""
     empty: Tensor
     """(groups,) True for a group without rows."""
 
@@ -128,15 +132,17 @@ def groups_of(counts: Tensor) -> Groups:
 
 
 def grouped_product(rows: Tensor, weights: Tensor, groups: Groups) -> Tensor:
-    """rows (n, in) of consecutive groups, weights (groups, out, in) -> (n, out)."""
-    if rows.shape[0] == 0:  # the grouped kernel takes no empty input
+    """rows (n, in) of consecutive groups, weights (groups, out, in) -> (n, out): each row times the
+    transposed weight of its group."""
+    # The grouped kernel takes no empty input; this product gives all weights a gradient of zero.
+    if rows.shape[0] == 0:
         return rows @ weights.sum(dim=0).T
     product: Tensor = _GroupedProduct.apply(rows, weights, *groups)
     return product
 
 
 class _GroupedProduct(torch.autograd.Function):
-    """torch's grouped product; its own backward refuses gradients that are not laid out in rows."""
+    """torch's grouped product; its own backward pass refuses gradients that are not contiguous."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weights: Tensor, ends: Tensor, empty: Tensor) -> Tensor:
@@ -149,18 +155,19 @@ class _GroupedProduct(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         of_rows = F.grouped_mm(gradient, weights, offs=ends)
         of_weights = F.grouped_mm(gradient.T, rows, offs=ends)
-        # On some GPUs the kernel leaves a group without rows whatever its memory held before.
+        # On some GPUs the kernel leaves the gradient of a group without rows uninitialized.
         of_weights.masked_fill_(empty.view(-1, 1, 1), 0.0)
         return of_rows, of_weights, None, None
 
 
 class Copied(torch.autograd.Function):
-    """Rows to copies of rows. Its gradient sums the copies of a row in their order, where that of a
-    gather would take another order every time on a GPU."""
+    """Copies rows. The backward pass sums the gradients of a row's copies in a fixed order; that of
+    a gather would add them in a different order every time on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, of_copy: Tensor, copies_of: Tensor) -> Tensor:
-        """rows (n, d); of_copy (n·k,) the row of each copy; copies_of (n, k) the copies of each."""
+        """rows (n, d) -> (n·k, d); of_copy (n·k,): the row of each copy; copies_of (n, k): the
+        copies of each row."""
         ctx.save_for_backward(copies_of)
         return rows.index_select(0, of_copy)
 
@@ -171,8 +178,8 @@ class Copied(torch.autograd.Function):
 
 
 class Combined(torch.autograd.Function):
-    """Copies of rows back to rows: the sum of each row's copies. `summed`: `sum_of_copies`, or its
-    compiled form."""
+    """Sums the copies of each row, (n·k, d) -> (n, d); the indices are those of `Copied`. `summed`:
+    `sum_of_copies`, or its compiled form."""
 
     @staticmethod
     def forward(
@@ -189,11 +196,11 @@ class Combined(torch.autograd.Function):
 
 
 def sum_of_copies(copies: Tensor, copies_of: Tensor) -> Tensor:
-    """copies (n·k, d) and the copies of each row (n, k) -> (n, d)."""
+    """copies (n·k, d) and the copies of each row (n, k) -> their sums (n, d)."""
     own = copies.index_select(0, copies_of.view(-1)).view(*copies_of.shape, -1)
     if own.device.type != "cpu":
         return own.sum(dim=1)
-    total = own[:, 0].clone()  # one after another: the bits of recorded runs
+    total = own[:, 0].clone()  # added one after another, for the bits of recorded runs
     for nth in own.unbind(dim=1)[1:]:
         total += nth
     return total

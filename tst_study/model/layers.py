@@ -1,8 +1,8 @@
 """The layers of the model: our attention and norms around Megatron's parallel products.
 
 One set of layers for CPU and GPU, so that what the tests run is what a cluster runs. Nothing here
-needs TransformerEngine. Where tensor parallelism is off, its wrappers are stepped around: in small
-models their Python costs as much as the arithmetic.
+needs TransformerEngine. Without tensor parallelism, Megatron's wrappers of these products are
+bypassed: in small models their Python costs as much as the arithmetic.
 """
 
 from __future__ import annotations
@@ -44,13 +44,18 @@ ATTENTION = {
     "math": SDPBackend.MATH,
 }
 ATTENTION_TOLERANCE = 0.05
-"""bfloat16 rounds to a relative 0.004, and the error of right gradients is about as large."""
+"""The largest relative error at which cuDNN's attention is used. bfloat16 rounds to a relative
+0.004, and correct gradients have an error of about that size."""
 
 
 def attention_backend(config: Config, device: torch.device) -> str:
-    """Choose what computes attention of the run's shape on a device, a key of `ATTENTION`: the one
-    that `execution.attention` names, or torch's choice, unless its gradients are wrong. Raises
-    `UserError` where the named one cannot compute it."""
+    """Choose what computes attention of the run's shape and dtype on a device: a key of
+    `ATTENTION`.
+
+    It is the one that `execution.attention` names, untested, or for "auto" torch's choice. If torch
+    chooses cuDNN and its gradients are wrong here, flash takes its place, with a warning. Raises
+    `UserError` where the named one cannot compute this shape.
+    """
     model, asked = config.model, config.execution.attention
     size = config.batch.sequence_length, model.head_size
     more: Any = {"dtype": getattr(torch, config.numerics.dtype), "device": device}
@@ -80,10 +85,13 @@ def attention_backend(config: Config, device: torch.device) -> str:
 
 
 def attention_error(backend: str, query: Tensor, key: Tensor) -> float:
-    """Relative error of attention and its gradients against the formula in float32; infinite for
-    NaN and where the backend fails. query (1, heads, l, size) and key (1, groups, l, size): shapes
-    and type of the inputs. Of the two sequences that are tried, of at most 2,048 positions, the
-    second has scores of -120, from which NaN has come."""
+    """The relative error of a backend's attention and gradients against the formula in float32;
+    infinite for NaN and where the backend fails.
+
+    query (1, heads, l, size) and key (1, groups, l, size) give shapes, dtype and device alone. Two
+    random sequences of at most 2,048 positions are tried. In the second all scores are near -120,
+    for which NaN has been seen.
+    """
     generator = torch.Generator().manual_seed(0)
     length, size = min(2048, query.shape[2]), query.shape[3]
     inputs = [
@@ -101,7 +109,8 @@ def attention_error(backend: str, query: Tensor, key: Tensor) -> float:
                 gradients = torch.autograd.grad(mixed, rounded, upstream.to(dtype))
         except RuntimeError:
             return math.inf
-        # The first feature makes those scores: its own gradients are sums that cancel.
+        # The first feature of a head makes the scores of -120. Its gradients are sums that cancel,
+        # and are not compared.
         results.append([x.detach()[..., 1:].float() for x in (mixed, *gradients)])
     errors = [float((a - b).norm() / b.norm()) for a, b in zip(*results, strict=True)]
     return math.inf if any(map(math.isnan, errors)) else max(errors)
@@ -112,7 +121,8 @@ class RMSNorm(torch.nn.RMSNorm):
 
     Under sequence parallelism each rank sees a part of the positions; the mark on the weight makes
     `finalize_model_grads` sum its gradient over the tensor-parallel ranks. Norms of queries and
-    keys see whole sequences but a part of the heads and need the same sum.
+    keys see whole sequences but only a part of the heads, and need the same sum; Megatron finds
+    these by their names, also without sequence parallelism.
     """
 
     def __init__(
@@ -128,7 +138,8 @@ class RMSNorm(torch.nn.RMSNorm):
 
 
 class _SkipTensorParallel:
-    """A mixin for Megatron's products over tensor ranks: a plain product on a single rank."""
+    """A mixin for Megatron's products over tensor ranks: a plain product where there is only
+    one."""
 
     def forward(self: Any, input_: Tensor, *more: Any, **named: Any) -> tuple[Tensor, None]:
         if self.tp_group.size() == 1 and not more and not named:
@@ -175,7 +186,8 @@ class SelfAttention(MegatronModule):
         """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism; same shape out.
         rotary: a table of `RotaryTable`."""
         mixed, _ = self.linear_qkv(hidden)
-        # Of each group: its queries, its key, its value; then (l, b, heads, size).
+        # The features of each group are its queries, its key and its value. Each of the three
+        # becomes (l, b, heads, size).
         by_group = mixed.unflatten(-1, (-1, self.queries_per_group + 2, self.config.kv_channels))
         query, key, value = (
             part.flatten(2, 3) for part in by_group.split([self.queries_per_group, 1, 1], dim=3)
@@ -195,14 +207,16 @@ class SelfAttention(MegatronModule):
 
 
 class FeedForward(MLP):
-    """Megatron's matrices around our SwiGLU; its own forward pass serves a dozen activations."""
+    """Megatron's matrices around our SwiGLU: the forward pass of Megatron's `MLP` serves a dozen
+    activations."""
 
     def __init__(self, config: TransformerConfig, groups: ProcessGroupCollection) -> None:
         matrices = MLPSubmodules(linear_fc1=ColumnLinear, linear_fc2=RowLinear)
         super().__init__(config, matrices, tp_group=groups.tp)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
+        """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism; same shape
+        out."""
         gate_and_up, _ = self.linear_fc1(hidden)
         down, _ = self.linear_fc2(swiglu(gate_and_up))
         return down
@@ -222,17 +236,18 @@ class MoE(MegatronModule):
         self.experts = GroupedExperts(local_experts, config, groups)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
+        """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism; same shape
+        out."""
         routes = self.router(hidden)
         rows = self.experts(*self.dispatcher.dispatch(routes))
         return self.dispatcher.combine(rows, routes).view_as(hidden)
 
 
 class Layer(MegatronModule):
-    """Attention and feed-forward, each behind a norm and added to what came in.
+    """Attention and feed-forward, each applied to its normed input and added to the input itself.
 
-    Megatron's own TransformerLayer also serves inference, and since 0.20 opens a span of telemetry
-    for each layer, which torch.compile takes for other code (`megatron_patches.py` has the list).
+    It replaces Megatron's TransformerLayer, which also serves inference, and since 0.20 opens a
+    telemetry span for each layer, because of which torch.compile would compile each layer anew.
     """
 
     def __init__(
@@ -262,16 +277,18 @@ class Layer(MegatronModule):
         return hidden + self.mlp(normed)
 
     def attend(self, hidden: Tensor, rotary: Tensor) -> tuple[Tensor, Tensor]:
-        """The first half of a layer, and the second half's normed input."""
+        """Return the hidden states after attention, and their norm, which the feed-forward
+        reads."""
         hidden = hidden + self.self_attention(self.input_layernorm(hidden), rotary)
         return hidden, self.pre_mlp_layernorm(hidden)
 
 
 class Decoder(TransformerBlock):
-    """The layers and the norm behind them. Checkpoints are Megatron's."""
+    """The layers and the final norm. In a checkpoint they are named as in Megatron's
+    TransformerBlock."""
 
     recomputed = False
-    """Keep only the inputs of each layer: the backward pass computes the layer again."""
+    """True: keep only the inputs of each layer, and compute it again in the backward pass."""
 
     def __init__(self, config: TransformerConfig) -> None:
         layers = [ModuleSpec(Layer)] * config.num_layers
@@ -282,8 +299,8 @@ class Decoder(TransformerBlock):
         rotary: a table of `RotaryTable`."""
         for layer in self.layers:
             if self.recomputed:
-                # Megatron's own restores random generators that exist only on GPUs, and nothing
-                # here draws random numbers.
+                # Megatron's checkpointing restores random generators that exist only on GPUs;
+                # nothing here draws random numbers.
                 hidden = checkpoint(
                     layer, hidden, rotary, use_reentrant=False, preserve_rng_state=False
                 )
@@ -293,12 +310,14 @@ class Decoder(TransformerBlock):
 
 
 def compile_layers(layers: Iterable[Any], backend: str = "inductor") -> None:
-    """torch.compile, part by part, each by one graph for all layers: a dense layer whole; of a
-    layer with experts its attention, routing and activation. Between those, messages and grouped
-    products have sizes that depend on the data.
+    """Apply torch.compile to the parts of layers, one compiled graph per part for all layers.
 
-    A part that cannot be one graph raises, instead of being left as it is. Only Megatron's messages
-    between tensor ranks have to break it.
+    A dense layer is one part. The parts of a layer with experts are attention, routing, activation
+    and the sum of the experts' outputs; between these, messages and grouped products have sizes
+    that depend on the data.
+
+    With one tensor rank, a part that cannot be a single graph raises at its first call. With
+    several, Megatron's messages between them break the graph, which is then allowed.
     """
     alone = parallel_state.get_tensor_model_parallel_world_size() == 1
     compiled = partial(torch.compile, backend=backend, fullgraph=alone)

@@ -5,10 +5,12 @@ A subclass that overrides a private method is elsewhere: `Dispatcher`
 `tests/model/test_megatron_patches.py` takes one patch away at a time and expects the failure that
 it prevents. Remove a patch when its test fails.
 
-Most patches serve **processors**. Megatron's distributed code runs on gloo, but it asks for
-`torch.cuda.current_device()` wherever it allocates.
-What is replaced follows the device of the run, not the machine's: a run on processors touches no
-GPU that happens to be there. Importing this module asks CUDA nothing.
+Most patches serve runs on **CPUs** (`ON_PROCESSORS`). Megatron's distributed code runs on gloo, but
+it asks for `torch.cuda.current_device()` wherever it allocates. These patches depend on the device
+of the run, not on the machine: a run on CPUs touches no GPU that happens to be there. Importing
+this module asks CUDA nothing.
+
+"Main too" means that Megatron's main branch of August 2026 still needs the patch.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispa
 
 @contextmanager
 def working_on(device: torch.device) -> Iterator[None]:
-    """While it lasts, Megatron allocates on `device`, and on processors asks for no GPU."""
+    """Within the block, have Megatron allocate on `device`: `ON_PROCESSORS` is in force for a CPU.
+    For a GPU nothing is changed."""
     if device.type == "cuda":
         yield
         return
@@ -55,29 +58,30 @@ def _sizes_are_on_the_host(self: Any, point: str, tokens_per_expert: Any = None)
 
 
 ON_PROCESSORS: dict[tuple[Any, str], Any] = {
-    # Where all of its modules allocate. No version changes that: main of 2026-08 still does.
+    # All of Megatron's modules allocate there, in every version; main too.
     (torch.cuda, "current_device"): lambda: torch.device("cpu"),
     # From 0.19 on every gradient reduction looks for events of CUDA graphs to wait for
     # (distributed/param_and_grad_buffer.py); main too.
     (torch.cuda, "current_stream"): lambda device=None: None,
-    # Torch's optimizers ask in every step for an accelerator, and for its stream where one is
+    # Torch's optimizers ask in every step for an accelerator, and if there is one for its stream
     # (torch/optim/optimizer.py); torch 2.15 too.
     (torch.accelerator, "current_accelerator"): lambda check_available=False: None,
-    # The sizes of the token exchange go to the host on a side stream (moe/token_dispatcher.py),
-    # which its constructor makes; here they are there already. Main too.
+    # The dispatcher's constructor makes a side stream, on which the sizes of messages are copied to
+    # the host (moe/token_dispatcher.py). On a CPU they are there already. Main too.
     (MoEAlltoAllTokenDispatcher, "cuda_dtoh_stream"): object(),
     (MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize"): _sizes_are_on_the_host,
 }
-"""Replacements, by the class or module and its attribute."""
+"""Replacements in a run on CPUs, by (module or class, name of its attribute)."""
 
 
 @contextmanager
 def one_group_for_the_same_ranks() -> Iterator[None]:
-    """While it lasts, Megatron gets one and the same group wherever it asks for the same ranks.
+    """Within the block, give Megatron one and the same process group for the same ranks.
 
-    It makes some 20 groups (parallel_state.py, main too), most of them of the same ranks. With gloo
-    each has a thread that wakes a hundred times a second and two more, which a small model's
-    training feels; nccl wants communicators of their own for what overlaps.
+    Megatron makes some 20 groups (parallel_state.py, main too), most of them of the same ranks. A
+    gloo group has three threads, one of which wakes a hundred times a second: that slows the
+    training of a small model. Not for NCCL, where messages that overlap need communicators of their
+    own.
     """
     original = parallel_state.create_group
     groups = {tuple(range(dist.get_world_size())): dist.group.WORLD}
@@ -96,16 +100,17 @@ def one_group_for_the_same_ranks() -> Iterator[None]:
 
 
 def forget_groups() -> None:
-    """Megatron's `destroy_model_parallel`, and the groups that it holds on to (parallel_state.py,
-    main too): freed after a fork, they would hang the process."""
+    """Call Megatron's `destroy_model_parallel`, and drop the two groups that it keeps all the same
+    (parallel_state.py, main too): freed after a fork, they would hang the process."""
     parallel_state.destroy_model_parallel()
     parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP = None
     parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO = None
 
 
 def mark_split_weights(model: torch.nn.Module) -> None:
-    """The mark by which a gradient norm counts every weight once. 0.16 leaves it where it draws the
-    weights (tensor_parallel/layers.py), which is done here by parameter name; 0.19 in any case."""
+    """Mark weights that are split over tensor ranks, by which a gradient norm counts every weight
+    once. 0.16 sets the mark only where it draws the weights itself (tensor_parallel/layers.py),
+    which `initialization.py` does here; 0.19 sets it always."""
     split = ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding
     for module in model.modules():
         weight: Any = module.weight if isinstance(module, split) else None
@@ -114,5 +119,5 @@ def mark_split_weights(model: torch.nn.Module) -> None:
 
 
 if not hasattr(moe_utils, "te_general_gemm"):
-    # 0.16 names it in the router's code, but imports it only where TransformerEngine is.
+    # The router's code of 0.16 uses this name, but imports it only if TransformerEngine is there.
     moe_utils.te_general_gemm = None

@@ -1,5 +1,5 @@
-"""The model: Megatron-Core's embedding, blocks and head around our layers, reading and predicting
-bags."""
+"""The model, which reads and predicts bags: Megatron-Core's embedding, block and head around our
+layers."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tst_study.superposition.vocabulary_shard import VocabularyShard
 
 @dataclass(frozen=True)
 class Targets:
-    """A micro-batch's labels and counts, from which its logits get their loss."""
+    """What the loss of a micro-batch needs beside its logits."""
 
     labels: Tensor
     """(b, l·stride) next-token labels of the raw sequence."""
     valid_counts: Tensor
-    """(s,) valid targets per offset in the whole step."""
+    """(s,) valid targets per offset in the whole step, over all ranks."""
     objective: Objective = NEXT_TOKEN
 
 
@@ -51,7 +51,8 @@ class SuperposedGPT(LanguageModule):
     pre_process = post_process = True
     """Megatron's words for a model that is in one piece: it has the embedding and the head."""
     compiled_loss = False
-    """Let torch.compile make one kernel of what head and loss do beside their matrix products."""
+    """Where head and loss are computed in one pass, let torch.compile make one kernel of all but
+    the matrix products."""
 
     def __init__(self, config: TransformerConfig, model: Model, length: int) -> None:
         """`length`: latent positions of a sequence."""
@@ -75,17 +76,17 @@ class SuperposedGPT(LanguageModule):
         self.setup_embeddings_and_output_layer()
 
     def forward(self, bags: Tensor, targets: Targets | None = None) -> Tensor:
-        """bags (b, l, s) token ids; s = 1 is ordinary text.
+        """bags (b, l, stride) token ids; stride 1 is ordinary text.
 
         Returns this micro-batch's summand of the step's loss, or the logits (b, l, V / tensor
-        ranks) where `targets` is None.
+        ranks) where `targets` is None: those of bags pooled by their mean.
         """
         pooling = targets.objective.pooling if targets is not None else "mean"
         hidden = self.decoder(self.embed(bags, pooling), self.rotary(bags.shape[1]))
         return self.predict(hidden, targets)
 
     def embed(self, bags: Tensor, pooling: Pooling = "mean") -> Tensor:
-        """(b, l, s) -> (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
+        """(b, l, stride) -> (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
         table = self.embedding.word_embeddings
         # Positions first, so that a sequence-parallel rank's share is contiguous.
         bags = bags.transpose(0, 1)
@@ -107,7 +108,8 @@ class SuperposedGPT(LanguageModule):
         returns what `forward` returns."""
         tied = self.share_embeddings_and_output_weights
         weight = self.shared_embedding_or_output_weight() if tied else None
-        # Where this rank has the whole vocabulary, head and loss are one pass over rows.
+        # Where this rank has the whole vocabulary, and the loss allows it, head and loss are
+        # computed in one pass over chunks of rows.
         if targets is not None and self.tp_group.size() == 1 and targets.objective.loss.in_one_pass:
             return linear_bag_loss(
                 hidden,
@@ -149,7 +151,10 @@ class SuperposedGPT(LanguageModule):
 
 
 def transformer_config(config: Config) -> TransformerConfig:
-    """Megatron's configuration of this layout, and what its layers and ours ask of the model."""
+    """Megatron's configuration of the model and its layout, as Megatron's modules and ours read it.
+
+    Raises `ValueError` for a layout that is still "auto".
+    """
     model, parallel = config.model, layout_of(config)
     dtype = torch.bfloat16 if config.numerics.dtype == "bfloat16" else torch.float32
     experts: dict[str, Any] = {}
@@ -160,7 +165,7 @@ def transformer_config(config: Config) -> TransformerConfig:
             "num_moe_experts": model.experts.count,
             "moe_ffn_hidden_size": width,
             "moe_router_topk": model.experts.per_token,
-            "moe_router_dtype": "fp32",  # as it is; Megatron warns of less
+            "moe_router_dtype": "fp32",  # as ours is anyway; Megatron warns of less
             "moe_aux_loss_coeff": model.experts.balance_loss,
         }
     return TransformerConfig(
@@ -176,7 +181,8 @@ def transformer_config(config: Config) -> TransformerConfig:
         add_bias_linear=False,
         params_dtype=dtype,
         bf16=dtype is torch.bfloat16,
-        # Losses are exact sums over a step already: gradients are summed over ranks, not averaged.
+        # A micro-batch's loss is its summand of the step's mean already, so that gradients are
+        # summed over ranks. Without this Megatron would average them.
         calculate_per_token_loss=True,
         perform_initialization=False,  # by parameter name instead: see initialization.py
         tensor_model_parallel_size=parallel.tensor,
@@ -188,14 +194,14 @@ def transformer_config(config: Config) -> TransformerConfig:
 
 
 def build_model(config: Config) -> SuperposedGPT:
-    """The model on this rank's device, with the weights that `config.seed` names."""
+    """This rank's part of the model, with initial weights drawn from `config.seed`."""
     model = empty_model(config)
     initialize(model, config.model, config.seed)
     return model
 
 
 def empty_model(config: Config) -> SuperposedGPT:
-    """This rank's part of the model, its weights not filled yet; also on the meta device."""
+    """This rank's part of the model with uninitialized weights; also works on the meta device."""
     model = SuperposedGPT(transformer_config(config), config.model, config.batch.sequence_length)
     mark_split_weights(model)
     model.decoder.recomputed = config.execution.recompute == "layer"

@@ -1,8 +1,9 @@
 """Log rows, evaluations, checkpoints and stops after a step, at the same step on all ranks.
 
-`Due` follows from the number of the step. `TimedEvents` depend on the clock and on signals: the
-first rank's clock decides, and the others hear of it in the message by which all of them agree on a
-stop. Results depend on neither: a checkpoint or a row changes no weight.
+`Due` follows from the number of the step, except for a row that `TimedEvents` ask for.
+`TimedEvents` depend on the clock and on signals: the first rank's clock decides, a signal to any
+rank stops all, and the ranks learn of both in one message. Results depend on neither: a checkpoint
+or a row changes no weight.
 """
 
 import time
@@ -13,15 +14,16 @@ from tst_study.parallel.process_groups import Ranks
 from tst_study.process.host import StopRequest
 
 POLL_SECONDS = {"cpu": 0.0, "cuda": 1.0}
-"""About how often ranks ask each other. On GPUs the answer waits for all kernels before it, so
-that nothing is queued meanwhile: once a second costs a thousandth."""
+"""About how many seconds several ranks let pass between two polls; 0: they poll after every step,
+as a single rank always does. On GPUs the answer waits for all kernels before it, and nothing is
+queued meanwhile: at one poll a second that costs a thousandth of the time."""
 
 
 class Due:
-    """The log row, evaluation and checkpoint that are due after `done` steps."""
+    """Whether a log row, an evaluation and a checkpoint are due after `done` steps."""
 
     def __init__(self, config: Config, plan: PhasePlan, done: int, *, logs: bool) -> None:
-        """`logs`: a row is due by the clock."""
+        """`logs`: `TimedEvents` ask for a row."""
 
         def is_multiple_of(every: int | None) -> bool:
             return every is not None and done % every == 0
@@ -36,7 +38,8 @@ class Due:
 
 
 class TimedEvents:
-    """After each `poll`: whether to stop, to save and to log the next step; alike on all ranks."""
+    """What a poll has found, the same on all ranks: `stops`, whether to stop now; `saves`, whether
+    to write a checkpoint now; `logs`, whether to log the next step."""
 
     def __init__(self, execution: Execution, ranks: Ranks, stop: StopRequest) -> None:
         self.stops = self.saves = self.logs = False
@@ -46,8 +49,11 @@ class TimedEvents:
         self._steps = self._until_poll = 1
 
     def poll(self, *, logged: bool) -> None:
-        """Ask the other ranks; all of them call this after every step. `logged`: the step has a row
-        in the log."""
+        """Agree with the other ranks on what to do; all of them call this after every step.
+
+        Messages are sent only every few steps, about `POLL_SECONDS` apart; after the steps between,
+        nothing is to be done. `logged`: the step has a row in the log.
+        """
         self.stops = self.saves = self.logs = False
         self._logged = time.monotonic() if logged else self._logged
         self._until_poll -= 1
@@ -66,5 +72,5 @@ class TimedEvents:
         self._until_poll, self._polled = self._steps, now
 
     def saved(self) -> None:
-        """A checkpoint was written, for whatever reason."""
+        """Begin `checkpoint_minutes` anew: a checkpoint was written, for whatever reason."""
         self._saved = time.monotonic()

@@ -20,16 +20,17 @@ MicroBatch = tuple[Tensor, Targets]
 
 
 def gradient_buffers(model: SuperposedGPT, parallel: Parallel) -> DistributedDataParallel:
-    """Wrap a model in Megatron's data parallelism: gradients in float32 buffers, summed over
-    micro-batches and ranks."""
+    """Wrap a model in Megatron's data parallelism: gradients go into float32 buffers, and are
+    summed over micro-batches and data-parallel ranks."""
     weights = sum(p.numel() for p in model.parameters())
     over = parallel_state.get_data_parallel_world_size()
     settings = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
-        # Megatron's own grows by a million a rank: one bucket at 512, and nothing overlaps.
+        # Megatron's default is a million weights for each rank, at least 40 million. With 512 ranks
+        # a model of up to 512 million weights would be one bucket, and nothing would overlap.
         bucket_size=bucket_weights(weights, over),
         use_distributed_optimizer=parallel.optimizer == "distributed",
-        # Alone, nothing is sent that could be overlapped.
+        # A single rank sends nothing that could be overlapped.
         overlap_grad_reduce=parallel.overlap_gradients and dist.get_world_size() > 1,
     )
     return DistributedDataParallel(model.config, settings, model)
@@ -38,7 +39,8 @@ def gradient_buffers(model: SuperposedGPT, parallel: Parallel) -> DistributedDat
 def micro_batches(
     ids: Tensor, labels: Tensor, objective: Objective, valid_counts: Tensor, size: int
 ) -> list[MicroBatch]:
-    """A rank's sequences, ids and labels (b, l·stride), in bags and by `size`."""
+    """Split a rank's sequences, ids and labels (b, l·stride), into micro-batches of `size`
+    sequences, the ids folded into bags. `valid_counts`: those of the whole step."""
     return [
         (objective.fold(some_ids), Targets(some_labels, valid_counts, objective))
         for some_ids, some_labels in zip(ids.split(size), labels.split(size), strict=True)
@@ -46,10 +48,11 @@ def micro_batches(
 
 
 def forward_backward(model: DistributedDataParallel, micro_batches: Sequence[MicroBatch]) -> Tensor:
-    """Gradients into the model's buffers; returns this rank's summand of the step's loss."""
+    """Add the gradients of all micro-batches to the model's buffers, and return this rank's summand
+    of the step's loss."""
     total = torch.zeros((), device=micro_batches[0][0].device)
     for number, (bags, targets) in enumerate(micro_batches, start=1):
-        # Only the last one's backward pass may start to sum gradients over ranks.
+        # Only the backward pass of the last micro-batch may start to sum gradients over ranks.
         with model.no_sync() if number < len(micro_batches) else nullcontext():
             part = model(bags, targets)
             part.backward()

@@ -1,9 +1,9 @@
 """One optimizer step around any update rule: reduce, clip, update, write back; and checkpoints.
 
-Megatron's own path without TransformerEngine costs three to four times a fused torch step (one
-host synchronisation per parameter in its gradient norm); this is the same arithmetic in a handful
-of kernels. Data-parallel ranks either all keep the whole optimizer state, or each its share of
-Megatron's buffers (`optimizer_shards.py`); checkpoints are the same.
+Megatron's own path without TransformerEngine costs three to four times a fused torch step (one host
+synchronisation per parameter in its gradient norm); this is the same arithmetic in a handful of
+kernels. Data-parallel ranks either all keep the whole optimizer state, or each keeps the state of
+its share of Megatron's buffers (`optimizer_shards.py`); both write the same checkpoints.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ModelOptimizer:
         decays = {p: _decays(name, p, config) for name, p in named}
         named.sort(key=lambda entry: not decays[entry[1]])  # the norm's last bit depends on it
         self.parameters: list[Tensor] = [p for _, p in named]
-        # What this rank updates of each parameter, as a range of its numbers in a row; None: all.
+        # The part of each flattened parameter that this rank updates; None: all of it.
         self.ranges: dict[Tensor, slice | None] = dict.fromkeys(self.parameters)
         if self.is_distributed:
             self.ranges |= shards_of_parameters(model)
@@ -61,7 +61,7 @@ class ModelOptimizer:
         }
 
     def local(self, tensors: list[Tensor]) -> list[Tensor]:
-        """This rank's share of one tensor per parameter, as views of numbers in a row."""
+        """This rank's share of tensors, one per parameter and of its shape, as flat views."""
         ranges = (self.ranges[p] or slice(None) for p in self.parameters)
         return [x.view(-1)[share] for x, share in zip(tensors, ranges, strict=True)]
 
@@ -70,8 +70,10 @@ class ModelOptimizer:
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> Tensor:
-        """Update the weights from the gradient buffers; returns the global norm before clipping."""
-        if dist.get_world_size() > 1:  # alone, it would copy every gradient through gloo
+        """Update the weights from the gradient buffers; returns the gradients' global norm before
+        clipping."""
+        # A single rank has nothing to reduce, and would copy every gradient through gloo.
+        if dist.get_world_size() > 1:
             finalize_model_grads([self.model])
         gradients = self.local([p.main_grad for p in self.parameters])  # type: ignore[attr-defined]
         norm = self._norm(gradients)
@@ -91,7 +93,7 @@ class ModelOptimizer:
         return norm
 
     def _norm(self, gradients: list[Tensor]) -> Tensor:
-        """Global 2-norm, every weight of the whole model counted once."""
+        """The 2-norm of the whole model's gradient, in which every weight counts once."""
         norms = torch.stack(torch._foreach_norm(gradients))
         if dist.get_world_size() == 1:
             return torch.linalg.vector_norm(norms)
@@ -101,8 +103,8 @@ class ModelOptimizer:
 
     @torch.no_grad()
     def copy_to_model(self) -> None:
-        """Write main weights into the model, where they are not the same numbers, and to the ranks
-        that do not have them."""
+        """Write the main weights into the model, and let distributed ranks gather each other's
+        shares. The main weights of a float32 model are views of its parameters and need no copy."""
         if self.parameters[0].dtype != torch.float32:
             torch._foreach_copy_(self.local([p.detach() for p in self.parameters]), self.main)
         if self.is_distributed:
@@ -110,10 +112,10 @@ class ModelOptimizer:
 
     @torch.no_grad()
     def copy_from_model(self) -> None:
-        """Take new weights of the model over into the main weights."""
+        """Copy weights that have been changed in the model into the main weights."""
         weights = self.local([p.detach() for p in self.parameters])
         for weight, main in zip(weights, self.main, strict=True):
-            # Where the model's weight is not new, the main one keeps the digits it has more.
+            # Where the model's weight has not changed, the main one keeps its further digits.
             main.copy_(torch.where(main.to(weight.dtype) == weight, main, weight.float()))
 
     def reset(self) -> None:
@@ -123,15 +125,18 @@ class ModelOptimizer:
         self.steps_taken = 0
 
     def state_of(self, main: Tensor) -> dict[str, Tensor]:
-        """The update rule's state of a main weight; empty before its first step."""
+        """The update rule's state of a main weight; empty until it is updated, saved or
+        restored."""
         state: dict[str, Tensor] = self._optimizer_of[main].state.get(main, {})
         return state
 
     def sharded_state_dict(self, model_state: ShardedStateDict) -> dict[str, Any]:
-        """The state as Megatron's distributed checkpoints want it, for saving and for loading.
+        """Return the state as Megatron's distributed checkpoints want it, for saving and for
+        loading.
 
-        Each rank's own part in place, and nothing is gathered; by the names, shapes and offsets of
-        the weights, so that any layout can read it.
+        The tensors are views of this rank's own part: nothing is gathered, and loading fills them
+        in place. They are named after the weights and have their shapes and offsets, so that any
+        layout can read them.
         """
         of_parameter = get_param_id_to_sharded_param_map(model_state, self.parameters)
         sharded = {p: of_parameter[number] for number, p in enumerate(self.parameters)}
@@ -157,13 +162,15 @@ class ModelOptimizer:
         self.copy_to_model()
 
     def _stored(self) -> dict[str, dict[Tensor, Tensor]]:
-        """This rank's shares of everything in a checkpoint but the model's weights, by name and
-        parameter; zeros before the first step."""
+        """This rank's shares of all that a checkpoint holds beside the model's weights and the step
+        count, by name and parameter: the rule's states, made as zeros where there are none yet, and
+        the main weights of a model that is not in float32."""
         stored: dict[str, dict[Tensor, Tensor]] = {}
         for parameter, main in zip(self.parameters, self.main, strict=True):
             optimizer = self._optimizer_of[main]
             for name in STATES[type(optimizer)]:
-                # A count each: fused AdamW counts in place, and a shared one would run ahead.
+                # Each weight has its own count of steps: fused AdamW counts in place, so that a
+                # shared one would run ahead.
                 zeros = main.new_zeros(() if name == STEP else main.shape)
                 value = optimizer.state[main].setdefault(name, zeros)
                 if name != STEP:
@@ -174,7 +181,7 @@ class ModelOptimizer:
 
 
 def _decays(name: str, parameter: Tensor, config: Optimizer) -> bool:
-    """Weight decay by kind: matrices yes, norms never, embeddings and head by a setting."""
+    """Whether a parameter decays: matrices do, norms do not, embeddings and head by a setting."""
     if parameter.dim() < 2:
         return False
     is_embedding = "word_embeddings" in name or "output_layer" in name
@@ -182,7 +189,8 @@ def _decays(name: str, parameter: Tensor, config: Optimizer) -> bool:
 
 
 def _weight_of_norm(parameter: Tensor, is_distributed: bool) -> float:
-    """The factor with which a rank adds a weight's square, so that all ranks count it once."""
+    """The factor with which this rank adds the squared norm of a parameter's gradient to the sum
+    over all ranks, so that every weight counts once there."""
     of_experts = not getattr(parameter, "allreduce", True)
     if not of_experts and not param_is_not_tensor_parallel_duplicate(parameter):
         return 0.0

@@ -32,7 +32,7 @@ from tst_study.process.rank_environment import LOOPBACK, rank_variable
 
 T = TypeVar("T")
 AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
-"""Set by torchrun where its own process is the one that ranks meet at."""
+"""Set by torchrun where its own process hosts the store at which the ranks meet."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ class Ranks:
         return largest
 
     def from_first(self, read: Callable[[], T]) -> T:
-        """Have the first rank read something, and send it, or its `UserError`, to all."""
+        """Have the first rank read something and send it to all; a `UserError` there is raised on
+        all ranks."""
         if self.world_size == 1:
             return read()
         sent: list[Any] = [None, None]
@@ -92,7 +93,7 @@ class Launch:
     """The settings by which this launch computes its steps, made before the trainer is built."""
 
     config: Config
-    """The run's config with its layout filled in."""
+    """The run's config with layout, micro-batch and recomputation filled in."""
     ranks: Ranks
     attention: str
     why_layout: str
@@ -104,7 +105,7 @@ class Launch:
 
     @property
     def micro_batch(self) -> int:
-        """Sequences of a micro-batch."""
+        """Sequences of a micro-batch: by default the rank's whole share."""
         return self.config.execution.micro_batch or self.share
 
     @property
@@ -122,13 +123,15 @@ class Launch:
 
 @contextmanager
 def process_groups(config: Config) -> Iterator[Ranks]:
-    """Set up the groups of `execution.parallel`, and take them down at the end.
+    """Set up the groups of `execution.parallel`, and yield this process' place in them. They are
+    taken down at the end, on GPUs only if no exception is raised.
 
     Ranks come from the environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT: what
     torchrun sets); without it, this process is the only one. A default process group that is there
     already is used and left alone.
 
-    Raises `UserError` for a layout that cannot work, or a device that is not there.
+    Raises `UserError` for a layout or batch that cannot work on these ranks, or a device that is
+    not there.
     """
     device = choose_device(config.execution)
     joined = not dist.is_initialized()
@@ -154,8 +157,8 @@ def process_groups(config: Config) -> Iterator[Ranks]:
                 device=device,
             )
     except BaseException:
-        # NCCL would wait here for ranks that wait for this one in a collective; this process' end
-        # frees what it holds, and comes with its error.
+        # Taking down NCCL's groups would wait for ranks that wait for this one in a collective. The
+        # end of this process, which its error brings about, frees them.
         joined = joined and device.type != "cuda"
         raise
     finally:
@@ -166,7 +169,10 @@ def process_groups(config: Config) -> Iterator[Ranks]:
 
 
 def with_layout(config: Config) -> Choice:
-    """Resolve the config's layout for the ranks that are there."""
+    """Resolve the config's layout for the ranks that are there: their number and device memory.
+
+    Raises `UserError` as `choose_device`, or where no layout fits.
+    """
     ranks = dist.get_world_size() if dist.is_initialized() else rank_variable("WORLD_SIZE")
     device = choose_device(config.execution)
     if device.type == "cuda":
@@ -180,7 +186,8 @@ def with_layout(config: Config) -> Choice:
 
 
 def choose_device(execution: Execution) -> torch.device:
-    """This rank's device; a run on processors asks CUDA nothing.
+    """Choose this rank's device; a GPU becomes torch's current device. A run on a CPU asks CUDA
+    nothing.
 
     Raises `UserError` where a GPU is asked for and none is there, or ranks would have to share one.
     """
@@ -210,8 +217,9 @@ def _join(device: torch.device, timeout: timedelta) -> None:
     settings: dict[str, Any] = {"backend": "gloo", "timeout": timeout}
     alone = rank_variable("WORLD_SIZE") == 1
     if device.type == "cuda":
-        # With `device_id` NCCL makes every group's communicator at once: thousands of them over 512
-        # ranks, most of which send nothing. Without it, it warns that it has to guess the device.
+        # Given `device_id`, NCCL makes the communicators of all groups at once: thousands of them
+        # over 512 ranks, most of which send nothing. So only a single rank gives it, to whom NCCL
+        # would otherwise warn that it has to guess the device.
         settings |= {"backend": "nccl", "device_id": device if alone else None}
     if alone:
         # No port is opened: nothing can collide with other runs on this machine.
@@ -239,8 +247,8 @@ def _meet_on_loopback(timeout: timedelta) -> dict[str, Any]:
 
 @contextmanager
 def other_ranks_failing(rank: int) -> Iterator[None]:
-    """Turn an exception out of torch.distributed, or one that it caused, into `OtherRankError`;
-    others pass."""
+    """Turn an exception from torch.distributed, or one caused by it, into `OtherRankError`; others
+    pass."""
     try:
         yield
     except (RuntimeError, UserError) as error:
@@ -249,7 +257,7 @@ def other_ranks_failing(rank: int) -> Iterator[None]:
             cause = cause.__cause__
         if cause is None:
             raise
-        # Without the source line that it came from, and without advice.
+        # Its first sentence, without the source line that torch puts before it, and without advice.
         reason = re.sub(r"^\[[^]]*\] ", "", first_line(cause)).split(". ")[0]
         raise OtherRankError(
             f"rank {rank}: waited in vain for another rank, which has failed or hangs; what that "
@@ -258,7 +266,7 @@ def other_ranks_failing(rank: int) -> Iterator[None]:
 
 
 def _is_of_collectives(error: BaseException) -> bool:
-    # Ours and the system's name files, and a folder may be called so.
+    # UserError and OSError name files, and a folder may be called "gloo" or "NCCL".
     own = isinstance(error, UserError | OSError)
     named = any(library in str(error) for library in ("gloo", "NCCL"))
     return isinstance(error, dist.DistError) or (named and not own)

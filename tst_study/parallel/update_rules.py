@@ -25,10 +25,12 @@ class MainWeight:
     """One parameter, as an update rule sees it."""
 
     main: Tensor
-    """(n,) float32: what this rank updates of it, in a row; its `grad` is set before each step."""
+    """(n,) float32: the part of the flattened parameter that this rank updates. Its `grad` is set
+    before each step."""
     decays: bool
     projections: Projections | None
-    """The matrices of attention or a feed-forward layer that it holds; None for all others."""
+    """How the parameter divides into matrices of attention or a feed-forward layer; None for all
+    other parameters."""
 
 
 def adamw(weights: Sequence[MainWeight], config: Optimizer) -> list[torch.optim.Optimizer]:
@@ -61,11 +63,12 @@ def muon(weights: Sequence[MainWeight], config: Optimizer) -> list[torch.optim.O
 
 
 QUINTIC = 3.4445, -4.7750, 2.0315
-"""Coefficients of the iteration: steepest at zero, at the price of singular values that end
-between about 0.7 and 1.2 and not at 1."""
+"""Coefficients a, b, c of the Newton-Schulz iteration, which maps each singular value x to
+a·x + b·x³ + c·x⁵. They make it steep at zero, so that few iterations do; in return, singular values
+end between about 0.7 and 1.2 rather than at 1."""
 ITERATIONS = 5
 SCALE = 0.2
-"""Root mean square of an AdamW update, as measured by Liu et al."""
+"""Root mean square to which updates are scaled: that of AdamW's updates, measured by Liu et al."""
 
 
 class Muon(torch.optim.Optimizer):
@@ -76,7 +79,7 @@ class Muon(torch.optim.Optimizer):
     2025), so that AdamW's learning rate and weight decay serve. The same as
     `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")`, with Nesterov's momentum, but for weights as
     Megatron keeps them: each projection of a joined tensor is a matrix by itself, and experts are
-    orthogonalized side by side.
+    orthogonalized in one batch.
     """
 
     def __init__(
@@ -124,24 +127,25 @@ def orthogonalized(matrices: Tensor) -> Tensor:
 
 
 def working_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 is precise enough, but without instructions for it a processor takes thirty times
-    as long as in float32."""
+    """The dtype of Newton-Schulz iterations: bfloat16, which is precise enough, on a GPU; float32
+    on a CPU, which takes thirty times as long in bfloat16 if it has no instructions for it."""
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 @dataclass(frozen=True)
 class Projections:
-    """Several projections that Megatron joins in one tensor: queries, keys and values, group by
-    group of heads; gate and upward projection; the experts of a rank.
+    """The projections in one tensor, of which Megatron joins several: queries, keys and values, one
+    group of heads after another; gate and upward projection; the experts of a rank.
 
-    The tensor is (`blocks`, sum of `rows`, columns): every block has rows of every projection.
+    The tensor is (`blocks`, sum of `rows`, columns): every block holds `rows[i]` rows of projection
+    i. Blocks are groups of heads, or experts.
     """
 
     blocks: int
     rows: tuple[int, ...]
     joined: bool
-    """True where a projection's rows of all blocks form one matrix (groups of heads), False where
-    each block's rows do (experts)."""
+    """True where a projection's rows from all blocks form one matrix (groups of heads), False where
+    those of each block are a matrix (experts)."""
 
     def split(self, tensor: Tensor) -> list[Tensor]:
         """A tensor in any shape -> a view (blocks, rows, columns) per projection."""
@@ -149,14 +153,15 @@ class Projections:
         return list(blocks.split(self.rows, dim=1))
 
     def matrices(self, part: Tensor) -> Tensor:
-        """One of `split`'s views -> (matrices, rows, columns), copied where it has to be."""
+        """One of `split`'s views -> (matrices, rows, columns), a copy if there is no such view."""
         return part.reshape(1, -1, part.shape[-1]) if self.joined else part
 
 
 def projections_of(
     name: str, shape: tuple[int, ...], config: TransformerConfig
 ) -> Projections | None:
-    """Find the projections in a parameter by its name; None if it is no hidden projection."""
+    """Find the projections in a parameter by its name; None if it is no hidden projection. The
+    parameter has to be whole: Muon works on one tensor rank only."""
     match = re.search(r"\.linear_(qkv|proj|fc1|fc2)\b", name)
     if match is None:
         return None
@@ -178,4 +183,5 @@ STATES: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
     torch.optim.AdamW: (STEP, "exp_avg", "exp_avg_sq"),
     Muon: ("momentum",),
 }
-"""Names of each optimizer's states of a weight; all but the count of steps have its shape."""
+"""Names of the states that each optimizer keeps for a weight; all but the count of steps have the
+weight's shape."""

@@ -1,5 +1,5 @@
-"""The process and its machine: cores, GPUs, memory that is kept, signals that ask it to stop, and a
-quick exit."""
+"""The process and its machine: cores, GPUs, the allocator, signals that ask it to stop, and a quick
+exit."""
 
 import ctypes
 import os
@@ -62,7 +62,7 @@ class StopRequest:
     """A request to stop a running loop at its next step, made by a signal."""
 
     signal: str | None = None
-    """The name of the signal that asked for a stop."""
+    """The name of the signal that asked for a stop; None: none has."""
 
     def ask(self, number: int, frame: FrameType | None = None) -> None:
         if self.signal is not None and number == signal.SIGINT:

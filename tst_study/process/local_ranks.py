@@ -14,17 +14,20 @@ from tst_study.process.host import cores, signals_handled
 from tst_study.process.rank_environment import rank_variables
 
 GRACE_SECONDS = 10.0
-"""Seconds that ranks get to end by themselves after one of them has failed."""
+"""Seconds that the other ranks have to end by themselves after one has failed; then they are
+killed."""
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
     """Run `tst-study ARGUMENTS` as `count` ranks.
 
-    Returns the exit status of the first rank that failed, or 0; and a message if a signal ended a
-    rank before it could write one. Signals to this process are passed on to all ranks. When a rank
-    fails, the others are ended soon after: they cannot go on without it, and checkpoints on disk
-    are whole.
+    Returns an exit status and a message. The status is that of the first rank that failed, 1 if a
+    signal ended it, and 0 if none failed. The message names that signal, as the rank could not do
+    so itself; it is empty if there is none, or if this process had received one to pass on.
+
+    Signals to this process are passed on to all ranks. When a rank fails, the others are killed
+    after `GRACE_SECONDS`: they cannot go on without it, and checkpoints on disk are whole.
     """
     port = free_port()
     ranks = [_start(rank, count, port, arguments) for rank in range(count)]
@@ -47,10 +50,12 @@ def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> tuple[int, str]:
-    """Exit status, and a message if a rank was ended by a signal that this process did not get."""
+    """Return the exit status, and a message if a signal ended a rank while this process had
+    received none; the message is printed, too."""
     status, words, deadline = 0, "", float("inf")
-    while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    trains = True
+    while trains and time.monotonic() < deadline:
+        trains = any(rank.poll() is None for rank in ranks)
         for number, rank in enumerate(ranks):
             if rank.poll() and not status:
                 status = 1 if rank.returncode < 0 else rank.returncode
@@ -58,6 +63,7 @@ def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> tuple[in
                 if rank.returncode < 0 and not received:
                     words = f"rank {number} was ended by {signal.Signals(-rank.returncode).name}"
                     print(f"error: {words}", file=sys.stderr)
+        time.sleep(0.1)
     return status or max((rank.poll() or 0 for rank in ranks), key=abs), words
 
 
@@ -73,14 +79,15 @@ def _start(rank: int, count: int, port: int, arguments: Sequence[str]) -> subpro
 
 
 def _end_with_launcher() -> None:
-    """Have the kernel end this rank when its launcher ends, as nobody else would know of it. Only
-    Linux can do so."""
+    """Have the kernel end this rank when its launcher ends: otherwise it would run on unnoticed.
+    Only Linux can do so."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_port() -> int:
-    """A port of the loopback interface on which nothing is listening now."""
+    """A port of the loopback interface on which nothing listens now; another process may take it
+    before it is used."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -14,13 +14,14 @@ ON_GPUS = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     # Blocks that can grow keep the different sizes of phases and evaluations from leaving holes.
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",
-    # A collective that hangs does not give its name. So each rank writes its last ones to a file
-    # when the watchdog ends it.
+    # The error of a collective that hangs does not tell which one it is. So each rank writes its
+    # last collectives to a file when the watchdog ends it.
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
 }
 """Variables that every rank sets before it uses CUDA, unless the user has set them. They have no
 effect on CPUs."""
 LOOPBACK = "127.0.0.1"
+# Under Slurm, ranks meet at one of these ports, which follows from the ids of job and step.
 FIRST_PORT, PORTS = 20_000, 10_000
 
 
@@ -38,8 +39,8 @@ def rank_variables(
 
 
 def rank_variable(name: str, default: int | None = None) -> int:
-    """The value of RANK, WORLD_SIZE, LOCAL_RANK or LOCAL_WORLD_SIZE; by default that of a single
-    process. Raises `UserError` if it is not a number."""
+    """The value of RANK, WORLD_SIZE, LOCAL_RANK or LOCAL_WORLD_SIZE. Where it is not set:
+    `default`, or else that of a single process. Raises `UserError` if it is not a number."""
     text = os.environ.get(name, str(ALONE[name] if default is None else default))
     if not text.isdecimal():
         raise UserError(f"{name} = {text!r}: is not a number; torchrun sets it, or unset it")
@@ -55,7 +56,8 @@ def prepare_for_gpus(environment: MutableMapping[str, str] = os.environ) -> None
 def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> None:
     """Under `srun` with several tasks, set torchrun's variables from Slurm's.
 
-    Variables that are set already are kept. A batch script itself, outside `srun`, is one process.
+    Nothing is set where RANK is, as under torchrun; other variables that are set already are kept.
+    A batch script itself, outside `srun`, is one process.
     """
     tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
     if "RANK" in environment or tasks == 1:
@@ -76,7 +78,8 @@ def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> Non
 
 
 def first_host(nodes: str) -> str:
-    """The first host of a list in Slurm's notation: `node[07-09,12],other` gives `node07`."""
+    """The first host of a list in Slurm's notation: `node[07-09,12],other` gives `node07`. Its name
+    may hold one bracket."""
     match = re.match(r"([^\[,]*)(?:\[(\w+)[^\]]*\]([^,]*))?", nodes)
     assert match is not None  # the pattern matches any text
     prefix, number, suffix = match.groups()

@@ -1,4 +1,4 @@
-"""Times steps, and derives tokens per second and MFU; also reports peak memory."""
+"""The timing of steps, from which tokens per second and MFU follow; and peak memory."""
 
 import resource
 import time
@@ -13,14 +13,15 @@ from tst_study.cost.devices import peak_flops
 
 
 class StepClock:
-    """Counts seconds of training over all launches of a run, without evaluation and checkpoints."""
+    """Counts seconds of training over all launches of a run, without evaluation and checkpoints.
+    `flops_per_step`: of all ranks together."""
 
     def __init__(
         self, device: torch.device, world_size: int, flops_per_step: int, dtype: str
     ) -> None:
         self.device = device
         self.flops_per_step = flops_per_step
-        self.training_seconds = 0.0  # a launch that resumes adds to those before it
+        self.training_seconds = 0.0  # a launch that resumes sets it to that of the checkpoint
         self._peak_flops: float | None = None
         if device.type == "cuda":
             of_one = peak_flops(torch.cuda.get_device_name(device), dtype)
@@ -30,8 +31,8 @@ class StepClock:
 
     @contextmanager
     def timing(self, steps: int = 0) -> Iterator[None]:
-        """Time the launch of so many steps, or work that belongs to earlier ones, such as reading
-        their loss from a GPU."""
+        """Time the block: it queues `steps` steps, or, with none, waits for earlier ones, as by
+        reading their loss from a GPU."""
         began = time.perf_counter()
         yield
         seconds = time.perf_counter() - began
@@ -40,8 +41,13 @@ class StepClock:
         self.training_seconds += seconds
 
     def speed(self, plan: PhasePlan, done: int) -> dict[str, Any]:
-        """Speed of the steps since the last call, of which step `done` was the last. The first
-        steps of a launch and of a phase include what torch.compile takes."""
+        """Return the speed of the steps since the last call, after `done` steps; at least one has
+        to be among them. The first steps of a launch and of a phase include the time of
+        torch.compile.
+
+        "mfu" is None on a CPU or an unknown GPU. "peak_memory" is in bytes: the most that torch has
+        allocated on this rank's GPU, or on a CPU the largest resident size of the process.
+        """
         seconds, steps = self._seconds, self._steps
         self._seconds, self._steps = 0.0, 0
         flops = self.flops_per_step * steps

@@ -1,4 +1,4 @@
-"""The facts about a launch in `segments.jsonl`: host, job, command, versions, code."""
+"""Facts about a launch for its row in `segments.jsonl`: host, job, command, versions, code."""
 
 import json
 import os
@@ -31,8 +31,12 @@ def launch_facts() -> dict[str, Any]:
 
 
 def code_version(root: Path = Path(__file__).parents[2]) -> dict[str, Any]:
-    """Return the commit of the checkout that holds this package, and whether it has uncommitted
-    changes; None for both outside a checkout, also inside that of another project."""
+    """Return the commit of the checkout that holds this package, and whether tracked files have
+    uncommitted changes.
+
+    Both are None outside a checkout and inside one of another project. A copy of the code with a
+    `COPY_FACTS` file returns what was recorded there.
+    """
     if (root / COPY_FACTS).exists():  # a copy may lie inside another checkout
         copied: dict[str, Any] = json.loads((root / COPY_FACTS).read_bytes())
         return copied

@@ -1,5 +1,4 @@
-"""The output of a launch while it trains: rows, status, progress line, trackers; rank 0 writes
-it."""
+"""What a launch writes while it trains, all on rank 0: rows, status, progress line, trackers."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,12 +16,14 @@ from tst_study.record.trackers import Trackers
 from tst_study.record.writer import RunWriter, header_of, write_status
 
 HEARTBEAT_SECONDS = 2.0
+"""The least number of seconds between updates of `status.json` by rows and evaluations."""
 LINE_SECONDS = 10.0
-"""Seconds between progress lines where there is no terminal."""
+"""The least number of seconds between progress lines where there is no terminal."""
 
 
 class Progress(rich.Progress):
-    """The progress line of one run; without a terminal, it prints a line every ten seconds."""
+    """The progress line of one run. Without a terminal it prints a line for a row that is logged at
+    least ten seconds after the last one printed."""
 
     def __init__(self, name: str, steps: int, *, enabled: bool) -> None:
         super().__init__(
@@ -42,7 +43,7 @@ class Progress(rich.Progress):
         self.update(self._line, facts=facts, completed=step)
 
     def show(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Show a row of `Metrics`, and return what `status.json` keeps of it."""
+        """Show a row of `Metrics`, and return the values of it that go into `status.json`."""
         step = row["step"]
         loss, speed = f"{row['loss_name']} {row['loss']:.4f}", f"{row['tokens_per_second']:,.0f}"
         facts = f"{loss}  {speed} tokens/s"
@@ -73,8 +74,8 @@ class RunLog:
         self._line.tell("", resumed_from)
 
     def forked(self, config: Config, prefix: Path, step: int) -> None:
-        """Copy the shared prefix run's rows into a segment of their own, so that the run's record
-        is whole."""
+        """Copy the rows of the shared prefix run at `prefix`, up to `step`, into a segment of their
+        own, so that this run's record is whole."""
         self._writer.take_over(read(prefix), step, config.execution)
 
     def metrics(self, row: dict[str, Any], *, last: bool) -> None:
@@ -110,7 +111,7 @@ class RunLog:
         self._writer.end_segment(message or state)
 
     def failed(self, error: BaseException) -> None:
-        with suppress(UserError):  # on a full disk the first error is the one to read
+        with suppress(UserError):  # on a full disk, `error` is the one that matters
             write_status(self._writer.folder, "failed", self._writer.steps, one_line(error))
             self._writer.end_segment(one_line(error))
 
@@ -129,9 +130,10 @@ class _NoLog:
 def run_log(
     config: Config, data: dict[str, Any], folder: Path, *, writes: bool, progress: bool
 ) -> Iterator[RunLog]:
-    """Open the log of one launch. An exception inside the block is recorded and raised again.
+    """Open the log of one launch, on ranks that do not write (`writes`) one that does nothing.
 
-    Raises `UserError` if `folder` holds another run.
+    An exception inside the block is recorded and raised again. Raises `UserError` if `folder` holds
+    another run or a damaged record.
     """
     writer = RunWriter(folder, header_of(config, data)) if writes else None
     steps = config.schedule.last_step

@@ -4,14 +4,14 @@
 | --- | --- |
 | `run.json` | written once: identity, resolved config, parameters, FLOPs, plan, data |
 | `segments.jsonl` | per launch one row when it starts and one when it ends |
-| `metrics.jsonl`, `evals.jsonl` | rows of training and of evaluation, each with all counters |
-|  | (and, in the second, what `tst-study evaluate` measured) |
+| `metrics.jsonl` | rows of training, each with all counters |
+| `evals.jsonl` | held-out losses during training, and what `tst-study evaluate` measured later |
 | `status.json` | state, heartbeat, last checkpoint |
 
 A killed launch leaves at most a torn last line, and rows beyond its last checkpoint; the next
 launch writes those steps again. Hence the reader's rules: for a step written twice the later
-segment wins; rows beyond a resume point are dropped; a torn last line is tolerated. Anything else
-is an error that names file and line.
+segment wins; rows beyond a resume point are dropped; a torn last line is ignored. Anything else
+is an error that names the file and, in a log, the line.
 """
 
 import json
@@ -111,12 +111,15 @@ class RunHeader(TypedDict):
     flops: Annotated[dict[str, Large], _has("per_step", "total")]
     """`cost.compute.Flops`: per step, per phase, total."""
     plan: _Plan
+    """The plan for all `schedule.steps`, also where `schedule.stop_after` ends the run before."""
     raw_tokens: Whole
+    """Tokens that the trained steps read; `flops` and `latent_tokens` are of these steps, too."""
     latent_tokens: Annotated[Whole, Field(gt=0)]
     data: Annotated[dict[str, Any], AfterValidator(TypeAdapter(DataFacts).validate_python)]
-    """Fingerprints of corpora, tokenizer and evaluation set."""
+    """Fingerprints of corpora, tokenizer, evaluation set and initial weights (if read from
+    files)."""
     unique_raw_tokens: Whole
-    """Tokens in the training corpora: more raw tokens than these means repeated data."""
+    """Tokens in the training corpora; where `raw_tokens` is larger, text is read repeatedly."""
 
 
 class _Counters(TypedDict):
@@ -136,26 +139,26 @@ class Metrics(_Counters):
 
     bag_size: Whole
     loss_name: str
-    """`next_token`, or the bag loss by its name: the two are never the same quantity."""
+    """`next_token`, `smoothed_token`, `bag_first_token` or `bag_` with the name of the loss. Values
+    under different names are different quantities."""
     loss: Finite | None
-    """Nats, mean over all micro-batches and ranks of this step; None where it is not a number."""
+    """Nats, mean over all micro-batches and ranks of this step; None where it is not finite."""
     epochs: Finite
     learning_rate: Finite
     gradient_norm: Finite | None
-    """Norm before clipping; None where it is not a number."""
+    """Norm before clipping; None where it is not finite."""
     step_seconds: Finite
     """Mean seconds of the steps since the row before."""
     training_seconds: Finite
-    """Seconds since the run began, over all its launches, without evaluation, checkpoints and
-    compiling."""
-    """Seconds of compiling layers since the row before, which the seconds above leave out."""
+    """Seconds of training steps so far, over all launches of the run and its shared prefix run;
+    compiling counts, evaluation and checkpoints do not."""
     tokens_per_second: Finite
     """Raw tokens per second."""
     mfu: Finite | None
     peak_memory: Whole
-    """Bytes: allocated on the GPU, or resident on a CPU."""
+    """Peak memory of rank 0 in bytes: allocated on its GPU, or resident on a CPU."""
     moe: NotRequired[dict[str, Any]]
-    """Health of a mixture of experts in this step: `RoutingLog.summary` says what."""
+    """Routing statistics of a mixture of experts in this step (`RoutingLog.summary`)."""
 
 
 @with_config(_STRICT)
@@ -172,10 +175,13 @@ class Evaluation(_Counters):
     """Standard error of nats per token, over held-out sequences."""
     tokens: Whole
     document_losses: NotRequired[list[Finite] | None]
-    """Nats per token of each held-out document, in their order; None where pieces straddle them."""
+    """Nats per token of each held-out document, in their order, or of groups of neighbours where
+    there are more than 256; None where pieces straddle documents."""
     document_tokens: NotRequired[list[Whole] | None]
     annealed: bool
+    """Whether the learning rate's decay was over; methods are compared by such rows alone."""
     seconds: Finite
+    """Seconds that the evaluation took."""
     training_seconds: Finite
 
 
@@ -185,7 +191,8 @@ class TaskResult(_Counters):
     evaluate`.
 
     The loss by which methods are compared is `Evaluation`. For the same step, task and data the
-    last row wins."""
+    last row wins.
+    """
 
     annealed: bool
     task: str
@@ -215,7 +222,7 @@ class Status(TypedDict):
     message: str
     phase: NotRequired[str]
     loss: NotRequired[Finite | None]
-    """None where it is not a number."""
+    """None where it is not finite."""
     tokens_per_second: NotRequired[Finite | None]
     seconds_left: NotRequired[Finite | None]
 
@@ -261,7 +268,8 @@ _EVALUATION_ROW: TypeAdapter[Any] = TypeAdapter(
 
 @dataclass
 class RunRecord:
-    """A run folder with the rows that count, each step once, in order."""
+    """The content of a run folder, with the rows that count, in the order of steps: one of each
+    step in `metrics`, one of each step and evaluation set in `evals`."""
 
     folder: Path
     header: RunHeader
@@ -272,7 +280,7 @@ class RunRecord:
     dropped_rows: int = 0
     """Rows that a later segment wrote again or that lay beyond a resume point."""
     tasks: list[TaskResult] = field(default_factory=list)
-    """Measurements of its checkpoints after training."""
+    """Measurements of the run's checkpoints by `tst-study evaluate`."""
 
     @property
     def run_id(self) -> str:
@@ -304,7 +312,11 @@ def read(folder: str | Path) -> RunRecord:
 
 
 def last_evaluation(folder: str | Path) -> Evaluation | None:
-    """Return the last held-out loss, or None; other rows are not looked at."""
+    """Return the last row of a held-out loss, or None.
+
+    It is quicker than `read`: rows are not validated, and it does not matter whether the row lies
+    beyond a resume point.
+    """
     for line in reversed((_content(Path(folder) / "evals.jsonl") or b"").splitlines()):
         with suppress(ValueError):  # a torn one
             row = json.loads(line)
@@ -321,7 +333,8 @@ def measures(metrics: Mapping[str, float | None]) -> Iterator[tuple[str, float, 
 
 
 def read_header(folder: str | Path) -> RunHeader:
-    """Read `run.json`. Raises `UserError` unless its config can be trained."""
+    """Read `run.json`. Raises `UserError` where it is missing or damaged, or its config is no valid
+    one."""
     path = Path(folder) / "run.json"
     header = _whole(path, _HEADER)
     if header is None:
@@ -331,7 +344,7 @@ def read_header(folder: str | Path) -> RunHeader:
 
 
 def read_status(folder: str | Path) -> Status | None:
-    """Read the state that a run wrote down itself; None before it wrote any.
+    """Read `status.json`, which the run or its launcher wrote; None where there is none yet.
 
     Raises `UserError` where it is damaged.
     """
@@ -357,7 +370,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def is_over(folder: str | Path) -> bool:
-    """Return whether the run has come to its end by its own word: done or diverged."""
+    """Return whether the run's status says that it is done or has diverged."""
     status = read_status(folder)
     return status is not None and status["state"] in FINAL_STATES
 
@@ -391,7 +404,11 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def read_segments(folder: Path) -> list[dict[str, Any]]:
-    """Read a row for each launch, in order. Raises `UserError`."""
+    """Read `segments.jsonl`, with the start and the end of each segment joined into one row.
+
+    Rows come in the order of segments: one for each launch, and one for rows taken over from a
+    prefix run. A segment without an end has `ended` "lost". Raises `UserError` for a damaged line.
+    """
     path = folder / "segments.jsonl"
     segments: dict[int, dict[str, Any]] = {}
     for number, line in _lines(path):
@@ -430,7 +447,7 @@ def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tu
             raise UserError(f"{path}:{number}: segment {row['segment']} is out of order")
         segment = row["segment"]
         key = (row["step"], row.get("eval_set"), row.get("task"), row.get("data"))
-        # A task measured again replaces its row; nothing is lost.
+        # A task measured again replaces its row, which does not count as dropped.
         if row["step"] > limits[segment] or (key in kept and "task" not in row):
             dropped += 1
         if row["step"] <= limits[segment]:

@@ -15,7 +15,8 @@ from tst_study.errors import one_line
 from tst_study.record.reader import RunHeader
 
 Show = Callable[[dict[str, float], int], Any]
-"""A function that takes the values of a row, by name, and their step."""
+"""A function that sends the values of a row, by name, to a tracker; its second argument is the
+step."""
 
 
 @contextmanager
@@ -29,8 +30,8 @@ def _tensorboard(folder: Path, header: RunHeader) -> Iterator[Show]:
 
 @contextmanager
 def _wandb(folder: Path, header: RunHeader) -> Iterator[Show]:
-    """Log to a run in the project of the study's name; `WANDB_MODE` and its other variables
-    apply."""
+    """Log to a W&B run in the project of the study's name; `WANDB_MODE` and W&B's other environment
+    variables apply."""
     import wandb
 
     run_id = header["run_id"]
@@ -42,7 +43,8 @@ def _wandb(folder: Path, header: RunHeader) -> Iterator[Show]:
         config=header["config"],
         resume="allow",
     ) as run:
-        # By its own count of steps, W&B would drop a step that a resumed run logs again.
+        # W&B's own step may only grow, so that it would drop steps that a resumed run logs again;
+        # a metric `step` serves as the axis in its place.
         run.define_metric("*", step_metric="step")
         yield lambda values, step: run.log({**values, "step": step})
 
@@ -74,7 +76,7 @@ class Trackers:
                 show(values, row["step"])
 
     def close(self) -> None:
-        """Let the trackers show what they have."""
+        """Let the trackers send what they hold back, and end them."""
         with self._failing_alone("a tracker"):
             self._open.close()
 

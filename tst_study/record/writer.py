@@ -53,7 +53,10 @@ class RunWriter:
     """Writes one launch (segment) of a run. Only rank 0 has a writer."""
 
     def __init__(self, folder: str | Path, header: RunHeader) -> None:
-        """Create the folder, or check that an existing one holds the same run."""
+        """Create the folder with its `run.json`, or check that an existing one holds the same run.
+
+        Raises `UserError` for another run's folder, and for one whose status is damaged.
+        """
         self.folder = Path(folder)
         self.header = header
         stop_after = header["config"]["schedule"].get("stop_after")
@@ -76,7 +79,7 @@ class RunWriter:
         return self.segment
 
     def end_segment(self, why: str) -> None:
-        """End the segment, unless the launch failed before it could begin one."""
+        """End the segment if one is open: a launch may fail before it begins one."""
         if not self._segment_open:
             return
         self._segment_open = False
@@ -84,9 +87,10 @@ class RunWriter:
         _append(self.folder / "segments.jsonl", row)
 
     def take_over(self, prefix: RunRecord, step: int, execution: Execution) -> None:
-        """Copy a shared prefix run's rows up to the fork into a segment that names that run.
+        """Copy the rows of a shared prefix run, up to the fork, into a segment that names that run.
 
-        Rows that this run would not have written are left out, such as the prefix run's last step.
+        Only rows of steps at which this run would log or evaluate are copied: not, for example, the
+        row of the prefix run's last step. A fork that was taken over before is left alone.
         """
         source = {
             "run_id": prefix.run_id,
@@ -95,7 +99,7 @@ class RunWriter:
         }
         earlier = read_segments(self.folder)
         if any(row.get("forked_from") == source and row["end"] for row in earlier):
-            return  # an earlier launch that never reached a checkpoint
+            return  # by an earlier launch, which then ended without a checkpoint
         segment = self.start_segment(None, {"forked_from": source})
         switch = self.header["plan"]["superposed_steps"]
         for row in prefix.metrics:
@@ -109,11 +113,11 @@ class RunWriter:
         self.end_segment("forked")
 
     def metrics(self, row: Mapping[str, Any]) -> None:
-        """Append a row with the keys of `Metrics`, which the reader checks."""
+        """Append a row with the keys of `Metrics`; only the reader checks them."""
         _append(self.folder / "metrics.jsonl", row)
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
-        """Append a row with the keys of `Evaluation`, which the reader checks."""
+        """Append a row with the keys of `Evaluation`; only the reader checks them."""
         _append(self.folder / "evals.jsonl", row)
 
     def status(self, state: State, step: int, message: str = "", **more: Any) -> None:
@@ -122,16 +126,16 @@ class RunWriter:
 
 
 def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append rows of `TaskResult`. They need no segment: they belong to the run's last launch.
+    """Append rows with the keys of `TaskResult` but `segment`, which is that of the last launch.
 
-    The caller must hold the run's lock. Raises `UserError` if the disk is full.
+    The caller must hold the run's lock. Raises `UserError` if they cannot be written.
     """
     segment = read_segments(Path(folder))[-1]["segment"]
     _append(Path(folder) / "evals.jsonl", *({"segment": segment, **row} for row in rows))
 
 
 def _json(value: Any, indent: int | None = None) -> bytes:
-    """Return a line of JSON, with null for infinity and NaN, which JSON lacks."""
+    """Return JSON that ends in a line break, with null for infinity and NaN, which JSON lacks."""
     return to_json(value, indent=indent, inf_nan_mode="null") + b"\n"
 
 
@@ -145,13 +149,13 @@ def _append(path: Path, *rows: Mapping[str, Any]) -> None:
 
 
 def mark(folder: Path, config: Config, state: State, message: str) -> None:
-    """Write the status of a run that could not write it itself."""
+    """Write a run's status for it, before it has begun or after it has ended without doing so."""
     write_status(folder, state, config.schedule.last_step, message)
 
 
 def write_status(folder: Path, state: State, steps: int, message: str = "", **more: Any) -> None:
-    """Replace the `status.json` of a run of so many steps. Keys that are not given keep their last
-    value."""
+    """Replace `status.json`. `steps`: those of the whole run; `more`: other keys of `Status`, which
+    keep their last value where they are not given."""
     kept = {"step": 0, "last_checkpoint": None, **(read_status(folder) or {})}
     now = {"state": state, "steps": steps, "heartbeat": time.time(), "message": message, **more}
     with written_atomically(folder / "status.json") as file:

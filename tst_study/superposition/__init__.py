@@ -5,8 +5,8 @@ The data flow of a superposed step, in file names::
     steps.py: what a step reads and predicts, by its number
     method.py: the same as a trainer calls it; misuse.py: mistakes in these calls
 
-    bags.py -> embedding.py -> (the model, unchanged) -> linear_loss.py (with the head, where a rank
-                                                      |                  has all of the vocabulary)
+    bags.py -> embedding.py -> (the model, unchanged) -> linear_loss.py (`mce` with the head, where
+                                                      |           a rank has the whole vocabulary)
                                                       `> losses.py
                                                            |- weighting.py, loss_kinds.py
                                                            |- log_probabilities.py   (softmax)

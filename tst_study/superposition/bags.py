@@ -16,7 +16,7 @@ def bag_inputs(token_ids: Tensor, bag_size: int) -> Tensor:
 
 
 def bag_targets(labels: Tensor, bag_size: int, stride: int | None = None) -> Tensor:
-    """The s tokens that follow what each latent position has read.
+    """Gather the s targets of each latent position: the tokens that follow what it has read.
 
     Latent position k has read `stride` raw tokens more than position k - 1, so its targets are
     `target[:, k, i] = labels[:, k·stride + (stride - 1) + i]` for i = 0 … s-1: the ordinary
@@ -59,14 +59,15 @@ def count_valid_targets(labels: Tensor, bag_size: int, stride: int | None = None
 
 
 def shuffle_bags(labels: Tensor, bag_size: int, order: Tensor) -> Tensor:
-    """Move the target bags of a batch to other positions: a control whose bags tell nothing.
+    """Move the target bags of a batch to other positions: a control in which the text that a
+    position has read tells nothing of its target.
 
     Each position gets the whole next bag of another position of the batch. The labels before the
     first bag and after the last whole one stay where they are.
 
     Args:
         labels: (B, l·s) next-token labels of the raw sequence.
-        bag_size: s; of `bag_targets` with `stride = s`.
+        bag_size: s. The bags are those of `bag_targets` with `stride = s`.
         order: (B·(l - 1),) a permutation, read as a cycle: each bag goes to the place of the next
             one, so that none stays where it was.
 
@@ -83,7 +84,7 @@ def shuffle_bags(labels: Tensor, bag_size: int, order: Tensor) -> Tensor:
 
 
 def distinct_members(targets: Tensor, valid: Tensor) -> Tensor:
-    """The bag as a set: True at the first valid occurrence of each token in its bag.
+    """Mark the members of each bag as a set: True at the first valid occurrence of a token.
 
     targets, valid: (N, s), integer and bool. Returns (N, s) bool.
     """
@@ -93,13 +94,13 @@ def distinct_members(targets: Tensor, valid: Tensor) -> Tensor:
 
 
 def add_at_targets_(rows: Tensor, targets: Tensor, values: Tensor) -> None:
-    """`rows[n, targets[n, i]] += values[n, i]`, in place, with the same bits in every run.
+    """Add `values[n, i]` to `rows[n, targets[n, i]]` in place, with the same bits in every run.
 
     rows (N, V); targets (N, s) int64, repeats allowed; values (N, s).
     """
     if rows.is_cuda:
-        # Atomic additions to one address come in any order. Merge the repeats first: all of them
-        # then write one and the same value.
+        # Atomic additions to one address come in any order. So repeats of a target are merged
+        # first, and all of them write the same value.
         rows.scatter_(1, targets, rows.gather(1, targets) + merge_repeats(targets, values))
     else:
         rows.scatter_add_(1, targets, values)  # one thread per row on a CPU: ordered

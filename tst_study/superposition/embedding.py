@@ -1,6 +1,6 @@
 """The input fold: the mean of the s token embeddings of a bag is one latent token (section 3).
 
-A new pooling is its line in `pool`, and its name in `loss_kinds.py`.
+To add a pooling, write a line in `pool`, and its name in `loss_kinds.py`.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,10 @@ def bag_embedding(
     vocabulary_start: int = 0,
     reduce: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Mean of the s embeddings of each bag, summed in float32 (float64 for a float64 weight).
+    """Embed each bag as the mean of its s embeddings, summed in float32 (float64 for a float64
+    weight).
 
-    Another `pooling` than the mean holds the embeddings of all tokens, and cannot be sharded.
+    A `pooling` other than the mean holds the embeddings of all tokens, and cannot be sharded.
 
     A bag of one token is `F.embedding`, bit for bit. Gradients have the same bits in every run
     on a CPU.
@@ -77,7 +78,8 @@ def pool(vectors: Tensor, pooling: Pooling) -> Tensor:
 
 
 def _bag_sums(weight: Tensor, bags: Tensor, mask: Tensor | None) -> Tensor:
-    """Sum of the rows of each bag: (N, s) -> (N, d), float32 or better. `mask` (N, s) drops rows.
+    """Sum the rows of each bag: (N, s) -> (N, d), in float32, or float64 for a float64 weight.
+    Rows where `mask` (N, s) is False are left out.
 
     `F.embedding_bag` reads each row once and never writes the (N, s, d) embeddings. But its result
     has the dtype of the weight: in bfloat16 the sum would be rounded before it is divided or
@@ -110,7 +112,7 @@ class _WidenedBagSum(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         weight, bags, mask = ctx.saved_tensors
-        with torch.enable_grad():  # its forward is a small price for not calling a private kernel
+        with torch.enable_grad():  # a forward pass costs little, and saves calling a private kernel
             table = weight.detach().requires_grad_()
             sums = _embedding_bag_sum(table, bags, mask)
         (grad_weight,) = torch.autograd.grad(sums, table, grads[0].to(weight.dtype))

@@ -1,7 +1,8 @@
 """Log-probabilities of the s targets of every position, from one softmax over the vocabulary.
 
-All softmax losses of a bag are small functions of these (N, s) numbers. So this is the only place
-that reads the logits, and reads them once; a loop over offsets would read them s times.
+All softmax losses of a bag are small functions of these (N, s) numbers, label smoothing aside. So
+their forward pass reads the logits here alone, and for all offsets together; a loop over offsets
+would read them s times.
 """
 
 from typing import Any
@@ -20,15 +21,15 @@ def bag_log_probabilities(
 ) -> Tensor:
     """log softmax(logits) at the targets, in float32 (float64 for float64 logits).
 
-    Extra memory is (N, s) and two chunks of rows in the forward pass, and the gradient of the
-    logits in the backward pass.
+    Memory beside the result is a few chunks of rows, and in the backward pass the gradient of the
+    logits.
 
     Args:
         logits: (N, V), or this rank's V columns under `shard`.
         targets: (N, s) int64 ids in [0, V) of the whole vocabulary, repeats allowed. The caller
             replaces ignored labels by any id and drops the results.
-        shard: which columns these are; None for the whole vocabulary. Two all-reduces: of N row
-            maxima, and of N·(1 + s) sums of exponentials and target logits.
+        shard: which columns these are; None for the whole vocabulary. A shard takes two
+            all-reduces: of N row maxima, and of N·(1 + s) sums of exponentials and target logits.
 
     Returns:
         (N, s); under `shard` the same on every rank of its group.
@@ -41,9 +42,9 @@ def bag_log_probabilities(
 class _LogProbabilities(torch.autograd.Function):
     """Runs `F.cross_entropy`'s own two kernels on chunks of rows.
 
-    With one target per row it therefore has the bits of `F.cross_entropy`, in both directions,
-    which makes the bag loss of the recovery phase and of the baseline exactly theirs. Nothing of
-    the logits' size is kept: the backward pass computes the log-softmax of each chunk again.
+    With one target per row the result and the gradient therefore have the bits of
+    `F.cross_entropy`, as `bag_loss` in the recovery phase and in a baseline has. Beside the logits
+    nothing of their size is kept: the backward pass computes each chunk's log-softmax again.
     """
 
     @staticmethod

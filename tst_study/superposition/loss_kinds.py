@@ -1,6 +1,6 @@
 """Modes, poolings and losses of superposed steps. Imports without torch.
 
-A new loss is a class here, its entry in `LOSSES` and its name in `BagLossKind`.
+To add a loss, write its class here, its entry in `LOSSES` and its name in `BagLossKind`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ IGNORE = -100
 class BagLoss:
     """A loss of one set of logits against a bag; the fields of a subclass are its parameters.
 
-    Called with `Bags`, it returns the loss of all their positions, a scalar in nats.
+    Called with `Bags`, it returns the mean loss of their positions, a scalar: in nats, except for
+    the hinge loss.
     """
 
     takes_weights = False
-    """The s targets may have different weights."""
+    """Whether the s targets may have different weights."""
     in_one_pass = False
-    """`linear_bag_loss` computes this loss together with the output head."""
+    """Whether `linear_bag_loss` can compute this loss together with the output head."""
     is_sharded = True
-    """The loss can be computed where the vocabulary is split over tensor ranks."""
+    """Whether the loss can be computed where the vocabulary is split over tensor ranks."""
 
     def __call__(self, bags: Bags) -> Tensor:
         raise NotImplementedError
@@ -56,9 +57,9 @@ class MultiHot(BagLoss):
     """Multi-hot cross-entropy, the paper's: `sum_i g(i) CE_i / sum_i g(i)`, where CE_i is the mean
     of `logsumexp(z) - z[y_i]` over the valid positions of offset i.
 
-    The constant log s of the entropy of the target is dropped: the loss starts near log V whatever
-    s. With `label_smoothing` each target keeps 1 − ε of its weight, and the whole vocabulary shares
-    ε, as of `F.cross_entropy`.
+    It is a cross-entropy, not a divergence: the entropy of the target, log s, is not subtracted,
+    and the loss starts near log V whatever s is. With `label_smoothing` ε each target keeps 1 − ε
+    of its weight, and the whole vocabulary shares ε, as in `F.cross_entropy`.
     """
 
     label_smoothing: float = 0.0
@@ -108,7 +109,7 @@ class BinaryCrossEntropy(BagLoss):
 
 @dataclass(frozen=True)
 class Hinge(BagLoss):
-    """`1/V sum_v max(0, 1 - t_v z_v)`, with t_v as of `BinaryCrossEntropy`."""
+    """`1/V sum_v max(0, 1 - t_v z_v)`, with t_v as in `BinaryCrossEntropy`."""
 
     def __call__(self, bags: Bags) -> Tensor:
         return bags.mean_of_positions(bags.one_vs_rest("hinge"))
@@ -122,11 +123,11 @@ LOSSES: dict[str, type[BagLoss]] = {
 }
 
 LossSetting: TypeAlias = BagLossKind | Mapping[str, Any] | BagLoss
-"""A name, a table of `kind` and parameters, or the loss itself."""
+"""The name of a loss, a table of its name (`kind`) and parameters, or the loss itself."""
 
 
 def loss_of(setting: LossSetting) -> BagLoss:
-    """The loss that a setting names.
+    """Return the loss that a setting names.
 
     Raises `ValueError`, which names the value and what would be accepted.
     """
@@ -143,7 +144,7 @@ def loss_of(setting: LossSetting) -> BagLoss:
                 f"loss kind {kind!r} has no parameter {key} = {value!r}: "
                 + (f"use numbers for {', '.join(known)}" if known else "it has none")
             )
-    # 1 and 1.0 are one loss, and give a run one id.
+    # 1 and 1.0 are the same loss, which gives a run the same id.
     return LOSSES[kind](**{key: type(known[key])(value) for key, value in parameters.items()})
 
 

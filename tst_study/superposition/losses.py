@@ -28,18 +28,19 @@ def bag_loss(
     vocabulary_start: int = 0,
     group: ProcessGroup | None = None,
 ) -> Tensor:
-    """Mean loss, in nats, of predicting the next bag from one set of logits per position.
+    """Mean loss, in nats, of predicting the next bag from one set of logits per position. (The
+    hinge loss has no unit.)
 
-    With z the logits of a position, y_1 … y_s its targets and Y the set of its valid targets, the
-    losses are the classes of `loss_kinds.py`.
+    The classes of `loss_kinds.py` give the formulas, in which z are the logits of a position,
+    y_1 … y_s its targets, and Y the set of its valid targets.
 
-    Losses of a set are averaged over positions in proportion to their valid targets: position k
-    weighs `sum over its valid offsets of 1 / (s N_i)`, N_i being the valid positions of offset i,
-    which is the weight it has in the uniform `mce`. A position without a valid target weighs
+    Losses that take the bag as a set are averaged over positions, each with the weight that it has
+    in the uniform `mce`: position k weighs `sum over its valid offsets i of 1 / (s N_i)`, N_i being
+    the number of positions at which offset i is valid. A position without a valid target weighs
     nothing.
 
-    An offset without any valid position is left out and the weights g are normalised over the
-    others; with no valid target at all the loss is nan, as that of `F.cross_entropy`.
+    An offset that is valid at no position is left out, and the weights g are normalised over the
+    others; with no valid target at all the loss is nan, as in `F.cross_entropy`.
     `bag_size=1` with `mce` is `F.cross_entropy` of float32 or float64 logits, bit for bit, values
     and gradients.
 
@@ -52,12 +53,12 @@ def bag_loss(
         bag_size: s.
         kind: a loss, its name, or its name and parameters.
         weighting: g, see `offset_weights`, or (s,) numbers as a tensor, which may change from step
-            to step under `torch.compile`; other than "uniform" where the loss takes weights.
+            to step under `torch.compile` and are not checked. Only "uniform" for a loss that takes
+            no weights.
         stride: raw tokens per latent position: `bag_size` (default; bags in) or 1 (tokens in).
         valid_counts: (s,) valid targets per offset of the whole batch: the sum of
             `count_valid_targets` over all micro-batches and data-parallel ranks. The result is
-            then this shard's summand: added up (not averaged) over them it is the loss of the
-            whole batch.
+            then a summand: added up (not averaged) over them, it is the loss of the whole batch.
         vocabulary_start: id of this rank's first column, if the vocabulary is sharded.
         group: the ranks that hold the other columns (equally many each). All of them get the
             same loss; each gets the gradient of its own columns.
@@ -87,18 +88,20 @@ def bag_loss(
 
 @dataclass(frozen=True)
 class Bags:
-    """N positions with their logits and targets, as a loss sees them."""
+    """N positions with their logits and targets, as a loss sees them: s' of the s offsets. Those
+    that a weighting gives no weight are left out, unless it is a tensor."""
 
     logits: Tensor
     """(N, V), or this rank's columns under `shard`."""
     targets: Tensor
-    """(N, s') int64, 0 where ignored. Offsets of weight zero are left out: s' of s."""
+    """(N, s') int64, 0 where ignored."""
     valid: Tensor
     """(N, s') bool."""
     share: Tensor
-    """(s',) g(i) / sum g over the offsets that have a valid target somewhere in the batch."""
+    """(s',) g(i) / sum g over the offsets that have a valid target somewhere in the batch; 0 for
+    the others, nan if there is no such offset."""
     counts: Tensor
-    """(s',) valid targets per offset, at least 1."""
+    """(s',) valid targets per offset in the whole batch, at least 1."""
     shard: VocabularyShard | None = None
 
     @property
@@ -123,7 +126,7 @@ class Bags:
         """The weighted mean of a loss (N, s') for each target: over the valid positions of each
         offset, then over the offsets."""
         if losses.shape[1] == 1:
-            # In the order in which F.cross_entropy sums: a bag of one token has its bits.
+            # F.nll_loss adds in the order of F.cross_entropy: a bag of one token has the same bits.
             class_or_ignore = self.valid.squeeze(1).long() - 1  # the only class is 0
             total = -F.nll_loss(losses, class_or_ignore, ignore_index=-1, reduction="sum")
             return total / self.counts[0] * self.share[0]
@@ -131,13 +134,13 @@ class Bags:
         return torch.dot(totals / self.counts, self.share)
 
     def mean_of_positions(self, losses: Tensor) -> Tensor:
-        """The mean of a loss (N,) for each position, weighted as its targets are together."""
+        """The mean of one loss per position, (N,), weighted by the weights of all its targets."""
         mean = torch.dot(losses, self.weights.sum(dim=1))
         return mean + 0.0 * self.share.sum()  # nan without a valid target
 
     def mean_above_vocabulary(self) -> Tensor:
-        """Return the term that label smoothing adds to the loss, per unit of ε: the targets'
-        logits less the mean over the vocabulary, as a weighted mean."""
+        """Return the term that label smoothing adds to the loss, per unit of ε: the weighted mean
+        of the targets' logits less the mean logit of the vocabulary."""
         if self.shard is None:
             above = self.logits.gather(1, self.targets) - self.logits.mean(dim=1, keepdim=True)
         else:
@@ -158,9 +161,7 @@ def weighted_targets(
     """Prepare the targets (N, s) of any bag loss, for logits of `dtype`.
 
     Returns:
-        targets (N, s') int64, 0 where ignored; valid (N, s') bool; share (s',), g(i) / sum g over
-        the offsets that have a valid target somewhere in the batch; counts (s',), valid targets
-        per offset, at least 1. Offsets of weight zero are left out: s' of s.
+        targets, valid, share and counts, as `Bags` describes them.
 
     Raises:
         ValueError: an unknown weighting, or `valid_counts` that is not (s,).
@@ -181,7 +182,7 @@ def weighted_targets(
             targets = targets[:, weighted_offsets]
             valid_counts = None if valid_counts is None else valid_counts[weighted_offsets]
         g = torch.tensor([weights[i] for i in weighted_offsets], dtype=dtype)
-        g = g.to(targets.device, non_blocking=True)  # made there, the host would wait for it
+        g = g.to(targets.device, non_blocking=True)  # torch.tensor(…, device) would wait for it
     valid = targets != IGNORE
     targets = torch.where(valid, targets, 0)
     counts = valid.sum(dim=0) if valid_counts is None else valid_counts.to(targets.device)

@@ -43,10 +43,10 @@ from tst_study.superposition.weighting import (
 
 @dataclass(frozen=True)
 class Superposition:
-    """The paper's method for a run of so many steps; steps count from 0.
+    """The paper's method for a run of `steps` steps, which count from 0.
 
-    Every call takes the step, which is the number of steps done. A loop that leaves it out calls
-    `advance` after each step of the optimizer instead.
+    Every call takes the step, which is the number of optimizer steps done. A loop that leaves it
+    out calls `advance` after each of them instead; only `raw_length` needs it.
 
     Raises ValueError, in one line, for settings that do not go together.
     """
@@ -54,11 +54,12 @@ class Superposition:
     bag_size: int
     """s, tokens per bag; 1 is the baseline."""
     step_ratio: float
-    """r, the superposed share of the steps; their number is rounded to the nearest."""
+    """r, the superposed share of the steps. r · `steps` is rounded to the nearest number."""
     steps: int
     """The steps of both phases together. Steps beyond them are next-token steps, with a warning."""
     mode: Mode = "full"
-    """`input_only`: bags in, one next token out. `output_only`: tokens in, next bag out."""
+    """`full`: bags in, next bag out. `input_only`: bags in, one next token out, by cross-entropy
+    whatever `loss_kind` and `weighting`. `output_only`: tokens in, next bag out."""
     loss_kind: LossSetting = "mce"
     """A loss of bags: a name, a table of its name and parameters, or an object (`loss_kinds`)."""
     weighting: WeightingOverSteps = "uniform"
@@ -67,13 +68,13 @@ class Superposition:
     pooling: Pooling = "mean"
     """The way in which the vectors of a bag become one; `max` is an ablation."""
     positions: int | Literal["any"] | None = None
-    """L, latent positions per sequence, which every call is checked against. None: those of the
-    first call. "any": lengths vary, and nothing is checked."""
+    """L, latent positions per sequence, with which `embed` compares the length of its tokens. None:
+    those of the first call. "any": lengths vary, and are not compared."""
     equal_raw_length: bool = False
-    """Patch-level training: sequences of L tokens in both phases, hence L/s positions in superposed
-    steps, which then cost fewer FLOPs than the others."""
+    """Patch-level training: sequences of L tokens in both phases, hence L/s positions in steps that
+    read bags, which then cost fewer FLOPs than the others. `positions` then counts tokens."""
     phases: Phases = field(init=False, repr=False, compare=False)
-    """The two phases as plain numbers."""
+    """The two phases: number of steps, and the settings above."""
     _calls: Calls = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -101,17 +102,18 @@ class Superposition:
         check_loss_kind(self.loss_kind, self.weighting)
         for row in weight_rows(self.weighting) or (self.weighting,):
             offset_weights(row, self.bag_size)  # type: ignore[arg-type]  # raises where it is wrong
-        # Frozen: settings do not change under way.
+        # The dataclass is frozen, as settings do not change under way.
         object.__setattr__(self, "phases", phases)
         object.__setattr__(self, "_calls", Calls(phases, self.positions, self.equal_raw_length))
 
     @property
     def step(self) -> int:
-        """Steps done, as `advance` counts them or the last call named them."""
+        """Steps done: what `advance` has counted, or the last `embed` or loss was given."""
         return self._calls.step
 
     def advance(self, to: int | None = None) -> None:
-        """Advance by one step, after the optimizer's, or set the number of steps done to `to`."""
+        """Count one more step, after that of the optimizer, or set the number of steps done to
+        `to`."""
         self._calls.go_to(self._calls.step + 1 if to is None else to)
 
     def objective(self, step: int | None = None) -> Objective:
@@ -119,9 +121,12 @@ class Superposition:
         return self.phases.objective(self._calls.resolve(step))
 
     def raw_length(self, step: int, positions: int | None = None) -> int:
-        """Return the token ids to read per sequence, without the one more for the last label: s·L
-        in superposed steps with bags as input, else L. `positions` is L where the constructor was
-        not given it. With `equal_raw_length`, L counts tokens, and every step reads L."""
+        """Return the number of token ids to read per sequence, the last label not included: s·L in
+        superposed steps with bags as input, else L; with `equal_raw_length` always L.
+
+        `positions`: L, by default that of the constructor. Raises ValueError if neither is a
+        number.
+        """
         positions = positions if positions is not None else self.positions  # type: ignore[assignment]
         if not isinstance(positions, int):
             raise ValueError("raw_length needs positions: give it, or Superposition(positions=L)")
@@ -133,22 +138,24 @@ class Superposition:
 
         Call it where the model would call its embedding, in `forward`: DDP, FSDP and
         torch.compile then see nothing new. A plain `nn.Embedding` is read once, by a fused sum in
-        float32. Any other module is called on the tokens, and its outputs are averaged, which
-        keeps what it does beyond a look-up (scales, shards, hooks). After the superposition phase,
-        and for a module in evaluation mode (`model.eval()`), the module's own output is
-        returned.
+        float32. Any other module is called on the tokens, and its outputs are pooled, which keeps
+        what it does beyond a look-up (scales, shards, hooks). Where the input is not bagged, which
+        is so after the superposition phase, with `output_only`, and for a module in evaluation
+        mode (`model.eval()`), the module's own output is returned.
 
         Args:
             embedding: the module that maps (B, n) ids to (B, n, d), not its weight.
             tokens: (B, l·s) ids, int64 or int32; (B, l) where the input is not bagged.
-            step: steps done.
+            step: steps done; by default, what `advance` has counted.
 
         Returns:
             (B, l, d).
 
         Raises:
             ValueError: a length that is no multiple of s or not what `positions` says, ids of
-                another type, or a negative step; TypeError for a weight in place of its module.
+                another type, a step that is negative or before the one resumed from, or a module
+                that does not return (B, n, d).
+            TypeError: a weight in place of its module.
         """
         if not isinstance(embedding, nn.Module):
             raise TypeError(
@@ -162,10 +169,10 @@ class Superposition:
         return self._pooled(embedding(tokens), tokens, stride)
 
     def attach(self, embedding: nn.Module) -> RemovableHandle:
-        """Let an embedding return what `embed` does, by a forward hook.
+        """Register a forward hook by which an embedding returns what `embed` does.
 
         For a model whose `forward` you cannot edit, and which takes its length from the embedding's
-        output, as Hugging Face's do. The step is that of `advance`.
+        output, as Hugging Face's do. The step is what `advance` has counted.
         """
 
         def bagged(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
@@ -184,7 +191,7 @@ class Superposition:
         vocabulary_start: int = 0,
         group: ProcessGroup | None = None,
     ) -> Tensor:
-        """Return the loss in nats: the loss of bags (`loss_kind`) in superposed steps, and
+        """Return the mean loss in nats: the loss of bags (`loss_kind`) in superposed steps, and
         next-token cross-entropy afterwards.
 
         Add your model's auxiliary losses (router balance, z-loss) to it.
@@ -193,10 +200,10 @@ class Superposition:
             logits: (B, l, V).
             labels: (B, l·s), the ids after each token of `embed`: shifted by one, −100 where there
                 is no target; (B, l) where the input is not bagged.
-            step: steps done.
+            step: steps done; by default, those of `embed`.
             valid_counts: with gradient accumulation or data parallelism, `objective(step)
                 .count_targets(labels)` summed over the whole step; losses then add up to its mean.
-            vocabulary_start, group: where the vocabulary is sharded, as of `bag_loss`.
+            vocabulary_start, group: where the vocabulary is sharded, as for `bag_loss`.
 
         Returns:
             A scalar, float32 (float64 for float64 logits).
@@ -228,17 +235,18 @@ class Superposition:
         valid_counts: Tensor | None = None,
         cross_entropy: CrossEntropy | None = None,
     ) -> Tensor:
-        """`loss(head(hidden), …)` without the logits of a batch ever being held; only for
-        `mce` without label smoothing.
+        """Return `loss(head(hidden), …)` without ever holding the logits of a batch. In superposed
+        steps only for `mce` without label smoothing.
 
         Args:
             hidden: (B, l, d), what the head reads.
             head: the output head (without bias), or its weight (V, d).
-            labels, step, valid_counts: as of `loss`.
-            cross_entropy: another fused kernel (`linear_bag_loss`).
+            labels, step, valid_counts: as for `loss`.
+            cross_entropy: a fused kernel to use in place of ours, as for `linear_bag_loss`.
 
         Raises:
-            ValueError: as `loss`; a head with a bias, or hidden states and head swapped.
+            ValueError: as for `loss`; also a loss of another kind, a head with a bias, or hidden
+                states and head swapped.
         """
         objective, weighting, labels = self._targets(labels, step)
         if not objective.loss.in_one_pass:
@@ -264,7 +272,7 @@ class Superposition:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on at the step of a checkpoint; a call that names an earlier one is then an error.
 
-        Raises ValueError where the run was begun with other settings.
+        Raises ValueError where the checkpoint's run has other settings; `positions` may differ.
         """
         for name, value in self._settings().items():
             if name in state and state[name] != value:
@@ -277,7 +285,7 @@ class Superposition:
 
     def _settings(self) -> dict[str, Any]:
         names = ("bag_size", "step_ratio", "steps", "mode", "pooling", "equal_raw_length")
-        # Some checkpoint formats turn tuples into lists.
+        # As text, because some checkpoint formats turn tuples into lists.
         rows = [list(row) for row in weight_rows(self.weighting)]
         weighting = str(rows or self.weighting)
         loss = str(loss_of(self.loss_kind))
@@ -287,7 +295,7 @@ class Superposition:
         }
 
     def _pooled(self, vectors: Tensor, tokens: Tensor, bag_size: int) -> Tensor:
-        """(B, l·s, d) -> (B, l, d), pooled in float32 or better."""
+        """(B, l·s, d) -> (B, l, d), the vectors of each bag pooled into one."""
         if bag_size == 1:
             return vectors
         if vectors.shape[:2] != tokens.shape:
@@ -301,7 +309,10 @@ class Superposition:
     def _targets(
         self, labels: Tensor, step: int | None
     ) -> tuple[Objective, Weighting | Tensor, Tensor]:
-        """Return the objective of a step, its weights, and the labels, which are checked."""
+        """Check the labels; return a step's objective, the weights of its targets and the labels.
+
+        Weights that change over steps are a tensor, so that compiled code reads them anew.
+        """
         superposed, labels = self._calls.checked(labels, step)
         if not superposed:
             return NEXT_TOKEN, "uniform", labels

@@ -21,15 +21,17 @@ def one_vs_rest_means(
     members: Tensor,
     shard: VocabularyShard | None = None,
 ) -> Tensor:
-    """1/V sum_v phi(t_v · z_v) per row, with t_v = +1 for the tokens of the bag, -1 for all others.
+    """Compute 1/V sum_v phi(t_v · z_v) per row, with t_v = +1 for the tokens of the bag, -1 for all
+    others.
 
     phi(x) = log(1 + exp(-x)) for `binary_cross_entropy` and max(0, 1 - x) for `hinge`.
 
     Args:
         logits: (N, V), or this rank's V columns under `shard`.
         targets: (N, s) int64 ids of the whole vocabulary.
-        members: (N, s) bool, True at one occurrence of each token of the bag: what else
-            `targets` holds is not in the bag.
+        members: (N, s) bool, True at one occurrence of each token of the bag. Other entries of
+            `targets` are not counted.
+        shard: which columns these are; None for the whole vocabulary.
 
     Returns:
         (N,) in float32 (float64 for float64 logits).
@@ -45,7 +47,8 @@ def one_vs_rest_means(
 
 
 class _OneVsRestSums(torch.autograd.Function):
-    """Take every token as absent from the bag, then correct the tokens that are in it."""
+    """Sums of phi over a row's columns: as if every token were absent from the bag, then corrected
+    for the tokens that are in it."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, members: Tensor, hinge: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""Sizes of the chunks in which logits are computed, so that scratch memory stays small.
+"""Sizes of the chunks of rows in which logits are processed, so that scratch memory stays small.
 
 Imports without torch: the memory model counts these chunks.
 """
@@ -12,24 +12,30 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CPU_CHUNK_ELEMENTS = 2**20
-"""4 MiB of float32: scratch stays in the cache, and each chunk is long enough that threads which
-wait for each other at its end do not show (flat optimum between 2**18 and 2**21)."""
+"""Logits per chunk on a CPU, 4 MiB in float32: small enough for the cache, and large enough that
+the wait of threads for each other at its end does not count. Speed hardly differs between 2**18 and
+2**21."""
 
 GPU_CHUNK_ELEMENTS = 2**26
-"""256 MiB of float32: few enough launches, a small share of the logits of a large model."""
+"""Logits per chunk on a GPU, 256 MiB in float32: few kernel launches, and a small share of the
+logits of a large model's batch."""
 
 CPU_CHUNK_ELEMENTS_WITH_HEAD = 2**19
-"""A smaller chunk for head and loss in one pass (`linear_loss.py`), which has other scratch too."""
+"""Logits per chunk on a CPU for head and loss in one pass (`linear_loss.py`): fewer, as it needs
+other scratch too."""
 CPU_FEWEST_ROWS_WITH_HEAD = 256
-"""Each chunk reads the whole head three times: fewer rows would not pay for that."""
+"""The least number of rows of such a chunk, even if it then holds more logits: each chunk passes
+over the head twice and over its gradient once, and fewer rows would not pay for that."""
 LARGE_VOCABULARY, CPU_ROWS_OF_LARGE = 16_384, 1024
-"""The gradient of a head that no cache holds is read and written once a chunk, and logits are out
-of the cache anyway (measured from 128 to 1,024 rows, at 32,768 words: benchmarks/records)."""
+"""From a vocabulary of the first size on, such a chunk has the second number of rows. No cache
+holds the gradient of so large a head, which each chunk reads and writes, and the logits of few rows
+would not fit either (measured from 128 to 1,024 rows, at 32,768 words: benchmarks/records)."""
 
 GPU_CHUNK_ELEMENTS_WITH_HEAD = 2**29
-"""Each chunk also reads and writes the head's whole gradient in float32: 4,186 rows of 128,256
-words, in 3.2 GB of scratch (2.1 GB where it is compiled), do so an eighth as often as the 523 rows
-of the chunk above."""
+"""Logits per chunk on a GPU for head and loss in one pass. Each chunk also reads and writes the
+head's whole gradient in float32, so chunks are larger than `GPU_CHUNK_ELEMENTS`: with a vocabulary
+of 128,256 they have 4,185 rows instead of 523, an eighth as many reads and writes, and take 3.2 GB
+of scratch (2.1 GB where the kernel is compiled)."""
 
 
 def rows_with_head(rows: int, vocabulary: int, *, on_gpu: bool) -> int:
@@ -43,7 +49,8 @@ def rows_with_head(rows: int, vocabulary: int, *, on_gpu: bool) -> int:
 
 
 def row_chunks(rows: Tensor, size: int | None = None) -> Iterator[slice]:
-    """Slices of `size` consecutive rows, `chunk_rows(rows)` by default, that cover all in order."""
+    """Yield slices of `size` consecutive rows (by default `chunk_rows(rows)`) that cover all rows
+    in order."""
     count, size = rows.shape[0], size or chunk_rows(rows)
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))

@@ -19,33 +19,38 @@ class VocabularyShard:
 
     @classmethod
     def of(cls, start: int, size: int, group: ProcessGroup | None) -> Self | None:
-        """Return None where this rank holds the whole vocabulary: no group, or a group of one."""
+        """Return the shard, or None where this rank holds the whole vocabulary: there is no group,
+        or a group of one."""
         if group is None or dist.get_world_size(group) == 1:
             return None
         return cls(start, size, group)
 
     @property
     def vocabulary_size(self) -> int:
-        """The size of all shards together; they are equal, as Megatron pads them to be."""
+        """The size of all shards together, which are equally large: our layouts require it, and in
+        other trainers Megatron pads the vocabulary for it. Padding counts."""
         return self.size * dist.get_world_size(self.group)
 
     def to_local(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Row numbers in this shard (0 for tokens of other shards), and which tokens are here."""
+        """Return row numbers in this shard (0 for tokens of other shards), and whether each token
+        is in this shard."""
         return to_local(token_ids, self.start, self.size)
 
 
 def to_local(token_ids: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
-    """Token ids as row numbers of [start, start + size), 0 where outside; and which are inside."""
+    """Return token ids as row numbers in the vocabulary's [start, start + size), 0 for ids outside,
+    and whether each id is inside."""
     local = token_ids - start
     is_local = (local >= 0) & (local < size)
     return torch.where(is_local, local, 0), is_local
 
 
 class _SumOverGroup(torch.autograd.Function):
-    """Forward all-reduce, backward identity: Megatron's reduce-from-tensor-parallel-region.
+    """An all-reduce whose backward pass is the identity, as in Megatron's
+    `reduce_from_tensor_model_parallel_region`.
 
-    Every rank of the group continues with the same sum and so computes the same gradient of it;
-    that gradient is the one of each rank's summand.
+    Every rank of the group continues with the same sum, and so computes the same gradient of it,
+    which is also the gradient of its own summand.
     """
 
     @staticmethod

@@ -1,9 +1,9 @@
 """Weights of the s tokens of the next bag in the loss. Imports without torch.
 
 Weighted multi-hot cross-entropy is `sum_i g(i) CE_i / sum_i g(i)`, where i = 1 … s is the distance
-from the end of the bag that was read to the token that is predicted (paper, Figure 9 and
+from the end of the bag that was read to the token that is predicted (paper, Figure 9 and the
 appendix on weighted losses). The weights here are the g(i), not normalised: `bag_loss` divides by
-the sum over the offsets that have a valid target.
+their sum over the offsets that have a valid target.
 """
 
 import math
@@ -16,8 +16,8 @@ NamedWeighting: TypeAlias = Literal[
 Weighting: TypeAlias = NamedWeighting | Sequence[float]
 """A name, or the s weights g(1) … g(s) themselves."""
 WeightingOverSteps: TypeAlias = Weighting | Sequence[Sequence[float]]
-"""A weighting, or rows of s weights that lie evenly over the superposed steps, between which the
-weights change."""
+"""A weighting, or several rows of s weights: they lie evenly over the superposed steps, and weights
+are interpolated between them."""
 
 NAMED_WEIGHTINGS: tuple[NamedWeighting, ...] = get_args(NamedWeighting)
 
@@ -40,7 +40,7 @@ def mutual_information_weights(
 
 
 def offset_weights(weighting: Weighting, bag_size: int) -> tuple[float, ...]:
-    """The weights g(1) … g(s) of the s tokens of a bag, not normalised.
+    """Return the weights g(1) … g(s) of the s tokens of a bag, not normalised.
 
     ==================== ==================================
     uniform              g(i) = 1 (the paper's default)
@@ -82,19 +82,20 @@ def offset_weights(weighting: Weighting, bag_size: int) -> tuple[float, ...]:
 
 
 def weight_rows(weighting: WeightingOverSteps) -> tuple[Sequence[float], ...]:
-    """Return the rows of weights of a weighting that is given as numbers; none for a name."""
+    """Return the rows of a weighting that is given as numbers, one or several; none for a name."""
     if isinstance(weighting, str) or not weighting:
         return ()
     if isinstance(weighting[0], Sequence):
-        return tuple(weighting)  # type: ignore[arg-type]  # rows alone, as its first one is
+        return tuple(weighting)  # type: ignore[arg-type]  # all are rows if the first one is
     return (weighting,)  # type: ignore[return-value]
 
 
 def weighting_at(weighting: WeightingOverSteps, progress: float) -> Weighting:
-    """Return the weights after the share `progress`, 0 … 1, of the superposed steps.
+    """Return the weighting after the share `progress`, 0 … 1, of the superposed steps.
 
-    Rows of weights lie evenly over the phase, the first at its beginning and the last at its end;
-    between two of them each weight is on a straight line. Any other weighting does not change.
+    Several rows of weights lie evenly over the phase, the first at its beginning and the last at
+    its end; between two of them each weight is interpolated linearly. Any other weighting does not
+    change.
     """
     rows = weight_rows(weighting)
     if len(rows) < 2:

@@ -18,8 +18,9 @@ Parts = tuple[tuple[pd.Series, pd.Series], ...]
 
 
 def splits(rows: pd.DataFrame) -> dict[str, Parts]:
-    """Return every split that these rows allow, by name: sizes, lengths and weightings predicted
-    from each other, one s or one r from the rest."""
+    """Return every split that these rows allow, by name: each size, length and weighting predicted
+    from the others and, where more than three values of s or of r were tried, each of these from
+    the rest."""
     named: dict[str, Parts] = {}
     factors: dict[str, Callable[[Any], str]] = {
         "size": str,
@@ -31,7 +32,8 @@ def splits(rows: pd.DataFrame) -> dict[str, Parts]:
         rest = rows[[other for other in factors if other != name]].apply(tuple, axis=1)
         for value in values:
             out = rows[name] == value
-            # What differs in another factor as well would be two questions at once.
+            # Predict only rows whose other two factors were fitted together: a row that is new in
+            # one of them as well would ask two questions at once.
             alike = out & rest.isin(rest[~out])
             if (alike & _superposed(rows)).any():
                 others = ", ".join(label(other) for other in values if other != value)
@@ -60,9 +62,10 @@ def nearest(rows: pd.DataFrame, params: float, tokens: float) -> pd.DataFrame:
 
 
 def copied(known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame) -> pd.Series:
-    """Predict by the first null: the gain of the same s and r at the nearest fitted size, length
-    and weighting. Where that cell was not fitted, interpolate linearly between its fitted
-    neighbours along r (or, failing that, along s); beyond them, take the last one."""
+    """Predict by the first null: the mean gain of the same s and r at the nearest fitted size and
+    length, under the same weighting if that was fitted there. Where s was fitted but r was not,
+    interpolate linearly along r; where s was not, along log s at the nearest fitted r. Beyond the
+    fitted values take the last one."""
     predicted = pd.Series(np.nan, out.index)
     for _, own in out.groupby(["params", "tokens", "weighting"]):
         first = own.iloc[0]
@@ -81,8 +84,9 @@ def copied(known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame) -> pd.Serie
 
 
 def predictions(rows: pd.DataFrame, parts: Parts) -> tuple[pd.DataFrame, str]:
-    """Return the predicted rows with observed, law (NaN where refused), copied and mean, and notes
-    on what was held or refused."""
+    """Return the predicted rows with their gains: observed, by the law (NaN where it cannot be
+    fitted), `copied`, and the mean of the fitted gains. Beside them return notes on parameters that
+    were held and fits that were refused."""
     gains, tables, notes = observed_gains(rows), [], []
     for fitted, predicted in parts:
         known, out = rows[fitted], rows[predicted & _superposed(rows)]
@@ -107,10 +111,11 @@ def held_out(rows: pd.DataFrame) -> pd.DataFrame:
     """Return errors of predicted gains (root mean square, nats per token), of the law and of both
     nulls.
 
-    Columns: split, fitted, predicted (numbers of runs), law, copied (`copied`), mean (the mean of
-    the fitted gains), bias (mean of law − observed), note (what was held, or why the law was
-    refused). Errors are of gains, not of losses, because a user knows the baseline of the planned
-    run; the baseline's noise is in all errors alike.
+    Columns: split, fitted, predicted (numbers of runs; fitted is the smallest where parts of a
+    split are predicted in turn), law, copied (`copied`), mean (the mean of the fitted gains), bias
+    (mean of law − observed), note (what was held, or why the law was refused). Errors are of gains,
+    not of losses, because a user knows the baseline of the planned run; the baseline's noise is in
+    all errors alike.
     """
     judged: list[dict[str, Any]] = []
     for name, parts in splits(rows).items():

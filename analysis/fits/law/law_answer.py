@@ -20,13 +20,19 @@ from tst_study.errors import UserError
 from tst_study.text import big
 
 CHINCHILLA = Base(0.5971, 6.17796, 7.64273, 0.34781, 0.36585)
-"""Besiroglu et al. 2024 (arXiv 2404.10102), refitted in the tests; its data term alone is used."""
+"""The law of Besiroglu et al. 2024 (arXiv 2404.10102), refitted in the tests. Only differences of
+losses at one size are taken from it, in which nothing but its data term counts."""
 Target = tuple[float, float]
 """Parameters and latent tokens."""
 
 
 def law_answer(target: Target | None = None) -> Answer:
-    """Answer for the published grids: the fit, held-out errors, advice, and 3B and 10B-A1B."""
+    """Answer for the published grids: the fit, its errors on held-out gains, the recommended
+    settings, and what it says of 3B and 10B-A1B, which were not fitted.
+
+    target: where to recommend, by default at each fitted size and length. Raises `UserError` for a
+    target outside these.
+    """
     law = published_law()
     tables, sentences = _described(law, target)
     tables["Runs that were not fitted: gains at equal steps, nats"] = published_beside_law(law)
@@ -45,7 +51,10 @@ def law_answer(target: Target | None = None) -> Answer:
 
 
 def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | None = None) -> Answer:
-    """Answer for the user's runs: a law for each corpus and held-out text, or why there is none."""
+    """Answer for the user's runs: a law for each corpus and held-out text, or why there is none.
+
+    Raises `UserError` if no superposed run has a baseline, and for a target outside a fitted law.
+    """
     rows, excluded = rows_of_runs(runs)
     tables: dict[str, pd.DataFrame] = {}
     sentences: list[str] = []
@@ -119,9 +128,9 @@ def recommend(law: Law, params: float, tokens: float) -> dict[str, Any]:
     s and hundredths of r between those fitted.
 
     `low`, `high`: 95% interval of the law's gain there. `s_95`, `r_95`: range of s (with some r),
-    and of r (with some s), that the law does not show to be worse than the best. `best_run`: the
-    fitted setting with the largest mean gain at the nearest size and length, advice that needs no
-    law. `note`: whether the best lies at an end of what was tried.
+    and of r (with some s), that the law does not show to be worse than the best. `best_run`,
+    `its_gain`: the fitted setting with the largest mean gain at the nearest size and length, and
+    that gain: advice that needs no law. `note`: whether the best lies at an end of what was tried.
 
     Raises `UserError` for a size (parameters) or a length (latent tokens) outside the fitted ones.
     """
@@ -166,10 +175,11 @@ def recommend(law: Law, params: float, tokens: float) -> dict[str, Any]:
 
 def published_beside_law(law: Law) -> pd.DataFrame:
     """Compare the law's gains at 3B and 10B-A1B with those of Table 1 and of the figures, at equal
-    steps, and with `copied`, the gain of the same setting at 600M.
+    steps, and with `copied`, the gain of the same s and r at the largest fitted size.
 
-    The mixture has no baseline of its own length: Chinchilla's data term says how much higher than
-    the 125,000-step one it would end. A step of the mixture has 8M tokens.
+    The superposed mixture, of 49,983 steps, has no baseline of its own length: Chinchilla's data
+    term says how much higher than the baseline of 125,000 steps a baseline of that length would
+    end. A step of the mixture has 8M (2²³) tokens.
     """
     ends = published.curves().sort_values("step").groupby(["panel", "run"])["loss"].last()
     table = published.headline_runs().set_index(["params", "method", "total_steps"])["final_loss"]

@@ -50,9 +50,10 @@ BOX: dict[str, tuple[float, float]] = {
     "size": (-0.3, 0.3),
     "length": (0.0, 0.8),
 }
-"""Ranges in which fits start, of log a, b, d, log ρ, m, q, κ and c. Nothing holds them there."""
+"""Ranges from which the random starts are drawn, of log a, b, d, log ρ, m, q, κ and c; a fit may
+leave them."""
 LINEAR = ("worth", "debt")
-"""w and k, in nats per token: every start is solved for them."""
+"""w and k, in nats per token: at every start, linear least squares gives their values."""
 _NEAR = 0.02
 """Relative distance from a fitted size or length that still counts as inside."""
 _STARTS, _REFINED = 24, 6
@@ -84,7 +85,8 @@ class Law:
     """Noise that all r at one s of a baseline share (they fork from one shared prefix run), and the
     noise of a single run."""
     units: tuple[float, float]
-    """Units of N and D: parameters and latent tokens at which w and k hold."""
+    """The units of N and D, a number of parameters and one of latent tokens: w, k and b hold for N
+    and D divided by these."""
     rows: pd.DataFrame
     """The fitted rows, with predicted and error (predicted − observed)."""
 
@@ -130,8 +132,8 @@ class Law:
         """Return half of the 95% t-interval of each row's gain, shape (n,), or of its difference
         from the gain of `less` (n rows or one).
 
-        It comes from the linearised fit: misfit of the form counts as noise, the choice of the form
-        does not count.
+        It comes from the linearised fit, in which misfit of the form counts as noise. That another
+        form might have been chosen is not allowed for.
         """
         slopes = self._slopes(rows) - (0.0 if less is None else self._slopes(less))
         root, critical = linearised(self.fit)
@@ -139,7 +141,8 @@ class Law:
         return half
 
     def _slopes(self, rows: pd.DataFrame) -> Floats:
-        """Return the derivative of the rows' gains by the fitted parameters, shape (n, p)."""
+        """Return the derivatives of the rows' gains with respect to the fitted parameters, shape
+        (n, p)."""
         names, known = self.fit.problem.model.parameters, columns(rows, self.units)
 
         def gains(theta: NDArray[Any]) -> Any:
@@ -162,7 +165,8 @@ def columns(rows: pd.DataFrame, units: tuple[float, float]) -> dict[str, Any]:
 
 def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
     """Fit rows (see `rows.py`) by generalised least squares on the loss, with one error for each
-    shared prefix run and one for each run. A fit that is `known` (`as_data`) is not searched again.
+    shared prefix run and one for each run. With `known`, the `as_data` of an earlier fit to the
+    same rows, nothing is searched again.
 
     One size says nothing about κ, and one length nothing about c and d: they are held at 0, at
     `DATA_EXPONENT` and at 0, and `held` says so; so is d where only one s was trained at several

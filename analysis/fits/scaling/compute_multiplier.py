@@ -22,17 +22,21 @@ from tst_study.errors import UserError
 def compute_multiplier(
     baseline: pd.DataFrame, method: pd.DataFrame, losses: int = 9, comparisons: int = 1
 ) -> pd.DataFrame:
-    """Return baseline FLOPs over method FLOPs at equal loss, over the losses that both reached.
+    """Return baseline FLOPs over method FLOPs at equal loss, at `losses` values of the loss spaced
+    evenly over the range that both reached.
 
     Both tables: flops, loss (nats per token, annealed runs), seed; two or more lengths each. Only
-    seeds that every length has count; `attrs["note"]` of the result says what was left out. Between
-    neighbouring lengths a power law above a floor is used (`length_curve`); nothing is read beyond
-    the shortest or the longest. Columns: loss, multiplier, seeds, low, high: 95% for all
-    `comparisons` methods together, by the t-test of the seeds' paired differences (None for one
-    seed, which makes no claim, and on a side that the lengths do not bound).
+    seeds that every length has count, and lengths up to the first that the next does not improve
+    on; `attrs["note"]` of the result says what was left out. Between neighbouring lengths a power
+    law above a floor is used (`length_curve`); nothing is read beyond the shortest or the longest.
 
-    Raises `UserError` where a longer run is not better, no loss was reached by both or no seed was
-    run at every length.
+    Columns: loss, multiplier, seeds (their number), low and high. The interval is a 95% one for all
+    `comparisons` methods together, by the t-test of the seeds' paired differences; an end is None
+    for one seed, which makes no claim, and on a side that the lengths do not bound.
+
+    Raises `UserError` where an arm has one length or its second one is no better than its first,
+    where no loss was reached by both, where no seed was run at every length, and where a seed ran a
+    length twice.
     """
     (first, second), note = paired_tables([baseline, method], "flops")
     curves = LengthCurve.of(first, "baseline"), LengthCurve.of(second, "method")
@@ -71,7 +75,8 @@ def compute_answer(
     Where the runs do not allow a number, a sentence says what is missing.
     """
     if runs is None:
-        # Table 1 prints some of the grids' runs again; the 3B and the mixture are only there.
+        # Table 2's own run is an ablation of one length. Table 1 prints some of the grids' runs
+        # again (`eligible` counts them once), but only there are 3B and the mixture.
         runs = published.runs().query("source != 'Table 2'")
     kept, excluded = eligible(runs)
     points = points_of(kept)
@@ -124,9 +129,9 @@ def compute_answer(
 def multipliers_of(
     baseline: pd.DataFrame, superposed: pd.DataFrame, losses: int
 ) -> list[tuple[str, pd.DataFrame, pd.DataFrame | str]]:
-    """Return label, runs and multipliers at so many losses (or why there are none) for every
-    setting that was run at two or more lengths; intervals hold together for all that have several
-    seeds."""
+    """Return, for every setting that was run at two or more lengths, its label, its runs and the
+    multipliers at `losses` values of the loss, or the reason why there are none. Both tables are of
+    one family. The intervals hold together for all settings that have several seeds."""
     results: list[tuple[str, pd.DataFrame, pd.DataFrame | str]] = []
     keys = [name for name in SETTING if name != "superposed_steps"]
     rounded = superposed.assign(step_ratio=superposed["step_ratio"].astype(float).round(2))

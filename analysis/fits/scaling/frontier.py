@@ -16,15 +16,15 @@ from tst_study.analysis.statistics import critical_t
 from tst_study.errors import UserError
 
 SAME_BUDGET = 0.1
-"""Relative spread of FLOPs within which runs share a budget."""
+"""Difference in log FLOPs from one run to the next larger one above which a new budget begins."""
 NEAR = 1.2
-"""Distance in log N from a budget's best run within which a parabola is fitted; further away the
+"""Distance in log N from a budget's best size within which a parabola is fitted; further away the
 curve is not a parabola."""
 LEAST_SIZES = 4
-"""Model sizes at one budget that the three coefficients of a parabola need."""
+"""Fewest model sizes at a budget, one more than a parabola has coefficients."""
 Lowest = Callable[[Floats, Floats], tuple[float, float]]
-"""A function from x and y to the place and height of a curve's minimum, or to an end of `x` where
-the minimum is not inside."""
+"""A function from x (rising) and y to the place and height of a curve's minimum, or of an end of
+the curve where the minimum is not inside."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,25 @@ class Frontier:
     """Compute-optimal sizes by budget, and N ∝ C^a through them (so that D ∝ C^(1 − a))."""
 
     table: pd.DataFrame
-    """Columns flops, params, tokens, loss (nats per token), edge (whether the best size was the
-    smallest or largest tried)."""
+    """Columns flops, params, tokens (flops / 6 / params), loss (nats per token), edge (whether the
+    best size was the smallest or largest tried)."""
     params_exponent: float | None
+    """a; None with fewer than three budgets whose best size is inside the sizes tried."""
     params_interval: tuple[float, float] | None
-    """95% interval, by the scatter of budgets around the line (t)."""
+    """95% t-interval of a, by the scatter of the budgets around the line; `isoflop` widens it where
+    two forms of the curve disagree."""
     note: str
 
 
 def isoflop(points: pd.DataFrame) -> Frontier:
-    """Find the compute-optimal sizes by approach 2: at each budget the minimum of loss over log N,
-    of a parabola through the sizes within `NEAR` of the best.
+    """Find the compute-optimal sizes by approach 2: at each budget the minimum over log N of a
+    parabola fitted to the losses of the sizes within `NEAR` of the best one, or of all sizes where
+    fewer than `LEAST_SIZES` are so near.
 
-    Akima's interpolation through all sizes checks it: it trusts every point, so that noise moves
-    it, but not the curve's form. Where the interval does not hold its exponent, the form is not
-    settled: the interval is widened to hold both forms' intervals, and `note` says so.
+    Akima's interpolation through all sizes is the check: it assumes no form of the curve, but noise
+    moves it, because it goes through every point. Where the parabola's interval does not hold the
+    exponent that the interpolation gives, the form is not settled: the interval is widened to hold
+    both, and `note` says so. Raises `UserError` where no budget has `LEAST_SIZES` sizes.
     """
     points = annealed_points(points, ("params", "flops", "loss")).sort_values("flops")
     chosen, rival = _of_form(points, _parabola), _of_form(points, _akima)
@@ -69,7 +73,7 @@ def _of_form(points: pd.DataFrame, lowest: Lowest) -> Frontier:
     if len(inside) < 3:
         note = f"{len(inside)} budgets with their best size inside the sizes tried: no exponent"
         return Frontier(table, None, None, note)
-    from scipy.stats import linregress  # Imported where needed: it takes longer than all of pandas.
+    from scipy.stats import linregress  # here, because importing it takes longer than pandas does
 
     line = linregress(np.log(inside["flops"]), np.log(inside["params"]))
     slope, half = float(line.slope), critical_t(len(inside) - 2) * float(line.stderr)

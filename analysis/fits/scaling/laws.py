@@ -39,16 +39,18 @@ GRID = {
     "alpha": (0.1, 0.3, 0.5, 0.8),
     "beta": (0.1, 0.3, 0.5, 0.8),
 }
+"""Values whose combinations are the starts of a fit."""
 _BUDGETS = 5
+"""Number of FLOPs budgets for which compute-optimal sizes are printed."""
 
 
 def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str], huber: float = HUBER) -> Answer:
     """Answer `tst-study analyse chinchilla`: a fit for each corpus, held-out text and kind of
     model.
 
-    points: rows with params, tokens, flops, loss, corpus and eval_set (`points_of`). Superposed
-    runs are left out, and so are rows that are not annealed or not at the best learning rate of
-    their size and length.
+    points: rows with params, tokens, flops, loss, corpus, eval_set and bag_size (`points_of`).
+    Superposed runs are left out, and so are rows that are not annealed or not at the best learning
+    rate of their size, length and set-up. Raises `UserError` where all runs are superposed.
     """
     tables: dict[str, pd.DataFrame] = {}
     sentences: list[str] = []
@@ -79,7 +81,7 @@ class ChinchillaFit:
 
     fit: Fit
     drawn: Bootstrap
-    """Refits to redrawn models, which the intervals come from."""
+    """Refits to models drawn with replacement; the intervals come from these."""
     points: pd.DataFrame
     """The fitted runs."""
 
@@ -90,8 +92,9 @@ class ChinchillaFit:
         return float(_printed(self.fit.theta[None])[name].iloc[0])
 
     def summary(self) -> pd.DataFrame:
-        """Return parameter, value, low, high (95%) and note; a parameter that the runs do not
-        determine has no interval."""
+        """Return parameter, value, low, high (95%) and note. A parameter that the runs do not
+        determine has no interval, and none has one where fewer than `LEAST_CLUSTERS` models were
+        run."""
         rows, draws = [], _printed(self.drawn.draws.to_numpy())
         for parameter, name in zip(self.fit.values, NAMES, strict=True):
             value, (low, high) = getattr(self, name), self.drawn.interval(draws[name].to_numpy())
@@ -105,8 +108,8 @@ class ChinchillaFit:
         return pd.DataFrame(rows)
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the frame's rows with loss, and its 95% interval for the law (low, high), which is
-        not one for a single run."""
+        """Return the frame's rows with the law's loss and its 95% interval (low, high; NaN where
+        there is none). The interval is for the law, not for a single run."""
         model = chinchilla(*(with_tokens(frame)[name] for name in ("params", "tokens")))
         draws = model.loss(self.drawn.draws.to_numpy())
         ends = [self.drawn.interval(draws[:, row]) for row in range(len(frame))]
@@ -171,14 +174,15 @@ class ChinchillaFit:
 
 def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER) -> ChinchillaFit:
     """Fit E + A N^−α + B D^−β by the Huber loss on log L (Hoffmann et al. 2022, approach 3), whose
-    delta is `huber` (theirs by default; infinite for least squares).
+    delta is `huber` (theirs by default; infinite for least squares). `draws`: number of refits for
+    the intervals.
 
     frame: columns loss (nats per token, final, annealed), params, and tokens or flops (C = 6 N D).
     If there: annealed (rows where it is not true are left out), model (a label shared by rows of
-    one training, which are drawn together; by default all rows of one size). A term that the data
-    do not need ends at its bound. Raises `UserError` for a missing column or a bad value, and for
-    an unreliable fit.
-    """
+    one training, which are drawn together; by default all rows of one size). The coefficient of a
+    term that the data do not need ends close to 0. Raises `UserError` for a missing column or a bad
+    value, for fewer than three sizes, three lengths or `LEAST_RUNS` runs, and for an unreliable
+    fit."""
     points = annealed_points(with_tokens(frame), ("params", "tokens", "loss"))
     sizes, lengths = (points[name].nunique() for name in ("size", "tokens"))
     if sizes < 3 or lengths < 3:
@@ -200,7 +204,7 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER)
 
 def _check_identified(fitted: Fit) -> None:
     """Raise `UserError` if halving or doubling an exponent does not worsen the fit significantly
-    (F-test), as where only one size differs, or where noise dominates."""
+    (F-test), as where all sizes but one are nearly equal, or where noise dominates."""
     problem, freedom = fitted.problem, len(fitted.problem.observed) - len(fitted.theta)
     allowed = 1 + float(special.fdtri(1, freedom, CONFIDENCE)) / freedom
     for place, name, column in ((3, "alpha", "size"), (4, "beta", "data")):

@@ -2,9 +2,9 @@
 tokens, flops and loss (nats per token).
 
 Where the learning rate was not annealed, a loss is too high by a few hundredths of a nat and pulls
-the optimum towards small models; such points are refused. Rows with one label in a column `model`
-(checkpoints of one training, lengths forked from one shared prefix run) share errors, and are left
-out or drawn together."""
+the optimum towards small models; such points are left out. Rows with one label in a column `model`
+(checkpoints of one training, lengths forked from one shared prefix run) share errors, so that a
+bootstrap draws them together."""
 
 from __future__ import annotations
 
@@ -41,8 +41,11 @@ def with_tokens(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame:
-    """Return the annealed points, with a column `size`. Raises `UserError`, with column and row,
-    for a bad value of the needed columns."""
+    """Return the annealed points, which are all of them without a column `annealed`, with a column
+    `size` (`sizes_of`).
+
+    Raises `UserError` for a missing one of the `needed` columns, for a bad value in one of them,
+    with its row, and where no point is annealed."""
     positive(points, needed, "points")
     points = points.assign(size=sizes_of(points["params"]))
     if "annealed" not in points:
@@ -57,8 +60,8 @@ def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame
 
 
 def sizes_of(params: pd.Series) -> Floats:
-    """Return the size that each run belongs to, the smallest within 2%: sources count the
-    parameters of one model a little differently."""
+    """Return the size that each run belongs to, in parameters: runs within 2% of the smallest one
+    are of its size, because sources count the parameters of one model a little differently."""
     sizes, smallest = params.to_numpy(dtype=float, copy=True), 0.0
     for place in np.argsort(sizes):
         if sizes[place] > (1 + SAME_SIZE) * smallest:

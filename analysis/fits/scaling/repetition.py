@@ -16,7 +16,7 @@ from tst_study.analysis.checks import Floats
 from tst_study.errors import UserError
 
 PUBLISHED = 15.39
-"""R* of the paper, fitted to models of 7M to 8.7B parameters on C4."""
+"""R* of Muennighoff et al., fitted to models of 7M to 8.7B parameters on C4."""
 LEAST_LENGTHS = 4
 """Fewest distinct lengths of fresh text: three determine E, B and β, the fourth tests the fit."""
 
@@ -45,8 +45,8 @@ class Repetition:
     constant: float
     """R*, a number of repetitions, from the runs that repeat their text."""
     errors: dict[str, float]
-    """Root mean square errors on the runs that repeat, nats per token: of the fitted R*
-    (`fitted`), of the published one (`published`), and without a discount (`null`)."""
+    """Root mean square errors on the runs that repeat their text, nats per token: with the fitted
+    R* (`fitted`), with the published one (`published`), and without a discount (`null`)."""
 
     def loss(self, tokens: Floats, unique: Floats, constant: float) -> Floats:
         """Return the loss of runs for an R*, nats per token."""

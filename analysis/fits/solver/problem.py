@@ -24,8 +24,11 @@ _STEP = 1e-30
 
 
 def derivative(of: Callable[[NDArray[Any]], NDArray[Any]], theta: Floats) -> Floats:
-    """Differentiate a function from parameters, shape (p,) or (p, p), to values, shape (n,) or
-    (p, n), by the complex step; shape (n, p)."""
+    """Return the derivative of a function at theta, shape (p,), by the complex step; shape (n, p).
+
+    The function is called once, with a row of parameters for each step, shape (p, p), and returns a
+    row of values for each, shape (p, n).
+    """
     moved = theta + 1j * _STEP * np.eye(len(theta))
     slopes: Floats = of(moved).imag.T / _STEP
     return slopes
@@ -39,9 +42,9 @@ class Formula:
     formula: LossFormula
     columns: Columns
     linear: tuple[str, ...] = ()
-    """Parameters that the loss is linear in when all others are held, or, named `log_…`, the logs
-    of such parameters, which must be positive. Every start is solved for these, so that the values
-    it gives them do not matter."""
+    """Parameters that the loss is linear in when all others are held. If they are named `log_…`,
+    which all must be or none, they are the logs of such parameters, which must be positive. At
+    every start least squares gives their values, so that those of the start do not matter."""
 
     def loss(self, theta: NDArray[Any]) -> NDArray[Any]:
         """Nats per token, shape (…, n), of parameters of shape (…, p)."""
@@ -60,7 +63,8 @@ class Formula:
         return Formula(free, lambda p, c: formula({**values, **p}, c), self.columns, linear)
 
     def improved(self, theta: Floats, observed: Floats) -> Floats:
-        """Return a start with its linear parameters solved for, by least squares on the loss."""
+        """Return a start with its linear parameters solved for, by least squares on the loss; the
+        start itself where there are none, or where its losses are not finite."""
         own = [self.parameters.index(name) for name in self.linear]
         improved = theta.copy()
         improved[own] = 0.0
@@ -78,7 +82,7 @@ class Formula:
 
 
 HUBER = 1e-3
-"""Hoffmann et al.'s delta, on log L."""
+"""Hoffmann et al.'s delta of the Huber loss, on log L."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,8 @@ class Problem:
         return np.clip(residuals, -self.delta, self.delta)
 
     def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Problem:
-        """Return the same problem of some rows, which share no errors."""
+        """Return the problem of some of the rows, without groups: their errors count as
+        independent."""
         columns = {name: values[chosen] for name, values in self.model.columns.items()}
         model = replace(self.model, columns=columns)
         return Problem(model, self.observed[chosen], self.delta, self.on)

@@ -1,6 +1,7 @@
-"""How well a fit is known: where rows share errors of unknown size (runs forked from one shared
-prefix run), by generalised least squares and the linearised fit; else by refits to models drawn
-anew. The ratio of shared to own noise is estimated from the residuals, alternating with the fit."""
+"""How well a fit is known. Where rows share errors of unknown size (runs forked from one shared
+prefix run), the fit is by generalised least squares and its errors follow from the linearised fit;
+elsewhere they come from refits to models drawn with replacement. The ratio of shared to own noise
+is estimated from the residuals, alternating with the fit."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from tst_study.analysis.statistics import CONFIDENCE, critical_t
 LEAST_CLUSTERS = 6
 """Fewest models for which a bootstrap interval is given."""
 _ROUNDS = 3
-"""Estimates of the ratio; after these it moves by less than it is known."""
+"""How often the ratio of shared to own noise is estimated; further estimates would change it by
+less than its own uncertainty."""
 _CERTIFYING = 8
 """Number of starts followed to the end once the noise is known; three must agree."""
 
@@ -50,9 +52,11 @@ class Noise:
 def fit_shared(
     problem: Problem, groups: NDArray[np.intp], starts: Floats, refine: int
 ) -> tuple[Fit, Noise]:
-    """Fit the losses (nats per token) by generalised least squares, one error for each group.
+    """Fit the losses (nats per token) by generalised least squares, with an error that the rows of
+    each group share beside each row's own; return the fit and both noises.
 
-    groups: the group of each row, from 0, shape (n,). Raises `UserError` as `fit` does.
+    groups: the group of each row, from 0, shape (n,). refine: how many of the starts are followed
+    to the end for a first fit, without shared errors. Raises `UserError` as `fit` does.
     """
     noise = Noise(0.0, 1.0)
     theta = search(problem, starts, refine)[0][0]
@@ -64,8 +68,8 @@ def fit_shared(
 
 
 def _noise(problem: Problem, theta: Floats, codes: NDArray[np.intp]) -> Noise:
-    """Estimate the noise by a one-way analysis of variance that charges every parameter where it is
-    learnt."""
+    """Estimate both noises by a one-way analysis of variance of the residuals, in which each fitted
+    parameter costs degrees of freedom between or within groups, according to where it is learnt."""
     residuals = problem.model.loss(theta) - problem.observed
     sizes = np.bincount(codes)
     means = np.bincount(codes, residuals) / sizes
@@ -76,8 +80,8 @@ def _noise(problem: Problem, theta: Floats, codes: NDArray[np.intp]) -> Noise:
 
 
 def degrees_of_freedom(jacobian: Floats, codes: NDArray[np.intp]) -> tuple[float, float]:
-    """Degrees of freedom that the fit leaves between groups and within them: their number less the
-    trace of the hat matrix there, at least one each."""
+    """Return the degrees of freedom that the fit leaves between groups and within them: those of
+    the rows less the part of the hat matrix's trace that lies there, at least one each."""
     basis = np.linalg.svd(jacobian, full_matrices=False)[0]
     sizes = np.bincount(codes)
     sums = np.stack([np.bincount(codes, column) for column in basis.T])
@@ -89,8 +93,8 @@ def degrees_of_freedom(jacobian: Floats, codes: NDArray[np.intp]) -> tuple[float
 
 def linearised(fitted: Fit) -> tuple[Floats, float]:
     """Return a square root of the covariance of a fit's parameters, shape (p, p), by the derivative
-    at the optimum, and how many standard errors make half of a 95% t-interval. Degrees of freedom
-    are those between groups where rows share errors, else those over all rows."""
+    at the optimum, and half the width of a 95% t-interval in standard errors. Its degrees of
+    freedom are those between groups where rows share errors, else those over all rows."""
     residuals, problem = fitted.residuals, fitted.problem
     jacobian = problem.jacobian(fitted.theta)
     freedom = max(1.0, len(residuals) - len(fitted.theta))
@@ -126,8 +130,8 @@ class Bootstrap:
 
 
 def bootstrap(fitted: Fit, models: NDArray[np.intp], draws: int = 1000) -> Bootstrap:
-    """Refit to whole models drawn with replacement; each refit starts from `fitted`, a few
-    milliseconds each. No draw is made where there are too few models for an interval.
+    """Refit to whole models drawn with replacement. Each refit starts from `fitted` and takes a few
+    milliseconds. Nothing is drawn where there are too few models for an interval.
 
     models: index of each row's model, counted from 0, shape (n,).
     """

@@ -15,11 +15,11 @@ from tst_study.errors import UserError, one_of
 
 IDS_AT_ONCE = 1 << 24
 DTYPES = {**{str(dtype): dtype for dtype in CODE_OF_DTYPE}, "uint32": np.dtype(np.int32)}
-"""Types of ids by name. Megatron has no uint32; below 2³¹ it has the bytes of int32."""
+"""Types of ids by name. Megatron has no uint32, but ids below 2³¹ have the same bytes as int32."""
 HEADER_BYTES = 1024
 DTYPE_OF_MAGIC = {20240520: "uint16", 20240801: "uint32"}
-"""The first number in a file of llm.c or modded-nanogpt. Its header is 256 int32, of which the
-third counts the tokens."""
+"""The type of the ids by the first number of a file of llm.c or modded-nanogpt. The header of such
+a file is 256 int32, of which the third is the number of tokens."""
 
 
 def adopt(
@@ -31,24 +31,27 @@ def adopt(
     dtype: str | None = None,
     header_bytes: int | None = None,
 ) -> Manifest:
-    """Describe token files of one folder in the folder's manifest, as they are now.
+    """Describe token files of one folder, as they are now, in the folder's manifest.
 
-    Files that an earlier call described stay in the manifest, and a later call need not repeat what
-    is known of the tokenizer.
+    Files that an earlier call described stay in the manifest, and a later call need not name the
+    tokenizer or the vocabulary again.
 
     Args:
         files: token files of one folder: `.bin`, a prefix without it, or datatrove's `.ds`, which
             gets a link that ends in `.bin`.
         vocabulary_size, end_of_document: of the tokenizer that made the ids. `tokenizer`, its
             `tokenizer.json`, tells both, and is copied beside the files.
-        dtype: type of the ids in a file without an index, such as nanoGPT's. Such a file gets an
-            index, in which a document ends with each `end_of_document`.
-        header_bytes: length of what lies before the ids in a file without an index; by default 0,
-            or what the headers of llm.c and modded-nanogpt say.
+        dtype: type of the ids in a file without an index, such as nanoGPT's; files of llm.c,
+            modded-nanogpt and datatrove tell it themselves. Every file without an index gets one,
+            in which documents end where datatrove's `.index` says, or else after each
+            `end_of_document`.
+        header_bytes: how many bytes lie before the ids in a file without an index; by default 0,
+            or 1024 in a file with the header of llm.c or modded-nanogpt.
 
     Raises:
-        UserError: a file is missing or damaged, ids lie outside the vocabulary, or the folder has a
-            manifest of a preparation or of another tokenizer.
+        UserError: a file is missing or damaged, ids lie outside the vocabulary, nothing tells the
+            size of the vocabulary or the type of the ids, or the folder has a manifest of a
+            preparation or of another tokenizer.
     """
     named = [Path(file) for file in files]
     paths = [path if path.suffix in (".bin", ".ds") else bin_path(path) for path in named]
@@ -95,7 +98,7 @@ def adopt(
 
 
 def _write_index(path: Path, dtype: str | None, header_bytes: int | None, end: int | None) -> None:
-    """Write Megatron's index of a file that has none."""
+    """Write Megatron's index for a file that has none. `end`: the id that ends a document."""
     with open(path, "rb") as file:
         magic, _, count = np.frombuffer(file.read(12).ljust(12, b"\0"), "<i4").tolist()
     announced, ends = None, None
@@ -127,9 +130,9 @@ def _write_index(path: Path, dtype: str | None, header_bytes: int | None, end: i
 
 
 def _document_ends(ids: NDArray[Any], end: int | None) -> NDArray[np.int64]:
-    """Find the places after the last token of each document, shape (documents,).
+    """Find the places behind the last token of each document, shape (documents,).
 
-    Ids that no end follows are a document, too.
+    Ids behind the last `end` are a document as well.
     """
     starts = range(0, ids.size, IDS_AT_ONCE)
     ends = [at + 1 + np.flatnonzero(ids[at : at + IDS_AT_ONCE] == end) for at in starts]

@@ -36,19 +36,21 @@ class LanguageParameters:
     classes: int = 64
     topics: int = 16
     document_tokens: float = 300.0
-    """Mean tokens per document, hence of a topic."""
+    """Mean tokens per document."""
     zipf_exponent: float = 1.0
     transition_concentration: float = 1.0
-    """Dirichlet parameter of the rows of class transitions; small: few classes follow a class."""
+    """Dirichlet parameter of the rows of class transitions; where it is small, few classes follow a
+    class."""
     favoured_share: float = 0.1
-    """Share of the classes that a topic favours."""
+    """Probability that a topic favours a class, drawn for each pair of them."""
     favour: float = 50.0
-    """How many times likelier a favoured class is to come next than it would be otherwise."""
+    """Factor by which a topic multiplies the probabilities of the classes that it favours, before
+    each row of transitions is normalised again."""
     seed: int = 0
 
 
 class Language:
-    """A language, its texts and the least loss on them."""
+    """A language, which generates texts and the losses of the best possible predictor on them."""
 
     def __init__(self, parameters: LanguageParameters) -> None:
         self.parameters = parameters
@@ -65,8 +67,8 @@ class Language:
         self._next_class = np.stack([[_look_up(row) for row in of_topic] for of_topic in bent])
         counts = [[np.bincount(row, minlength=classes) for row in t] for t in self._next_class]
         self.transitions: NDArray[np.float64] = np.array(counts) / GRAIN
-        """(topics, classes, classes): the probability of a class (last axis) after another, for a
-        word of a topic."""
+        """(topics, classes, classes): the probability of the next word's class (last axis) after a
+        word's class (middle axis), given the next word's topic."""
         zipf = np.arange(1, per_class + 1) ** -parameters.zipf_exponent
         self._zipf: NDArray[np.float64] = zipf / zipf.sum()
         self._word_of_rank: NDArray[np.int64] = draw.permutation(words).reshape(classes, per_class)
@@ -105,13 +107,14 @@ class Language:
 
     @cached_property
     def topic_changes(self) -> NDArray[np.float64]:
-        """(topics, topics): the probability of the next word's topic (column) after a topic."""
+        """(topics, topics): the probability of the next word's topic (column) given a word's topic
+        (row)."""
         topics, change = self.parameters.topics, 1 / self.parameters.document_tokens
         return (1 - change) * np.eye(topics) + change / topics
 
     @cached_property
     def stationary(self) -> NDArray[np.float64]:
-        """(topics, classes): how frequent topic and class are together in the long run."""
+        """(topics, classes): the share of words of this topic and class in the long run."""
         shape = self.parameters.topics, self.parameters.classes
         size = shape[0] * shape[1]
         # Next (topic u, class d) after (t, c): the topic changes, then u moves the class.
@@ -123,10 +126,11 @@ class Language:
         return result
 
     def optimal_losses(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """−ln of the best possible prediction of each token but the first, by Bayes' rule.
+        """−ln of the probability that the best possible predictor, which knows the language, gives
+        to each token but the first.
 
-        The forward algorithm keeps the probability of each topic, updated with every word; its
-        mean loss over a long text converges to the language's entropy rate.
+        It is found by the forward algorithm, which updates the probability of each topic with every
+        word. The mean over a long text converges to the language's entropy rate.
 
         Args:
             tokens: words, (T,).
@@ -155,10 +159,12 @@ def generate(
 ) -> Manifest:
     """Write texts of a generated language as a prepared folder (without `tokenizer.json`).
 
-    `manifest.generated` holds the parameters and the mean of `optimal_losses` over the validation
-    text with its standard error: an estimate of the entropy rate, and exactly the least loss there.
-    A second call with the same request does nothing; one at the same time waits for this one, and
-    one after a kill begins anew.
+    `manifest.generated` holds the parameters, the mean of `optimal_losses` over the validation text
+    and its standard error. That mean is the best possible predictor's loss on this very text; as an
+    estimate of the language's entropy rate it has the standard error.
+
+    A second call with the same request does nothing. It waits if this one is still at work, and
+    begins anew if this one was killed.
 
     Raises `UserError` where the folder holds something else or the disk is full.
     """
@@ -193,12 +199,14 @@ def _generate(
 
 
 def _look_up(row: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return (GRAIN,) outcomes that hold each index as often as its probability, rounded."""
+    """Return a table, (GRAIN,), in which each index occurs in proportion to its probability, so
+    that an evenly drawn entry has the row's distribution."""
     edges = np.round(np.cumsum(row) * GRAIN).astype(np.int64)
     return np.repeat(np.arange(row.size), np.diff(edges, prepend=0))
 
 
 def _standard_error(losses: NDArray[np.float64]) -> float:
-    """Estimate the standard error of a mean of correlated losses from the means of 50 stretches."""
+    """Estimate the standard error of a mean of correlated losses from the means of 50 stretches; 0
+    for a single loss."""
     stretches = np.array([stretch.mean() for stretch in np.array_split(losses, 50) if stretch.size])
     return float(stretches.std(ddof=1) / math.sqrt(stretches.size)) if stretches.size > 1 else 0.0

@@ -2,14 +2,14 @@
 
 The folder that is written holds `train.bin/.idx`, `validation.bin/.idx`, `tokenizer.json` and, as
 the last file, `manifest.json`: a folder with a manifest is complete. Until then the tokenised
-documents lie in `.unfinished/`, in pieces of some megabytes. The text alone says where a piece
-begins, so the pieces may be made in several calls, on several machines, and the merged bytes are
-always the same.
+documents lie in `.unfinished/`, in pieces of some megabytes. Where a piece begins depends on the
+text alone, so the pieces may be made in several calls, on several machines, and the merged token
+files are always the same.
 
     .unfinished/request.json            what was asked for
     .unfinished/manifest.json           the manifest so far, beside tokenizer.json
-    .unfinished/KIND-SOURCE-PIECE.npz   the documents of a piece
-    .unfinished/KIND-SOURCE.json        how many pieces a source has; written behind the last one
+    .unfinished/KIND-SOURCE-PIECE.npz   the documents of a piece; KIND names the tokenizer
+    .unfinished/KIND-SOURCE.json        how many pieces a source has; written after the last one
 """
 
 import hashlib
@@ -49,19 +49,23 @@ from tst_study.text import memory_size
 from tst_study.waiting import waiting
 
 PIECE_BYTES = 4 << 20
+"""A piece ends with the document that brings it to this many bytes of its source."""
 TRAINING_BYTES_PER_WORD = 4096
+"""Bytes of text per entry of the vocabulary on which a BPE is trained."""
 LEAST_WORDS, MOST_WORDS = 257, 1_000_000
-"""Bounds of a vocabulary, which holds at least the bytes and the end of a document."""
+"""Bounds of a BPE's vocabulary, which holds at least the bytes and the end of a document."""
 DOCUMENT = np.dtype([("sha256", "V32"), ("text_bytes", "i8"), ("tokens", "i4"), ("held_out", "?")])
-"""A document in a piece. An empty document has 0 tokens and is left out."""
+"""The record of a document in a piece. A document without text has 0 tokens and does not get into
+the token files."""
 
 
 def prepare(request: Request, to: str | Path) -> Manifest:
     """Tokenise a corpus into a folder of Megatron token files, and return its manifest.
 
     Raises `UserError` where an input cannot be read or changes meanwhile, the folder holds
-    something else, the disk is full, or no document is left for one of the splits. Finished pieces
-    are kept. The second of two calls at once waits for the first.
+    something else, the disk is full, or no document is left for one of the splits. The next call
+    finds the finished pieces again, except those of a source that has changed, and all where no
+    document was left. The second of two calls at once waits for the first.
     """
     request, to = request.resolved(), Path(to)
     sources = request.sources_besides(to)
@@ -74,16 +78,16 @@ def prepare(request: Request, to: str | Path) -> Manifest:
 
 
 def prepare_shard(request: Request, to: str | Path, shard: str) -> Manifest | None:
-    """Make one share of a corpus' pieces; `merge` puts all shares together.
+    """Make one shard of a corpus' pieces, those of every n-th source; `merge` puts all together.
 
-    The calls for all shares may run at the same time, on machines that see the same folder. A share
-    is every n-th source.
+    The calls for all shards may run at the same time, on machines that see the same folder.
 
     Args:
         shard: "i/n", with i from 1 to n.
 
-    Returns the manifest where the folder is complete already, else None. Raises `UserError` as
-    `prepare` does, and for a shard outside 1/n … n/n.
+    Returns the manifest where the folder is complete already, else None. Raises `UserError` where
+    `prepare` does before it merges, for a shard outside 1/n … n/n, and for a request with
+    `limit_bytes`.
     """
     parts = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", shard)
     number, count = (int(parts[1]), int(parts[2])) if parts else (0, 0)
@@ -104,7 +108,8 @@ def prepare_shard(request: Request, to: str | Path, shard: str) -> Manifest | No
 def merge(to: str | Path) -> Manifest:
     """Put the pieces of all shards together, and return the manifest.
 
-    Raises `UserError` where pieces are missing, or nothing was begun there.
+    Raises `UserError` where pieces are missing, nothing was begun in this folder, the disk is full,
+    or no document is left for one of the splits.
     """
     to = Path(to)
     if (to / MANIFEST).exists():
@@ -123,7 +128,8 @@ def _make_pieces(
     unfinished: Path,
     shard: tuple[int, int] = (1, 1),
 ) -> int:
-    """Tokenise a shard of the sources; return how many sources the limit lets be read."""
+    """Tokenise a shard of the sources. Returns how many sources, of all shards, lie within the
+    request's `limit_bytes`."""
     with waiting(f"making the tokenizer, {request.tokenizer}"):
         tokenizer = _make_tokenizer(request, sources)
     record = tokenizer.as_recorded()
@@ -156,10 +162,10 @@ def _make_pieces(
 
 
 def _digest(source: Source, summary: Path) -> str | None:
-    """The sha256 of the file that has been read; None for a stream, which has no file.
+    """The sha256 of the file that has been read; None for a dataset of the hub, which has no file.
 
-    Raises `UserError` where the file is no longer as it was found: what was read may be a mixture
-    of both versions. The pieces of such a mixture are deleted.
+    Raises `UserError` where the file is no longer as it was found, and deletes its pieces, which
+    may mix both versions.
     """
     if source.path is None:
         return None
@@ -187,7 +193,7 @@ def _piece(summary: Path, number: int) -> Path:
 
 
 def _merge(unfinished: Path, sources: int) -> Manifest:
-    """Complete the folder around `unfinished` from the pieces of its first `sources`."""
+    """Complete the folder around `unfinished` from the pieces of the first `sources` sources."""
     begun, folder = read_manifest(unfinished), unfinished.parent
     summaries = [_summary(unfinished, begun.tokenizer, number) for number in range(sources)]
     missing = sum(not path.exists() for path in summaries)
@@ -212,8 +218,11 @@ def _merge(unfinished: Path, sources: int) -> Manifest:
 def _within_limit(
     request: Request, sources: Sequence[Source]
 ) -> Iterator[tuple[Source, Iterator[tuple[int, str]]]]:
-    """Yield the sources, each with the sizes and texts of its documents, until the limit for
-    training text is reached."""
+    """Yield the sources, each with the sizes and texts of its documents.
+
+    Training sources end where they reach `limit_bytes` together; validation sources, which come
+    after them, are read whole.
+    """
     remaining = request.limit_bytes or math.inf
 
     def limited(source: Source) -> Iterator[tuple[int, str]]:
@@ -234,8 +243,9 @@ def _within_limit(
 def is_held_out(text: bytes, share: float | None) -> bool:
     """Decide by the sha256 of its text whether a document belongs to the held-out share.
 
-    The same text always falls on the same side, in whatever file, order or company it comes: a
-    corpus that grows keeps its held-out documents, and copies do not straddle the split.
+    The same text always falls on the same side, whatever its file and the documents around it: a
+    corpus that grows keeps its held-out documents, and copies of a document share a split. Without
+    a share nothing is held out.
     """
     mark = int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
     return share is not None and mark < share * 2**64
@@ -258,7 +268,8 @@ def _batches(sized_texts: Iterable[tuple[int, str]]) -> Iterator[list[str]]:
 def _make_piece(
     texts: Sequence[str], split: str, share: float | None, tokenizer: Tokenizer
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Tokenise texts into documents, (D,) of type `DOCUMENT`, and their ids one after the other.
+    """Tokenise texts into records of type `DOCUMENT`, (D,), and their ids, concatenated.
+
     Each document ends with an end-of-document id; an empty one has no ids.
     """
     rows, ids = [], [np.empty(0, np.int64)]
@@ -292,7 +303,8 @@ def _make_tokenizer(request: Request, sources: Sequence[Source]) -> Tokenizer:
 
 
 def _training_sample(request: Request, sources: Sequence[Source], most_bytes: int) -> Iterator[str]:
-    """Yield the first training documents that are not held out, up to about this many bytes."""
+    """Yield the first training documents that are not held out, about `most_bytes` of them, and
+    none beyond the request's `limit_bytes`."""
     train = [source for source in sources if source.record.split == "train"]
     for _, documents_of_source in _within_limit(request, train):
         for _, text in documents_of_source:
@@ -317,7 +329,7 @@ def _join(unfinished: Path, pieces: list[Path], words: int) -> dict[str, SplitRe
     folder = unfinished.parent
     for split in SPLITS:
         if not any(_read(path, split)[0]["tokens"].any() for path in pieces):
-            shutil.rmtree(unfinished)  # the remedy is another request, which cannot use it
+            shutil.rmtree(unfinished)  # only another request helps, and it cannot use these pieces
             raise UserError(
                 f"{folder}: no document is left for {split}; give --validation files, another"
                 " --validation-share, or more text"

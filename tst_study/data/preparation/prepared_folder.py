@@ -1,4 +1,4 @@
-"""Folders that hold a requested corpus, or the beginning of one."""
+"""Folders that hold a requested corpus, or one whose preparation has begun."""
 
 import json
 import os
@@ -24,13 +24,14 @@ def prepared(
     make: Callable[[Path], Manifest],
     sources: Sequence[Source] = (),
 ) -> Manifest:
-    """Return the manifest of a folder that answers a request; make it first where it does not yet.
+    """Return the manifest of a folder that answers a request, and `make` the folder first if need
+    be.
 
-    `make` gets a folder for what it has finished. A call after a kill finds that folder again,
-    unless a source has changed. The second of two calls at once waits for the end of the first.
+    `make` gets a subfolder for what it has finished, which the next call finds again if this one is
+    killed. The second of two calls at once waits for the end of the first.
 
-    Raises `UserError` where the folder is a file, is of another request, was made from a source
-    that has changed since, or cannot be written or locked.
+    Raises `UserError` where the folder is a file, holds something else or the answer to another
+    request, was made or begun from a source that has changed since, or cannot be written or locked.
     """
     with locked(folder):
         manifest = _finished(folder, asked, sources) or make(_unfinished(folder, asked, sources))
@@ -39,9 +40,10 @@ def prepared(
 
 
 def begun(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Path | None:
-    """Return the folder of what is finished, in which several calls work at once.
+    """Return the subfolder for finished pieces, in which several calls may work at the same time.
 
-    None where the whole folder answers the request already. Raises `UserError` as `prepared` does.
+    Returns None where the folder is complete and answers the request already. Raises `UserError` as
+    `prepared` does.
     """
     with locked(folder):
         finished = _finished(folder, asked, sources)
@@ -50,7 +52,7 @@ def begun(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Pat
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder, made if need be, against other preparations while the block lasts."""
+    """Make a folder if need be, and keep other preparations out of it while the block runs."""
     with disk_errors_named(folder):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
@@ -64,7 +66,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _finished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Manifest | None:
-    """Return the manifest of a whole folder; None if there is work to do."""
+    """Return the manifest of a complete folder; None if the folder is not complete. Raises
+    `UserError` if it answers another request, or a source has changed since."""
     if not (folder / MANIFEST).exists():
         return None
     manifest = read_manifest(folder)
@@ -83,7 +86,11 @@ def _finished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) ->
 
 
 def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Path:
-    """Return the folder of finished pieces, a new one or that of an interrupted call."""
+    """Return the subfolder of finished pieces, a new one or that of an interrupted call.
+
+    Raises `UserError` where it holds pieces of another request or of sources that have changed
+    since, or where the folder holds other files.
+    """
     unfinished = folder / UNFINISHED
     asked = {**asked, "modified_ns": [source.record.modified_ns for source in sources]}
     path = unfinished / "request.json"
@@ -97,7 +104,7 @@ def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) 
                 return unfinished
             if any(unfinished.glob("*.npz")):
                 raise _other_request(unfinished, begun, asked)
-        if unfinished.exists():  # it failed before anything was finished, or was being deleted
+        if unfinished.exists():  # a call ended before it finished a piece, or while deleting them
             shutil.rmtree(unfinished)
         elif any(folder.iterdir()):
             raise UserError(f"{folder}: holds other files; choose an empty or new folder")

@@ -18,32 +18,35 @@ DEFAULT_VALIDATION_SHARE = 0.01
 
 @dataclass(frozen=True)
 class Request:
-    """Equal requests on equal sources make equal folders, byte by byte."""
+    """What a corpus is prepared from: equal requests on equal sources make equal token files, byte
+    by byte."""
 
     sources: Sequence[str]
     """Training text: names that `find_sources` takes, or "books" alone, the bundled corpus, which
     brings its own validation text."""
     tokenizer: str = "bpe:1024"
-    """"bytes"; "bpe:V", trained on the first 4,096·V bytes of the training text; a
-    `tokenizer.json` or a folder with one; or an id of the Hugging Face hub."""
+    """"bytes"; "bpe:V", trained on about the first 4,096·V bytes of the training text; the path of
+    a `tokenizer.json` or of a folder with one; or an id of the Hugging Face hub."""
     validation: Sequence[str] = ()
-    """Held-out text. Without it `validation_share` of the documents are held out."""
+    """Held-out text, named as `sources` are. Without it, `validation_share` of the documents are
+    held out."""
     validation_share: float | None = None
-    """Between 0 and 1, 0.01 by default; documents are picked by the hash of their text (see
-    `is_held_out`)."""
+    """Share of the documents to hold out where there is no `validation`, between 0 and 1; 0.01 by
+    default. They are picked by the hash of their text (see `is_held_out`)."""
     text_field: str = "text"
     """The JSON field or dataset column with the text."""
     limit_bytes: int | None = None
     """Stop after about this many bytes of training records; for quick trials."""
     licence: str | None = None
+    """Licence of the text, for the manifest."""
     notes: str | None = None
-    """Licence of the text and remarks on it, for the manifest."""
+    """Remarks on the text, for the manifest."""
 
     def resolved(self) -> Self:
-        """Name the files of the bundled corpus, and settle the share that is held out.
+        """Name the files of the bundled corpus, and fill in the share that is held out.
 
-        Raises `UserError` where the bundled corpus is not there, or the held-out text is given
-        twice.
+        Raises `UserError` where the bundled corpus is not there, or held-out text is given both by
+        files and by a share.
         """
         request = self
         if list(self.sources) == [BOOKS]:
@@ -78,15 +81,16 @@ class Request:
         return [*train, *held]
 
     def as_recorded(self, sources: Sequence[Source]) -> dict[str, Any]:
-        """Return plain JSON values for the manifest. They name files by name and size, and a
-        tokenizer's file by its content."""
+        """Return plain JSON values for the manifest, in which sources stand by name and size, and
+        a tokenizer's file by its sha256."""
         records = [source.record for source in sources]
         return {
             "sources": [[record.split, record.name, record.bytes] for record in records],
             "tokenizer": _stable_name(self.tokenizer),
             "validation_share": self.validation_share,
             "text_field": self.text_field,
-            "end_of_document": None,  # what a removed option said when it was left out
+            # A removed option: its default keeps requests equal to those that recorded it.
+            "end_of_document": None,
             "limit_bytes": self.limit_bytes,
             "licence": self.licence,
             "notes": self.notes,
@@ -94,7 +98,8 @@ class Request:
 
 
 def bundled_books(shards: int | None = None) -> Request:
-    """Request the English prose of the checkout: the first `shards` of its five files, or all.
+    """Request the English prose of the checkout: the first `shards` of its five training files, or
+    all, and its validation file.
 
     Raises `UserError` where its files are not there.
     """

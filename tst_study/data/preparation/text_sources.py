@@ -1,4 +1,5 @@
-"""Sources of documents: text and JSONL files, packed or not, and whatever `datasets` reads."""
+"""Sources of documents: text and JSONL files, compressed or not, parquet files, and datasets of the
+Hugging Face hub."""
 
 import bz2
 import glob
@@ -49,13 +50,14 @@ class Source:
     """One file, or one dataset of the Hugging Face hub, which has no path."""
 
     record: SourceRecord
-    """The source as it lies there, without the sha256."""
+    """The source as it was found, without its sha256, which `prepare` fills in after reading."""
     kind: Kind
     path: Path | None = None
 
     @property
     def place(self) -> str:
-        """The file or dataset by one name, however the user named it."""
+        """The absolute path of the file, or the name of the dataset: equal for equal sources,
+        however the user named them."""
         return self.record.name if self.path is None else str(self.path.resolve())
 
 
@@ -69,7 +71,8 @@ def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source
     files, or `hf://owner/dataset[/configuration][:split]`, streamed by `datasets`;
     `hf:///a/folder` is a dataset on this machine.
 
-    Raises `UserError` for a name of nothing, or of a file that cannot be read as text.
+    Raises `UserError` for a name that matches no file, and for a file that is not an ordinary one,
+    has an unknown ending, or whose own name is not UTF-8.
     """
     sources: list[Source] = []
     for name in names:
@@ -117,9 +120,10 @@ def _kind(path: Path) -> Kind:
 
 
 def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
-    """Yield the bytes and text of each record: a line of JSON, a row, or a whole file of text.
+    """Yield the size in bytes and the text of each record: a line of JSON, a row, or a text file.
 
-    An empty line gives an empty text. `text_field`: the field or column with the text.
+    The size of a line is that of its JSON, and the size of a row that of its text. An empty line
+    gives an empty text. `text_field`: the field or column with the text.
 
     Raises `UserError` where the source cannot be read or unpacked, or a record is not UTF-8, not
     JSON or lacks the field.
@@ -145,7 +149,7 @@ def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
         raise
     except UnicodeDecodeError as error:
         raise UserError(f"{place}: is not UTF-8 text ({error})") from error
-    except Exception as error:  # libraries have many: network, names, broken files
+    except Exception as error:  # the libraries raise many classes: network, names, broken files
         raise UserError(f"source {place}: cannot be read ({first_line(error)})") from error
 
 
@@ -171,7 +175,7 @@ def _field(document: Any, name: str, place: str) -> str:
 def _dataset(source: Source) -> Iterator[dict[str, Any]]:
     import datasets
 
-    # The library also prints errors that it raises, which the command says in one line.
+    # The library prints its errors besides raising them, and the command reports them in one line.
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     split, configuration = "train", None
     if source.kind == "huggingface":

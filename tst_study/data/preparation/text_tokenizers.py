@@ -1,6 +1,6 @@
-"""Text to ids and back: bytes, a BPE trained on the corpus, or any Hugging Face tokenizer.
+"""Text to ids: by bytes, by a BPE trained on the corpus, or by any Hugging Face tokenizer.
 
-Every tokenizer is stored as a Hugging Face `tokenizer.json`, that of bytes as well, so that an
+Every tokenizer, the one of bytes included, is stored as a Hugging Face `tokenizer.json`, so that an
 exported model has its tokenizer in the usual form. Text never yields the end-of-document id, not
 even where it spells that token out: only the preparation of a corpus ends documents.
 """
@@ -34,8 +34,9 @@ class Tokenizer:
     """A tokenizer of the `tokenizers` library, from the bytes of a `tokenizer.json`.
 
     Args:
-        content: the file.
-        kind: "bytes", "bpe" if it was trained here, else "huggingface"; it changes no id.
+        content: the bytes of the file.
+        kind: "bytes", "bpe" if it was trained here, else "huggingface". It is recorded, and makes
+            the tokenizer of bytes faster; it changes no id.
         end_of_document: the token that ends a document; by default the first of the usual ones
             (`KNOWN_ENDS`) that the vocabulary has.
         source: its name in error messages.
@@ -153,7 +154,7 @@ def download_tokenizer(name: str) -> Tokenizer:
     """
     from huggingface_hub import snapshot_download
 
-    wanted = [TOKENIZER, "tokenizer_config.json"]  # the latter may name the end
+    wanted = [TOKENIZER, "tokenizer_config.json"]  # the latter may name the end of a document
     try:
         folder = snapshot_download(name, allow_patterns=wanted)
     except Exception as error:  # network, authorisation, unknown name: the hub has many classes
@@ -166,11 +167,12 @@ def download_tokenizer(name: str) -> Tokenizer:
 
 
 def _end_beside(path: Path) -> str | None:
-    """Look up the token that ends documents beside a `tokenizer.json`.
+    """Look up the token that ends documents in the files beside a `tokenizer.json`.
 
-    The manifest of a prepared folder names it, or else `eos_token` in a `tokenizer_config.json`.
+    In a folder with a manifest it is the manifest's, elsewhere the `eos_token` of a
+    `tokenizer_config.json`; None where that names none.
 
-    Raises `UserError` where that is damaged.
+    Raises `UserError` where the file that should name it is damaged.
     """
     if (manifest := folder_manifest(path.parent)) is not None:
         return manifest.tokenizer.end_of_document_token
@@ -187,9 +189,9 @@ def _end_beside(path: Path) -> str | None:
 
 
 def _byte_tokenizer_json() -> bytes:
-    """Write the byte tokenizer in the library's form, a BPE without merges.
+    """Return the `tokenizer.json` of the byte tokenizer, a BPE without merges.
 
-    It is spelled out so that its fingerprint does not change with the library's version.
+    It is spelled out here, so that its fingerprint does not change with the library's version.
     """
     end = {"id": 256, "content": END_OF_DOCUMENT, "special": True}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
