@@ -150,7 +150,7 @@ class Group:
 
     @property
     def scale(self) -> str:
-        """What was run, in words: `363k parameters, books-bpe1024, 10,000 steps, 3 seeds`; also
+        """The runs in words: `363k parameters, books-bpe1024, 10,000 steps, 3 seeds`; also
         the learning rate where several were compared, and the study where several are loaded."""
         made = " (made to show the mechanism)" if self.is_generated else ""
         runs = self.summary.tables.runs

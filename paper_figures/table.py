@@ -26,7 +26,7 @@ class Entry:
     value: float | None = None
     """The number that the report sorts by; None for words and empty cells."""
     link: str | None = None
-    """Where its text leads in the report."""
+    """The place in the report to which its text links."""
 
 
 @dataclass(frozen=True)

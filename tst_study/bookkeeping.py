@@ -1,4 +1,4 @@
-"""What the training loop logs, evaluates and saves, and how a run is resumed."""
+"""The training loop's log, evaluations and checkpoints, and the resuming of a run."""
 
 from __future__ import annotations
 

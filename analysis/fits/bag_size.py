@@ -38,7 +38,7 @@ RULED_OUT = 0.01
 _GRID = 400
 """Number of values of log s, from the smallest to the largest tried, where a form is evaluated."""
 GROUP = ("size", "steps", "weighting")
-"""What the runs of a curve have in common, beside r."""
+"""The settings, beside r, that the runs of a curve have in common."""
 _NOTHING = "no superposed run beside a baseline: an optimum needs one r at four or more s"
 
 

@@ -243,7 +243,7 @@ _ASSUMED = {
     ("eval_set",): "no run says its eval_set: all are taken to have the same",
     ("seed",): "no seed of {}: compared unpaired",
 }
-"""What is said of facts that are assumed, because no run has any of those in the key. A seed alone
+"""The notices of facts that are assumed, because no run has any of those in the key. A seed alone
 may be missing in some runs only; the sentence then names them."""
 
 

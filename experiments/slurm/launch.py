@@ -50,7 +50,7 @@ class Launches:
 
     number: int = 0
     idle: int = 0
-    """Those in a row, up to the last one, that left no new checkpoint."""
+    """Launches in a row, up to the last one, that left no new checkpoint."""
     last: str = ""
     """How the last one ended."""
 

@@ -33,7 +33,7 @@ class Ablation:
     column: str
     """The column of the run table in which the arms differ."""
     arms: Mapping[str, tuple[str, str]]
-    """By value of the column: the arm's label, and the published run (empty if there is none)."""
+    """The arm's label and the published run (empty if there is none), by value of the column."""
     panels: Mapping[str, int]
     """Bag size by published panel."""
     claim: str = ""

@@ -1,4 +1,4 @@
-"""What the report says: question and answer, tables of runs, and what the numbers cannot say."""
+"""The sections of the report: answers, tables of runs, and what the numbers cannot say."""
 
 import os
 from collections.abc import Callable

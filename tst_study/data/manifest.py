@@ -89,8 +89,8 @@ class Manifest(Strict):
 
     schema_version: Literal[1] = 1
     request: dict[str, Any]
-    """What the folder was prepared for: a second call with the same request has nothing to do.
-    `{"adopted": [splits]}` for token files that other tools made."""
+    """The request for which the folder was prepared: a second call with the same request has
+    nothing to do. `{"adopted": [splits]}` for token files that other tools made."""
     sources: tuple[SourceRecord, ...] = ()
     tokenizer: TokenizerRecord
     splits: dict[str, SplitRecord]

@@ -32,7 +32,7 @@ from tst_study.superposition.vocabulary_shard import VocabularyShard
 
 @dataclass(frozen=True)
 class Targets:
-    """What the loss of a micro-batch needs beside its logits."""
+    """The inputs of a micro-batch's loss beside its logits."""
 
     labels: Tensor
     """(b, l·stride) next-token labels of the raw sequence."""

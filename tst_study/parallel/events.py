@@ -38,7 +38,7 @@ class Due:
 
 
 class TimedEvents:
-    """What a poll has found, the same on all ranks: `stops`, whether to stop now; `saves`, whether
+    """The result of a poll, the same on all ranks: `stops`, whether to stop now; `saves`, whether
     to write a checkpoint now; `logs`, whether to log the next step."""
 
     def __init__(self, execution: Execution, ranks: Ranks, stop: StopRequest) -> None:

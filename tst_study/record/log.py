@@ -1,4 +1,4 @@
-"""What a launch writes while it trains, all on rank 0: rows, status, progress line, trackers."""
+"""A launch's rows, status, progress line and trackers, which rank 0 writes while it trains."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping

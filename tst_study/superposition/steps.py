@@ -33,7 +33,7 @@ Phase = Literal["superposition", "recovery"]
 
 @dataclass(frozen=True)
 class Objective:
-    """What a step reads and predicts."""
+    """The inputs, targets and loss of a step."""
 
     name: str
     bag_size: int

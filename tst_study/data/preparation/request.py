@@ -18,8 +18,8 @@ DEFAULT_VALIDATION_SHARE = 0.01
 
 @dataclass(frozen=True)
 class Request:
-    """What a corpus is prepared from: equal requests on equal sources make equal token files, byte
-    by byte."""
+    """The sources and options of a corpus: equal requests on equal sources make equal token files,
+    byte by byte."""
 
     sources: Sequence[str]
     """Training text: names that `find_sources` takes, or "books" alone, the bundled corpus, which
