@@ -35,13 +35,14 @@ class Summary:
 
     @functools.cached_property
     def gains_over_training(self) -> pd.DataFrame:
-        """Gains of the planned questions at every evaluation (`planned.gains_over_training`)."""
+        """Gains of the planned questions at every evaluation after the switch that both arms have
+        (`planned.gains_over_training`)."""
         return gains_over_training(self.comparison.eligible, self.tables.held_out, self.questions)
 
     @functools.cached_property
     def verdicts(self) -> pd.DataFrame:
-        """The comparison's verdicts, with a column `since`: from which share of the steps on each
-        planned gain keeps its sign (`planned.since`)."""
+        """The comparison's verdicts, with a column `since`, in words: since which share of the
+        steps a planned gain has had its final sign, such as `ahead since 75%` (`planned.since`)."""
         key = ["family", "question"]
         leads = {name: since(rows) for name, rows in self.gains_over_training.groupby(key)}
         verdicts = self.comparison.verdicts
@@ -50,7 +51,8 @@ class Summary:
 
     @functools.cached_property
     def matches(self) -> pd.DataFrame:
-        """Settings at equal FLOPs, data and loss (`matched`)."""
+        """Each setting matched with baselines in three ways: at equal FLOPs, at equal data, at
+        equal loss (`matched`)."""
         return matched(self.comparison)
 
     @property
@@ -65,7 +67,7 @@ class Summary:
         table = self.comparison.table
         if table.empty:
             among = "" if self.comparison.excluded.empty else " among the runs not left out"
-            return f"Nothing to compare yet: no superposed run has a baseline of its seed{among}."
+            return f"Nothing to compare yet: no superposed run has a matching baseline{among}."
         total = f"{number(len(table), 'setting')} against the baseline at equal FLOPs"
         return f"{total}: {verdict_counts(table)}."
 

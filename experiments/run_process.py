@@ -49,7 +49,7 @@ def log_path(folder: Path, rank: int = 0) -> Path:
 
 
 def config_path(folder: Path) -> Path:
-    """The config with which the run was last submitted."""
+    """The config of the run's last submission or launch."""
     return folder / "job" / "config.toml"
 
 
@@ -90,8 +90,8 @@ def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
 
 
 def _end_with_launcher() -> None:
-    """Wait for the launcher's end, and end as it would have ended this run: a launcher that was
-    killed could not, and nobody else would know of the run."""
+    """Wait until the launcher ends, then stop this run as it would have: SIGTERM, and SIGKILL after
+    `PATIENCE` seconds. A launcher that was killed could not do so, and its run would train on."""
     launcher = multiprocessing.parent_process()
     assert launcher is not None
     launcher.join()
@@ -124,11 +124,11 @@ def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.
 def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
     """Train one rank of a run. `speaks`: whether it also writes the run's config and status, as one
     rank must."""
-    if speaks:
-        mark(folder, config, "running", "starting")
-        write_config(config, folder)
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} process {os.getpid()}: {folder}", flush=True)
     try:
+        if speaks:
+            mark(folder, config, "running", "starting")
+            write_config(config, folder)
         from tst_study.train import train
 
         state = train(config, folder, progress=False)
@@ -143,8 +143,8 @@ def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
 
 
 def _mark_failed(folder: Path, config: Config, error: BaseException) -> None:
-    """Write why the run failed. On a full disk the log alone says it, and the exit status counts
-    all the same; a file system that is away may come back."""
+    """Write why the run failed; while the file system is away, try for `AWAY_SECONDS`. If it cannot
+    be written, as on a full disk, the exit status still tells that the run failed."""
     with suppress(UserError, OSError):
         insist(lambda: mark(folder, config, "failed", one_line(error)), AWAY_SECONDS, DiskAwayError)
 

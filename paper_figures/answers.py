@@ -19,10 +19,10 @@ COLUMNS += ("run_ids",)
 
 
 def answers(summary: Summary) -> pd.DataFrame:
-    """Return a row for each planned question, then for each setting that none of them covers.
+    """Return a row for each planned question, then for each setting whose runs they do not cover.
 
-    `heading` says what a family is compared with, `name` which of its arms a row is about; `mark`
-    is the arm's.
+    `heading`: the family, and what it is compared with if that is the same for all of it. `name`:
+    that of the question. `mark`: that of the arm's setting.
     """
     asked = {(question.family, question.name): question for question in summary.questions}
     runs, table = labelled(summary), summary.comparison.table
@@ -55,7 +55,8 @@ def labelled(summary: Summary) -> pd.DataFrame:
 
 
 def _mark_of(question: Question, runs: pd.DataFrame, marks: Mapping[str, Mark]) -> Mark:
-    """Return the mark of a question's arm, by the label of its first run among `labelled` ones."""
+    """Return the mark of the arm's setting; `OTHER_BASELINE` if the arm is a baseline or has no
+    run."""
     own, _ = question.runs(runs)
     mark = marks[own["setting"].iloc[0]] if len(own) else BASELINE
     return OTHER_BASELINE if mark == BASELINE else mark
@@ -84,8 +85,8 @@ def answer_of(row: Mapping[str, Any]) -> str:
 
 
 def message(rows: pd.DataFrame) -> str:
-    """Say in one sentence what a study found: its primary answers, or how often it had which
-    verdict."""
+    """Say in one sentence what a study found: its primary answers or, without any, how many
+    comparisons had which verdict."""
     primary = [
         f"{row['arm']} {_VERBS.get(row['verdict'], 'against')} {_with_article(row['against'])}: "
         f"{gain(row)} nats" + (f", {row['verdict']}" if row["verdict"] not in _VERBS else "")
@@ -93,7 +94,7 @@ def message(rows: pd.DataFrame) -> str:
     ]
     if primary:
         return capitalized("; ".join(primary))
-    return f"{number(len(rows), 'setting')} against the baseline: {verdict_counts(rows)}"
+    return f"{number(len(rows), 'comparison')}: {verdict_counts(rows)}"
 
 
 def capitalized(sentence: str) -> str:
@@ -106,9 +107,11 @@ _VERBS = {"better": "beats", "worse": "loses to"}
 
 def with_family_intervals(rows: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
     """Take gains and intervals from the family of questions that covers most of these settings, so
-    that they allow for the same number of comparisons. Settings outside it keep their own.
+    that they allow for the same number of comparisons. Settings outside it keep their own, and so
+    do all if it covers fewer than two.
 
-    `rows`: of `Comparison.table`. A family may have asked about some of a setting's seeds alone.
+    `rows`: of `Comparison.table`. The family may use some of a setting's seeds alone; the column
+    `seeds` then changes with the gain.
     """
     by_family: dict[str, dict[int, dict[str, Any]]] = {}
     for verdict in rows_of(verdicts):

@@ -1,4 +1,4 @@
-"""A table: an item that is printed, as Markdown, LaTeX and CSV."""
+"""Tables: items written as Markdown and LaTeX, with their data as CSV."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tst_study.record.reader import check_same_run
 from tst_study.text import memory_size
 
 WARM_UP, TIMED = 3, 9
-"""The number of steps that `seconds_per_step` trains before it times, and that it times."""
+"""Steps that `seconds_per_step` trains before timing, and steps that it times."""
 
 
 def describe(
@@ -49,10 +49,11 @@ def describe(
 
 
 def check_start(config: Config, folder: Path | None, processes: int) -> tuple[str, TokenStream]:
-    """Make the checks of a training launch that need no device: layout (of several `processes`),
-    data, run folder and shared prefix run. Return the run's id and its token stream.
+    """Make the checks of a training launch that need no device, and return the run's id and its
+    token stream: data, run folder, shared prefix run, and the layout if there are several
+    `processes` (one may be a rank of torchrun's).
 
-    Raises the `UserError` that training would raise.
+    Raises `UserError` where a check fails.
     """
     if processes > 1 and config.execution.parallel != "auto":
         check(config, processes)
@@ -110,7 +111,7 @@ def _costs(config: Config) -> list[str]:
         _row("bag sums per step", f"{flops.bag_sum_per_step:.4g} FLOPs more while superposed"),
         _row("latent tokens", f"{plan.latent_tokens(plan.steps):,}"),
         _row("raw tokens", f"{plan.raw_tokens(plan.steps):,}"),
-        _row("data multiplier", f"{plan.data_multiplier:.4g} = 1 + r(s - 1)"),
+        _row("data multiplier", f"{plan.data_multiplier:.4g}, raw tokens over latent tokens"),
     ]
 
 
@@ -124,7 +125,7 @@ def _gpu_hours(config: Config, prices: Prices) -> str:
 
 def _memory(config: Config) -> list[str]:
     if config.execution.parallel == "auto":
-        return ["memory of one rank       depends on the layout, which is chosen at the start"]
+        return ["memory of one rank      depends on the layout, which is chosen at the start"]
     ranks = least_ranks(layout_of(config))
     check(config, ranks)
     memory = estimate_memory(config, ranks, on_gpu=config.execution.device == "cuda")

@@ -1,5 +1,5 @@
 """The paper's numbers: its files (`README.md` says how each was obtained), its set-ups, and a
-function for each file; `runs` has them in the schema of the run table.
+function for each file; `runs` has the runs of Tables 1, 2 and 4–7 as rows of the run table.
 
 Published losses are final training losses of one run each, smoothed by an unknown amount. They have
 an evaluation set of their own (`EVAL_SET`) and are never compared with held-out losses.

@@ -57,8 +57,9 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def read_sheet(path: Path) -> pd.DataFrame:
-    """Read a table without interpreting its cells. Its index counts the rows as a spreadsheet does,
-    a CSV's from its header on; an empty cell is None, and empty rows are left out.
+    """Read a table without interpreting its cells. Its index is the row number that a spreadsheet
+    shows: the first row of data is 2 in a CSV, whose header is row 1, and 1 in parquet. An empty
+    cell is None, and empty rows are left out.
 
     Raises `UserError`, which names the file, for one that is damaged, is not UTF-8 or has a column
     twice.
@@ -106,7 +107,7 @@ def _parquet(content: bytes) -> pd.DataFrame:
 def filled_cells(
     table: pd.DataFrame, path: Path, *needed: str
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the line of each row of a `read_sheet`, and its cells that are not empty.
+    """Yield the number of each row of a `read_sheet`, and its cells that are not empty.
 
     Raises `UserError` where a `needed` cell is empty, and for a cell too long to be meant.
     """

@@ -1,7 +1,7 @@
 """The questions of a study: pairs of arms to compare, declared in code before any run.
 
-`tst-study submit` writes a study's questions to `questions.json` beside its runs, each with the
-commit that first held it; they travel with the archive of the runs.
+`tst-study submit` writes a study's questions to `questions.json` beside its runs, each with a
+commit that holds it (`Question.registered`); they travel with the archive of the runs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ FILE = "questions.json"
 
 Value = int | float | str | bool
 Method = Literal["paired", "simultaneous", "moderated-1"]
-"""How intervals are made, by the name that a study registers: a t-test over each pair's seeds, or
-`analysis.verdict.intervals`. A method keeps its meaning, and a better one gets another number, with
-one exception: `simultaneous`, whose intervals one run could blow up (`docs/analysis.md`), is judged
-as `moderated-1`."""
+"""How intervals are made, by the name that a study registers. `paired`: a t-test over each pair's
+seeds. `moderated-1`: `analysis.verdict.intervals`. `simultaneous` is judged as `moderated-1`, since
+one run could blow up its intervals (`docs/analysis.md`). No other name changes its meaning: a
+better method gets a new one."""
 DEFAULT_METHOD: Method = "moderated-1"
 
 
@@ -76,7 +76,8 @@ class Question(_Strict):
     arm: Arm
     against: Arm
     family: str
-    """Questions whose intervals hold together; the interval of a question alone is not widened."""
+    """Name of the family. The intervals of a family are widened so that all of them hold together;
+    a family of one question is not widened."""
     primary: bool = False
     """Whether the study was made for this question."""
     method: Method = DEFAULT_METHOD
@@ -84,7 +85,8 @@ class Question(_Strict):
     predicted: tuple[float, float] | None = None
     """The gain, in nats, that was expected: an interval."""
     registered: Annotated[str | None, Field(pattern="^[0-9a-f]{40}$")] = None
-    """The commit that first held the question, as it stands; None where that is not known."""
+    """A commit that holds the question: the one that the study names, else the one from which it
+    was first submitted. None if that had uncommitted changes or is not known."""
     within: str = Field(default="", exclude=True, repr=False)
     """Path prefix of the run folders that the question covers; set on reading."""
 
@@ -148,7 +150,8 @@ def register(folder: Path, questions: Sequence[Question], code: Mapping[str, Any
     """Replace the questions of a folder of runs by these; an unchanged one keeps the commit that it
     was registered with. Without questions the folder stays as it is.
 
-    code: `launch_facts.code_version()`. With uncommitted changes, new questions get no commit.
+    code: `launch_facts.code_version()`. A new question keeps the commit that it names; one that
+    names none gets that of the code, or none with uncommitted changes.
     """
     commit = None if code["dirty"] else code["commit"]
     existing = {_unstamped(question): question for question in read_questions(folder)}

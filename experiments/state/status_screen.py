@@ -31,7 +31,7 @@ def study_rows(study: str, scale: str, root: Path, share: bool = True) -> list[S
             return rows_of(load(study, scale, root, share=share))
         except UserError as error:
             check_is_there(root)
-            print(f"without runs of {study} that never began: {error}", file=sys.stderr)
+            print(f"only runs that have a folder are shown: {error}", file=sys.stderr)
     return rows_below(root)
 
 

@@ -33,15 +33,15 @@ class Section:
 
 
 def is_shown(item: Item, sources: Sources) -> bool:
-    """Return whether the report shows an item: with runs, only one that has some in `folders`."""
+    """Return whether the report shows an item: without runs every one, with runs only those made
+    from some of them (`item.folders`)."""
     return not sources.folders or bool(item.folders)
 
 
 def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], to: Path) -> str:
     """Return the page for the folder `to`; the same runs give the same bytes.
 
-    `drawings`: the SVG of each picture by its name. Tables are linked, not shown: they repeat the
-    results that pictures and verdicts state.
+    `drawings`: the SVG of each picture by its name. Items that are tables are linked, not shown.
     """
     shown_items, summary = [item for item in items if is_shown(item, sources)], sources.summary
     pictures = _pictures(shown_items, drawings)
@@ -58,7 +58,7 @@ def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], t
         Section("Runs", [sections.runs(summary, to)]),
     ]
     names = ", ".join(sorted(set(sources.runs["study"])))
-    published = "No runs: everything here is published (arXiv 2605.06546)."
+    published = "No runs: all here is published (arXiv 2605.06546) or computed from what is."
     pages = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -70,7 +70,7 @@ def test_dry_run_prints_the_whole_config_and_its_cost_without_torch(
         "# FLOPs per step 1.12e+09, the same in both phases",
         "# latent tokens 1,024,000 ",
         "# raw tokens 1,638,400 ",
-        "# data multiplier 1.6 = 1 + r(s - 1)",
+        "# data multiplier 1.6, raw tokens over latent tokens",
         f"# text is read {1_638_400 / 20_000:.3g} times (20,000 tokens)",
         "# memory of one rank",
     ):
@@ -117,7 +117,7 @@ def test_dry_run_says_what_a_run_costs_on_a_gpu(
 def test_dry_run_of_a_trunk_counts_what_it_trains() -> None:
     words = " ".join(describe(example("schedule.stop_after=15"), "no id").split())
     assert "# superposition 15 1.68e+10 61,440 # recovery 0 0 0 # total 15 1.68e+10 61," in words
-    assert "# latent tokens 15,360 # raw tokens 61,440 # data multiplier 4 = 1 +" in words
+    assert "# latent tokens 15,360 # raw tokens 61,440 # data multiplier 4, raw" in words
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_collect_misses_runs_of_the_study_that_never_began(
     cli.collect("headline", "smoke", tmp_path)
     said = capsys.readouterr()
     assert "0 runs over, 1 missing" in said.out
-    assert said.err.startswith("without runs of headline that never began: ")
+    assert said.err.startswith("only runs that have a folder are shown: ")
     with pytest.raises(UserError, match="nowhere: no such folder; submit the study first"):
         cli.collect("headline", "smoke", tmp_path / "nowhere")
     assert not capsys.readouterr().err

@@ -125,8 +125,8 @@ class CheckpointReader:
             numbers = sum(chunk.sizes.numel() for chunk in wanted)
             if stored != numbers:
                 raise UserError(
-                    f"{self.place}: {name} holds {stored} of the {numbers} numbers at "
-                    f"{tuple(wanted[0].offsets)}; it is of another model, or not whole"
+                    f"{self.place}: {name} holds {stored} of the {numbers} numbers that this model "
+                    "needs; the checkpoint is of another model, or not whole"
                 )
             items += found
         try:

@@ -1,4 +1,5 @@
-"""The corpus of each sequence of a run, dealt in a fixed cycle: a pure function of its number."""
+"""The corpus from which each sequence of a run comes. Sequences are dealt in a fixed cycle, so that
+the sequence's number and the weights alone decide."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ class Blend:
     Weights are rounded to 1/10,000 of their sum, and sequences are dealt in a cycle: every slot
     goes to the corpus that is furthest behind its share. So in any stretch of sequences, such as a
     step or a rank's part of one, the number from each corpus is within about one of what the
-    weights ask for.
+    rounded weights ask for.
 
     Raises `UserError` for a weight so small that its corpus would never be read.
     """
@@ -58,8 +59,8 @@ def _shares(weights: Sequence[float]) -> list[int]:
 
 
 def _cycle(shares: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the corpus of each slot, (length,), and how often each was dealt before it,
-    (length + 1, k)."""
+    """Return the corpus of each slot, (length,), and how many slots before it went to each corpus,
+    (length + 1, corpora); the last row counts the whole cycle."""
     length = sum(shares)
     share = np.array(shares, dtype=np.int64)
     dealt_before = np.zeros((length + 1, len(shares)), dtype=np.int64)

@@ -63,9 +63,9 @@ def muon(weights: Sequence[MainWeight], config: Optimizer) -> list[torch.optim.O
 
 
 QUINTIC = 3.4445, -4.7750, 2.0315
-"""Coefficients a, b, c of the Newton-Schulz iteration, which maps each singular value x to
-a·x + b·x³ + c·x⁵. They make it steep at zero, so that few iterations do; in return, singular values
-end between about 0.7 and 1.2 rather than at 1."""
+"""Coefficients a, b, c of the Newton-Schulz iteration, which maps each singular value x to a·x +
+b·x³ + c·x⁵. They make it steep at zero, so that few iterations are enough; in return, singular
+values end between about 0.7 and 1.2 rather than at 1."""
 ITERATIONS = 5
 SCALE = 0.2
 """Root mean square to which updates are scaled: that of AdamW's updates, measured by Liu et al."""
@@ -134,8 +134,9 @@ def working_dtype(device: torch.device) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Projections:
-    """The projections in one tensor, of which Megatron joins several: queries, keys and values, one
-    group of heads after another; gate and upward projection; the experts of a rank.
+    """How one of Megatron's tensors divides into projections. It may hold several: queries, keys
+    and values, one group of heads after another; gate and upward projection; or the experts of a
+    rank.
 
     The tensor is (`blocks`, sum of `rows`, columns): every block holds `rows[i]` rows of projection
     i. Blocks are groups of heads, or experts.

@@ -25,7 +25,8 @@ def bag_embedding(
     """Embed each bag as the mean of its s embeddings, summed in float32 (float64 for a float64
     weight).
 
-    A `pooling` other than the mean holds the embeddings of all tokens, and cannot be sharded.
+    Any other `pooling` keeps all B·l·s embeddings in memory, and needs the whole table on each
+    rank.
 
     A bag of one token is `F.embedding`, bit for bit. Gradients have the same bits in every run
     on a CPU.
@@ -39,15 +40,16 @@ def bag_embedding(
         vocabulary_start: the id of the first row of `weight`.
         reduce: maps this shard's sums (B, l, d) in float32 to the sums over all shards,
             differentiably: an all-reduce (`sum_over_group`), or a reduce-scatter along l under
-            sequence parallelism; the result has the shape it returns. None where `weight` is the
-            whole table.
+            sequence parallelism. None where `weight` is the whole table.
 
     Returns:
-        (B, l, d) in the dtype of `weight`.
+        (B, l, d), or the shape that `reduce` returns, in the dtype of `weight`.
 
     Raises:
-        ValueError: token ids without a bag axis, or a pooling of shards that cannot be summed.
-        IndexError (from torch): an id outside an unsharded vocabulary.
+        ValueError: token ids without a bag axis, or another `pooling` than the mean together with
+            `reduce`.
+        IndexError or RuntimeError (from torch, on a CPU): an id outside an unsharded vocabulary; on
+            a GPU a device assertion fails.
     """
     if token_ids.dim() != 3 or token_ids.shape[2] == 0:
         raise ValueError(

@@ -117,21 +117,26 @@ class ChinchillaFit:
         return frame.assign(loss=model.loss(self.fit.theta), low=low, high=high)
 
     def __str__(self) -> str:
+        few = self.drawn.clusters < LEAST_CLUSTERS
         return "\n".join(
             [
                 *table_lines(self.summary()),
                 f"{len(self.points)} runs; {self.fit.agreed} of {self.fit.started} starts agree; "
-                f"intervals: {self.drawn.clusters} models drawn with replacement",
+                + (f"no intervals: {self.drawn.clusters} models are too few" if few else "")
+                + (
+                    "" if few else f"intervals: {self.drawn.clusters} models drawn with replacement"
+                ),
             ]
         )
 
     def each_size_from_the_others(self) -> pd.DataFrame:
         """Return the errors with which each model size is predicted by the law of all others, and
-        without a law; only the largest size's is an extrapolation.
+        without a law. The smallest and the largest size are extrapolated; only the largest tells
+        how the law does at scale.
 
         Columns: group (the size, parameters), runs, rmse (of the loss, nats per token), copied (the
         null: rmse of the loss of the nearest other size at the nearest number of tokens), note (why
-        there are no numbers).
+        there is no rmse).
         """
         problem = self.fit.problem
         starts = grid_of_starts(problem.model, GRID)

@@ -1,7 +1,7 @@
 """The worth of repeated text: the law of Muennighoff et al. 2023 (arXiv 2305.16264) at one size.
 
-L = E + B D'^−β, where D' = U + U R* (1 − exp(−R / R*)) is the fresh text that a run of D tokens
-over U unique ones is worth; R = D/U − 1 counts the repetitions.
+L = E + B (D'/10⁶)^−β, where D' = U + U R* (1 − exp(−R / R*)) is the number of fresh tokens that a
+run of D tokens over U unique ones is worth; R = D/U − 1 counts the repetitions.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def fit_repetition(runs: pd.DataFrame) -> Repetition:
         gaps = law.loss(tokens[repeats], unique[repeats], constant) - losses[repeats]
         return float(np.sqrt((gaps**2).mean()))
 
-    # ln R* from 0.02 to about 1,100 repetitions.
+    # R* from 0.02 to about 1,100 repetitions, searched by its logarithm.
     minimum = optimize.minimize_scalar(lambda x: error(np.exp(x)), bounds=(-4, 7), method="bounded")
     constant = float(np.exp(minimum.x))
     errors = {"fitted": error(constant), "published": error(PUBLISHED), "null": error(np.inf)}

@@ -1,7 +1,7 @@
 """The problem that a fit solves: a law as a formula, the losses to explain, and the objective.
 
 Derivatives are taken by the complex step (Squire & Trapp 1998, SIAM Review 40): exact to rounding,
-for every formula in operations that numpy has for complex numbers.
+for every formula that is analytic in its parameters and that numpy can evaluate at complex ones.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _STEP = 1e-30
 def derivative(of: Callable[[NDArray[Any]], NDArray[Any]], theta: Floats) -> Floats:
     """Return the derivative of a function at theta, shape (p,), by the complex step; shape (n, p).
 
-    The function is called once, with a row of parameters for each step, shape (p, p), and returns a
-    row of values for each, shape (p, n).
+    The function is called once, with an array of shape (p, p) whose row i has parameter i moved,
+    and returns values of shape (p, n).
     """
     moved = theta + 1j * _STEP * np.eye(len(theta))
     slopes: Floats = of(moved).imag.T / _STEP
@@ -42,9 +42,9 @@ class Formula:
     formula: LossFormula
     columns: Columns
     linear: tuple[str, ...] = ()
-    """Parameters that the loss is linear in when all others are held. If they are named `log_…`,
-    which all must be or none, they are the logs of such parameters, which must be positive. At
-    every start least squares gives their values, so that those of the start do not matter."""
+    """Parameters in which the loss is linear when all others are held; or, if all are named
+    `log_…`, the logs of such parameters, which must be positive. `improved` replaces their values
+    in a start by least squares."""
 
     def loss(self, theta: NDArray[Any]) -> NDArray[Any]:
         """Nats per token, shape (…, n), of parameters of shape (…, p)."""
@@ -64,7 +64,7 @@ class Formula:
 
     def improved(self, theta: Floats, observed: Floats) -> Floats:
         """Return a start with its linear parameters solved for, by least squares on the loss; the
-        start itself where there are none, or where its losses are not finite."""
+        start itself where there are none, or where losses or derivatives are not finite."""
         own = [self.parameters.index(name) for name in self.linear]
         improved = theta.copy()
         improved[own] = 0.0
@@ -92,9 +92,9 @@ class Problem:
 
     Without a delta this is least squares; with one below all residuals, least absolute deviations
     times delta. With `groups` it is generalised least squares: rows of one group share an error.
-    The errors of rows i, j have covariance ratio · [same group] + [i = j], up to a factor. What
-    neighbouring cells share (runs that forked from one shared prefix run) then counts once, not
-    once a cell.
+    The errors of rows i, j have covariance ratio · [same group] + [i = j], up to a factor, so that
+    an error that rows share, as runs forked from one shared prefix run do, is not counted as if
+    each row had its own.
     """
 
     model: Formula
