@@ -69,9 +69,9 @@ def loss_against_compute(sources: Sources) -> Picture:
     own = _measured(sources.summary)
     pairs = [_published(), *own]
     where = [f"{pair.widest['multiplier']:.2f} times" for pair in pairs]
-    title = f"For the same loss the baseline needs {where[0]} the FLOPs in the paper (270M)"
+    title = f"For the same loss baselines need {where[0]} the FLOPs in the paper (270M)"
     return Picture(
-        title=", and ".join([title, *(f"{times} here" for times in where[1:])]),
+        title=", ".join([title, *(f"{times} here" for times in where[1:])]),
         caption="Above: final loss over FLOPs, curves: a power law beyond a shared floor between "
         "the lengths that were run; the arrow is the multiplier. Below: the multiplier at every "
         f"loss that both arms reached, on one scale. Published: {PAPERS.label}, Tables 4 and 5, "
