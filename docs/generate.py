@@ -1,7 +1,7 @@
 """Write the generated parts of the documentation: `make docs`.
 
 The keys in `config.md`, the columns in `tables.md`, the studies in `slurm.md`, the verdicts in
-`records/campaign.md`, the simulations in `research/coverage.md`; a test fails where they are not
+`research/campaign.md`, the simulations in `research/coverage.md`; a test fails where they are not
 what this writes.
 """
 
@@ -121,10 +121,14 @@ BLOCKS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("tables.md", "columns", columns),
     ("slurm.md", "studies", studies_table),
     ("research/coverage.md", "left out", left_out),
-    ("records/campaign.md", "arms of parts", lambda: markdown_grid(sections.arms(summary(SECOND)))),
-    ("records/campaign.md", "verdicts of parts", lambda: verdicts(SECOND)),
+    (
+        "research/campaign.md",
+        "arms of parts",
+        lambda: markdown_grid(sections.arms(summary(SECOND))),
+    ),
+    ("research/campaign.md", "verdicts of parts", lambda: verdicts(SECOND)),
     ("research/coverage.md", "verdict coverage", coverage_of_verdicts),
-    ("records/campaign.md", "verdicts", lambda: verdicts("campaign")),
+    ("research/campaign.md", "verdicts", lambda: verdicts("campaign")),
 )
 """Page, a mark in it, and what makes the text from there to the next `end`."""
 

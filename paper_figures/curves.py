@@ -149,8 +149,8 @@ def smoothed(rows: pd.DataFrame, steps: int) -> pd.DataFrame:
 def draw(
     axes: Axes, data: pd.DataFrame, looks: Mapping[str, Mark], title: str, start: float = 0.0
 ) -> None:
-    """Draw one panel from step `start` on: its held-out curves or, without any, its next-token
-    training curves, with the final losses, the switch and the key."""
+    """Draw one panel from step `start` on: its held-out curves if every arm has one, else its
+    next-token training curves; with the final losses, the switch and the key."""
     window = (start, end_of(data))
     shown = data[data["quantity"].isin(("next_token", "held_out"))]
     of_labels = (shown["quantity"] == "held_out").groupby(shown["label"]).any()

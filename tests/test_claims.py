@@ -40,7 +40,7 @@ def words(page: str) -> str:
 
 
 README, FINDINGS = words("README.md"), words("docs/findings.md")
-CAMPAIGNS = words("docs/records/campaign.md")
+CAMPAIGNS = words("docs/research/campaign.md")
 ANALYSIS = words("docs/analysis.md")
 INTERVAL = (
     r"(-?\+?[\d.]+)(?: nats)?(?: per token)?(?: times the steps,?)? \[([-+\d.]+), ([-+\d.]+)\]"
@@ -155,7 +155,7 @@ def test_every_interval_in_prose_is_one_that_was_computed(prose: str, count: int
 
 
 def test_every_question_has_one_verdict_in_the_report_and_on_a_terminal() -> None:
-    """And in `records/campaign.md`, which `docs.generate` writes."""
+    """And in `research/campaign.md`, which `docs.generate` writes."""
     rows, lines = of("campaign").verdicts, summary("campaign").lines()
     planned = rows[rows["heading"] == "Planned"]
     assert len(planned) == 39
@@ -260,7 +260,7 @@ def test_the_pilot_sweep() -> None:
 
 def test_what_was_predicted_and_what_came() -> None:
     (longest, larger) = json.loads((RECORDS / "predictions.json").read_text("utf8"))["predictions"]
-    lines = (ROOT / "docs/records/campaign.md").read_text("utf8").replace("−", "-").splitlines()
+    lines = (ROOT / "docs/research/campaign.md").read_text("utf8").replace("−", "-").splitlines()
     rows = [line.split(" | ") for line in lines if line.endswith("refuted |")]
     for committed, name, ways in (
         (longest, "lengths-28000-{}", ("law", "trend", "same", "none")),

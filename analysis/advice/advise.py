@@ -127,9 +127,9 @@ def advise(
 
     `text`: tokens of text that are available, without limit by default. `gpus`, `device`, `price`
     (per GPU-hour): for hours and money. `flops`: those of the whole run, where they are known
-    better than by 6 N D; not checked. Raises `UserError` for any other number that is not finite
-    and above 0, for more active parameters than parameters, for `gpus` or `price` without `device`,
-    and for a device whose data sheet is not known here.
+    better than by 6 N D. Raises `UserError` for a number that is not finite and above 0, for more
+    active parameters than parameters, for `gpus` or `price` without `device`, and for a device
+    whose data sheet is not known here.
     """
     _check(
         device,

@@ -95,7 +95,7 @@ def _prose(
     steps: int, warmup_steps: int, shards: int | None, validation_tokens: int, *recorded: str
 ) -> Setting:
     """The bundled books, two layers, where the pilot sweep found the baseline at its best
-    (docs/records/campaign.md, G0).
+    (docs/research/campaign.md, G0).
 
     The warm-up is a scale's, not a length's: lengths share their stable phase, and a comparison
     of lengths is not one of warm-ups.
