@@ -1,10 +1,12 @@
-"""Read runs, compare and fit them, and say what follows. It imports pandas and scipy, never torch,
-megatron or submitit.
+"""The analysis of runs: read them, compare them, fit laws to them, and say what follows.
 
-`tables/` reads runs from wherever they were trained; `verdict/` says which arm won, `fits/` what
-follows at other sizes; both answer the `questions`. `advice/` says whether to superpose a planned
-run. `published/` has the paper's own numbers. `summary`, `answer` and `wording` put results into
-words. `fit_chinchilla` and `fit_superposition_law` fit a DataFrame of one's own.
+This package imports pandas and scipy, but never torch, megatron or submitit.
+
+`tables/` reads runs, wherever they were trained. `verdict/` says which arm won. `fits/` finds the
+best bag size and fits laws that predict other settings and sizes. `questions` has the questions of
+`tst-study analyse`, which these two answer. `advice/` says whether to superpose a planned run.
+`published/` has the paper's own numbers. `summary`, `answer` and `wording` put results into words.
+From Python, `fit_chinchilla` and `fit_superposition_law` fit laws to a DataFrame of one's own.
 """
 
 from importlib import import_module
@@ -28,7 +30,8 @@ __all__ = ["advise", "ask", "fit_chinchilla", "fit_superposition_law", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use: `tst-study --help` imports this package and must answer at once.
+    # Names are loaded on first use: `tst-study --help` imports this package and must answer at
+    # once.
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"tst_study.analysis.{_HOME[name]}"), name)

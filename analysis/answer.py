@@ -1,4 +1,5 @@
-"""An answer: tables, sentences and what they were computed from; printed and written as JSON."""
+"""What every `tst-study analyse …` returns: tables, sentences, and what they were computed from. It
+can be printed, shown in a notebook, or written as JSON."""
 
 from __future__ import annotations
 
@@ -28,20 +29,22 @@ class Answer:
     """Tables by title, with losses in nats per token."""
     sentences: tuple[str, ...]
     inputs: Mapping[str, str]
-    """Fingerprints of all inputs, by name."""
+    """What identifies each input, by name: the fingerprint of a run or of a published file, or the
+    numbers of tokens and documents of a token file."""
     excluded: pd.DataFrame = field(default_factory=pd.DataFrame)
     """All runs left out, each with its `reason`; the JSON lists every one."""
 
     text: Callable[[int], list[str]] | None = None
-    """A function from a terminal's width to the lines to print, for a question that does not print
+    """A function from the width of a terminal to the lines to print; None for an answer that prints
     its tables and sentences as they are."""
 
     def __str__(self) -> str:
         return "\n".join(self.lines(screen_width()))
 
     def lines(self, width: int = ENDLESS) -> list[str]:
-        """Lines for a terminal of this width. Control characters in the names of runs are escaped,
-        so that they cannot act on the terminal; a function `text` sees to that itself."""
+        """Return lines for a terminal of this width. Control characters, as the name of a run may
+        hold, are escaped, so that they cannot act on the terminal; a function `text` must do this
+        itself."""
         if self.text is not None:
             return self.text(width)
         text = wrapped(self.sentences, width)
@@ -52,13 +55,14 @@ class Answer:
         return [printable(line) for line in (*text, *([""] if out else []), *out)]
 
     def to_json(self) -> str:
-        """Return `to_dict` as JSON text. The control characters that JSON allows in strings, U+007F
-        to U+009F, are escaped, too."""
+        """Return `to_dict` as JSON text. U+007F to U+009F, the control characters that JSON allows
+        in strings, are escaped, too."""
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
         return re.sub(r"[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values: tables as lists of rows, missing cells as null."""
+        """Return the answer as JSON values: each table is a list of rows, and missing or infinite
+        numbers are null. `text` is left out."""
         return {
             "question": self.question,
             "sentences": list(self.sentences),
@@ -73,16 +77,16 @@ class Answer:
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table as plain JSON values."""
+    """Return the rows of a table as JSON values; missing and infinite numbers become None."""
     return [{key: _plain(value) for key, value in row.items()} for row in rows_of(table)]
 
 
 def table_lines(table: pd.DataFrame, width: int = ENDLESS) -> list[str]:
-    """Lines of a table with aligned columns; a dash stands for a missing value.
+    """Return the lines of a table with aligned columns; a dash stands for a missing value.
 
-    A row's estimates (`_ESTIMATES`) have as many decimals as show two digits of the width of its
-    interval. On a narrow terminal columns are left out, first those without values and then, from
-    the last on, those that are not `_WANTED`; a line names them.
+    The estimates in a row (`_ESTIMATES`) get as many decimals as it takes to show two digits of the
+    width of the row's interval. On a narrow terminal columns are left out: first those without
+    values and then, from right to left, those that are not `_WANTED`. A last line names them.
     """
     if table.empty:
         return ["(none)"]
@@ -114,17 +118,18 @@ def table_lines(table: pd.DataFrame, width: int = ENDLESS) -> list[str]:
 _WANTED: tuple[str, ...] = ("question", "setting", "size", "kind", "steps", "bag_size")
 _WANTED += ("step_ratio", "best", "gain", "low", "high", "multiplier", "verdict", "seeds")
 _WANTED += ("parameter", "value", "note", "sentence", "belief")
-"""Columns that a narrow terminal shows, too, unless they are empty."""
+"""Columns that are shown on a narrow terminal, too, unless they are empty."""
 
 
 _ESTIMATES: tuple[str, ...] = ("best", "gain", "multiplier", "factor", "difference")
 _ESTIMATES += ("low", "high", "flat_low", "flat_high", "steps_ratio", "flops_ratio")
 _ESTIMATES += ("smallest_detectable", "params_exponent", "exponent_low", "exponent_high")
-"""Columns whose decimals follow from the row's interval (`_digits`)."""
+"""Columns whose number of decimals follows from the row's interval (`_digits`)."""
 
 
 def _digits(row: Mapping[str, Any]) -> int | None:
-    """Decimals that show two digits of the width of a row's interval; None without interval."""
+    """Return how many decimals show two digits of the width of a row's interval; None if the row
+    has no interval."""
     low, high = (row.get(end, row.get(f"exponent_{end}")) for end in ("low", "high"))
     if not (is_number(low) and is_number(high) and high > low):
         return None
@@ -132,7 +137,7 @@ def _digits(row: Mapping[str, Any]) -> int | None:
 
 
 def _is_whole(column: pd.Series) -> bool:
-    """Whether a column holds counts that became floats because some are missing."""
+    """Return whether a column holds whole numbers that became floats because some are missing."""
     if not pd.api.types.is_float_dtype(column) or column.notna().all():
         return False
     known = column.dropna()

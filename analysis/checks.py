@@ -1,4 +1,5 @@
-"""Checks of input columns; errors name the column and, for a bad value, its row and the value."""
+"""Checks of the columns of tables that users give. The errors name the column and, for a bad value,
+the value and its row."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from tst_study.errors import UserError
 
 Floats = NDArray[np.float64]
+"""An array of floating-point numbers."""
 
 
 def needs_columns(table: pd.DataFrame, columns: Iterable[str], what: str) -> None:
@@ -21,14 +23,15 @@ def needs_columns(table: pd.DataFrame, columns: Iterable[str], what: str) -> Non
 
 
 def is_number(value: object, above: float = -np.inf) -> bool:
-    """Return whether a value is a finite number above `above`; texts, truth values and missing
-    values are not."""
+    """Return whether a value is a finite number above `above`; False for texts, truth values and
+    missing values."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     return number and above < float(value) < np.inf  # type: ignore[arg-type]
 
 
 def positive(table: pd.DataFrame, columns: Iterable[str], what: str) -> None:
-    """Raise `UserError` for a missing column, and for a value that is no finite number above 0."""
+    """Raise `UserError` for a missing column, and for a value that is not a finite number above 0.
+    `what` names the table in words."""
     names = list(columns)
     needs_columns(table, names, what)
     for name in names:

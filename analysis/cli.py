@@ -1,4 +1,5 @@
-"""The verbs that read other trainers' logs, advise on a planned run, and judge runs."""
+"""Three commands of `tst-study`: `import` reads other trainers' logs, `advise` advises on a planned
+run, and `analyse` judges runs."""
 
 import json
 from pathlib import Path

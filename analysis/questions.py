@@ -1,4 +1,5 @@
-"""The questions of `tst-study analyse`, asked of runs or of the published numbers."""
+"""The questions of `tst-study analyse`, and `ask`, which answers one of them from runs or from the
+published numbers."""
 
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ from tst_study.errors import UserError, one_of
 from tst_study.text import amount, wrapped
 
 Inputs = dict[str, str]
+"""Fingerprints of runs, by run id."""
 _USED_BY = {"at": "law", "tokens": "mutual-information", "huber": "chinchilla"}
 
 
@@ -40,15 +42,17 @@ def ask(
     tokens: Path | None = None,
     huber: float | None = None,
 ) -> Answer:
-    """Answer one of `QUESTIONS` about `runs` (folders of runs, or archives), about a token file or,
-    `of_published`, about the published numbers.
+    """Answer one of `QUESTIONS`.
 
-    `at`: PARAMS,TOKENS of a run for which `law` is to recommend s and r. `tokens`: the token file
-    that `mutual-information` needs in place of runs, without its `.bin`. `huber`: delta of
-    `chinchilla`'s Huber loss.
+    The answer is about `runs` (folders of runs, or archives), about the token file `tokens`, or, if
+    `of_published` is true, about the published numbers. `tokens` is a path without `.bin`;
+    `mutual-information` needs it in place of runs.
 
-    Raises `UserError` for an unknown question, for an option that it does not use, for no source or
-    two, and where the data do not allow an answer.
+    at: PARAMS,TOKENS of a run for which `law` is to recommend s and r. huber: delta of the Huber
+    loss of `chinchilla`.
+
+    Raises `UserError` for an unknown question, for an option that the question does not use, for no
+    source or two of them, and if the data do not allow an answer.
     """
     one_of(question, QUESTIONS, "question")
     of_own, of_paper = QUESTIONS[question]
@@ -147,5 +151,5 @@ QUESTIONS: dict[str, tuple[Callable[..., Answer], Callable[..., Answer] | str]] 
     "mutual-information": (mutual_information_answer, mutual_information_answer),
 }
 """Two functions for each question. The first answers it from runs, given their tables and their
-fingerprints by run id, or from a token file; the second answers it from the published numbers. In
-place of the second there may be the reason why these have no answer."""
+fingerprints by run id; for `mutual-information` it answers from a token file. The second answers it
+from the published numbers; in its place there may be the reason why these have no answer."""

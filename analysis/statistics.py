@@ -1,4 +1,5 @@
-"""Root mean squares, t-intervals, and the power of a paired t-test with few seeds."""
+"""Statistics that several analyses share: t-intervals, the power of a paired t-test with few seeds,
+and root mean squares."""
 
 import functools
 import math
@@ -8,15 +9,19 @@ from numpy.typing import ArrayLike
 from scipy import optimize, special
 
 CONFIDENCE = 0.95
+"""Probability with which an interval is to hold the true value; for a family of intervals, with
+which all of them are to do so."""
 POWER = 0.80
+"""Probability with which a test is to detect an effect."""
 
 
 @functools.cache
 def smallest_detectable(pairs: int, comparisons: int = 1) -> float | None:
-    """Return the true mean difference that a two-sided paired t-test detects in 80% of studies.
+    """Return the true mean difference that a two-sided paired t-test detects in 80% of studies, in
+    standard deviations of a pair's difference.
 
-    Its unit is the standard deviation of a pair's difference. The test is at 5% for all
-    `comparisons` together (Bonferroni). None for fewer than two pairs."""
+    The significance level of the test is 5% for all `comparisons` together (Bonferroni). Returns
+    None for fewer than two pairs."""
     if pairs < 2:
         return None
     return detectable(critical_t(pairs - 1, comparisons), pairs - 1) / math.sqrt(pairs)
@@ -27,8 +32,8 @@ def detectable(critical: float, freedom: float) -> float:
     """Return the true effect, in standard errors, whose t statistic exceeds `critical` in 80% of
     studies.
 
-    It is the non-centrality at which a non-central t with `freedom` degrees of freedom exceeds the
-    critical value that often: seeds are too few for the normal approximation.
+    It is the non-centrality parameter at which a non-central t with `freedom` degrees of freedom
+    exceeds the critical value that often. Seeds are too few for the normal approximation.
     """
 
     def short_of_power(effect: float) -> float:
@@ -46,5 +51,5 @@ def critical_t(freedom: float, comparisons: int = 1) -> float:
 
 
 def rmse(errors: ArrayLike) -> float:
-    """Root mean square; NaN if any error is."""
+    """Return the root mean square; NaN if any error is NaN."""
     return float(np.sqrt(np.mean(np.asarray(errors, dtype=float) ** 2)))

@@ -1,4 +1,5 @@
-"""The results of a study as a short table with intervals and as sentences."""
+"""The results of a study: its comparisons, verdicts and learning-rate sweeps in one object, which
+`tst-study analyse` prints and which the pages and figures of the report are made from."""
 
 from __future__ import annotations
 
@@ -21,28 +22,32 @@ from tst_study.text import ENDLESS, printable, wrapped
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything that the command line and the report show about a study."""
+    """A study's runs, compared. Tables that follow from the comparison are computed when they are
+    first asked for. Losses and gains are in nats per token on held-out text."""
 
     tables: Tables
     comparison: Comparison
     sweeps: list[Sweep]
+    """Learning-rate sweeps, each with its best rate."""
     questions: tuple[Question, ...] = ()
+    """The questions that were planned before the runs."""
 
     @functools.cached_property
     def arms(self) -> pd.DataFrame:
-        """Loss, tokens and FLOPs of each arm in the planned questions (`planned.arms`)."""
+        """Loss, raw tokens and FLOPs of each arm that a planned question names (`planned.arms`)."""
         return arms(self.comparison.eligible, self.questions)
 
     @functools.cached_property
     def gains_over_training(self) -> pd.DataFrame:
-        """Gains of the planned questions at every evaluation after the switch that both arms have
-        (`planned.gains_over_training`)."""
+        """The gain that each planned question asks about, at every evaluation after the switch that
+        both of its arms have (`planned.gains_over_training`)."""
         return gains_over_training(self.comparison.eligible, self.tables.held_out, self.questions)
 
     @functools.cached_property
     def verdicts(self) -> pd.DataFrame:
-        """The comparison's verdicts, with a column `since`, in words: since which share of the
-        steps a planned gain has had its final sign, such as `ahead since 75%` (`planned.since`)."""
+        """The comparison's verdicts, with a further column, `since`: the share of the steps from
+        which a planned gain has had its final sign, in words such as `ahead since 75%`
+        (`planned.since`). It is empty for settings without a planned question."""
         key = ["family", "question"]
         leads = {name: since(rows) for name, rows in self.gains_over_training.groupby(key)}
         verdicts = self.comparison.verdicts
@@ -51,19 +56,19 @@ class Summary:
 
     @functools.cached_property
     def matches(self) -> pd.DataFrame:
-        """Each setting matched with baselines in three ways: at equal FLOPs, at equal data, at
+        """Each setting compared with baselines in three ways: at equal FLOPs, at equal data, and at
         equal loss (`matched`)."""
         return matched(self.comparison)
 
     @property
     def equal_loss(self) -> pd.DataFrame:
-        """The matches at equal loss that have a number."""
+        """The rows of `matches` at equal loss that have a number."""
         rows = self.matches
         return rows[(rows["kind"] == EQUAL_LOSS) & rows["steps_ratio"].notna()]
 
     def headline(self) -> str:
-        """One sentence: how many settings are better than the baseline, worse or not shown to
-        differ, and how many allow no verdict; or why there is nothing to compare."""
+        """Return one sentence: how many settings are better than the baseline, worse, or not shown
+        to differ, and how many allow no such verdict; or why there is nothing to compare."""
         table = self.comparison.table
         if table.empty:
             among = "" if self.comparison.excluded.empty else " among the runs not left out"
@@ -72,7 +77,8 @@ class Summary:
         return f"{total}: {verdict_counts(table)}."
 
     def lines(self, width: int = ENDLESS) -> list[str]:
-        """Lines for a terminal of this width; losses in nats per token on held-out text."""
+        """Return lines for a terminal of this width: the verdicts, the headline, a sentence for
+        each match at equal loss and for each sweep, the runs that were left out, and problems."""
         verdicts = verdict_lines(self.verdicts, width)
         text = [self.headline(), *(_equal_loss(row) for row in rows_of(self.equal_loss))]
         text += (sweep.sentence() for sweep in self.sweeps)
@@ -94,9 +100,9 @@ def _equal_loss(row: Mapping[str, Any]) -> str:
 
 
 def verdict_counts(table: pd.DataFrame) -> str:
-    """Count settings by verdict: `2 better, 0 worse, 1 with no difference shown`.
+    """Count settings by verdict, in words: `2 better, 0 worse, 1 with no difference shown`.
 
-    Verdicts other than these three are left out where no setting has them."""
+    Verdicts other than these three are named only if a setting has them."""
     counts = table["verdict"].value_counts()
     words = {"better": "better", "worse": "worse"}
     words["no difference shown"] = "with no difference shown"
@@ -111,8 +117,9 @@ def verdict_counts(table: pd.DataFrame) -> str:
 
 
 def summarise(tables: Tables) -> Summary:
-    """Compare the runs, and answer the questions that lie beside them. Raises `UserError` for a run
-    that is a copy of another, and as `compare` does."""
+    """Compare runs, and answer the questions that lie beside them (`questions.json`). Raises
+    `UserError` for a run that is a copy of another, for questions that cannot be read, and as
+    `compare` does."""
     refuse_copies(tables)
     questions = questions_of(tables.roots)
     comparison = compare(tables.runs, questions)

@@ -12,13 +12,17 @@ from tst_study.text import ENDLESS, big, fitted, listed, wrapped
 
 
 def group_label(runs: pd.DataFrame) -> str:
-    """Name a comparison group by corpus and length."""
+    """Name a group of comparable runs by its corpus and length."""
     first = runs.iloc[0]
     return f"{first['corpus']}, {first['steps']:,} steps"
 
 
 def disambiguate(names: Sequence[str], *details: Sequence[str], by: str = ", ") -> list[str]:
-    """Add to each name the details, in order, that distinguish it from equal ones."""
+    """Make equal names distinct, as far as the details allow.
+
+    Each of `details` has one text for each name, such as its learning rate. In their order, these
+    texts are added to names that are still equal and differ in them.
+    """
     distinct = list(names)
     for more in details:
         known: dict[str, set[str]] = {}
@@ -36,8 +40,8 @@ def disambiguate_by_set_up(
     rows: Sequence[Mapping[str, Any] | pd.Series],
     key: Literal["group", "family"] = "group",
 ) -> list[str]:
-    """Add to each name the details that distinguish its row from equal names: parameters, learning
-    rate, held-out text and, where all of these agree, the key of its group or family."""
+    """Add to equal names what distinguishes their rows: parameters, learning rate, held-out text
+    and, if all of these agree, the beginning of the key of their group or family."""
     return disambiguate(
         names,
         [f"{big(row['parameters'])} parameters" for row in rows],
@@ -48,7 +52,8 @@ def disambiguate_by_set_up(
 
 
 def group_details(runs: pd.DataFrame) -> str:
-    """Describe model and batch of a comparison group for a caption, as far as they are known."""
+    """Describe model, steps and batch of a group of comparable runs for a caption, as far as they
+    are known."""
     first = runs.iloc[0]
     known = first.notna()
     shape = []
@@ -68,11 +73,11 @@ def group_details(runs: pd.DataFrame) -> str:
 
 
 def gain(row: Mapping[str, Any], digits: int | None = None) -> str:
-    """Return `+0.155 [+0.124, +0.186]`, the gain alone where there is no interval, and a dash where
-    there is no gain.
+    """Return `+0.155 [+0.124, +0.186]`, the gain alone if there is no interval, and a dash if there
+    is no gain.
 
-    digits: decimals; by default 3, or 4 if the interval is narrower (without one, the gain smaller)
-    than 0.01.
+    digits: number of decimals; by default 4 if the interval is narrower than 0.01 or, without an
+    interval, if the gain is smaller than that; otherwise 3.
     """
     if pd.isna(row["gain"]):
         return "–"
@@ -86,7 +91,8 @@ def gain(row: Mapping[str, Any], digits: int | None = None) -> str:
 
 
 def bounds(row: Mapping[str, Any]) -> str:
-    """Return `0.75, 1.51`, with `open` for an unbounded side; empty if neither side is bounded."""
+    """Return the ends of an interval as `0.75, 1.51`, with `open` for an end that is not bounded;
+    empty if neither is."""
     ends = (row["low"], row["high"])
     if all(map(pd.isna, ends)):
         return ""
@@ -101,12 +107,12 @@ def gain_sentence(row: Mapping[str, Any]) -> str:
 
 
 def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list[dict[str, str]]]]:
-    """Yield for each family of verdicts its heading, how it was judged, and for each of its
-    questions the cells of a table by the titles of their columns.
+    """Yield for each family of verdicts a heading, words on how it was judged, and a table row for
+    each of its questions, with cells by the title of their column.
 
     Columns that are empty for the whole family are left out. `cost` is relative to the comparison
-    arm; `chosen afterwards` is the result of the package's default method where it differs from
-    that of the method that the question named.
+    arm. `chosen afterwards` is the result of the package's default method, if it differs from that
+    of the method that the question named.
     """
     unplanned = (verdicts["heading"] == verdicts["family"]).all()
     for (heading, family), rows in verdicts.groupby(["heading", "family"], sort=False):
@@ -141,7 +147,8 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
 
 
 def verdict_lines(verdicts: pd.DataFrame, width: int = ENDLESS) -> list[str]:
-    """All verdicts for a terminal: what was planned, family by family, then all else."""
+    """Return all verdicts as lines for a terminal: the planned questions, family by family, and
+    then the settings that they do not cover."""
     lines: list[str] = []
     dropped: dict[str, None] = {}
     for heading, words, cells in verdict_parts(verdicts):
@@ -169,10 +176,12 @@ METHODS = {
     "simultaneous": "method moderated-1, which replaced the registered `simultaneous`",
     "moderated-1": "method moderated-1",
 }
+"""Words for each method of making intervals (`question.Method`)."""
 
 
 def _predicted(row: Mapping[str, Any]) -> str:
-    """Return the predicted interval and whether it holds the gain: `+0.004 to +0.018, right`."""
+    """Return the predicted interval, and `right` or `wrong` for whether the gain lies in it:
+    `+0.004 to +0.018, right`. Empty without a prediction."""
     if row.get("predicted") is None:
         return ""
     low, high = row["predicted"]
@@ -202,7 +211,8 @@ def _unpaired(row: Mapping[str, Any]) -> str:
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """Return a number with its sign, U+2212 for minus; one that rounds to zero has no sign."""
+    """Return a number with its sign, which is U+2212 for minus. One that rounds to zero has no
+    sign."""
     text = f"{value:+.{digits}f}"
     if float(text) == 0:
         return f"{0:.{digits}f}"
@@ -210,22 +220,23 @@ def signed(value: float, digits: int = 3) -> str:
 
 
 def number(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 seed`, `3 seeds`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def span(counts: Iterable[int], noun: str) -> str:
-    """`3 seeds`, `1 to 3 seeds`."""
+    """Return the range of some counts with their noun: `3 seeds`, `1 to 3 seeds`."""
     least, most = min(counts), max(counts)
     return number(most, noun) if least == most else f"{least:,} to {number(most, noun)}"
 
 
 FEW_REASONS, FEW_NAMES = 8, 4
-"""Most reasons, and most run names per reason, that a terminal lists."""
+"""The most reasons, and the most names of runs for each reason, that a terminal lists."""
 
 
 def left_out(excluded: pd.DataFrame) -> list[str]:
-    """List the runs that were left out (columns `run_id` and `reason`), a line for each reason and
-    at most `FEW_REASONS` of these; a last line counts the others."""
+    """List the runs that were left out (columns `run_id` and `reason`), with a line for each
+    reason. After `FEW_REASONS` of these a last line says how many further reasons there are."""
     if excluded.empty:
         return []
     lines = [

@@ -1,11 +1,12 @@
-"""Write the evidence behind `tst-study advise`: `analysis/published/evidence.json`.
+"""Writes the evidence behind `tst-study advise`: `analysis/published/evidence.json`.
 
     python -m benchmarks.advice
 
-The file holds the law's fit to Tables 4–7; how well the law, fitted without one size or one length,
-predicts the gains there, and what its choice of s and r loses, beside two choices without a law;
-and the gains of our own campaigns, paired by seed. `docs/research/coverage.md` shows the table of
-what was left out. A test fits and pairs again and compares."""
+The file holds three things. The first is the fit of the law of superposition (`analysis.fits.law`)
+to the paper's Tables 4–7. The second says how well the law predicts gains at a size or a length
+that was left out of the fit, and how much is lost there by the s and r that it chooses, beside two
+choices that need no law; `docs/research/coverage.md` shows it as a table. The third is the gains of
+our own campaigns, paired by seed. Tests compute all of it again and compare."""
 
 from __future__ import annotations
 
@@ -26,15 +27,20 @@ from tst_study.atomic_files import write_json
 
 RECORDS = Path(__file__).parents[1] / "docs" / "records"
 CAMPAIGNS = {"campaign": "first campaign", "what-does-the-work": "second campaign"}
+"""By archive in `RECORDS`, the name of the campaign."""
 BATCH_RUN, BASELINE_RUN = "batch-10000-baseline-batch32-scaled", "arms-20000-baseline"
+"""How the names of two arms' runs begin in the second campaign: the baseline with twice the batch,
+and the baseline that it is compared with."""
 LEAST_SEEDS = 4
+"""Fewest paired seeds with which a setting is part of the evidence."""
 CHOSEN_FROM = 0.5
-"""Largest r whose gains are judged. Nobody would look for the best r beyond it: the law's debt
-(what too short a recovery leaves) is large there, and so are errors that say little about the
-choice."""
+"""Largest r at which the predicted gains are judged. Nobody would look for the best r beyond it:
+too short a recovery leaves a large loss there (the law's debt), and the errors of the law, which
+are large as well, say little about the choice of r."""
 
 
 def evidence() -> dict[str, Any]:
+    """Return the content of `evidence.json`."""
     rows = published_rows()
     table, error = left_out(rows)
     own = [row for record, name in CAMPAIGNS.items() for row in paired(record, name)]
@@ -42,11 +48,13 @@ def evidence() -> dict[str, Any]:
 
 
 def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Return the rows of the table in `docs/research/coverage.md`, and the law's relative error for
-    each e-fold beyond the sizes (`params`) and lengths (`tokens`) that it was fitted to.
+    """Return the rows of the table in `docs/research/coverage.md`, and the relative error that the
+    law makes for each factor of e beyond the sizes (`params`) and lengths (`tokens`) that it was
+    fitted to.
 
-    The error is that of the mean gain up to `CHOSEN_FROM`, as a root mean square over the splits.
-    Only rows with uniform weights count.
+    The law is fitted once without each size and each length. The error is that of the mean gain up
+    to `CHOSEN_FROM`, as a root mean square over the sizes, and over the lengths, that were left
+    out. Only runs with uniform weights count.
     """
     rows = rows.assign(gain=observed_gains(rows))
     rows = rows[(rows["weighting"] == "uniform")].reset_index(drop=True)
@@ -72,8 +80,12 @@ def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]
 def _judged(
     law: Law, known: pd.DataFrame, out: pd.DataFrame, error: dict[str, float]
 ) -> dict[str, Any]:
-    """Judge a law at one size and length: the share of gains up to r = 0.5 that its interval holds,
-    and how far the cells chosen by the law and by both nulls lie from the best one, nats."""
+    """Judge a law by the rows that were left out of its fit (`out`), all of one size and length.
+
+    `held` is the share of the gains up to `CHOSEN_FROM` that the law's interval holds, and `half`
+    its mean half-width. `law`, `always` and `nearest` are the nats that a choice of s and r loses
+    against the best published cell: the law's choice (`s`, `r`), `ALWAYS`, and the best cell of the
+    nearest fitted size and length. The published cell nearest to a choice stands for it."""
     params, tokens = (float(out[name].iloc[0]) for name in ("params", "tokens"))
     near = out[out["step_ratio"] <= CHOSEN_FROM]
     gains, half = expected(law, near, error)
@@ -103,11 +115,13 @@ def _judged(
 
 
 def paired(record: str, name: str) -> list[dict[str, Any]]:
-    """Return a campaign's settings that have `LEAST_SEEDS` or more seeds in common with a baseline:
-    mean gain and standard deviation of the paired differences, nats per token.
+    """Return a row for each setting of a campaign that has `LEAST_SEEDS` or more seeds in common
+    with its baseline, with the mean and the standard deviation of the paired gains, in nats per
+    token.
 
-    The second campaign's baseline with twice the batch (`BATCH_RUN`) is judged like a setting: its
-    gain is over `BASELINE_RUN` of the same seed, whose learning rate it is listed under.
+    The second campaign's baseline with twice the batch (`BATCH_RUN`) is judged like a setting. Its
+    gain is over the run of `BASELINE_RUN` with the same seed, and its row has the learning rate of
+    that run.
     """
     runs = read_archive(RECORDS / record).runs
     baselines = runs[runs["name"].str.startswith(BASELINE_RUN)].set_index("seed")

@@ -1,11 +1,11 @@
-"""Simulated coverage of the intervals of `analysis` where the truth is known, at 2 to 10 seeds.
+"""Simulates how often the intervals of `analysis` hold the truth, with 1 to 10 seeds.
 
     python -m benchmarks.coverage [--made 400] [--only multiplier] [--to FILE.csv]
 
-Data sets are made from a law, with noise that all runs of a seed share and noise of each run. Every
-interval comes from a public function. `docs/research/coverage.md` shows the numbers that this
-writes; the tests run the same circumstances with a tolerance from the binomial. Coverage of gains,
-for families of arms, is in `verdict_coverage`."""
+Data sets are made from curves that are known, with random noise. Every interval comes from a public
+function. `docs/research/coverage.md` shows the numbers of the record that this writes (200 data
+sets for each case). The slow tests run the same cases, and tolerate what the binomial distribution
+allows. `verdict_coverage` does this for the gains of families of arms."""
 
 from __future__ import annotations
 
@@ -30,24 +30,27 @@ from tst_study.errors import UserError
 
 Random = np.random.Generator
 Shown = Iterator[tuple[Any, Any, float]]
-"""Intervals of one data set: low, high (None or NaN where open; both open is no claim), truth."""
+"""The intervals of one data set: low, high and truth. An open end is None or NaN; if both ends are
+open, the interval makes no claim."""
 SEEDS = (2, 3, 5, 10)
 RECORD = Path(__file__).parent / "records" / "coverage.csv"
 LUCK = 0.01
-"""Standard deviation of what all runs of a seed share, nats per token; it cancels in a pair."""
+"""Standard deviation of the noise that all runs of a seed share, in nats per token. It cancels in a
+paired difference."""
 NOISE = 0.004
-"""Standard deviation of the noise of each run, nats per token."""
+"""Standard deviation of the noise that each run has alone, in nats per token."""
 LAW = Base(np.log(1.8), np.log(480.0), np.log(2085.0), 0.35, 0.37)
-"""The law, L(N, D), of which runs of several sizes and lengths are made."""
+"""Chinchilla's law, L(N, D), from which runs of several sizes and lengths are made."""
 EXPONENT = LAW.beta / (LAW.alpha + LAW.beta)
-"""Exponent of compute in the optimal size by this law."""
+"""By this law, the exponent with which the optimal size grows with compute."""
 BAGS = (2, 3, 4, 5, 6, 8, 12, 16)
+"""The values of s that a simulated curve over s has."""
 
 
 @dataclass(frozen=True)
 class Circumstance:
-    """One kind of interval in one situation: `of(random, seeds)` yields the intervals of one data
-    set; a data set that is refused has none."""
+    """One kind of interval in one situation. `of(random, seeds)` makes a data set and yields its
+    intervals, or raises `UserError` if the analysis refuses the data."""
 
     interval: str
     where: str
@@ -55,9 +58,8 @@ class Circumstance:
     seeds: tuple[int, ...] = SEEDS
 
     def measured(self, seeds: int, made: int) -> dict[str, Any]:
-        """Return the share of intervals that hold the truth (None where there is none), and the
-        share of data sets that yield no interval, over `made` data sets. Every call makes the
-        same ones."""
+        """Make `made` data sets, the same at every call. Return the share of intervals that hold
+        the truth (None if there is no interval), and the share of data sets without an interval."""
         random = np.random.default_rng([seeds, *self.interval.encode(), *self.where.encode()])
         held: list[bool] = []
         silent = 0
@@ -82,8 +84,9 @@ class Circumstance:
 def _multiplier(
     lengths: tuple[float, ...], random: Random, seeds: int, shrinking: bool = False
 ) -> Shown:
-    """Multipliers of a method that is worth 1.5 times its compute C, or, with `shrinking`, 2 times
-    at C = 1 and ever less, towards 1.3; the loss is E + A C^−α."""
+    """Compute multipliers of a method that is worth 1.5 times its compute C. With `shrinking` it is
+    worth 2 times at C = 1 and ever less with more compute, down to 1.3. The loss of the baseline is
+    E + A C^−α."""
 
     def loss(compute: Any) -> Any:
         return 1.8 + 1.6 * np.asarray(compute) ** -0.35
@@ -114,7 +117,8 @@ def _multiplier(
 
 
 def _equal_loss(lengths: tuple[int, ...], random: Random, seeds: int) -> Shown:
-    """Equal loss of a setting at 1,000 steps that is worth 1.5 times its steps."""
+    """Ratio of steps at equal loss, for a setting whose loss after 1,000 steps is that of the
+    baseline after 1,500."""
     rows = []
     for seed in range(seeds):
         luck = LUCK * random.standard_normal()
@@ -142,7 +146,8 @@ def _optimum(
     bags: tuple[int, ...] = BAGS,
     noise: float = 0.002,
 ) -> Shown:
-    """Best s of a curve whose best is 6; within a seed every s is compared with one baseline."""
+    """Best s of a curve whose true best s is 6. All s of a seed are compared with one baseline,
+    whose noise they share."""
     baselines = noise * random.standard_normal(seeds)
     losses = np.array([loss(bag) for bag in bags])[:, None] - baselines
     best = optimum(bags, losses + noise * random.standard_normal(losses.shape))
@@ -150,7 +155,7 @@ def _optimum(
 
 
 def _isoflop(budgets: int, random: Random, seeds: int, shared: float = 0.0) -> Shown:
-    """Exponent of the optimal size, from runs of ten sizes at every budget."""
+    """Exponent of the optimal size, by IsoFLOP curves: ten sizes at each compute budget."""
     flops = np.repeat(np.geomspace(1e19, 1e22, budgets), 10)
     params = np.tile(np.geomspace(1e8, 2e10, 10), budgets)
     frontier = isoflop(_grid(random, params, flops / 6 / params, flops, shared))
@@ -159,7 +164,7 @@ def _isoflop(budgets: int, random: Random, seeds: int, shared: float = 0.0) -> S
 
 
 def _parametric(sizes: int, shared: float, random: Random, seeds: int) -> Shown:
-    """Exponent of the optimal size, from several sizes at eight lengths each."""
+    """Exponent of the optimal size, by the parametric fit: several sizes at eight lengths each."""
     params = np.repeat(np.geomspace(5e7, 1e10, sizes), 8)
     tokens = np.tile(np.geomspace(1e9, 3e11, 8), sizes)
     points = _grid(random, params, tokens, 6 * params * tokens, shared)
@@ -168,8 +173,9 @@ def _parametric(sizes: int, shared: float, random: Random, seeds: int) -> Shown:
 
 
 def _grid(random: Random, params: Any, tokens: Any, flops: Any, shared: float) -> pd.DataFrame:
-    """Return runs with losses by the law. `shared`: deviation in log L that the rows of a size,
-    checkpoints of one model, share; where it is 0, every row is a model of its own."""
+    """Return runs whose losses are those of `LAW` with noise. `shared`: standard deviation of an
+    error in log L that all rows of one size share, as checkpoints of one model do. If it is 0,
+    every row counts as a model of its own."""
     sizes, size = np.unique(params, return_inverse=True)
     error = (shared * random.standard_normal(len(sizes)))[size]
     error = error + 0.001 * random.standard_normal(len(params))
@@ -181,14 +187,15 @@ def _grid(random: Random, params: Any, tokens: Any, flops: Any, shared: float) -
 
 
 def _gains(settings: int, random: Random, seeds: int) -> Shown:
-    """Gain of the setting that came out best."""
+    """Gain of the setting that came out best, where the true gain of each is 0.01 nats."""
     table = compare(gains(random, seeds, settings, 0.01)).table
     for row in table.nlargest(1, "gain").to_dict("records"):
         yield row["low"], row["high"], 0.01
 
 
 def gains(random: Random, seeds: int, settings: int, gain: float) -> pd.DataFrame:
-    """Return runs of `settings` settings, all of which gain `gain` nats, and of their baseline."""
+    """Return a run table of one baseline and a number of `settings`, each with a true gain of
+    `gain` nats."""
     rows = []
     for seed in range(seeds):
         luck = LUCK * random.standard_normal()
@@ -206,6 +213,7 @@ def gains(random: Random, seeds: int, settings: int, gain: float) -> pd.DataFram
 
 
 def circumstances() -> list[Circumstance]:
+    """Return all cases, in the order of the table in `docs/research/coverage.md`."""
     doubled, few = (1, 2, 4, 8), (2, 4, 8, 16)
     also_one, only_one = (1, *SEEDS), (1,)
     rows: list[tuple[Any, ...]] = [
@@ -235,7 +243,8 @@ def circumstances() -> list[Circumstance]:
 
 
 def command_line(words: str | None, made: int, record: Path) -> argparse.Namespace:
-    """Read how many data sets to make, of which cases, and where the results go."""
+    """Read from the command line how many data sets to make, for which cases, and where to write
+    the results. The other arguments are the description for `--help` and two defaults."""
     parser = argparse.ArgumentParser(description=words)
     parser.add_argument("--made", type=int, default=made)
     parser.add_argument("--only", default="", help="part of the names of cases")

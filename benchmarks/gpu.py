@@ -1,16 +1,21 @@
-"""Check and measure a machine with one GPU, in one command and the minutes that there are.
+"""Check and measure a machine with one GPU, with one command, in a given number of minutes.
 
-    python benchmarks/gpu.py --minutes 8                # make gpu MINUTES=8; also 25 or 240
-    python benchmarks/gpu.py --parts correctness loss   # some parts only
-    python benchmarks/gpu.py --device cpu --small       # the same code, tiny, where no GPU is
+    python benchmarks/gpu.py --minutes 8               # make gpu MINUTES=8; also 25 or 240
+    python benchmarks/gpu.py --parts steps-270m loss   # some parts only, in this order
+    python benchmarks/gpu.py --device cpu --small      # the same code, tiny, without a GPU
 
-Correctness against the CPU; speed, memory and kernels of loss and steps in bfloat16; saving,
-loading and resuming; and with the time that is left runs that compare baseline and superposition,
-kept beside the record. Writes one JSON record, `<device>-<date>.json`, also when parts fail, and
-prints its table; exit status 1 if a correctness check fails or could not be made.
+The part `correctness` needs `reference` before it, and `runs` needs `corpus`.
+
+It checks losses and gradients against the CPU's. It measures the speed and memory of the loss and
+of whole steps in bfloat16, lists the kernels of a step, and times saving, loading and resuming.
+With 20 minutes or more, the time that is left goes to runs that compare baseline and superposition,
+which are kept beside the record.
+
+It writes one JSON record, `<device>-<date>.json`, also when parts fail, and prints a table from it.
+The exit status is 1 if a correctness check failed, or was asked for and not made.
 
 Each part is a process of its own, so that a hanging kernel, a lost device or a full memory costs
-that part and no other; one that overruns is stopped and keeps what it had found.
+that part and no other. A part that takes too long is stopped, and what it had found is kept.
 """
 
 from __future__ import annotations
@@ -56,16 +61,18 @@ PARTS: dict[str, tuple[str, float]] = {
     "steps-270m": ("benchmarks.gpu_speed:steps", 100),
     "runs": ("benchmarks.gpu_speed:runs", math.inf),
 }
-"""Each part's generator of results, as (name, value), and the most seconds that it may take where
-there are up to eight minutes; with more minutes, in proportion. A part is skipped where less is
-left than a fifth of that (of 20 minutes, where it is infinite). `corpus` runs beside the other
-parts until `runs`, which reads its text and takes all the time that is left."""
+"""For each part the generator that yields its results as pairs (name, value), and the most seconds
+that it may take. The seconds are for `--minutes` up to 8, and grow in proportion to more minutes. A
+part is skipped if less than a fifth of its seconds is left, or of 20 minutes if they are infinite.
+`corpus` runs beside the other parts until `runs` begins, which reads its text and takes all the
+time that is left."""
 MINUTES_FOR_RUNS = 20
-"""With fewer minutes `corpus` and `runs` are left out (except in small runs), because all other
-parts together take about ten."""
+"""With fewer minutes `corpus` and `runs` are left out (except with `--small`), because the other
+parts together take about ten minutes."""
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run the parts, write the record and print its table. Return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -80,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     if options.minutes < MINUTES_FOR_RUNS and not options.small:
         options.parts = [name for name in options.parts if name not in ("corpus", "runs")]
-    options.ends = time.monotonic() + 60 * options.minutes - 10  # seconds kept for the record
+    options.ends = time.monotonic() + 60 * options.minutes - 10  # 10 s to write the record
     date = time.strftime("%Y-%m-%dT%H-%M-%S")
     options.runs = (options.to / f"runs-{date}").absolute()
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the parts in order and put their results together."""
+    """Run the parts in order and return the record of their results."""
     from benchmarks.measuring import machine_facts
 
     began = time.monotonic()
@@ -130,13 +137,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _correct(outcome: dict[str, Any]) -> bool:
-    """Return True where every check was made and passed."""
+    """Return whether every check was made and passed."""
     checks = outcome["results"].get("checks", [])
     return outcome["state"] == "done" and bool(checks) and all(check["passed"] for check in checks)
 
 
 def run_apart(name: str, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    """Run a part as a process, and return what it wrote by its end or by the end of its time."""
+    """Run a part in a process of its own, and stop it after `seconds`. Return how it ended and the
+    results that it had written by then."""
     began = time.monotonic()
     process = get_context("spawn").Process(target=run_part, args=(name, PARTS[name][0], options))
     process.start()
@@ -154,10 +162,13 @@ def run_apart(name: str, options: argparse.Namespace, seconds: float) -> dict[st
 
 
 def run_part(name: str, made_by: str, request: argparse.Namespace) -> None:
-    """Run one part here. Every value is on disk before the next one is computed."""
+    """Run one part in this process. Every result is on disk before the next one is computed.
+
+    made_by: the part's generator as `module:function`.
+    """
     from tst_study.atomic_files import write_json
 
-    if name == "reference":  # sees no GPU, so that nothing of it can be computed there
+    if name == "reference":  # hide the GPU, so that none of its values are computed there
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     request.part = name
     module, _, function = made_by.partition(":")
@@ -173,7 +184,8 @@ def run_part(name: str, made_by: str, request: argparse.Namespace) -> None:
 
 
 def table(record: dict[str, Any]) -> list[str]:
-    """Return speed, MFU and peak memory of the steps in a record as a Markdown table."""
+    """Return the speed, MFU and peak memory (over that planned) of the steps in a record, as the
+    lines of a Markdown table."""
     rows = ["| model, steps of | latent tokens/s | MFU | peak over plan |", "|---|---|---|---|"]
     for name, part in record["parts"].items():
         for who, row in part["results"].items() if name.startswith("steps") else ():

@@ -1,4 +1,8 @@
-"""Losses and gradients of what `train` runs on a GPU, compared with a CPU's in float64."""
+"""Compares losses and gradients of the code that `train` runs on a GPU with a CPU's in float64.
+
+These are the parts `reference` and `correctness` of `benchmarks/gpu.py`. One grouped product, with
+an expert that gets no positions, is checked as well, against the CPU's in bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +28,20 @@ from tst_study.parallel.forward_backward import micro_batches
 from tst_study.parallel.process_groups import process_groups
 from tst_study.superposition.steps import NEXT_TOKEN, Objective
 
-# Relative: |a - b| / |b| of a loss, and the same of 2-norms for a tensor. In float32 sums of some
-# thousand terms in another order differ by about 1e-6; a gradient passes many of them. A NaN is
-# infinitely wrong.
+# The tolerances are relative errors (`relative_error`). In float32, sums of some thousand terms in
+# different orders differ by about 1e-6, and a gradient is the result of many such sums.
 LOSS_TOLERANCE = 1e-5
 TENSOR_TOLERANCE = 1e-4
-# In bfloat16 the tolerance is the larger of BFLOAT16_TOLERANCE and BFLOAT16_FACTOR times the error
-# of the same tensor in bfloat16 on the CPU.
+# In bfloat16 the tolerance is BFLOAT16_TOLERANCE, or BFLOAT16_FACTOR times the error of the same
+# tensor in bfloat16 on the CPU, whichever is larger.
 BFLOAT16_TOLERANCE = 2e-2
 BFLOAT16_FACTOR = 3.0
 
 IN_BFLOAT16 = " in bfloat16"
 BAG_SIZE = 4
 SEQUENCES, LENGTH = 4, 32
-# Weights five times the usual, so that scores, routes and logits are far from uniform: with small
-# ones every loss is log V, whatever the code does.
+# The initial weights are five times as large as usual, so that attention scores, routes and logits
+# are far from uniform. With small ones every loss would be near log V, whatever the code does.
 MODELS: dict[str, dict[str, Any]] = {
     "dense": {"preset": "laptop-64", "initial_deviation": 0.1},
     "experts": {"preset": "laptop-moe", "initial_deviation": 0.1},
@@ -53,12 +56,12 @@ SUPERPOSITIONS: dict[str, dict[str, Any]] = {
     "hinge": {"loss": "hinge"},
 }
 Values = dict[str, Tensor]
-"""Tensors on the CPU, by `case: tensor`."""
+"""Tensors on the CPU. A key is the name of a case and that of the tensor: `dense, full: loss`."""
 
 
 def reference(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    """Compute on a CPU the values that a GPU must reproduce, and the tolerance of each in bfloat16,
-    and leave them as a file."""
+    """Compute on a CPU the values that a GPU must reproduce, and for those of the models the
+    tolerances in bfloat16, and write both to `reference.pt`. Yields the number of values."""
     values, tolerances = product_values("cpu"), {}
     for model in MODELS:
         exact = exact_values(model, request.small)
@@ -71,8 +74,9 @@ def reference(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 
 def correctness(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    """Make all checks: once in float32, and in bfloat16 with each attention backend that takes the
-    model's heads. Yields these backends by model, then, after each group, the checks so far."""
+    """Make all checks: of each model once in float32, and once in bfloat16 for each attention
+    backend that takes its heads, and of the grouped product. Yields these backends by model, and
+    then, after each group of checks, all checks so far. Reads `reference.pt`."""
     device, small = request.device, request.small
     expected, tolerances = torch.load(request.work / "reference.pt")
     groups: dict[str, Callable[[], Values]] = {"product": partial(product_values, device)}
@@ -92,7 +96,8 @@ def correctness(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 
 def backends_of(model: str, device: str) -> list[str]:
-    """Return the attention backends that take a model's heads; not all take grouped queries."""
+    """Return the attention backends that take a model's heads on this device; not all of them take
+    grouped queries."""
     config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype="bfloat16", device=device)
     backends = []
     for name in ATTENTION:
@@ -106,10 +111,13 @@ def backends_of(model: str, device: str) -> list[str]:
 def checked(
     name: str, group: Callable[[], Values], expected: Values, tolerances: dict[str, float]
 ) -> list[dict[str, Any]]:
-    """Return up to three checks for each case (the name before the colon): one of its loss and one
-    of its other tensors in float32, and one of everything in bfloat16. A check holds the value that
-    is worst relative to its tolerance. A group that raises an error gives one failed check, with
-    the error in place of the tensor's name."""
+    """Return up to three checks for each case (the part of a key before the colon): one of its loss
+    and one of its other tensors in float32, and one of everything in bfloat16.
+
+    A check records the tensor whose error is the largest relative to its tolerance. If the group
+    raises an exception, there is one failed check, with the exception in place of the tensor's
+    name.
+    """
     worst: dict[tuple[str, str], tuple[float, float, str]] = {}
     try:
         for key, value in group().items():
@@ -138,16 +146,19 @@ def checked(
 
 
 def relative_error(value: Tensor, expected: Tensor) -> float:
-    """|value - expected| / |expected|, of 2-norms in float64; infinite where it is NaN."""
+    """Return |value - expected| / |expected|, with 2-norms in float64; infinite for a NaN."""
     difference = (value.double() - expected.double()).norm()
     error = float(difference / expected.double().norm().clamp(min=1e-300))
     return math.inf if math.isnan(error) else error
 
 
 def objectives_of(model: str, small: bool) -> dict[str, Objective]:
-    """Return the objectives to check, by name: the next token, also with whole layers recomputed,
-    and those of `SUPERPOSITIONS`: all for the dense model, and the first two ("full" and "output
-    only") for experts and in small runs."""
+    """Return the objectives to check, by name.
+
+    Next-token prediction is there twice, the second time for layers that are computed again in the
+    backward pass. Of `SUPERPOSITIONS` the dense model has all; the model with experts and small
+    runs have the first two ("full" and "output only").
+    """
     names = list(SUPERPOSITIONS)[: 2 if small or model == "experts" else None]
     objectives = {"next token": NEXT_TOKEN, "next token, computed again": NEXT_TOKEN}
     for name in names:
@@ -161,8 +172,9 @@ def objectives_of(model: str, small: bool) -> dict[str, Objective]:
 def model_values(
     device: str, model: str, small: bool, dtype: Any = "float32", attention: str | None = None
 ) -> Values:
-    """Return the loss and each parameter's gradient under every objective; on a GPU with compiled
-    layers, as `train` computes them. `attention`: the backend to use; by default torch chooses."""
+    """Return a model's loss and each parameter's gradient under every objective, computed as
+    `train` does: on a GPU with compiled layers. `attention`: the attention backend; by default
+    torch chooses."""
     config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype=dtype, device=device)
     compiler = "inductor" if device == "cuda" else None
     objectives, suffix = objectives_of(model, small), IN_BFLOAT16 if dtype == "bfloat16" else ""
@@ -184,8 +196,9 @@ def model_values(
 
 
 def exact_values(model: str, small: bool) -> Values:
-    """Compute loss and gradients in float64 on the CPU, by autograd alone and with a product for
-    each expert. Only a router's scores are float32, as everywhere."""
+    """Return the losses and gradients of `model_values` in float64, computed on the CPU by autograd
+    alone and with a separate matrix product for each expert. As in every run, the rotary table and
+    the scores of a router are computed in float32."""
     config = step_config(MODELS[model], SEQUENCES, LENGTH)
     values: Values = {}
     loop = mock.patch("tst_study.model.grouped_experts.grouped_product", _product_of_each_group)
@@ -206,6 +219,7 @@ def exact_values(model: str, small: bool) -> Values:
 
 
 def _tokens(config: Any, objective: Objective, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return synthetic token ids and labels, three of which count for nothing (-100)."""
     ids, labels = synthetic_tokens(config, objective.stride, device)
     labels[0, :3] = -100
     return ids, labels
@@ -217,15 +231,16 @@ def _product_of_each_group(rows: Tensor, weights: Tensor, groups: Groups) -> Ten
 
 
 def product_values(device: str) -> Values:
-    """Grouped products with an empty group, which no model of ours is sure to have."""
+    """Return a grouped product and its gradients, in bfloat16, for four experts of which one gets
+    no positions. None of the models here is sure to have such an expert."""
     generator = torch.Generator().manual_seed(1)
     rows, weights, of_product = (
         torch.randn(*shape, generator=generator).to(device, torch.bfloat16)
         for shape in ((24, 16), (4, 32, 16), (24, 32))
     )
     counts = torch.tensor([8, 0, 8, 8], device=device)
-    # This is freed at once, so that memory which is allocated next and never written, such as the
-    # gradient of the empty expert's weights, is full of NaN.
+    # This tensor is freed at once. Memory that is allocated next and never written then holds NaN.
+    # The gradient of the empty expert's weights is such memory, unless the code fills it.
     torch.full((4, 32, 16), torch.nan, device=device, dtype=torch.bfloat16)
     product = grouped_product(rows.requires_grad_(), weights.requires_grad_(), groups_of(counts))
     product.backward(of_product)

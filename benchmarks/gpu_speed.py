@@ -1,5 +1,10 @@
-"""Speed and memory on a GPU: the bag loss, whole steps beside plain PyTorch's, saving and loading;
-and runs that compare baseline and superposition."""
+"""The parts of `benchmarks/gpu.py` that measure speed and memory on a GPU, and train there.
+
+They measure the head with its loss, whole training steps beside those of plain PyTorch, and the
+saving and loading of a checkpoint; with the time that is left they train a baseline and two
+superposed arms. Each part is a public function that takes the options of `gpu.py` as `request`.
+With `request.small` everything is tiny, so that the code can be tried without a GPU.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +34,16 @@ from tst_study.record import reader as run_record
 from tst_study.train import train
 
 Results = Iterator[tuple[str, Any]]
-LENGTH = 2048  # of sequences, as assumed for the paper's dense models (`studies/scales.py`)
+"""The results of a part, as pairs of name and value."""
+LENGTH = 2048
+"""Tokens per sequence, as `experiments/studies/scales.py` assumes for the paper's dense models."""
 MODELS: dict[str, dict[str, Any]] = {
     "270m": {"preset": "270m"},
     "600m": {"preset": "600m"},
     "moe-10b": {"preset": "moe-10b-a1b", "layers": 4},
 }
-"""Models whose steps are timed; the last has the widths of the paper's largest, but few layers."""
+"""Models whose steps are timed. `moe-10b` has the widths of the paper's largest model, but only
+four of its layers."""
 MODEL_34M = {
     "layers": 8,
     "hidden_size": 512,
@@ -45,25 +53,28 @@ MODEL_34M = {
     "feed_forward_size": 1408,
     "vocabulary_size": 8192,
 }
+"""The model that `runs` trains: 34 million weights."""
 ARMS: dict[str, dict[str, Any]] = {
     "baseline": {},
     "output-only": {"bag_size": 4, "step_ratio": 0.2, "mode": "output_only"},
     "power-law": {"bag_size": 4, "step_ratio": 0.2, "weighting": "power_law"},
 }
+"""The arms of `runs`: their names, and the section `superposition` of their configs."""
 RUN_TOKENS = 500_000_000
-"""Latent tokens of an arm where there is time for them all. With fewer, noise may hide the
-difference between two arms."""
+"""Latent tokens on which each run trains if there is time for all of them. With fewer, noise may
+hide the difference between two arms."""
 LEAST_SHARE = 0.2
-"""Arms are not begun where there is time for less than this share of these tokens."""
+"""If there is time for less than this share of `RUN_TOKENS`, no run is begun."""
 RUN_SHAPE = 128, 512
-"""Sequences and their length in a step of the arms."""
+"""The batch of these runs: sequences per step, and latent tokens per sequence."""
 READ = 1.7
-"""Raw tokens of text to generate for each latent token of an arm. The superposed arms read at most
-1.6: 1 + 0.2 · (4 − 1)."""
+"""Raw tokens of text to generate for each latent token of a run. The arms read at most 1.6 of them:
+1 + 0.2 · (4 − 1)."""
 
 
 def loss(request: argparse.Namespace) -> Results:
-    """Head and loss, forward and backward, at a small and a large vocabulary."""
+    """Measure the head with its loss, forward and backward, for a small and for a large
+    vocabulary."""
     sizes = ("8192x1024x32768x8", "8192x4096x128256x8")
     dtype = "float32" if request.device == "cpu" else "bfloat16"
     for size in ("64x16x256x4",) if request.small else sizes:
@@ -71,10 +82,13 @@ def loss(request: argparse.Namespace) -> Results:
 
 
 def steps(request: argparse.Namespace) -> Results:
-    """Measure both phases on one model of the package and, but for the mixture, plain PyTorch: with
-    compiled layers, then without. Of the compiled superposed step, also list the kernels.
+    """Time the steps of one model, which the part's name (`steps-270m`) gives: a baseline step and
+    a superposed step of the package, and, except for the mixture of experts, a step of plain
+    PyTorch. All are timed with compiled layers, then without.
 
-    One model comes after the other, each alone in memory, so that its peak is its own.
+    The package's model and plain PyTorch's are never in memory together, so that each peak of
+    memory belongs to one of them. The row of the compiled superposed step also names where the
+    GPU's time goes (`_kernels`).
     """
     name = request.part.removeprefix("steps-")
     compilers: tuple[Compiler | None, ...] = ("eager" if request.small else "inductor", None)
@@ -87,8 +101,11 @@ def steps(request: argparse.Namespace) -> Results:
 def _fitting(
     who: str, name: str, compiler: Compiler | None, request: argparse.Namespace
 ) -> speed.Rows:
-    """Measure steps of 8 sequences, or of the largest power of two below that fits in memory. Any
-    other failure is returned as text."""
+    """Measure steps of 8 sequences, or of 4, 2 or 1 if more do not fit in memory.
+
+    A failure is not raised, but returned as text in the row `who`: any error other than lack of
+    memory at once, and lack of memory if even one sequence does not fit.
+    """
     tiny = "laptop-moe" if name == "moe-10b" else "laptop-64"
     for sequences in (2,) if request.small else (8, 4, 2, 1):
         config = step_config(
@@ -104,7 +121,7 @@ def _fitting(
             if who == "package" and compiler:
                 rows["superposed"]["kernels"] = _kernels(config, compiler)
             return rows
-        except Exception as error:  # of the compiler, too: the others must still be measured
+        except Exception as error:  # also the compiler's: the rest must still be measured
             failure = f"{type(error).__name__}: {error}"[:2000]
             if not isinstance(error, torch.OutOfMemoryError):
                 break
@@ -117,8 +134,9 @@ def _fitting(
 
 
 def _kernels(config: Config, compiler: Compiler) -> list[dict[str, Any]]:
-    """Return the twenty kernels in which a superposed step spends most of the GPU's time; on a CPU
-    there are none."""
+    """Return the profiler's twenty rows with most GPU time in one superposed step, after two steps
+    that are not profiled. A row is a kernel, or an operator with the kernels that it launched
+    itself. On a CPU the list is empty."""
     with process_groups(config) as ranks, attention_of(config, ranks.device):
         step = PackageSteps(config, ranks.device, compiler).step(plan_phases(config).objective(0))
         for _ in range(2):
@@ -134,8 +152,13 @@ def _kernels(config: Config, compiler: Compiler) -> list[dict[str, Any]]:
 
 
 def saving(request: argparse.Namespace) -> Results:
-    """Seconds to save and to load the 600M model with its optimizer; then a run that goes on from
-    its middle, beside one that was not stopped: the same bits, or how far apart."""
+    """Time saving and loading the 600M model with its optimizer; then check that a resumed run
+    repeats one that was not interrupted.
+
+    The check trains the model of `runs` for 12 steps, resumes a copy of that run from its
+    checkpoint after step 6, and compares the training losses of the two: the same bits, or the
+    largest difference.
+    """
     config = step_config(
         {"preset": "laptop-64"} if request.small else MODELS["600m"],
         *(2, 16) if request.small else (4, LENGTH),
@@ -157,7 +180,7 @@ def saving(request: argparse.Namespace) -> Results:
     began = time.perf_counter()
     train(config, whole, progress=False)
     yield "run seconds", time.perf_counter() - began
-    shutil.copytree(whole, resumed)  # as if it had been killed after its first checkpoint
+    shutil.copytree(whole, resumed)  # without its last checkpoint it resumes from its first
     shutil.rmtree(checkpoint_place(resumed, 12))
     train(config, resumed, progress=False)
     records = [run_record.read(folder) for folder in (whole, resumed)]
@@ -168,7 +191,8 @@ def saving(request: argparse.Namespace) -> Results:
 
 
 def corpus(request: argparse.Namespace) -> Results:
-    """The text of the arms, made while the GPU is measured: none of it is read twice."""
+    """Generate the text for `runs`, enough that no run reads any of it twice. `gpu.py` calls this
+    on the CPU while other parts use the GPU."""
     tokens = 300_000 if request.small else int(READ * RUN_TOKENS)
     began = time.perf_counter()
     _language(request.work / "corpus", tokens, request)
@@ -185,12 +209,12 @@ def _language(folder: Path, tokens: int, request: argparse.Namespace) -> Path:
 
 
 def runs(request: argparse.Namespace) -> Results:
-    """Train baseline, output only and the power law at 34M weights, on as many seeds as there is
-    time for; they are kept as run folders and as an archive.
+    """Train the three `ARMS` at 34M weights, with as many seeds as there is time for. The runs are
+    kept in `request.runs`, as run folders and as an archive.
 
-    Where there is no time for `RUN_TOKENS` in each arm, all arms are shortened alike, so that one
-    seed of each fits; below `LEAST_SHARE` nothing is begun. A further seed is begun only where it
-    should end in time.
+    If there is no time for `RUN_TOKENS` in one run of each arm, all runs are shortened alike so
+    that one seed fits; below `LEAST_SHARE` no run is begun. Another seed is begun only if its runs
+    are expected to end in time.
     """
     text = request.work / "corpus"
     seconds_left = request.ends - time.monotonic()
@@ -228,14 +252,14 @@ def _steps_of_an_arm() -> int:
 
 
 def _seconds_of_an_arm(request: argparse.Namespace) -> float:
-    """Estimate the seconds of an arm of `RUN_TOKENS` from the time of a few compiled steps, with a
-    quarter more for set-up and evaluation."""
+    """Estimate the seconds that one run of `RUN_TOKENS` takes: the time of its steps, from a few
+    compiled baseline steps, and a quarter more for set-up and evaluation."""
     config = _arm("baseline", 0, Path("synthetic"), _steps_of_an_arm(), request)
     with process_groups(config) as ranks, attention_of(config, ranks.device):
         made = PackageSteps(config, ranks.device, "eager" if request.small else "inductor")
         row = measured({"step": made.step()}, 10, request.device)["step"]
     torch.compiler.reset()
-    if request.small:  # one seed, as if it took all the time that is left
+    if request.small:  # so long that `runs` trains one seed only
         return (request.ends - time.monotonic()) / len(ARMS)
     return 1.25e-3 * row["milliseconds"] * _steps_of_an_arm()
 

@@ -1,5 +1,5 @@
 """Time several candidates side by side, so that a busy machine slows all of them alike, and
-describe the machine and the code of a measurement."""
+describe the machine and the code of a measurement. The benchmarks of speed use it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from tst_study.record.launch_facts import launch_facts
 def measured(
     candidates: Mapping[str, Callable[[], Any]], repeats: int, device: str
 ) -> dict[str, dict[str, Any]]:
-    """Return for each candidate the median milliseconds of a call, its ratio over every other
-    candidate, and the MiB by which a call raises memory (None where that is not known).
+    """Time every candidate `repeats` times, and return a row of results for each.
 
-    A ratio is the median of the ratios within a repeat, where both candidates met the same load; it
-    varies less than a ratio of medians.
+    `milliseconds` is the median time of a call. `over` has, for every other candidate, this one's
+    time divided by the other's: the median of the ratios within a repeat, in which both met the
+    same load. That varies less than a ratio of medians. `extra_mebibytes` is the most by which
+    memory rises during a call, in MiB; None where the system does not tell.
+
+    `device`: where the candidates compute; on "cuda" a call ends when the GPU's work is done.
     """
 
     def done(call: Callable[[], Any]) -> None:
@@ -52,7 +55,8 @@ def measured(
 def interleaved_seconds(
     calls: Mapping[str, Callable[[], Any]], repeats: int
 ) -> dict[str, list[float]]:
-    """Return the seconds of each call, made once per repeat, in a new order every time."""
+    """Make each call once per repeat, in a new random order every time, and return its seconds by
+    name, one number per repeat."""
     order = random.Random(0)
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
@@ -64,7 +68,8 @@ def interleaved_seconds(
 
 
 def _memory_risen(call: Callable[[], Any], device: str) -> float | None:
-    """Measure the MiB by which a call raises memory, after two calls for what libraries allocate
+    """Return how many MiB the peak of memory during a call lies above the level before it; None
+    where the system does not tell. Two calls before it let libraries allocate what they allocate
     only once."""
     for _ in range(2):
         call()
@@ -74,7 +79,7 @@ def _memory_risen(call: Callable[[], Any], device: str) -> float | None:
         call()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: peak resident size := current
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: forgets the earlier peak
     except OSError:
         return None
     start = _resident_kibibytes("VmRSS")
@@ -88,7 +93,8 @@ def _resident_kibibytes(field: str) -> int:
 
 
 def machine_facts(device: str = "cpu") -> dict[str, Any]:
-    """Return the facts about this machine that a record keeps. `device`: "cpu" or "cuda"."""
+    """Return what a record of measurements keeps about this machine, its software and the code.
+    `device`: "cpu" or "cuda"."""
     facts = launch_facts()
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -103,4 +109,5 @@ def machine_facts(device: str = "cpu") -> dict[str, Any]:
 
 
 def device_name(device: str) -> str:
+    """Return the name of the GPU, or "cpu"."""
     return torch.cuda.get_device_name() if device == "cuda" else "cpu"

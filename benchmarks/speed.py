@@ -4,10 +4,12 @@
     python -m benchmarks.speed laptop-64 --repeats 200 --compile
     python -m benchmarks.speed 2048x512x32768x16
 
-A size is one of steps, or a loss's: positions x hidden size x vocabulary x s. A step is: zero the
-gradients, forward, loss, backward, clip, AdamW. A loss is timed forward and backward, to the
-gradients of hidden states and head. Candidates run in one process, each once per repeat and in a
-new order each time; times are medians, ratios are medians of the ratios within a repeat.
+A size of whole steps is a name: laptop-64, laptop-256 or 768-32k. A size of head and loss is
+positions x hidden size x vocabulary x s. A step zeroes the gradients, runs forward, computes the
+loss, runs backward, clips the gradients and updates the weights by AdamW. Head and loss are timed
+forward and backward, down to the gradients of the hidden states and of the head. All candidates of
+a size run in one process, each once per repeat, in a new order each time. Times are medians over
+the repeats, and so are ratios of times, which are taken within a repeat.
 """
 
 from __future__ import annotations
@@ -34,11 +36,12 @@ from tst_study.process.host import keep_freed_memory
 from tst_study.superposition import linear_bag_loss
 
 Rows = dict[str, dict[str, Any]]
-"""Results of `measured` and further facts, by candidate."""
+"""A row of `measuring.measured` for each candidate, with further facts."""
 SIZES: dict[str, tuple[dict[str, Any], int, int]] = {
     "laptop-64": ({"preset": "laptop-64"}, 16, 64),
     "laptop-256": ({"preset": "laptop-256"}, 8, 256),
-    # The head is as large as all layers: the case that the loss in one pass is made for.
+    # The head has about as many weights as all layers together: `linear_bag_loss`, which computes
+    # head and loss in one pass, was written for this case.
     "768-32k": (
         {
             "layers": 4,
@@ -52,15 +55,22 @@ SIZES: dict[str, tuple[dict[str, Any], int, int]] = {
         *(4, 256),
     ),
 }
-"""Sizes of steps: model, sequences, length. A superposed step has s = 8."""
+"""Sizes of whole steps: the model, sequences per step, and positions per sequence. Superposed steps
+have s = 8."""
 LOSSES = ("1024x64x1024x4", "2048x512x32768x16", "2048x1024x32768x6")
+"""Sizes of head and loss that are measured if none is named."""
 
 
 def steps(config: Config, who: Sequence[str], compiler: Compiler | None, repeats: int) -> Rows:
-    """Measure baseline and superposed steps of the package (if `who` has "package") and of plain
-    PyTorch ("plain"). Rows are those of `measured`, with tokens per second, MFU (None where the
-    device's peak is not known) and planned memory in bytes. In place of the memory by which a call
-    rises they have the peak memory in bytes, None on a CPU."""
+    """Measure a baseline step and a superposed step of the package (if `who` has "package"), and a
+    step of plain PyTorch (if it has "plain").
+
+    The rows of `measured` also get the sequences per step, latent tokens per second, MFU (only for
+    bfloat16 on a GPU that `cost.devices` lists, else None) and the memory in bytes that
+    `cost.memory.estimate_memory` predicts for the package. In place of `extra_mebibytes` they have
+    `peak_memory` in bytes, None on a CPU. That counts everything that this process holds on the
+    GPU: with both entries in `who`, the models of both.
+    """
     device, dtype = config.execution.device, config.numerics.dtype
     with process_groups(config) as ranks, attention_of(config, ranks.device):
         candidates: dict[str, Callable[[], Tensor]] = {}
@@ -86,9 +96,12 @@ def steps(config: Config, who: Sequence[str], compiler: Compiler | None, repeats
 
 
 def losses(size: str, repeats: int, device: str = "cpu", dtype: str = "float32") -> Rows:
-    """Measure the head with a plain cross-entropy, with our loss at s = 1 and at the size's s, and,
-    from torch 2.13, with torch's own loss in chunks. Memory does not count the gradients of hidden
-    states and head, which all of them need."""
+    """Measure the head with each of these losses: a plain cross-entropy, our bag loss with s = 1,
+    our bag loss with the s of `size`, and, from torch 2.13 on, the same with torch's fused
+    cross-entropy, which works in chunks.
+
+    The gradients of hidden states and head, which all of them need, do not count as memory.
+    """
     positions, width, vocabulary, bag_size = map(int, size.split("x"))
     torch.manual_seed(0)
     hidden = torch.randn(1, positions, width, device=device, dtype=getattr(torch, dtype))
@@ -111,14 +124,15 @@ def losses(size: str, repeats: int, device: str = "cpu", dtype: str = "float32")
     if hasattr(F, "linear_cross_entropy"):  # torch 2.13
 
         def fused(rows: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-            # Without options it makes all logits at once.
+            # Without options, torch would compute all logits at once.
             chunked = torch.nn.LinearCrossEntropyOptions()
             return F.linear_cross_entropy(rows, weight, targets, reduction="none", options=chunked)
 
         candidates[f"torch's, s={bag_size}"] = ours(labels, bag_size, cross_entropy=fused)
 
     def run(loss: Callable[[], Tensor]) -> None:
-        hidden.grad = head.grad = None  # of the last call, which would count as memory
+        # The new gradients take the place of the last call's, and so do not raise memory.
+        hidden.grad = head.grad = None
         loss().backward()  # type: ignore[no-untyped-call]
 
     calls = {name: (lambda loss=loss: run(loss)) for name, loss in candidates.items()}
@@ -140,8 +154,9 @@ def main(arguments: list[str] | None = None) -> None:
     results: dict[str, Rows] = {}
     for size in sorted(options.sizes, key=lambda size: size in SIZES):  # losses first
         if size in SIZES:
-            # As `train` does; plain PyTorch gains as much from it. From then on one cannot see how
-            # memory rises, which is why losses come first.
+            # `train` does this, too, and plain PyTorch gains as much from it. From here on the
+            # process keeps freed memory, and the rise of memory during a call cannot be seen any
+            # more. That is why the losses come first.
             keep_freed_memory()
             config = step_config(*SIZES[size], bag_size=8)
             compiler: Compiler | None = "inductor" if options.compile else None

@@ -1,7 +1,8 @@
 """Whole training steps, ours and plain PyTorch's, as functions without arguments.
 
-Ours is made of the parts that `tst_study.train` runs, in its order, without reading tokens and
-writing the record.
+`speed.py` and the GPU benchmarks time them or compare their gradients. A step of ours calls the
+parts that a step of `tst_study.train` calls, in the same order. But it reads fixed synthetic tokens
+and logs nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.superposition.steps import NEXT_TOKEN, Objective
 
 Step = Callable[[], Tensor]
+"""A training step; it returns its loss."""
 Compiler = Literal["inductor", "eager"]
-"""Backend of torch.compile; `eager` traces without generating code: quick, and no faster."""
+"""The backend of torch.compile. `eager` only traces the model and generates no code: it compiles
+quickly, and steps are no faster."""
 
 
 def step_config(
@@ -41,8 +44,11 @@ def step_config(
     device: str = "cpu",
     **superposition: Any,
 ) -> Config:
-    """Return a run's config around a model. Its corpus is a placeholder: steps here read synthetic
-    tokens. With a bag size above 1 its first step is superposed."""
+    """Return a config with this model, batch, dtype and device, and a placeholder for the corpus.
+
+    `superposition`: keys of the section of that name. With a `bag_size` above 1 the first step is
+    superposed, unless a `step_ratio` says otherwise.
+    """
     phase = {} if "step_ratio" in superposition else {"steps": 1}
     return from_dict(
         {
@@ -59,7 +65,7 @@ def step_config(
 
 
 class PackageSteps:
-    """One model of the package with its optimizer; steps of both phases run on the same weights."""
+    """One model of the package with its optimizer; steps of both phases update the same weights."""
 
     def __init__(
         self, config: Config, device: torch.device, compiler: Compiler | None = None
@@ -84,7 +90,8 @@ class PackageSteps:
         return run
 
     def gradients(self, ids: Tensor, labels: Tensor, objective: Objective) -> Tensor:
-        """Fill the gradient buffers and return the loss; ids and labels (b, l·stride)."""
+        """Fill the gradient buffers and return the loss. `ids` and `labels` are (b, l·stride); the
+        stride, `objective.stride`, is the number of raw tokens per position."""
         self.optimizer.zero_gradients()
         valid_counts = objective.count_targets(labels)
         size = self.config.execution.micro_batch or len(ids)
@@ -98,8 +105,8 @@ def attention_of(config: Config, device: torch.device) -> AbstractContextManager
 
 
 def plain_step(config: Config, device: torch.device, compiler: Compiler | None = None) -> Step:
-    """Return a whole step of plain PyTorch: float32 weights (autocast for bfloat16), fused
-    AdamW."""
+    """Return a whole baseline step of plain PyTorch, with float32 weights (under autocast if the
+    config's dtype is bfloat16) and fused AdamW."""
     model = PlainModel(config.model, config.batch.sequence_length).to(device)
     if compiler is not None:
         compile_layers(model.layers, compiler)
@@ -120,7 +127,8 @@ def plain_step(config: Config, device: torch.device, compiler: Compiler | None =
 
 
 def synthetic_tokens(config: Config, stride: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return uniform token ids and next-token labels (b, l·stride), the same for every caller."""
+    """Return uniformly random token ids and their next-token labels, each (b, l·stride). Equal
+    arguments give equal tokens."""
     generator = torch.Generator().manual_seed(0)
     shape = config.batch.sequences, config.batch.sequence_length * stride + 1
     tokens = torch.randint(config.model.vocabulary_size, shape, generator=generator).to(device)
@@ -128,11 +136,12 @@ def synthetic_tokens(config: Config, stride: int, device: torch.device) -> tuple
 
 
 class PlainModel(nn.Module):
-    """The same Llama-style decoder, written in plain PyTorch: the reference for speed.
+    """The package's Llama-style decoder written in plain PyTorch: the reference for speed.
 
-    Same shapes, same arithmetic (RMSNorm, rotary positions, SDPA, SwiGLU), no Megatron, no parallel
-    layouts, no superposition, no mixture of experts, no normed queries and keys. Token ids and
-    labels in, mean next-token loss out.
+    Shapes and arithmetic (RMSNorm, rotary positions, SDPA, SwiGLU) are the package's. It has no
+    Megatron, parallel layouts or superposition, and does not normalise queries and keys. From token
+    ids and labels it computes the mean next-token loss. Raises `ValueError` for a mixture of
+    experts.
     """
 
     def __init__(self, config: Model, length: int) -> None:
@@ -178,7 +187,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(feed_forward, hidden, bias=False)
 
     def forward(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-        """Return the hidden states after this layer; x (b, l, d)."""
+        """Return the hidden states (b, l, d) after this layer, given those before it, `x`."""
         x = x + self._attention(self.attention_norm(x), cosines, sines)
         gate, up = self.gate_and_up(self.feed_forward_norm(x)).chunk(2, dim=-1)
         return x + self.down(F.silu(gate) * up)
@@ -197,6 +206,7 @@ class Layer(nn.Module):
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Apply rotary positions to x (b, heads, l, head_size), in its own dtype."""
+    """Rotate x (b, heads, l, head_size) by its positions; the result has the dtype of x. `cosines`
+    and `sines` are (l, head_size)."""
     first, second = x.chunk(2, dim=-1)
     return (x * cosines + torch.cat([-second, first], dim=-1) * sines).to(x.dtype)

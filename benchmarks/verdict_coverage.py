@@ -1,10 +1,10 @@
-"""Simulated coverage and width of the intervals that decide: the default beside paired t-tests.
+"""Simulated coverage and width of the intervals that decide verdicts on gains.
 
     python -m benchmarks.verdict_coverage [--made 2000] [--to FILE.json] [--only TEXT]
 
-Several arms are compared with one baseline whose true gain over each is zero.
-`docs/research/coverage.md` shows the table. The method `moderated-1` was chosen by it before any
-campaign was judged by it."""
+The default method, `moderated-1`, is set beside paired t-tests. In each case several arms are
+compared with one baseline, and their true gains over it are zero. `docs/research/coverage.md` shows
+the table of results. `moderated-1` was chosen from such a table before it judged any campaign."""
 
 from __future__ import annotations
 
@@ -29,9 +29,13 @@ from tst_study.analysis.verdict.planned import arm_losses
 
 RECORD = Path(__file__).parent / "records" / "verdict_coverage.json"
 CAMPAIGN = Path(__file__).parents[1] / "docs" / "records" / "what-does-the-work"
+"""The archive of the second campaign."""
 SEEDS = (2, 3, 4, 8, 12)
 CONTRASTS = (1, 2, 3, 9, 30)
+"""The sizes of a family: how many arms are compared with the baseline. Each comparison is a
+contrast."""
 MEASURED = "as in the second campaign"
+"""The name of the spread in which the losses of arms vary together as in the second campaign."""
 SPREADS: dict[str, Callable[[int], np.ndarray]] = {
     "equal": np.ones,
     "baseline × 3": lambda arms: np.where(np.arange(arms) == 0, 3.0, 1.0),
@@ -42,17 +46,25 @@ SPREADS: dict[str, Callable[[int], np.ndarray]] = {
     "incomplete": np.ones,
     "unpaired": np.ones,
 }
-"""Standard deviation of each arm in units of `DEVIATION`, the baseline first. The last three differ
-otherwise: in the noise's distribution, in missing seeds, in arms that share no seeds (`Case`)."""
+"""The other spreads. Each function takes the number of arms, the baseline included, and returns the
+standard deviation of each arm's losses in units of `DEVIATION`, the baseline's first.
+
+Under the last three names all arms have equal deviations, and something else is special: the noise
+follows Student's t with four degrees of freedom, each arm but the baseline lacks half of the seeds,
+or the arms have no seeds in common."""
 DEVIATION, SHARED = 5.5, 0.64
-"""Standard deviation of a loss over seeds, 10⁻³ nats, and the share of its variance that all runs
-of a seed have in common."""
+"""Standard deviation of a loss over seeds, in 10⁻³ nats, and the share of its variance that all
+runs of a seed have in common."""
 SPIKE, EFFECT = 5_000.0, 20.0
-"""Excess loss of a spiked run, and the true gain of the first arm beside it, 10⁻³ nats."""
+"""What `Case.spiked` adds to the loss of one run of the last arm, and the true gain that it gives
+to the first arm, both in 10⁻³ nats."""
 
 
 @dataclass(frozen=True)
 class Case:
+    """One simulated situation: the number of seeds, the number of arms that are compared with the
+    baseline (contrasts), and how their losses scatter (`MEASURED`, or a key of `SPREADS`)."""
+
     seeds: int
     contrasts: int
     spread: str
@@ -62,7 +74,8 @@ class Case:
         return f"{self.seeds} seeds, {self.contrasts} contrasts, {self.spread}"
 
     def losses(self, made: int) -> np.ndarray:
-        """Losses in 10⁻³ nats, shape (made, arms, seeds); the same for a case every time."""
+        """Draw `made` data sets of losses in 10⁻³ nats, shape (made, arms, seeds), with the
+        baseline as the first arm. Every call for a case draws the same ones."""
         random = np.random.default_rng([*self.name.encode()])
         arms = self.contrasts + 1
         if self.spread == MEASURED:
@@ -80,13 +93,13 @@ class Case:
         return drawn.transpose(0, 2, 1)
 
     def family(self, losses: np.ndarray) -> list[Difference]:
-        """Return each arm's contrast with the baseline. `losses`: one data set, shape (arms,
-        seeds), the baseline first."""
+        """Return the difference between each arm and the baseline. `losses`: one data set, shape
+        (arms, seeds), the baseline first."""
         if self.spread == "unpaired":
             series = [_without_seeds(arm, str(place)) for place, arm in enumerate(losses)]
             return [intervals.difference(arm, series[0]) for arm in series[1:]]
         kept = [slice(None)] * len(losses)
-        if self.spread == "incomplete":  # arms have one half of the seeds or the other, in turn
+        if self.spread == "incomplete":  # arms have the second half of the seeds or the first
             half = self.seeds // 2
             kept = [slice(half, None) if arm % 2 else slice(half) for arm in range(len(losses))]
         return [
@@ -95,8 +108,13 @@ class Case:
         ]
 
     def measured(self, made: int) -> dict[str, Any]:
-        """Return by method the coverage of the family and of its worst single contrast, and the
-        median, 95th percentile and largest half-width in 10⁻³ nats."""
+        """Simulate `made` data sets, and return a row with the results of each method.
+
+        They are the coverage of the family (the share of data sets in which all intervals hold
+        zero), the coverage of its worst single contrast, and the median, 95th percentile and
+        maximum of the half-widths in 10⁻³ nats. The row also has the largest ratio, over data sets,
+        of the widest moderated interval to the widest paired one.
+        """
         families = [self.family(data) for data in self.losses(made)]
         plain = np.array([_halves(family) for family in families])
         shrunk = np.array([_halves(moderated(family)) for family in families])
@@ -113,8 +131,9 @@ class Case:
         return {**row, "widest, of the widest paired": round(float(widest), 3)}
 
     def spiked(self, made: int) -> dict[str, Any]:
-        """Return how much a spike in one run of the last arm widens the first arm's interval, and
-        how often that arm's gain is still found."""
+        """Return by what factor a spike in one run of the last arm widens the first arm's interval
+        (in the median and at most), and the share of data sets in which that interval still lies
+        above zero. Here the first arm has a true gain, `EFFECT`."""
         losses = self.losses(made)
         losses[:, 1] -= EFFECT
         before = [moderated(self.family(data)) for data in losses]
@@ -137,7 +156,8 @@ def _without_seeds(losses: np.ndarray, arm: str) -> pd.Series:
 
 
 def _halves(family: Sequence[Difference]) -> list[float]:
-    """Half-widths that allow for the whole family."""
+    """Return the half-widths of a family's intervals, with Bonferroni's allowance for all of
+    them."""
     return [critical_t(arm.freedom, len(family)) * arm.error for arm in family]
 
 
@@ -147,12 +167,15 @@ def _spread(halves: np.ndarray) -> list[float]:
 
 @functools.cache
 def _measured() -> np.ndarray:
-    """Final losses of the second campaign's ten arms over twelve seeds, the baseline first."""
+    """Return the final losses of the second campaign in nats: a row for each of its ten arms, the
+    baseline first, and a column for each of twelve seeds."""
     summary = summarise(read_tables(CAMPAIGN))
     return arm_losses(summary.comparison.eligible, summary.questions).to_numpy().T
 
 
 def cases() -> list[Case]:
+    """Return all cases. 30 contrasts are left out for `MEASURED`, as the campaign has fewer arms,
+    and for "unpaired"; fewer than eight seeds are left out for "incomplete"."""
     made = itertools.product(SEEDS, CONTRASTS, (MEASURED, *SPREADS))
     return [
         Case(seeds, contrasts, spread)
@@ -164,7 +187,7 @@ def cases() -> list[Case]:
 
 def main() -> None:
     options = command_line(__doc__, 2000, RECORD)
-    intervals.FEWEST_SEEDS = 2  # to show what two seeds would give
+    intervals.FEWEST_SEEDS = 2  # the package itself gives no interval for two seeds
     rows = []
     for case in cases():
         if options.only in case.name:

@@ -1,8 +1,8 @@
-"""Write the generated parts of the documentation: `make docs`.
+"""Write the parts of the documentation that are generated from the code and the records.
 
-The keys in `config.md`, the columns in `tables.md`, the studies in `slurm.md`, the verdicts in
-`research/campaign.md`, the simulations in `research/coverage.md`; a test fails where they are not
-what this writes.
+`make docs` runs this. The generated parts are the keys in `config.md`, the columns in `tables.md`,
+the studies in `slurm.md`, arms and verdicts in `research/campaign.md`, and two tables of
+`research/coverage.md`. A test fails if a page differs from what this module would write.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ from tst_study.paper_figures.report import sections
 from tst_study.paper_figures.table import markdown_grid
 
 DOCS, SECOND = Path(__file__).parent, "what-does-the-work"
+"""The folder of the documentation; the name of the second campaign's archive in `docs/records/`."""
 METHODS = ("moderated", "paired")
+"""The methods that `coverage_of_verdicts` sets side by side."""
 
 
 def config_keys() -> str:
-    """Return every key of the config by section: type, default and meaning."""
+    """Return a table for each section of the config, with type, default and meaning of every key
+    that has a description."""
     models = {"Config": (schema := config.Config.model_json_schema()), **schema["$defs"]}
     shapes = ", ".join(PRESETS)
     parts = [f"`model.preset` names a whole shape, whose keys may be overridden: {shapes}.\n"]
@@ -47,7 +50,7 @@ def config_keys() -> str:
 
 
 def columns() -> str:
-    """Return the columns of runs, curves and evaluations, a table each."""
+    """Return a table for each of runs, curves and evaluations that lists its columns."""
     parts = []
     for name, table in (("runs", RUNS), ("curves", CURVES), ("evaluations", EVALUATIONS)):
         rows = [] if name == "runs" else [["`run_id`", "text", "joins the tables"]]
@@ -57,7 +60,7 @@ def columns() -> str:
 
 
 def studies_table() -> str:
-    """Return every study with what it asks and its scales."""
+    """Return a table of all studies: what each asks, and its scales."""
     rows = []
     for name, study in STUDIES.items():
         which = "all" if tuple(study.scales) == SCALES else ", ".join(study.scales)
@@ -66,8 +69,8 @@ def studies_table() -> str:
 
 
 def verdicts(record: str) -> str:
-    """Return every question of a campaign with its verdict, as `analysis.verdict.decide` gives
-    it."""
+    """Return a table of a campaign's questions with their verdicts, which `analysis.verdict.decide`
+    has reached. `record`: the name of its archive in `docs/records/`."""
     parts = list(verdict_parts(summary(record).verdicts))
     titles = list(dict.fromkeys(title for *_, cells in parts for title in cells[0]))
     rows = []
@@ -78,8 +81,9 @@ def verdicts(record: str) -> str:
 
 
 def left_out() -> str:
-    """Return how the law predicts published runs that it was not fitted to, and chooses among
-    them."""
+    """Return a table of how well the law behind `tst-study advise` does on published runs that were
+    left out of its fit: how it predicts their gains, and how much worse than the best run its
+    choice of s and r is, beside two simpler ways to choose."""
     rows = []
     for row in published.evidence()["left_out"]:
         cells = f"{row['held']:.0%} of {row['cells']:.0f}", f"{row['half']:.3f}"
@@ -92,12 +96,17 @@ def left_out() -> str:
 
 @functools.cache
 def summary(record: str) -> Summary:
+    """Return the analysis of the archive of this name in `docs/records/`."""
     return summarise(read_tables(DOCS / "records" / record))
 
 
 def coverage_of_verdicts() -> str:
-    """Return coverage and half-widths of the intervals of nine contrasts, from
-    `benchmarks/verdict_coverage.py`; each cell is `moderated-1`, then paired t-tests."""
+    """Return a table from the record of `benchmarks/verdict_coverage.py`.
+
+    Its columns are the range of coverage over families of 1 to 30 contrasts, and half-widths of the
+    intervals of nine contrasts. Each cell has the value of `moderated-1`, then that of paired
+    t-tests.
+    """
     record = json.loads(verdict_coverage.RECORD.read_text("utf8"))
     cases = {row["case"]: row for row in record}
     rows = []
@@ -130,11 +139,13 @@ BLOCKS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("research/coverage.md", "verdict coverage", coverage_of_verdicts),
     ("research/campaign.md", "verdicts", lambda: verdicts("campaign")),
 )
-"""Page, a mark in it, and what makes the text from there to the next `end`."""
+"""The generated blocks: the page, the mark (a comment in the page) after which a block begins, and
+the function that returns its text. A block ends at the next `end` mark."""
 
 
 @functools.cache
 def pages() -> dict[Path, str]:
+    """Return the whole text of each page in `BLOCKS`, with its generated blocks written anew."""
     texts: dict[Path, str] = {}
     for name, mark, made in BLOCKS:
         text = texts.get(DOCS / name) or (DOCS / name).read_text("utf8")
@@ -149,7 +160,8 @@ def _table(titles: list[str], rows: list[list[str]]) -> str:
 
 
 def _sections(models: dict[str, Any], name: str, path: str) -> list[tuple[str, str]]:
-    """(dotted path, class) of the tables below a section, each before its own."""
+    """Return the dotted path and the class name of every section below a section. Each comes before
+    the sections that it holds."""
     below_it = []
     for key, field in models[name]["properties"].items():
         _, there, rest = json.dumps(field).partition("#/$defs/")
@@ -177,7 +189,7 @@ def _type(field: dict[str, Any]) -> str:
         field["type"], field["type"]
     )
     for bound, sign in BOUNDS.items():
-        # Largest values in the thousands only keep typing errors out.
+        # An upper bound above 1,000 is not shown: it is there only to catch typing errors.
         if bound in field and not (sign in "≤<" and field[bound] > 1000):
             words += f" {sign} {field[bound]:g}"
     return words

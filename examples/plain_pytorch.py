@@ -3,7 +3,8 @@
     python examples/plain_pytorch.py --bag-size 4 --step-ratio 0.25 --log superposed.jsonl
     python examples/plain_pytorch.py --bag-size 1 --log baseline.jsonl
 
-Needs torch and `tst_study.superposition`. Lines marked TST are all that superposition changes.
+It needs torch and `tst_study.superposition`. The lines marked TST are all that superposition
+changes, apart from the import and from what is printed and logged.
 """
 
 import argparse
@@ -18,10 +19,13 @@ from torch import Tensor, nn
 from tst_study.superposition import Superposition
 
 BOOKS = Path(__file__).parents[1] / "data" / "books"
-WORDS = 256  # bytes
+WORDS = 256  # the vocabulary: every byte is a token
 
 
 class GPT(nn.Module):
+    """A decoder-only transformer. Its `forward` starts after the embedding, which the training loop
+    calls itself."""
+
     def __init__(self, width: int, layers: int, heads: int, positions: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(WORDS, width)
@@ -50,21 +54,22 @@ class GPT(nn.Module):
 
 
 def read(name: str) -> Tensor:
-    """A file of the bundled books as one row of bytes."""
+    """Read all texts in a file of the bundled books as one row of bytes."""
     with lzma.open(BOOKS / name, "rt", encoding="utf8") as lines:
         text = "\n\n".join(json.loads(line)["text"] for line in lines)
     return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
 
 
 def batch(data: Tensor, sequences: int, length: int, generator: torch.Generator) -> Tensor:
-    """(sequences, length) ids from places drawn at random."""
+    """Return (sequences, length) token ids; each sequence begins at a random place in the text."""
     starts = torch.randint(len(data) - length, (sequences, 1), generator=generator)
     return data[starts + torch.arange(length)].long()
 
 
 @torch.no_grad()
 def held_out_loss(model: GPT, data: Tensor, length: int, pieces: int = 64) -> float:
-    """Mean next-token loss over pieces that lie evenly in the text: always the same ones."""
+    """Return the mean next-token loss, in nats, over pieces of `length` positions that are evenly
+    spaced in the text. They are the same ones at every call."""
     starts = torch.linspace(0, len(data) - length - 1, pieces).long()[:, None]
     tokens = data[starts + torch.arange(length + 1)].long()
     logits = model(model.embedding(tokens[:, :-1]))
@@ -72,12 +77,14 @@ def held_out_loss(model: GPT, data: Tensor, length: int, pieces: int = 64) -> fl
 
 
 def learning_rate(step: int, steps: int, peak: float) -> float:
-    """Warm-up over a twentieth of the steps, constant, decay over the last three tenths."""
+    """Return the learning rate of a step: a linear warm-up to `peak` over the first twentieth of
+    the steps, then constant, then a linear decay over the last three tenths."""
     return peak * min(1.0, (step + 1) / (0.05 * steps), (steps - step) / (0.3 * steps))
 
 
 def train(options: argparse.Namespace) -> list[dict[str, object]]:
-    """Train, and return the rows of the log: losses of both phases, and held-out losses."""
+    """Train a model, and return the rows of its log, each with a training loss and a held-out
+    loss. The training loss of the superposition phase is the bag loss."""
     torch.manual_seed(options.seed)
     generator = torch.Generator().manual_seed(options.seed)
     text, held_out = read("books.train-00.jsonl.xz"), read("books.val.jsonl.xz")
@@ -114,6 +121,7 @@ def train(options: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line, or the arguments that are given."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bag-size", type=int, default=4, help="s; 1 is the baseline")
     parser.add_argument("--step-ratio", type=float, default=0.25, help="r")
@@ -131,7 +139,8 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 
 def facts(options: argparse.Namespace) -> dict[str, object]:
-    """Facts that no row of the log has. As its first line they let `tst-study import` read it."""
+    """Return the facts about a run that no row of its log has. `tst-study import` needs them: they
+    become the log's first line."""
     model = GPT(options.width, options.layers, options.heads, options.length)
     known = {key: vars(options)[key] for key in ("bag_size", "step_ratio", "steps", "seed")}
     if options.bag_size == 1:

@@ -1,8 +1,11 @@
-"""Studies, the planner, the launchers and their verbs. Importing them does not import torch; only
-`local/warm_server` does, and the processes that train.
+"""Studies, and what plans, trains and watches their runs.
 
-In data-flow order: `studies/` says which runs a `study` has and which `corpora` they read;
-`plan/` gives each its identity and folder and finds what several share; a
-`launcher` has them trained, each in a `run_process`, on this machine (`local/`) or in Slurm's jobs
-(`slurm/`); `state/` shows how far they are and says what came of them.
+In the order of the data's flow: `studies/` says which runs each `study` has and which `corpora` the
+runs read. `plan/` gives each run its identity and folder, and finds steps that several runs share.
+A `launcher` has the runs trained, on this machine (`local/`) or as Slurm's jobs (`slurm/`); what
+the process of a run does on both is in `run_process`. `state/` shows how far the runs are, and
+collects their results. `cli` has the commands for all this.
+
+Importing these modules does not import torch, except for `local/warm_server`. Processes that train
+import it when they begin.
 """

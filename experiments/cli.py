@@ -1,5 +1,5 @@
-"""The verbs that work on studies, alike for every launcher, and one that trains a recorded run
-again."""
+"""The commands of `tst-study` that work on studies, the same for every launcher, and `retrain`,
+which trains a recorded run again."""
 
 import json
 import sys
@@ -19,7 +19,8 @@ verbs = typer.Typer()
 
 
 def _complete_study(incomplete: str) -> list[str]:
-    """Return names of studies and of folders below `runs/`, for the shell."""
+    """Return the names of studies and of folders directly in `runs/` that begin with `incomplete`,
+    for the shell's completion."""
     from tst_study.experiments.studies import catalogue
 
     own = (path.name for path in Path("runs").glob("*/"))
@@ -34,7 +35,8 @@ def _complete_scale(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _complete_run(context: typer.Context, incomplete: str) -> list[str]:
-    """Return ids of the runs in the study's folder or in the archive, for the shell."""
+    """Return the ids that begin with `incomplete` of the runs in the study's folder, or in the
+    archive if the command takes one, for the shell's completion."""
     from tst_study.analysis.tables.source import read_tables
     from tst_study.experiments.state.status import folders_below
     from tst_study.experiments.studies.catalogue import folder_of
@@ -168,7 +170,7 @@ def plan(
     planner = Planner(chosen, unprepared=True)
     trains = launcher_of(launcher, Options(profile=profile))
     prices = Prices(device, mfu, price)
-    prices.gpu()  # refuses an unknown one
+    prices.gpu()  # refuses an unknown device
     asked = Allocation(gpus or 1, on_gpu=True, device=prices.device or "H100")
     if time:
         chosen.prepare()
@@ -218,9 +220,12 @@ def submit(
 
 
 def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> int:
-    """Record a study's questions, submit it and report its dead ends; a dry run only asks the
-    launcher. Returns the launcher's exit status, or 1 if that is 0 and a choice cannot be made
-    because all its candidates diverged."""
+    """Record a study's questions, submit its runs (those that are `wanted`, by default all), and
+    print an error for each choice that cannot be made because all its candidates diverged. A dry
+    run only asks the launcher what it would do.
+
+    Returns the launcher's exit status, or 1 if that is 0 and there was such an error.
+    """
     from tst_study.analysis.verdict.question import register
     from tst_study.experiments.launcher import launcher_of
     from tst_study.experiments.plan.planner import Planner
@@ -388,8 +393,8 @@ def clean(
 
 
 def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Path, str]:
-    """Return the folder of runs and the pattern to select some by; the folder of a single run
-    becomes its parent and its name."""
+    """Return the folder of a study's runs, and the pattern that selects some of them. If `study` is
+    the folder of a single run, these are its parent and, unless a pattern is given, its name."""
     from tst_study.experiments.run_process import config_path
     from tst_study.experiments.studies.catalogue import folder_of
 

@@ -1,4 +1,4 @@
-"""The corpora that studies read, and how each is made; small ones from the checkout alone."""
+"""The corpora that studies read, and how each is made. The small ones need no download."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,23 +9,28 @@ from tst_study.errors import UserError
 from tst_study.waiting import waiting
 
 PREPARED = Path("prepared")
+"""The folder of all prepared corpora, each in a folder of its own."""
 BOOKS_WORDS = 1024
+"""Vocabulary size of the tokenizer of `Books`."""
 
 
 def _is_whole(folder: Path) -> bool:
-    """Return whether the corpus is complete: its manifest is written last."""
+    """Return whether the corpus in a folder is complete. Its manifest is the last file that is
+    written."""
     return (folder / MANIFEST).exists()
 
 
 @dataclass(frozen=True)
 class Books:
-    """The bundled prose (public domain, about 50M tokens), with a BPE trained on it."""
+    """The bundled prose (public domain, about 50M training tokens), with a BPE tokenizer that is
+    trained on it."""
 
     shards: int | None = None
-    """How many of the five files, from the first; all by default."""
+    """How many of the five training files to take, from the first on; all by default."""
     megabytes: int | None = None
-    """Only so many megabytes of records from the beginning (2.7 bytes a token), with the tokenizer
-    and the held-out text of the whole prose: for runs that read the same text again and again."""
+    """Take only about this many megabytes of training text, from the beginning (2.7 bytes are a
+    token), but the tokenizer and the held-out text of the whole prose. This is for runs that read a
+    short text again and again. By default nothing is cut."""
 
     @property
     def name(self) -> str:
@@ -49,7 +54,8 @@ class Books:
 
 @dataclass(frozen=True)
 class HubText:
-    """A corpus of the Hugging Face hub. It is too large to be prepared in passing."""
+    """A corpus of the Hugging Face hub. It is too large to be prepared by the command that submits
+    a study, so the user prepares it first with `tst-study data prepare`."""
 
     name: str
     source: str
@@ -67,11 +73,14 @@ class HubText:
 
 @dataclass(frozen=True)
 class TopicalLanguage:
-    """A slow topic, Markov word classes, Zipf words within a class; its entropy rate is known."""
+    """A text in a generated language, whose best possible loss is known. Its topic changes slowly,
+    classes of words follow each other as a Markov chain, and the words of a class obey Zipf's law
+    (`data.preparation.generated_language`)."""
 
     words: int = 2048
+    """Vocabulary size."""
     tokens: int = 5_000_000
-    """Training tokens; more than the longest run of the laptop study reads."""
+    """Training tokens. The default is more than any run of the laptop study reads of it."""
     validation_tokens: int = 262_144
 
     @property
@@ -87,6 +96,7 @@ class TopicalLanguage:
 
 
 Recipe = Books | HubText | TopicalLanguage
-"""A corpus that a study reads. `name` is that of its folder. `prepare(folder)` makes the folder,
-goes on where an earlier call was interrupted, and returns at once where the folder is complete; a
-`HubText` that is not complete raises `UserError` instead."""
+"""A corpus that a study reads. `name` is the name of its folder in `PREPARED`. `prepare(folder)`
+makes the corpus, or does nothing if it is complete. After an interruption, `Books` continue and a
+`TopicalLanguage` starts over. A `HubText` is never made: it raises `UserError` if it is not
+complete."""

@@ -1,8 +1,8 @@
 """The interface that a launcher implements, and the table of launchers by name.
 
 Commands that inspect or stop runs (status, cancel, logs, collect) ask every launcher. Commands that
-train or plan runs (submit, retry, plan) ask the one that the user named; retry first asks all of
-them how far the runs are.
+train or plan runs (submit, retry, plan) use one, which the options name (`launcher_of`); retry
+first asks all of them how far the runs are.
 """
 
 import os
@@ -26,6 +26,8 @@ LAUNCHERS = {
     "slurm": "tst_study.experiments.slurm.slurm_launcher:Slurm",
 }
 
+"""The class of each launcher as `module:class`, imported only when it is used."""
+
 _LOCK = ".submit.lock"
 RETRIES = 3
 """How many launches of a run may end in a row, stopped or crashed, without a new checkpoint; after
@@ -33,9 +35,9 @@ one more the run is given up."""
 
 
 def given_up(idle: int, retries: int, why: str) -> str:
-    """Say why a run is given up after `idle` launches in a row without a new checkpoint; empty
-    where these are no more than `retries` and it is launched again. `why`: how the last launch
-    ended."""
+    """Say why a run is given up after `idle` launches in a row without a new checkpoint. The text
+    is empty if these are no more than `retries`: then the run is launched again. `why`: how the
+    last launch ended."""
     words = f"given up: launches in a row without a new checkpoint: {idle}"
     return "" if idle <= retries else f"{words} ({why})" if why else words
 
@@ -46,12 +48,13 @@ class UnreachableError(UserError):
 
 @dataclass(frozen=True)
 class Job:
-    """A launcher's own knowledge about a run, beside the run's record."""
+    """What a launcher knows about a run, beside what the run's own record says."""
 
     id: str
     state: Literal["queued", "running", "failed", "cancelled", "ended"]
     """`failed`, `cancelled` and `ended` are final."""
     remark: str = ""
+    """For people, such as why the job waits or how it ended."""
 
     @property
     def is_active(self) -> bool:
@@ -60,18 +63,22 @@ class Job:
 
 class Launcher(Protocol):
     """Trains runs, here or elsewhere. `submit` starts them, `cancel` ends them, and the other
-    methods leave them alone. A run's folder holds the truth about it."""
+    methods leave them alone. What a run's folder says about the run comes before what its launcher
+    says."""
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
-        """Have every wanted run trained that is not over, and print what is done. Returns the exit
-        status. Raises `UserError`."""
+        """Train every wanted run that is not over (done or diverged), or have it trained, and print
+        what happens. Returns the exit status of the command. Raises `UserError` if nothing can be
+        started."""
 
     def jobs(self, root: Path) -> dict[str, Job]:
-        """The jobs of a study, by run id; runs without a job are left out. Raises `UserError`."""
+        """The jobs of a study by run id; runs without a job are left out. Raises `UserError` if the
+        jobs cannot be asked for."""
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
-        """Stop the runs whose ids are wanted; one that is training writes a checkpoint first.
-        Returns the ids of the stopped runs."""
+        """Stop the runs whose ids are wanted, also those that have not begun. A run that is
+        training writes a checkpoint first. Returns the ids of the stopped runs. Raises
+        `UnreachableError` if the launcher's jobs cannot be stopped."""
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
         """Paths of the launcher's own logs of a run. The files need not exist (yet)."""
@@ -82,22 +89,23 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line about how runs are trained."""
+    """The command line's options about how runs are trained."""
 
     parallel: int | None = None
-    """Runs at a time; with Slurm, runs of one array. On this machine the default is as many as the
-    cores hold, or one if any run may use a GPU; with Slurm it is the profile's."""
+    """How many runs train at a time; with Slurm, of each array. The default on this machine is as
+    many as it has cores for, or one if any run may use a GPU; the default with Slurm is the
+    profile's `parallel`."""
     processes: int = 1
     """Ranks of each run on this machine."""
     profile: Path | None = None
     """The file that describes the Slurm cluster."""
     dry: bool = False
-    """Print what would be done, and do nothing; with Slurm only."""
+    """Print what would be done, and do nothing. Only the Slurm launcher can."""
 
 
 def launcher_of(name: str | None, options: Options = Options()) -> Launcher:
-    """Return the launcher of this name; without a name, Slurm's if the options name a profile, else
-    this machine's. Raises `UserError` for an unknown name."""
+    """Return the launcher of this name. Without a name it is Slurm's if the options name a profile,
+    else this machine's. Raises `UserError` for an unknown name."""
     name = name or ("slurm" if options.profile else "local")
     module, _, kind = LAUNCHERS[one_of(name, LAUNCHERS, "launcher")].partition(":")
     made: Launcher = getattr(import_module(module), kind)(options)
@@ -105,25 +113,26 @@ def launcher_of(name: str | None, options: Options = Options()) -> Launcher:
 
 
 def launchers() -> list[Launcher]:
-    """All launchers. Each knows whether a study was ever submitted to it."""
+    """Return all launchers. Any of them can be asked about the jobs of any study."""
     return [launcher_of(name) for name in LAUNCHERS]
 
 
 def check_can_be_trained(
     study: Study, wanted: Callable[[PlannedRun], bool], allocation: AllocationOf
 ) -> None:
-    """Raise `UserError` if the layout of a run cannot work: before text is prepared for hours."""
+    """Raise `UserError` if a wanted run that is not over has a layout that cannot work. Launchers
+    check this before they prepare text, which may take hours."""
     planned = Planner(study, unprepared=True).decided()
     check_layouts((run for run in planned if wanted(run) and not is_over(run)), allocation)
 
 
 @contextmanager
 def submission_lock(root: Path) -> Iterator[int]:
-    """Hold the lock of a study: one command at a time submits its runs to Slurm or deletes its
-    checkpoints. Training on this machine does not take it.
+    """Hold the lock of a study, so that only one command at a time submits its runs to Slurm or
+    deletes its checkpoints. Training on this machine does not take this lock.
 
-    Prints that it waits if another command holds the lock. Yields the lock's file descriptor.
-    Raises `UserError` if the file system has no locks.
+    If another command holds the lock, a message says so and this command waits. Yields the lock's
+    file descriptor. Raises `UserError` if the file system has no locks.
     """
     root.mkdir(parents=True, exist_ok=True)
     path = root / _LOCK

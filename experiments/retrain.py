@@ -1,7 +1,7 @@
-"""Train a recorded run again from what its archive says, and tell how far it comes out from the
-record.
+"""The parts of `tst-study retrain`, which trains a run of an archive again and compares the results
+with the record: find the run, restore its config, compare.
 
-Equal bits are promised on one kind of processor only (docs/reliability.md).
+Equal bits are promised only on the same kind of processor (docs/reliability.md).
 """
 
 import json
@@ -18,8 +18,9 @@ from tst_study.experiments.corpora import PREPARED
 
 
 def recorded(archive: Path, name: str) -> Tables:
-    """Return the tables of the one run of an archive whose id is `name`, or else begins or ends
-    with it. Raises `UserError` where there is no such run, or several."""
+    """Return the tables of one run of an archive: the run whose id is `name`, or if there is none,
+    the only one whose id begins or ends with `name`. Raises `UserError` if no run or several runs
+    match."""
     tables = read_tables(archive)
     ids = tables.runs["run_id"]
     meant = ids.map(lambda run_id: run_id.startswith(name) or run_id.endswith(name))
@@ -31,10 +32,12 @@ def recorded(archive: Path, name: str) -> Tables:
 
 
 def config_of(record: Tables, overrides: Sequence[str] = ()) -> Config:
-    """The recorded run's config as it is trained here: from the first step, from text that lies
-    here.
+    """Return the config of a recorded run, changed so that it can be trained here: from its first
+    step even if it was forked from a shared prefix run, and from corpora in `PREPARED` if those
+    that it names are not there.
 
-    Raises `UserError` where its text is not here, and where overrides make it another run.
+    `overrides`: as for `tst-study train --set`. Raises `UserError` if a corpus is missing, or if
+    the texts or the overrides make this another run than the recorded one.
     """
     (run,) = rows_of(record.runs)
     values = of_record(json.loads(run["config"]))
@@ -54,7 +57,8 @@ def config_of(record: Tables, overrides: Sequence[str] = ()) -> Config:
 
 
 def compared(record: Tables, folder: Path) -> list[str]:
-    """How far the run in `folder` came out from the record: lines for a terminal."""
+    """Return lines that say how far the run in `folder` is from the record. Training losses,
+    gradient norms and held-out losses are compared at the steps that are logged in both."""
     again = read_tables(folder)
     lines = []
     for what, table, column in (

@@ -1,4 +1,8 @@
-"""One run in a child process: its lock, its log file, training, and its final status."""
+"""One run in a process of its own: its lock, its log file, training, and its exit status.
+
+The local launcher starts such processes with `run`. A rank in a Slurm job (`slurm/task.py`) calls
+`train_rank`.
+"""
 
 import multiprocessing
 import os
@@ -21,63 +25,69 @@ from tst_study.record import reader as run_record
 from tst_study.record.writer import mark
 
 PATIENCE = 30.0
-"""Seconds that a run gets to write its checkpoint when its launcher stops it or ends."""
+"""Seconds that a run on this machine has to write its checkpoint when its launcher stops it, or
+ends."""
 
 
 AWAY_SECONDS = 300.0
-"""Seconds for which a run tries to write how it ended while the file system is away."""
+"""If the file system is away, a run tries for this many seconds to write how it ended."""
 
 
 class Exit(IntEnum):
-    """Exit status of a run's process, for any launcher."""
+    """The exit status of a run's process, which means the same to every launcher."""
 
     OVER = 0
     """Done or diverged."""
     FAILED = 1
-    """Failed with an error that would recur: one that names its remedy."""
+    """Failed with an error that would recur: a `UserError`, which names what to do about it, other
+    than `OtherRankError` and `DiskAwayError`."""
     PREEMPTED = 69
     """Stopped by a signal, after a checkpoint if it had begun to train; started again, it resumes
     from its last checkpoint."""
     CRASHED = 70
     """Failed with an error that may not recur."""
     HELD = 75
-    """Another process is training this run."""
+    """Another process holds the run's lock, because it is training or evaluating the run."""
 
 
 def log_path(folder: Path, rank: int = 0) -> Path:
+    """The file that gets the output of one rank."""
     return folder / "job" / (f"log-rank{rank}.txt" if rank else "log.txt")
 
 
 def config_path(folder: Path) -> Path:
-    """The config of the run's last submission or launch."""
+    """The file with the config of the run's last submission or launch."""
     return folder / "job" / "config.toml"
 
 
 def cancel_mark(folder: Path) -> Path:
-    """The file that marks a run as cancelled. As long as it exists, until the run is submitted
-    again, no launcher starts or requeues the run."""
+    """The file that marks a run as cancelled. Until a new submission of the run deletes it, no
+    launcher starts or requeues the run."""
     return folder / "job" / "cancelled"
 
 
 def last_checkpoint(folder: Path) -> int:
-    """Step of the run's last checkpoint; 0 without one."""
+    """Return the step of the run's last checkpoint, by its status; 0 if it has none."""
     status = run_record.read_status(folder)
     return (status["last_checkpoint"] if status else None) or 0
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Position of a process among those of its run on this machine."""
+    """The place of a process among all processes of its run, which are on this machine."""
 
     number: int = 0
     of: int = 1
+    """How many processes the run has."""
     port: int = 0
-    """The port on which the first process listens for the others."""
+    """The port on which the first process listens for the others; unused if there is only one."""
 
 
 def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
-    """Train to the end and exit with one of `Exit`. Processes of the local launcher start here."""
-    # A session of its own: Ctrl-C in the terminal reaches the launcher, which passes it on.
+    """Train one rank until the run ends or is stopped, then exit with a status of `Exit`. The local
+    launcher's processes start here."""
+    # In a session of its own, the process gets no Ctrl-C from the terminal. The launcher does, and
+    # stops its runs.
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -90,8 +100,9 @@ def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
 
 
 def _end_with_launcher() -> None:
-    """Wait until the launcher ends, then stop this run as it would have: SIGTERM, and SIGKILL after
-    `PATIENCE` seconds. A launcher that was killed could not do so, and its run would train on."""
+    """Wait until the launcher ends, then stop this process as the launcher does: by SIGTERM, and
+    after `PATIENCE` seconds by SIGKILL. A launcher that is killed cannot stop its runs itself, and
+    they would train on."""
     launcher = multiprocessing.parent_process()
     assert launcher is not None
     launcher.join()
@@ -102,9 +113,10 @@ def _end_with_launcher() -> None:
 
 
 def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.2) -> Exit:
-    """Train one rank of a run. The first rank holds the run's lock and writes its status.
+    """Train one rank of a run, unless the run is over, and return the exit status. The first rank
+    holds the run's lock meanwhile, and records the run's state.
 
-    `lock_seconds`: how long to wait for another process that holds the run.
+    `lock_seconds`: how long to wait for another process that holds the lock.
     """
     if rank:
         return Exit.OVER if run_record.is_over(folder) else _train(config, folder, speaks=False)
@@ -115,15 +127,15 @@ def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.
     except file_lock.RunHeldError as error:
         print(error)
         return Exit.HELD
-    except UserError as error:  # before it could train, such as for a disk without locks
+    except UserError as error:  # before training began, such as for a disk without locks
         print(error)
         _mark_failed(folder, config, error)
         return Exit.FAILED
 
 
 def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
-    """Train one rank of a run. `speaks`: whether it also writes the run's config and status, as one
-    rank must."""
+    """Train one rank of a run, and return the exit status. `speaks`: whether this rank also writes
+    the run's config and status; exactly one of the ranks must."""
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} process {os.getpid()}: {folder}", flush=True)
     try:
         if speaks:
@@ -143,8 +155,9 @@ def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
 
 
 def _mark_failed(folder: Path, config: Config, error: BaseException) -> None:
-    """Write why the run failed; while the file system is away, try for `AWAY_SECONDS`. If it cannot
-    be written, as on a full disk, the exit status still tells that the run failed."""
+    """Write into the run's status why it failed; if the file system is away, try for
+    `AWAY_SECONDS`. If it cannot be written, as on a full disk, the exit status still tells that the
+    run failed."""
     with suppress(UserError, OSError):
         insist(lambda: mark(folder, config, "failed", one_line(error)), AWAY_SECONDS, DiskAwayError)
 
@@ -162,15 +175,16 @@ def write_config(config: Config, folder: Path) -> None:
 
 
 def submitted_anew(config: Config, folder: Path) -> None:
-    """Record that a run is submitted again: it is no longer cancelled, and its earlier launches do
-    not count."""
+    """Record that a run is submitted again to Slurm: it is no longer cancelled, and its earlier
+    launches do not count towards the limit after which it is given up."""
     for name in ("cancelled", "launches"):
         (folder / "job" / name).unlink(missing_ok=True)
     write_config(config, folder)
 
 
 def send_output_to(path: Path) -> None:
-    """Append the output of this process and its children to a file."""
+    """Append to a file what this process and its children write to stdout and stderr from now
+    on."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (1, 2):

@@ -1,4 +1,4 @@
-"""Tables of runs in the width of the terminal."""
+"""Tables of runs that fit the width of the terminal, for `tst-study status` and `plan`."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,13 @@ from tst_study.text import aligned, shortened, wrapped
 def fitted(
     rows: Sequence[Sequence[str]], width: int, numbers: Sequence[str], optional: Sequence[str] = ()
 ) -> list[str]:
-    """Lines of a table for a screen of so many columns, without its empty columns.
+    """Return the lines of a table that should be at most `width` characters wide. The first row
+    holds the headings; columns that are empty below them are left out.
 
-    The first column holds names, a last one headed `message` sentences. On a narrow screen the
-    sentences go below their rows; then the `optional` columns go, in their order; and only then
-    names are shortened. `numbers`: headings of columns that are aligned on the right.
+    The first column holds names, and a last column headed `message` holds sentences. If the table
+    is too wide, the sentences go below their rows. If that is not enough, the `optional` columns
+    are left out one after the other, in the order given. Only then are the names shortened, to no
+    less than 24 characters. `numbers`: headings of the columns that are aligned to the right.
     """
     kept = [list(column) for column in zip(*rows, strict=True) if any(column[1:])]
     if not kept:

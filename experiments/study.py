@@ -1,4 +1,5 @@
-"""A study is code: a pure function from the results so far to the runs that can be decided now."""
+"""What a study is: in essence a pure function from the results so far to the runs that they
+decide."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,42 +15,42 @@ class Results(Protocol):
     """The results that a study may ask for."""
 
     def held_out(self, config: Config) -> float | None:
-        """Final next-token loss on held-out text, in nats; infinite where the run diverged,
-        None as long as it is not known."""
+        """Final next-token loss of a run on held-out text, in nats per token; infinite if the run
+        diverged, None while it is not known."""
 
     def dead_end(self, why: str) -> None:
-        """Take note of a choice that nothing can follow, because all its candidates diverged. `why`
-        says which choice."""
+        """Take note of a choice among set-ups that cannot be made, because all candidates diverged.
+        `why` says which choice that is."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """Everything a launcher needs to know.
+    """Everything that a launcher needs to know about a study.
 
-    `runs` lists, most urgent first, all runs that the results so far decide. The local launcher
-    asks again whenever a run is over, until nothing new comes; Slurm's asks once per submission. So
-    a learning rate that the baseline chooses is an ordinary function of the baseline's results.
-    """
+    `runs` lists all runs that the results so far decide, most urgent first. The local launcher
+    calls it again whenever a run is over, until it lists nothing new; the Slurm launcher calls it
+    only when runs are submitted. So a study that tunes a learning rate simply computes it from the
+    results of the runs that it asked for before."""
 
     name: str
     scale: str
     title: str
     claims: str
-    """One sentence: what this scale can show, and what it cannot."""
+    """One or two sentences: what the study can show, and what it cannot show at this scale."""
     corpora: Mapping[Path, Recipe]
-    """Recipes by the folder in which the runs read the corpus."""
+    """How to make each corpus, by the folder from which the runs read it."""
     runs: Callable[[Results], list[Config]]
     folder: Path = Path("runs")
     """The parent of the run folders."""
     share: bool = True
-    """Train the steps that several runs have in common only once."""
+    """Whether steps that several runs have in common are trained only once."""
     recorded: Path | None = None
-    """An archive; runs that it holds are not trained again."""
+    """An archive of runs. Runs that are over in it are not trained again."""
     questions: Sequence[Question] = ()
-    """The questions that the runs are to answer, declared before them."""
+    """The questions that the runs are to answer. They are declared before any run."""
 
     def prepare(self) -> None:
-        """Make the corpora that are not complete. Raises `UserError` for one from the Hugging Face
-        hub, which must be prepared beforehand."""
+        """Make the corpora that are not complete yet. Raises `UserError` for an incomplete one from
+        the Hugging Face hub, which must be prepared beforehand (`tst-study data prepare`)."""
         for folder, recipe in self.corpora.items():
             recipe.prepare(folder)

@@ -1,9 +1,9 @@
-"""Tables, figures and two pages, drawn from published numbers and from runs, without torch.
+"""Makes the paper's tables and figures, further ones, and two pages from published numbers and from
+runs (`tst-study figures`). It does not need torch.
 
-`catalogue` lists the tables and figures, the modules of `paper/`, `extensions/` and `study/` make
+`catalogue` lists the tables and figures. The modules of `paper/`, `extensions/` and `study/` make
 them, and `build` writes them. Their names are repeated here, so that the command line's help and
-completion need not import those modules.
-"""
+completion need not import those modules."""
 
 PAPER = (*(f"table{i}" for i in range(1, 29)), *(f"figure{i}" for i in range(1, 12)))
 EXTENSIONS = ("law_of_superposition", "loss_against_compute")
@@ -11,6 +11,7 @@ STUDY = ("data_constrained", "effects", "gain_over_training", "loss_curves", "ov
 NAMES = (*PAPER, *EXTENSIONS, *STUDY)
 """Every table and figure, in the order in which they are made and `reproduction.md` has them."""
 FOLDERS = ("paper", "extensions", "study")
-"""The subpackages of makers; each is also the name of a group for `--only`."""
+"""The subpackages whose modules make tables and figures. Each is also a group that `--only`
+accepts."""
 PAGES = ("report", "reproduction")
-"""Names for `--only` of `report.html` and `reproduction.md`."""
+"""The names by which `--only` asks for the pages `report.html` and `reproduction.md`."""

@@ -1,4 +1,5 @@
-"""A study's questions with their answers, in one table that pictures and the page share."""
+"""A study's questions with their answers: the table from which the study's pictures and the report
+take them, and the sentences that say them."""
 
 import re
 from collections.abc import Mapping
@@ -16,14 +17,19 @@ from tst_study.paper_figures.style import BASELINE, OTHER_BASELINE, Mark, marks_
 COLUMNS: tuple[str, ...] = ("heading", "planned", "name", "arm", "against", "mark", "family")
 COLUMNS += ("question", "primary", "seeds", "comparisons", "gain", "low", "high", "verdict")
 COLUMNS += ("run_ids",)
+"""Columns of the table of answers. `answers` explains the first six; the others are those of the
+verdicts (`analysis.verdict.decide`)."""
 
 
 def answers(summary: Summary) -> pd.DataFrame:
-    """Return a row for each planned question, then for each setting whose runs they do not cover.
+    """Return a row for each planned question, then one for each setting whose runs the planned
+    questions do not cover.
 
-    `heading`: the family, and what it is compared with if that is the same for all of it. `name`:
-    that of the question. `mark`: that of the arm's setting.
-    """
+    `heading`: the family of questions and, if all its arms are compared with the same arm, that
+    one. `planned`: whether the question was planned. `name`: the question's name, without the arm
+    that it is compared with if the heading says that. `arm`: the name of the question's arm, empty
+    if it was not planned. `against`: the name of what it is compared with. `mark`: colour, marker
+    and dash pattern of the arm's setting."""
     asked = {(question.family, question.name): question for question in summary.questions}
     runs, table = labelled(summary), summary.comparison.table
     by_label = marks_of(runs, "setting")
@@ -49,7 +55,8 @@ def answers(summary: Summary) -> pd.DataFrame:
 
 
 def labelled(summary: Summary) -> pd.DataFrame:
-    """Return the runs that may be compared, with a column `setting` as questions name it."""
+    """Return the runs that may be compared, with a column `setting` that holds the label by which
+    questions name a run's setting."""
     runs = summary.comparison.eligible
     return runs.assign(setting=[SuperpositionSetting.of_row(row).label for row in rows_of(runs)])
 
@@ -67,14 +74,15 @@ def _with_article(name: str) -> str:
 
 
 def question_of(row: Mapping[str, Any]) -> str:
-    """Say a question as a sentence."""
+    """Return the question of a row of `answers` as a sentence."""
     arm, asked = row["arm"], row["question"].split(" against ")[0]
     subject = asked if arm in asked else f"{arm} ({asked})"
     return f"Does “{subject}” end with a lower held-out loss than {_with_article(row['against'])}?"
 
 
 def answer_of(row: Mapping[str, Any]) -> str:
-    """Say the answer to a question as a sentence, with its interval and its seeds."""
+    """Return the answer of a row of `answers` as a sentence, with its interval and its number of
+    seeds."""
     seeds = number(row["seeds"], "seed")
     if row["verdict"] in ("better", "worse"):
         start, sign = ("Yes: lower", 1) if row["verdict"] == "better" else ("No: higher", -1)
@@ -85,8 +93,8 @@ def answer_of(row: Mapping[str, Any]) -> str:
 
 
 def message(rows: pd.DataFrame) -> str:
-    """Say in one sentence what a study found: its primary answers or, without any, how many
-    comparisons had which verdict."""
+    """Return one sentence that says what a study found: the answers to its primary questions or, if
+    it has none, how many comparisons had each verdict. `rows`: of `answers`."""
     primary = [
         f"{row['arm']} {_VERBS.get(row['verdict'], 'against')} {_with_article(row['against'])}: "
         f"{gain(row)} nats" + (f", {row['verdict']}" if row["verdict"] not in _VERBS else "")
@@ -98,7 +106,7 @@ def message(rows: pd.DataFrame) -> str:
 
 
 def capitalized(sentence: str) -> str:
-    """Return a sentence with its first letter capital, unless it is a variable (`s = 4`)."""
+    """Return a sentence with a capital first letter, unless that letter is a variable (`s = 4`)."""
     return re.sub(r"^[a-z](?! =)", lambda first: first[0].upper(), sentence)
 
 
@@ -106,13 +114,13 @@ _VERBS = {"better": "beats", "worse": "loses to"}
 
 
 def with_family_intervals(rows: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Take gains and intervals from the family of questions that covers most of these settings, so
-    that they allow for the same number of comparisons. Settings outside it keep their own, and so
-    do all if it covers fewer than two.
+    """Return the settings with gains and intervals from one family of verdicts, so that as many
+    intervals as possible allow for the same number of comparisons.
 
-    `rows`: of `Comparison.table`. The family may use some of a setting's seeds alone; the column
-    `seeds` then changes with the gain.
-    """
+    `rows`: of `Comparison.table`. `verdicts`: of `Summary.verdicts`. The family is the one that
+    covers the most of these settings. Settings that it does not cover keep the gains and intervals
+    they had; if it covers fewer than two, all do. A question may use only some of a setting's
+    seeds. The column `seeds` then says how many."""
     by_family: dict[str, dict[int, dict[str, Any]]] = {}
     for verdict in rows_of(verdicts):
         for place, ids in zip(rows.index, rows["run_ids"], strict=True):

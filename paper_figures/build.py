@@ -1,4 +1,4 @@
-"""Tables, figures and pages, written to one folder."""
+"""Makes the tables, figures and pages that are asked for, and writes them to one folder."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,21 +23,22 @@ class Built:
     sources: Sources
     items: tuple[Item, ...]
     missing: tuple[str, ...]
-    """A line for each item that could not be made, with the runs that it needs. Items that were
-    asked for by their group alone (`only=["study"]`) or that only a page needs are left out
-    silently."""
+    """A line for each item that could not be made, with the runs that it needs. There is no line
+    for items that were asked for only by their group (`only=["study"]`) or that only a page
+    needs."""
     written: tuple[Path, ...]
-    """Files whose content is new; empty where nothing changed."""
+    """Files whose content is new; empty if nothing changed."""
     report: Path | None
-    """The path of `report.html`; None where it was not asked for."""
+    """The path of `report.html`; None if it was not asked for."""
 
     def lines(self) -> list[str]:
+        """What to print: missing items, the number of written files, and where the report is."""
         lines = [*self.missing, f"{len(self.written)} files written to {self.to}."]
         return [*lines, f"Report: {self.report}"] if self.report else lines
 
 
-# Wide tables are sliced thousands of times. Where pandas stores strings with Arrow, the slicing
-# takes a tenth of the whole time; Python strings avoid that.
+# Wide tables are sliced thousands of times. If pandas stores strings with Arrow, the slicing takes
+# a tenth of the whole time; Python strings avoid that.
 @pd.option_context("mode.string_storage", "python")
 def build(
     runs: Folders | None,
@@ -49,13 +50,14 @@ def build(
     """Write tables (Markdown, LaTeX, CSV), figures (PDF, SVG, PNG, CSV), a trace (JSON) beside
     each, and the pages `report.html` and `reproduction.md`.
 
-    `runs`: folders of runs or archives, or None for the published numbers alone. `only`: names as
-    `catalogue.find` takes them. Items that only the report needs get no files but those that it
-    links to. `for_print`: write only what a paper includes (PDFs without titles, and LaTeX) and no
-    page. `say`: called with a line of progress before each item.
+    `runs`: folders of runs or archives, or None for the published numbers alone. `only`: names of
+    items, groups or pages (`catalogue.find`); by default everything. If only the report needs an
+    item, just the files that the report links to are written for it. `for_print`: write only what a
+    paper includes (PDFs without titles, and LaTeX) and no page. `say`: called with a line of
+    progress before each item.
 
-    Raises `UserError` where a folder of runs does not exist, two runs are copies of each other,
-    `only` has an unknown name, or a file cannot be written.
+    Raises `UserError`, for example if a folder of runs does not exist, two runs are copies of each
+    other, `only` has an unknown name, or a file cannot be written.
     """
     (wanted, pages), sources, to = find(only), Sources(runs), Path(to)
     if not (only or runs):  # without runs, a study's own pictures are not reported as missing
@@ -99,11 +101,12 @@ def build(
 
 
 def _entries(wanted: Sequence[Entry], pages: set[str], sources: Sources) -> list[Entry]:
-    """Return the entries to make, in the catalogue's order: those asked for and those of a page.
+    """Return the entries to make, in the catalogue's order: those that are asked for, and those
+    that a page shows.
 
-    Pages cover every entry, but those of `study/` only with runs. A report of runs, without the
-    reproduction, skips the entries to which runs cannot contribute.
-    """
+    A page shows every entry, except that those of `study/` are left out if there are no runs. If
+    there are runs, and the report is the only page, entries to which runs cannot contribute are
+    left out as well."""
     every = catalogue().values()
     shown = [entry for entry in every if pages and (entry.group != "study" or sources.folders)]
     if pages == {"report"} and sources.folders:

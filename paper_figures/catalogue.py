@@ -1,9 +1,9 @@
-"""All tables and figures by name: `@figure` registers the function that makes one.
+"""The catalogue of all tables and figures by name. The decorator `@figure` registers the function
+that makes one.
 
-The functions are in the modules of `paper/`, `extensions/` (what the paper does not show) and
-`study/` (a study's own runs), which prepare the data and draw it. The decorator holds the name, the
-published files, the commands that make the runs, and what to say where runs are lacking.
-"""
+These functions are in the modules of `paper/`, of `extensions/` (what the paper does not show) and
+of `study/` (a study's own runs). The decorator states the name, the published files, the commands
+that make the runs, and what to say if runs are lacking."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.sources import Sources
 
 Maker = TypeVar("Maker", bound=Callable[..., Item | None])
-"""A maker returns None where it lacks runs that it cannot do without."""
+"""A function that makes a table or figure. It returns None if it lacks runs that it cannot do
+without."""
 
 _REGISTERED: dict[str, Entry] = {}
 
@@ -34,21 +35,23 @@ class Entry:
     """The folder of its module, one of `FOLDERS`."""
     make: Callable[[Sources], Item | None]
     title: str = ""
-    """Empty where the maker sets it."""
+    """Empty if the function `make` sets it."""
     published: Sequence[str] = ()
-    """The files of published numbers behind it, without their ending."""
+    """The names of the files of published numbers from which it is made, without `.csv`."""
     needs: str = ""
-    """Commands, in backquotes, that make the runs of its measured half; empty where it shows
-    published numbers alone, and for the items of `study/`."""
+    """Commands, in backquotes, that make the runs of its measured half; empty if it shows published
+    numbers alone, and for the items of `study/`."""
     lacks: str = ""
-    """The runs that it cannot do without, and how they are made; empty where it needs none."""
+    """The runs that it cannot do without, and the commands that make them; empty if it needs
+    none."""
 
     def item(self, sources: Sources) -> Item | None:
-        """Make the item and fill in its name, group, title and published files; None where it lacks
-        runs that it cannot do without.
+        """Make the item, and fill in its name, group, title and published files. Returns None if it
+        lacks runs that it cannot do without.
 
-        If the entry has `needs`, the caption ends with `Item.measured`, or, where nothing was
-        measured, with these commands. A finding without a measured half gets the first of them.
+        If the entry has `needs`, the caption is completed by `Item.measured` or, if nothing was
+        measured, by the commands in `needs`. If nothing was measured, the finding gets the first of
+        these commands.
         """
         item = self.make(sources)
         if item is None:
@@ -72,10 +75,10 @@ class Entry:
 
 
 def figure(names: str | Mapping[str, Any], **facts: Any) -> Callable[[Maker], Maker]:
-    """Register a maker under a name, or under every name of a mapping: it is then called with the
-    name's value as `which`.
+    """Return a decorator that registers a function under a name, or under every name in a mapping.
 
-    `facts`: the other fields of the `Entry`.
+    With a mapping, the function is called with the value of the name as its argument `which`.
+    `facts`: other fields of the `Entry`.
     """
 
     def register(maker: Maker) -> Maker:
@@ -90,11 +93,13 @@ def figure(names: str | Mapping[str, Any], **facts: Any) -> Callable[[Maker], Ma
 
 
 def submit(study: str, *scales: str) -> str:
-    """Return in backquotes the commands that make a study's runs, the largest scale first."""
+    """Return, in backquotes, the commands that make a study's runs at these scales, which are given
+    from the largest to the smallest."""
     return ", or smaller ".join(f"`tst-study submit {study} --scale {scale}`" for scale in scales)
 
 
 PAIR = f"a finished baseline and a finished superposed run of one seed: {submit('laptop', 'quick')}"
+"""`Entry.lacks` of the items that need a single pair of runs."""
 
 
 @functools.cache
@@ -108,7 +113,8 @@ def catalogue() -> dict[str, Entry]:
 
 
 def find(names: Sequence[str] | None) -> tuple[list[Entry], set[str]]:
-    """Return the entries and pages that `--only` asks for by name or group; without names, all.
+    """Return the entries and the pages that `--only` asks for by name or group; all of them if
+    there are no names.
 
     Raises `UserError` for an unknown name.
     """

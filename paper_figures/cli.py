@@ -13,6 +13,7 @@ verbs = typer.Typer()
 
 
 def completed(begun: str) -> list[str]:
+    """Return the names for `--only` that begin with `begun`, for the shell's completion."""
     return [name for name in (*NAMES, *FOLDERS, *PAGES) if name.startswith(begun)]
 
 

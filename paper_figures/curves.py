@@ -1,8 +1,8 @@
-"""Loss curves, published and measured, in the same columns, and how they are drawn.
+"""Loss curves, published and measured, as tables with the same columns; and a function that draws
+them.
 
-The loss of bags before the switch is another quantity than next-token loss: it is in the data, but
-never drawn. A panel draws either training losses or held-out losses, never both.
-"""
+The loss of bags before the switch is another quantity than the next-token loss, so it is in the
+data but never drawn. A panel shows either training losses or held-out losses, never both."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,21 +25,25 @@ COLUMNS = (
     *("source", "panel", "label", "quantity", "step", "loss", "low", "high", "switch"),
     *("seeds", "verdict", "said"),
 )
-"""`quantity` is bag_loss or next_token (training losses), held_out, or end: the final held-out loss
-of an arm, with its line of the key in `said`. `low` and `high` of measured curves are the range
-over seeds."""
+"""Columns of the tables of curves. `quantity` is `bag_loss` or `next_token` (training losses),
+`held_out`, or `end`, which is the final held-out loss of an arm; an `end` row also has the arm's
+verdict and, in `said`, its words in the key. `low` and `high` are the range over seeds, for
+measured curves only. `switch` is the number of superposed steps; it is 0 for baselines and in `end`
+rows. Losses are in nats per token."""
 SMOOTHED = "Published curves are smoothed as the paper drew them, about 1,000 points each"
 SMOOTHING = 0.05
-"""Width of the running mean of measured training losses, as a share of all steps."""
+"""Width of the running mean that smooths measured training losses, as a share of all steps."""
 SETTLED = 0.04
-"""The y-axis fits the losses after this share of a panel's steps; earlier ones may be cut off."""
+"""The y-axis is fitted to the losses after this share of the steps that a panel shows; earlier
+losses may be cut off."""
 OFTEN = 10
-"""Fewest evaluations of every run of an arm for which its held-out loss replaces its next-token
-training loss. The loss of a batch is so noisy that it hides what superposition does."""
+"""If every run of an arm has at least this many evaluations, the arm's curve is its held-out loss
+and not its next-token training loss, which is so noisy that it hides what superposition does."""
 READING = "means over seeds; shading: range over seeds; brackets: the gain's 95% interval"
 """How to read measured curves, for a caption."""
 POINTS = 500
-"""Most points kept of each measured curve: more than a printed column can show."""
+"""Largest number of points that are kept for each quantity of a measured curve; a printed
+column cannot show more."""
 
 
 def published_curves(
@@ -47,8 +51,8 @@ def published_curves(
 ) -> pd.DataFrame:
     """Return the published curves of one panel in the columns of `COLUMNS`.
 
-    `runs`: the published name of each run by its label. `superposed`: the number of superposed
-    steps of all but the baselines.
+    `runs`: for each label, the run's name in the published file. `superposed`: the number of
+    superposed steps of every run that is no baseline.
     """
     table = published.curves(figure).query("panel == @panel").sort_values("step")
     parts = []
@@ -60,10 +64,11 @@ def published_curves(
 
 
 def group_curves(group: Group, names: Sequence[str], panel: str = "") -> pd.DataFrame:
-    """Return the curves of a group's settings, one name for each, and of their baseline.
+    """Return the curves of a group's settings and of their baseline. `names`: the label of each
+    setting, in the order of `group.rows`.
 
-    Where a held-out curve is among them, every arm has an `end` row too: the baseline's mean loss,
-    or that mean less the setting's paired gain.
+    If any of the curves is a held-out one, every arm also has an `end` row. Its loss is the mean of
+    the baselines and, for a setting, that mean less the setting's paired gain.
     """
     runs, pairs = group.summary.tables.runs, group.pairs
     base = runs[runs["folder"].isin(pairs["baseline_folder"])]
@@ -85,11 +90,12 @@ def group_curves(group: Group, names: Sequence[str], panel: str = "") -> pd.Data
 
 
 def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean curve of runs (rows of the run table) that differ in their seed alone, with a
-    row for each quantity and step; no rows where no run has a curve.
+    """Return the mean curve of runs (rows of the run table) that differ only in their seeds: a row
+    for each quantity and step, thinned to at most `POINTS` steps. There are no rows if no run has a
+    curve.
 
-    An interrupted run may have logged other steps than the rest. Each run is interpolated between
-    its own first and last row, so that within them the mean is over all seeds.
+    An interrupted run may have logged other steps than the others. Each run is interpolated between
+    its own first and last row, so that the mean at a step is over all runs whose rows span it.
     """
     curves, first = summary.tables.curves, runs.iloc[0]
     mine = curves[curves["folder"].isin(runs["folder"])].astype({"folder": str})
@@ -120,8 +126,8 @@ def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame
 
 
 def _held_out(summary: Summary, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the held-out losses of the recovery phase (folder, step, loss, quantity); no rows
-    where a run has fewer than `OFTEN` evaluations."""
+    """Return the held-out losses of the recovery phase (folder, step, loss, quantity); no rows if
+    any run has fewer than `OFTEN` evaluations."""
     table = summary.tables.held_out
     table = table[table["folder"].isin(runs["folder"]) & table["eval_set"].isin(runs["eval_set"])]
     table = table.astype({"folder": str})
@@ -132,7 +138,8 @@ def _held_out(summary: Summary, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def smoothed(rows: pd.DataFrame, steps: int) -> pd.DataFrame:
-    """Smooth one phase of one run by a centred mean that never reaches into another phase."""
+    """Smooth the training losses of one phase of one run by a centred running mean. `steps`: the
+    length of the whole run."""
     rows = rows.sort_values("step")
     spacing = float(np.median(np.diff(rows["step"]))) if len(rows) > 1 else 1.0
     window = max(1, round(SMOOTHING * steps / spacing))
@@ -149,8 +156,8 @@ def smoothed(rows: pd.DataFrame, steps: int) -> pd.DataFrame:
 def draw(
     axes: Axes, data: pd.DataFrame, looks: Mapping[str, Mark], title: str, start: float = 0.0
 ) -> None:
-    """Draw one panel from step `start` on: its held-out curves if every arm has one, else its
-    next-token training curves; with the final losses, the switch and the key."""
+    """Draw one panel from step `start` on. It shows held-out curves if every arm has one, or else
+    next-token training curves, and also the final losses, the switch and the key."""
     window = (start, end_of(data))
     shown = data[data["quantity"].isin(("next_token", "held_out"))]
     of_labels = (shown["quantity"] == "held_out").groupby(shown["label"]).any()
@@ -160,7 +167,7 @@ def draw(
     shown = shown[shown["step"].between(*window)]
     lines(axes, shown, looks)
     for row in rows_of(data[data["quantity"] == "end"]):
-        # The baseline is the measure itself: it has no verdict.
+        # The baseline has no verdict, since the others are compared with it.
         hollow = pd.notna(row["verdict"]) and row["verdict"] not in CLAIMED
         at, mark = (row["step"], row["loss"]), looks[row["label"]]
         point(axes, at, mark, hollow=hollow, clip_on=False, markersize=3.5)
@@ -184,14 +191,16 @@ def draw(
 
 
 def end_of(data: pd.DataFrame) -> float:
-    """Return the last step, rounded up to three digits: published curves end a few steps early."""
+    """Return the last step, rounded up to three significant digits, because published curves end a
+    few steps early."""
     step = float(data["step"].max())
     unit = 10.0 ** (math.floor(math.log10(step)) - 2)
     return math.ceil(step / unit) * unit
 
 
 def last(rows: pd.DataFrame) -> float:
-    """Return the final loss of an arm: that of its `end` row or, without one, its training loss."""
+    """Return the final loss of an arm: that of its `end` row or, if it has none, its last
+    next-token training loss."""
     ends = rows[rows["quantity"] == "end"]
     tokens = rows[rows["quantity"] == "next_token"] if ends.empty else ends
     return float(tokens.sort_values("step")["loss"].iloc[-1])

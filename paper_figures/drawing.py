@@ -1,4 +1,5 @@
-"""Pictures, and the drawing that several share: lines, means with intervals, keys and axes."""
+"""The base of all figures (`Picture`), and drawing functions that several figures share: lines,
+means with intervals, keys and axes."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +26,13 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Picture(Item):
+    """An item that is a figure."""
+
     draw: Callable[[], Figure]
+    """Draws the figure without its title; called inside `style.styled`."""
 
     def figure(self, titled: bool = True) -> Figure:
-        """Draw the figure, if `titled` with its title above the panels."""
+        """Draw the figure and lay it out. `titled`: whether the title stands above the panels."""
         with styled():
             figure = self.draw()
             if titled:
@@ -36,8 +40,8 @@ class Picture(Item):
                 place: Look = {"ha": "left", "fontsize": 8, "fontweight": "bold"}
                 figure.suptitle(words, x=4 / 72 / figure.get_figwidth(), **place)
                 figure.set_figheight(figure.get_figheight() + 0.2 * (words.count("\n") + 1))
-            # Executed here, once for all formats: as the figure's own engine it would run at each
-            # draw, and every file would be drawn twice.
+            # The layout is computed here, once for all formats. As the figure's own layout engine,
+            # it would run at every draw, and each file would be drawn twice.
             ConstrainedLayoutEngine().execute(figure)
         return figure
 
@@ -49,12 +53,13 @@ class Picture(Item):
         return {".pdf": rendered(self.figure(titled=False), "pdf")}
 
     def drawing(self) -> str:
-        """Return the SVG of the picture without its title, which a page prints itself."""
+        """Return the SVG of the picture without its title, which the page prints as text."""
         return rendered(self.figure(titled=False), "svg").decode()
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
-    """Return the figure as a file's bytes, free of dates and program names."""
+    """Return the bytes of the figure as a file of this kind (pdf, svg or png), without dates and
+    program names, so that equal figures give equal bytes."""
     file = io.BytesIO()
     with styled():
         figure.savefig(file, format=kind, metadata=_METADATA[kind])
@@ -63,9 +68,9 @@ def rendered(figure: Figure, kind: str) -> bytes:
 
 DOTTED = (0, (1, 1.5))
 CLAIMED = ("better", "worse")
-"""Verdicts whose interval excludes zero."""
+"""The verdicts that claim a difference: the interval of the gain excludes zero."""
 HANDLE = 28.0
-"""Points that a line of a key takes beside its words."""
+"""Width in points that an entry of a key takes beside its words: the symbol and the gaps."""
 
 
 def lines(
@@ -77,7 +82,8 @@ def lines(
     y: str = "loss",
     by: str = "label",
 ) -> None:
-    """Draw a line for each value of `by`, and a band where the data has `low` and `high`."""
+    """Draw a line for each value of the column `by`, and a band from `low` to `high` if the data
+    has these columns. `looks`: the mark of each value."""
     for name, rows in data.sort_values(x, kind="stable").groupby(by, sort=False):
         mark = looks[str(name)]
         own: Look = {"color": mark.colour, "label": f"_arm {mark.arm}", "linewidth": 1.1}
@@ -90,7 +96,8 @@ def lines(
 def point(
     axes: Axes, at: tuple[float, float], mark: Mark, hollow: bool = False, **look: Any
 ) -> None:
-    """Draw a mean, hollow where no difference is shown."""
+    """Draw a mean as a marker. `hollow`: do not fill it, as for a gain that no interval
+    confirms."""
     face = "none" if hollow else mark.colour
     more = {"markeredgewidth": 0.9, "zorder": 4, "label": f"_arm {mark.arm}", **look}
     axes.plot(*at, mark.marker, color=mark.colour, markerfacecolor=face, **more)
@@ -104,8 +111,9 @@ def means(
     by: str = "setting",
     apart: float = 1.0,
 ) -> None:
-    """Draw losses with their bars. Arms at one x are moved aside by powers of the factor `apart`,
-    so that bars do not cover one another."""
+    """Draw losses with bars from `low` to `high`. The arms, which are the values of the column
+    `by`, are moved sideways by powers of the factor `apart`, so that bars at one x do not cover one
+    another."""
     for place, (name, rows) in enumerate(data.groupby(by, sort=False)):
         mark, aside = looks[str(name)], apart ** (place - (data[by].nunique() - 1) / 2)
         axes.vlines(rows[x] * aside, rows["low"], rows["high"], color=mark.colour, linewidth=1.0)
@@ -114,17 +122,18 @@ def means(
 
 
 def is_baseline(label: str) -> bool:
+    """Return whether the label of a curve is that of a baseline."""
     return label.startswith("baseline")
 
 
 def key(
     axes: Axes, entries: Mapping[str, Mapping[str, Any]], columns: int = 1, title: str = ""
 ) -> None:
-    """Draw a legend above the frame, where it covers no curve, in as many columns as fit, at most
-    `columns`.
+    """Draw a legend above the frame, where it covers no curve. It has as many columns as fit, but
+    at most `columns`.
 
-    `entries`: properties of a `Line2D` by the words beside it.
-    """
+    `entries`: for the words of each entry, the properties of the `Line2D` that is drawn beside
+    them."""
     drawn = [Line2D([], [], **{"color": MUTED, "linestyle": "none", **e}) for e in entries.values()]
     points = 1.1 * 72 * axes.bbox.width / axes.figure.dpi  # the layout makes it a little wider
     widest = 7 * LETTER * max(map(len, entries)) + HANDLE
@@ -144,7 +153,11 @@ def arm_key(
     markers: bool = False,
     curves: bool = True,
 ) -> None:
-    """Draw the title of a panel and the key of its arms above the frame."""
+    """Draw the title of a panel and the key of its arms above the frame.
+
+    `looks`: the mark of each arm, by its words. `more`: further entries, as `key` takes them.
+    `markers` and `curves`: whether entries of arms show the marker and the line.
+    """
     entries: dict[str, Mapping[str, Any]] = {
         words: {
             "color": mark.colour,
@@ -160,7 +173,7 @@ def arm_key(
 def log_axis(
     axes: Axes, which: str, ticks: Sequence[float], texts: Sequence[str] | None = None
 ) -> None:
-    """Set a log scale with these ticks alone."""
+    """Give the x or the y axis (`which`) a log scale that has only these ticks."""
     axes.set(**{f"{which}scale": "log"})
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_ticks(list(ticks), list(texts or [f"{tick:.3g}" for tick in ticks]))
@@ -168,19 +181,19 @@ def log_axis(
 
 
 def mark_step(axes: Axes, x: float, words: str) -> None:
-    """Draw a dotted vertical line, named at the bottom of the panel."""
+    """Draw a dotted vertical line at `x`, with these words beside it at the bottom of the panel."""
     axes.axvline(x, color=MUTED, linewidth=0.7, linestyle=DOTTED)
     place: Look = {"xycoords": ("data", "axes fraction"), "va": "bottom"}
     note(axes, words, (x, 0.0), (2.5, 2), color=MUTED, **place)
 
 
 def level_line(axes: Axes, loss: float) -> None:
-    """Draw a dotted line for reading off where another curve reaches a loss."""
+    """Draw a dotted horizontal line at a loss, to show where another curve reaches it."""
     axes.axhline(loss, color=MUTED, linewidth=0.6, linestyle=DOTTED)
 
 
 def note(
     axes: Axes, words: str, at: tuple[float, float], offset: tuple[float, float], **look: Any
 ) -> None:
-    """Write small words, offset from a place by points."""
+    """Write words in a small font. `offset`: their distance from the place `at`, in points."""
     axes.annotate(words, at, xytext=offset, textcoords="offset points", fontsize=7, **look)

@@ -1,6 +1,7 @@
-"""The base class of pictures and tables: data, caption, sources and what was found.
+"""An item, which is the base class of figures (`drawing.Picture`) and tables (`table.Table`): its
+data, its caption, its sources, and what was found.
 
-All files of an item are the same bytes for the same inputs.
+The same inputs give the same bytes in all files of an item.
 """
 
 import hashlib
@@ -22,26 +23,28 @@ from tst_study.text import in_csv
 Verdict = Literal[
     "agrees", "disagrees", "undecided", "mechanism only", "not measured", "not in the paper"
 ]
-"""`mechanism only`: measured on generated language, which cannot speak for the paper's text."""
+"""Whether what was measured agrees with the paper. `mechanism only`: it was measured on a generated
+language, which cannot speak for the paper's text."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of `docs/reproduction.md`: what the paper shows here, and what these runs show."""
+    """One line of `reproduction.md`: what an item shows in the paper, and what these runs show."""
 
     published: str
     measured: str = ""
-    """Empty where nothing was measured; `scale` and `verdict` are then ignored."""
+    """Empty if nothing was measured; `scale` and `verdict` are then ignored."""
     scale: str = ""
     """Model, steps and text of the runs, and their seeds."""
     verdict: Verdict = "not measured"
     needs: str = ""
-    """The command that would make the runs, where nothing was measured; the catalogue sets it."""
+    """The command that would make the runs, if nothing was measured. The catalogue sets it."""
 
 
 def judged(verdicts: Iterable[str]) -> Verdict:
     """Return whether the verdicts on settings agree with the paper's claim that superposition is
-    better: `agrees` with a win and no loss, `disagrees` with more losses than wins."""
+    better: `agrees` if some setting is better and none is worse, `disagrees` if more are worse than
+    better, otherwise `undecided`."""
     counted = list(verdicts)
     wins, losses = counted.count("better"), counted.count("worse")
     return "agrees" if wins and not losses else "disagrees" if losses > wins else "undecided"
@@ -49,33 +52,37 @@ def judged(verdicts: Iterable[str]) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Item(ABC):
-    """A picture or a table; its entry in the catalogue completes what is empty here."""
+    """A figure or a table. Its entry in the catalogue fills in the name, the group, the published
+    files and, if it is empty, the title."""
 
     data: pd.DataFrame
-    """All that is shown, and at times more than that; saved beside it as CSV."""
+    """All data that the item shows, and sometimes more. It is saved beside the item as CSV."""
     caption: str
     """A description: quantity, runs and seeds, published sources, smoothing."""
     measured: str = ""
-    """The part of the caption about what was measured; left out where nothing was."""
+    """The part of the caption about what was measured; left out if nothing was."""
     title: str = ""
     name: str = ""
-    """Name of its entry, and of its files without their ending."""
+    """The name of its entry in the catalogue, which is also that of its files, without the
+    ending."""
     group: str = ""
+    """The subpackage that makes it, one of `FOLDERS`."""
     folders: tuple[str, ...] = ()
-    """Run folders it was made from."""
+    """The run folders that it was made from."""
     published: Sequence[str] = ()
-    """Files of published numbers it was made from."""
+    """The names of the files of published numbers that it was made from, without `.csv`."""
     fits: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters of the fits in it, with their intervals."""
+    """Results of the fits that it shows, for the trace."""
     finding: Finding | None = None
 
     def files(self, runs: pd.DataFrame) -> dict[str, bytes]:
-        """Return all its files, by ending."""
+        """Return all files of the item, by ending. `runs`: the run table."""
         trace = self.trace(runs).encode()
         return {**self.contents(), ".csv": csv_bytes(self.data), ".json": trace}
 
     def contents(self) -> dict[str, bytes]:
-        """Return the table or picture itself, by ending: neither its data nor its trace."""
+        """Return the files of the table or figure itself, by ending, without its data and its
+        trace."""
         return {**self.for_page(), **self.for_print()}
 
     def for_page(self) -> dict[str, bytes]:
@@ -87,7 +94,8 @@ class Item(ABC):
         """Return the file that a paper includes, by ending."""
 
     def trace(self, runs: pd.DataFrame) -> str:
-        """Return its runs, published files, fits and caption as JSON, for the file beside it."""
+        """Return, as JSON, what the item was made from: its runs, published files and fits, a
+        checksum of its data, its title and its caption. `runs`: the run table."""
         used = runs[runs["folder"].isin(self.folders)].sort_values(["run_id", "folder"])
         files = published.fingerprints(*self.published)
         sources = {
@@ -105,8 +113,8 @@ class Item(ABC):
 
 
 def plain_numbers(value: Any) -> Any:
-    """Round numbers, in mappings too, to ten digits: the last ones differ between processors. NaN
-    and infinities become None, since JSON has neither."""
+    """Round floats, also inside mappings, to ten digits, because further digits differ between
+    processors. NaN and infinities become None, since JSON has neither."""
     if isinstance(value, Mapping):
         return {str(key): plain_numbers(inner) for key, inner in value.items()}
     if isinstance(value, bool | str | int) or value is None:
@@ -116,9 +124,9 @@ def plain_numbers(value: Any) -> Any:
 
 
 def csv_bytes(table: pd.DataFrame, numbers: str | None = "%.10g") -> bytes:
-    """Return a table as CSV in which no text can run as a formula.
+    """Return a table as CSV in which a spreadsheet takes no text for a formula.
 
-    `numbers`: the format of floats, None for every digit.
+    `numbers`: the format of floats, or None to write every digit.
     """
     texts = table.select_dtypes(exclude="number")
     safe = table.assign(**texts.map(lambda cell: in_csv(cell) if isinstance(cell, str) else cell))
@@ -126,7 +134,8 @@ def csv_bytes(table: pd.DataFrame, numbers: str | None = "%.10g") -> bytes:
 
 
 def write_bytes(path: Path, content: bytes) -> bool:
-    """Write a file whole or not at all; return False if the same content is there already."""
+    """Write a file, whole or not at all. Returns whether it was written: False if the file already
+    had this content."""
     if path.is_file() and path.read_bytes() == content:
         return False
     with written_atomically(path) as file:

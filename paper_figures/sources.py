@@ -1,7 +1,7 @@
-"""The runs that items are made from, and groups of runs that may be compared.
+"""The runs behind the tables and figures, and groups of runs that may be compared.
 
-Runs are read once, when an item first asks for them. Where an item shows one group of several, it
-is chosen by what was run, never by how well it did.
+Runs are read once, when a table or figure first asks for them. If a figure shows one of several
+groups, the group is chosen by what was run, never by how well it did.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from tst_study.paper_figures.answers import answers
 from tst_study.text import big
 
 METRICS = ("acc", "acc_norm")
-"""Metrics of lm-evaluation-harness; of a task that reports both, the last one counts. The paper
-does not say which of them it prints."""
+"""Names that lm-evaluation-harness gives to plain and to length-normalised accuracy. If a task
+reports both, the second counts. The paper does not say which of them it prints."""
 COLUMNS = ["folder", "task", "accuracy"]
+"""Columns of `Sources.accuracies`."""
 
 
 class Sources:
-    """The given runs and what is derived from them. Published numbers are in
+    """The given runs, and what is derived from them. Published numbers are in
     `analysis.published`."""
 
     def __init__(self, runs: Folders | None) -> None:
@@ -39,30 +40,34 @@ class Sources:
 
     @functools.cached_property
     def summary(self) -> Summary:
-        """Summary of the runs; of an empty table where no folder was named."""
+        """The summary of the runs; without any folder, that of an empty table."""
         return summarise(read_tables(self.folders))
 
     @functools.cached_property
     def answers(self) -> pd.DataFrame:
-        """The study's questions and settings with their answers."""
+        """The study's questions and settings, with their answers (`answers.answers`)."""
         return answers(self.summary)
 
     @property
     def runs(self) -> pd.DataFrame:
+        """The run table."""
         return self.summary.tables.runs
 
     @functools.cached_property
     def groups(self) -> list[Group]:
-        """The compared settings by comparison group, learning rate and held-out text, sorted by
-        these keys."""
+        """The compared settings, in a `Group` for each comparison group, learning rate and held-out
+        text; sorted by these three."""
         table = self.summary.comparison.table
         return [Group(self.summary, rows) for _, rows in table.groupby(list(SAME), sort=True)]
 
     @functools.cached_property
     def accuracies(self) -> pd.DataFrame:
-        """Accuracies that `tst-study evaluate` wrote for the last step of finished runs, as
-        fractions: one for each run and task. Like the paper's, they are zero-shot and on all
-        questions of a task; evaluations with a limit do not count."""
+        """Accuracies that `tst-study evaluate` wrote for the last step of finished runs, one for
+        each run and task (`COLUMNS`), as fractions.
+
+        Like the paper's, they are zero-shot and on all questions of a task. Evaluations with
+        examples in the prompt, or on a part of the questions, are left out.
+        """
         tables = self.summary.tables
         done = tables.runs[tables.runs["state"] == "done"][["folder", "steps"]]
         table = tables.evaluations[tables.evaluations["task"].isin(TASKS)]
@@ -76,14 +81,18 @@ class Sources:
 
 
 TOLERANCE = 0.1
-"""Relative difference in parameters up to which a model counts as the paper's. Grouped-query
-attention, which the paper does not tell apart, makes one smaller by a twentieth."""
+"""The relative difference in parameters below which a model counts as the paper's. The paper does
+not say whether its dense models use grouped-query attention; with SmolLM2's, the 270M and 600M
+models would have 5% and 7% fewer parameters."""
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Some settings that share comparison group, learning rate and held-out text, and their
-    runs."""
+    """Settings with the same comparison group, learning rate and held-out text, and their runs.
+
+    Runs of one comparison group differ at most in their arm, seeds and learning rate; model, data,
+    batch and number of steps are the same.
+    """
 
     summary: Summary
     rows: pd.DataFrame
@@ -91,55 +100,60 @@ class Group:
 
     @functools.cached_property
     def members(self) -> pd.DataFrame:
-        """Rows of the run table with the group and a learning rate of the settings: runs of other
-        settings, unfinished runs and other held-out texts are among them."""
+        """Rows of the run table with the settings' comparison group and learning rate. Runs of
+        other settings, unfinished runs and runs on other held-out texts are among them."""
         runs = self.summary.tables.runs
         same = runs["group"].isin(self.rows["group"])
         return runs[same & runs["learning_rate"].isin(self.rows["learning_rate"])]
 
     @functools.cached_property
     def pairs(self) -> pd.DataFrame:
-        """Rows of the comparison's pairs, one for each of these settings and seed."""
+        """The rows of `Comparison.pairs` that belong to these settings, one for each setting and
+        seed."""
         key = [*SAME, "setting"]
         return self.summary.comparison.pairs.merge(self.rows[key], on=key)
 
     @functools.cached_property
     def baselines(self) -> pd.DataFrame:
-        """Rows of the pairs, one for each baseline run."""
+        """Rows of `pairs` that hold each baseline run once."""
         return self.pairs.drop_duplicates("baseline_folder")
 
     @property
     def level(self) -> float:
-        """Mean final loss of the paired baselines. The loss of a setting is shown as this level
-        less its paired gain: where it has fewer seeds, its own mean would also reflect which
-        seeds these are."""
+        """Mean final loss of the paired baselines, in nats per token.
+
+        The loss of a setting is shown as this level less its paired gain. The mean loss of its own
+        runs would mislead if it has fewer seeds, since it also depends on which seeds these are.
+        """
         return float(self.baselines["baseline"].mean())
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Run folders of the settings, baselines included."""
+        """Folders of the paired runs: those of the settings and their baselines."""
         both = pd.concat([self.pairs["baseline_folder"], self.pairs["superposed_folder"]])
         return tuple(sorted(set(both.astype(str))))
 
     @property
     def weight(self) -> tuple[int, ...]:
-        """Sort key by which the largest of several groups is chosen: number of settings, then
-        natural before generated text, then steps, then seeds summed over the settings."""
+        """The sort key by which the largest of several groups is chosen: the number of settings,
+        then natural before generated text, then steps, then the sum of the settings' seeds."""
         seeds = int(self.rows["seeds"].sum())
         return self.rows["setting"].nunique(), not self.is_generated, self.steps, seeds
 
     @property
     def steps(self) -> int:
+        """The number of steps that every run of the group has."""
         return int(self.members["steps"].iloc[0])
 
     @property
     def is_generated(self) -> bool:
-        """Whether its text was generated to show the mechanism; natural text need not gain what
-        such a text gains."""
+        """Whether the text was generated to show how superposition works. A gain on such a text
+        need not appear on natural text."""
         return bool(self.members["optimal_nats_per_token"].notna().any())
 
     @property
     def seeds(self) -> str:
+        """The settings' numbers of seeds in words: `3 seeds`, `2 to 3 seeds`."""
         return span(self.rows["seeds"], "seed")
 
     @property
@@ -150,8 +164,11 @@ class Group:
 
     @property
     def scale(self) -> str:
-        """The runs in words: `363k parameters, books-bpe1024, 10,000 steps, 3 seeds`; also
-        the learning rate where several were compared, and the study where several are loaded."""
+        """The runs in words: `363k parameters, books-bpe1024, 10,000 steps, 3 seeds`.
+
+        The learning rate is added if several were compared, and the study if runs of several were
+        given.
+        """
         made = " (made to show the mechanism)" if self.is_generated else ""
         runs = self.summary.tables.runs
         own = sorted(set(runs["study"][runs["folder"].isin(self.folders)]))
@@ -160,18 +177,20 @@ class Group:
 
     @property
     def rate(self) -> str:
-        """`, learning rate 0.002` where several were compared, otherwise empty."""
+        """`, learning rate 0.002` if settings of the comparison group were compared at several
+        rates, otherwise empty."""
         table = self.summary.comparison.table
         rates = set(table["learning_rate"][table["group"].isin(self.rows["group"])])
         own = set(self.rows["learning_rate"])
         return f", learning rate {min(own):g}" if own < rates and len(own) == 1 else ""
 
     def only(self, rows: pd.DataFrame) -> Group:
+        """Return the group with these of its rows alone."""
         return replace(self, rows=rows.reset_index(drop=True))
 
     def plain(self, *free: str, weighting: str = "uniform") -> Group:
-        """Return the group of those settings that are the paper's method with this weighting of
-        the bag, whatever they have in the columns `free`."""
+        """Return the group of the settings that are the paper's method, with this weighting of the
+        tokens in a bag. In the columns `free` a setting may differ from that."""
         keep = [
             SuperpositionSetting.of_row(row).is_plain_but(*free, "weighting")
             and ("weighting" in free or row["weighting"] == weighting)
@@ -180,16 +199,16 @@ class Group:
         return self.only(self.rows.loc[keep])
 
     def representative(self) -> Group:
-        """Return the group of one plain setting: of those with most seeds, the middle one by s and
-        r. Without a plain setting the group is empty."""
+        """Return the group of one setting of the paper's method: of those with the most seeds, the
+        middle one when sorted by s, then r. Without such a setting the group is empty."""
         rows = self.plain().rows
         most = rows[rows["seeds"] == rows["seeds"].max()].sort_values(["bag_size", "step_ratio"])
         middle = (len(most) - 1) // 2
         return self.only(most[middle : middle + 1])
 
     def with_baseline(self) -> pd.DataFrame:
-        """Return a row for the baseline, then one for each setting; `loss` is `level`, less the
-        gain in a setting's row."""
+        """Return a row for the baseline, then one for each setting. The column `loss` is `level`
+        for the baseline, and `level` less the gain for a setting."""
         base = {"bag_size": 1, "step_ratio": 0.0, "superposed_steps": 0, "data_multiplier": 1.0}
         base |= {"loss": self.level, "seeds": len(self.baselines)}
         own = self.rows.assign(loss=self.level - self.rows["gain"])
@@ -197,11 +216,12 @@ class Group:
 
 
 def folders_of(groups: Iterable[Group]) -> tuple[str, ...]:
+    """Return the run folders of several groups, sorted."""
     return tuple(sorted({folder for group in groups for folder in group.folders}))
 
 
 def is_at_scale(runs: pd.DataFrame, size: str, steps: int) -> pd.Series:
-    """Return a mask of the runs that have so many steps and, to within `TOLERANCE`, the number of
-    parameters of the paper's model of this size."""
+    """Return a mask of the runs that have `steps` steps and, within `TOLERANCE`, as many parameters
+    as the paper's model of the label `size`, such as `270M`."""
     near = (runs["parameters"].astype(float) / published.PARAMS[size] - 1).abs() < TOLERANCE
     return near & (runs["steps"] == steps)

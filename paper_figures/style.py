@@ -1,7 +1,8 @@
 """The look of every figure: one arm has one colour, marker and dash pattern everywhere.
 
 Some of the colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart. In
-the report each is a key, for which `report.css` has one value for light pages and one for dark.
+the report every colour becomes a CSS variable, to which `report.css` gives one value for light
+pages and one for dark pages.
 """
 
 import math
@@ -26,12 +27,13 @@ PAGE = 7.0
 
 INK, MUTED, FAINT = "#1c1c20", "#66666e", "#d4d4da"
 PAPER = "#ffffff"
+"""The background. The three colours above it are those of text and lines, from dark to light."""
 
 LETTER = 0.55
-"""Mean width of a letter, as a share of its size in points."""
+"""Mean width of a letter, as a share of the font size."""
 
 Look = dict[str, Any]
-"""Keyword arguments of matplotlib."""
+"""Keyword arguments for a drawing function of matplotlib."""
 
 _FILE = Path(__file__).with_name("tst_study.mplstyle")
 
@@ -43,7 +45,7 @@ class Mark:
     colour: str
     marker: str
     line: tuple[float, tuple[float, ...]] | str
-    """The dash pattern as matplotlib takes it."""
+    """The dash pattern, as matplotlib's argument `linestyle` takes it."""
     arm: str
     """Name of the arm. Drawn lines carry it, so that a test can find an arm in any picture."""
 
@@ -54,7 +56,8 @@ OTHER_BASELINE = Mark("#8a8a94", "o", (0, (6, 1.5)), "another baseline")
 
 _BY_BAG_SIZE = {2: "#f0a64a", 3: "#e8861f", 4: "#d55e00", 6: "#b03a1a", 8: "#8c2a3a"}
 _BY_BAG_SIZE |= {12: "#651a45", 16: "#3d0f3f"}
-"""The paper's method is one family of warm colours that darken with s, also in grey."""
+"""Colours of the paper's method by s: one family of warm colours, darker for larger s, which also
+shows when they are printed in grey."""
 _BY_ABLATION = {
     "output only, power-law weights": "#6a55b5",
     "output only, weighting": "#8a8a00",
@@ -75,18 +78,19 @@ _MARKERS = "s^Dv<>hdpP"
 _DASHES = ((4, 1, 1, 1), (7, 1.5), (2, 1), (5, 1.2), (3, 1, 1, 1, 1, 1))
 
 _BY_RATIO = {0.1: "#472a7a", 0.3: "#2c728e", 0.5: "#1e9b8a", 0.7: "#7ad151"}
-"""For curves over s at one r: lightness grows with r, so that grey keeps the order."""
+"""Colours of curves over s, by r: lighter for larger r, which also shows in grey."""
 
 PALETTE: tuple[str, ...] = (INK, MUTED, FAINT, PAPER, OTHER_BASELINE.colour)
 PALETTE += tuple(sorted({*_BY_BAG_SIZE.values(), *_BY_ABLATION.values(), *_BY_RATIO.values()}))
-"""Every colour that a figure may use; `report.css` gives each its light and its dark value."""
+"""Every colour that a figure may use. `report.css` has a value on light and one on dark pages for
+each."""
 
 
 def arm_mark(setting: SuperpositionSetting) -> Mark:
     """Return the mark of an arm: the same in every picture of every study and of the paper.
 
-    The paper's method has its colour from s, an ablation from what it changes; marker and dash
-    vary with s and r. Two arms may share a mark, since there are few; the legend then decides.
+    The colour of the paper's method depends on s, that of an ablation on what it changes; marker
+    and dash pattern vary with s and r. There are more arms than marks, so two arms may share one.
     """
     if setting.is_baseline:
         return BASELINE
@@ -104,19 +108,21 @@ def arm_mark(setting: SuperpositionSetting) -> Mark:
 
 
 def mark_of(bag_size: int, step_ratio: float, **ablation: Any) -> Mark:
-    """Return the mark of the paper's method at this s and r, or of what departs from it."""
+    """Return the mark of the paper's method at this s and r. `ablation`: columns of the run table
+    in which the setting differs from that method, with their values."""
     row = {"bag_size": bag_size, "superposed_steps": 1, "step_ratio": step_ratio, **ablation}
     return arm_mark(SuperpositionSetting.of_row(row))
 
 
 def marks_of(rows: pd.DataFrame, by: str) -> dict[str, Mark]:
-    """Return the mark of each value of the column `by`, from the setting's columns of its rows."""
+    """Return the mark of each value of the column `by`: that of the setting in the first row with
+    this value. `rows` have the columns of the run table that tell the setting."""
     named = rows.drop_duplicates(by)
     return {str(row[by]): arm_mark(SuperpositionSetting.of_row(row)) for row in rows_of(named)}
 
 
 def ratio_colour(step_ratio: float) -> str:
-    """Return the colour of a curve over s at one r; the nearest r that has one counts."""
+    """Return the colour of a curve over s at one r: that of the nearest r in `_BY_RATIO`."""
     return _BY_RATIO[min(_BY_RATIO, key=lambda known: abs(known - step_ratio))]
 
 
@@ -127,20 +133,22 @@ _COLOURS: dict[Any, Any] = {
 
 
 def styled() -> AbstractContextManager[None]:
-    """Keep a user's own matplotlibrc away from whatever is drawn and saved inside."""
+    """Apply this package's style to what is drawn and saved inside, and ignore the user's own
+    matplotlibrc."""
     return matplotlib.style.context([_FILE, _COLOURS], after_reset=True)
 
 
 def new_figure(width: float, height: float, columns: int, rows: int = 1) -> tuple[Figure, Any]:
-    """Return a figure (sizes in inches) and its panels, row by row.
+    """Return a figure of `width` by `height` inches, and the array of its panels: `rows` by
+    `columns`.
 
-    Nothing of pyplot's global state is used.
+    pyplot's global state is neither used nor changed.
     """
     figure = Figure(figsize=(width, height))
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
 def wrapped(words: str, points: float, size: float = 7.0) -> str:
-    """Break words into lines of about so many points."""
+    """Break text into lines about `points` points wide, at the font size `size`."""
     most = max(8, int(points / (LETTER * size)))
     return "\n".join(textwrap.wrap(words, most, break_on_hyphens=False))

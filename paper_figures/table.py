@@ -1,4 +1,6 @@
-"""Tables: items written as Markdown and LaTeX, with their data as CSV."""
+"""Tables, the grids and cells that they are made of, and how these are written as Markdown and
+LaTeX. The pages of `report/` use grids and cells, too.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,15 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell as printed."""
+    """One cell of a table, as it is printed."""
 
     text: str = ""
     best: bool = False
-    """Set in bold."""
+    """Whether the text is bold."""
     value: float | None = None
     """The number that the report sorts by; None for words and empty cells."""
     link: str | None = None
-    """The place in the report to which its text links."""
+    """The address that the text links to in the report, relative to the page; None for no link."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Grid:
     headings: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
     note: str = ""
-    """Printed above it in the report."""
+    """Printed between the title and the rows in the report."""
 
     @classmethod
     def of(
@@ -46,8 +48,11 @@ class Grid:
         columns: Mapping[str, Callable[[Row], Entry | str]],
         title: str = "",
     ) -> Grid:
-        """Make a grid of rows: `columns` has for each heading the function from a row to its cell.
-        Plain words need no `Entry`."""
+        """Make a grid with a line for each of `rows`.
+
+        `columns`: for each heading, a function that returns the cell of a row. It may return plain
+        text in place of an `Entry`.
+        """
 
         def cells(row: Row) -> tuple[Entry, ...]:
             made = (cell(row) for cell in columns.values())
@@ -56,11 +61,15 @@ class Grid:
         return cls(title, tuple(columns), tuple(map(cells, rows)))
 
     def is_numeric(self, place: int) -> bool:
+        """Return whether the column number `place` (from 0) has numbers; it is then aligned to the
+        right."""
         return any(row[place].value is not None for row in self.rows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Item):
+    """A table, printed as one or more grids."""
+
     grids: tuple[Grid, ...]
 
     def for_page(self) -> dict[str, bytes]:
@@ -74,7 +83,8 @@ class Table(Item):
 def number_entry(
     value: float | None, digits: int = 0, best: bool = False, sign: bool = False
 ) -> Entry:
-    """A number with `digits` digits after the point; empty where there is none."""
+    """Return a cell with a number, with `digits` digits after the point; an empty cell for None or
+    NaN. `sign`: also show a plus sign."""
     if value is None or pd.isna(value):
         return Entry()
     text = signed(value, digits) if sign else f"{value:,.{digits}f}".replace("-", "−")
@@ -82,12 +92,13 @@ def number_entry(
 
 
 def number_as(value: float, form: Callable[[float], str]) -> Entry:
-    """A number as the function `form` prints it; empty where there is none."""
+    """Return a cell with a number as the function `form` prints it; an empty cell for NaN."""
     return Entry() if pd.isna(value) else Entry(form(value), value=float(value))
 
 
 def gain_entry(row: Row, column: str = "gain", digits: int = 4, best: bool = False) -> Entry:
-    """A gain, with its interval if it has one; empty where there is no gain."""
+    """Return a cell with the gain in `column`, and the interval in `low` and `high` if there is
+    one; an empty cell if there is no gain."""
     if pd.isna(row[column]):
         return Entry()
     bounds = {"low": row.get("low"), "high": row.get("high")}
@@ -97,8 +108,12 @@ def gain_entry(row: Row, column: str = "gain", digits: int = 4, best: bool = Fal
 def grids_over_s_and_r(
     data: pd.DataFrame, titles: Mapping[str, str], digits: int, best: Literal["min", "max"]
 ) -> list[Grid]:
-    """Return a grid for each column of `data` in `titles`: s down, r across, the baseline's value
-    in the title. The best of each r is bold, except at r = 1, which was never recovered."""
+    """Return a grid for each column of `data` in `titles`, with a row for each s and a column for
+    each r. The baseline's value is in the title.
+
+    The best value of each r is bold, but none at r = 1: such runs are never trained to predict the
+    next token.
+    """
     grids = []
     for column, title in titles.items():
         base = data[data["bag_size"] == 1][column].dropna()
@@ -117,6 +132,7 @@ def grids_over_s_and_r(
 
 
 def markdown(table: Table) -> str:
+    """Return a whole table as Markdown: title, caption and grids."""
     parts = [f"# {table.title}\n", f"{table.caption}\n"]
     for grid in table.grids:
         if grid.title:
@@ -126,6 +142,7 @@ def markdown(table: Table) -> str:
 
 
 def markdown_grid(grid: Grid) -> str:
+    """Return the headings and rows of a grid as Markdown."""
     places = range(len(grid.headings))
     lines: list[Iterable[str]] = [
         (heading or " " for heading in grid.headings),
@@ -137,7 +154,7 @@ def markdown_grid(grid: Grid) -> str:
 
 
 def latex_grid(grid: Grid) -> str:
-    """Return a `tabular` to include in a table; its document loads booktabs."""
+    """Return a grid as a LaTeX `tabular`. A document that includes it must load booktabs."""
     spec = "".join("r" if grid.is_numeric(place) else "l" for place in range(len(grid.headings)))
     columns = list(grid.headings)
     words = pd.DataFrame([[entry.text for entry in row] for row in grid.rows], columns=columns)

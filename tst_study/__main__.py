@@ -1,3 +1,5 @@
+"""Runs the program `tst-study` when it is called as `python -m tst_study`."""
+
 import sys
 from pathlib import Path
 

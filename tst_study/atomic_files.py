@@ -1,4 +1,7 @@
-"""Writes files whole or not at all, and turns disk errors into a `UserError` of one line."""
+"""Writes a file whole or not at all, and turns an error of the disk into a `UserError` of one line.
+
+Used for every file that a reader, or the next start after a crash, must not find half-written.
+"""
 
 import errno
 import json
@@ -13,7 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 from tst_study.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers of a full disk."""
+"""Error numbers of a disk that is full, a quota that is used up, and a file that is too large."""
 AWAY = (errno.EIO, errno.ENOENT, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT)
 """Error numbers of a file system whose server or network is down. A missing folder (ENOENT) counts,
 because that is what an unmounted file system looks like."""
@@ -21,13 +24,15 @@ T = TypeVar("T")
 
 
 class DiskAwayError(UserError):
-    """A file system does not answer or has lost a folder, which may pass."""
+    """A file system does not answer or has lost a folder. Trying again later may help."""
 
 
 @contextmanager
 def disk_errors_named(path: Path) -> Iterator[None]:
-    """Turn any `OSError` of the block, which writes `path`, into a `UserError`; into its subclass
-    `DiskAwayError` for the error numbers of `AWAY`."""
+    """Turn any `OSError` in the block into a `UserError` that says that `path` cannot be written.
+
+    It is a `DiskAwayError`, a subclass, for the error numbers in `AWAY`.
+    """
     try:
         yield
     except OSError as error:
@@ -41,7 +46,8 @@ def disk_errors_named(path: Path) -> Iterator[None]:
 def insist(do: Callable[[], T], seconds: float, *passing: type[Exception]) -> T:
     """Call `do` once a second until it succeeds, and return its result.
 
-    Only errors of the types `passing` are retried. One that still comes after `seconds` is raised.
+    After an error of one of the types `passing` it is called again, until `seconds` have passed;
+    then the error is raised. Other errors are raised at once.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -60,8 +66,8 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
     If the block fails, the file that was at `path` stays as it was and the temporary one is
     removed. If `path` is a link, the file that it points to is written.
 
-    Raises `UserError` if the disk is full, if `path` cannot be written, or if it is a folder, a
-    pipe or a device, none of which is replaced by a file.
+    Raises `UserError` if the file cannot be written (`disk_errors_named`), or if `path` is a
+    folder, a pipe or a device, which a file must not replace.
     """
     with disk_errors_named(path):
         target = Path(os.path.realpath(path))
@@ -80,6 +86,6 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as indented JSON, whole or not at all."""
+    """Write a value to a file as indented JSON, whole or not at all."""
     with written_atomically(path) as file:
         file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())

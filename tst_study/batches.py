@@ -1,4 +1,5 @@
-"""The token ids and labels that a rank reads in each step, on its device."""
+"""The token ids and labels that each rank trains on in a step, on its device. The training loop
+asks for them step by step."""
 
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ from tst_study.superposition.bags import shuffle_bags
 
 
 class StepBatches:
-    """Maps a step to this rank's token ids and labels, (`share`, raw tokens per sequence) each.
+    """Called with a step, counted from 0, returns this rank's token ids and next-token labels.
 
-    Of the sequences of a step, each data-parallel rank reads `share`, in the order of the ranks.
+    Both have the shape (`share`, raw tokens per sequence). The first data-parallel rank reads the
+    first `share` sequences of a step, the second rank the next `share`, and so on.
     """
 
     def __init__(self, config: Config, plan: PhasePlan, ranks: Ranks, share: int) -> None:
@@ -31,14 +33,17 @@ class StepBatches:
         else:
             arrays = self.stream.batch(step, self.start, self.stop)
             ids, labels = (torch.from_numpy(array) for array in arrays)
-        if self.device.type == "cuda":  # which copies from pinned memory while it computes
+        if self.device.type == "cuda":  # a GPU copies pinned memory while it computes
             ids, labels = ids.pin_memory(), labels.pin_memory()
         return ids.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
     def _shuffled(self, step: int) -> list[Tensor]:
-        """Read all sequences of a step and permute the target bags among them, for the control
-        `superposition.shuffle_targets`. The order depends on the data seed and the step alone, so
-        that all ranks permute alike."""
+        """Return the ids and labels of all sequences of a step, with the target bags permuted among
+        them: the control experiment `superposition.shuffle_targets`.
+
+        The permutation depends only on the step and on the seed of the order of the text, so it is
+        the same on all ranks.
+        """
         arrays = self.stream.batch(step, 0, self.config.batch.sequences)
         ids, labels = (torch.from_numpy(array) for array in arrays)
         size = self.plan.bag_size

@@ -1,4 +1,5 @@
-"""The training loop's log, evaluations and checkpoints, and the resuming of a run."""
+"""Everything that the training loop does besides training: it logs, evaluates, saves checkpoints
+and resumes from them."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class Training(Protocol):
 
 class DivergedError(Exception):
     """The training loss is above `numerics.divergence_loss`, or the training or held-out loss is
-    not finite. All ranks raise it at the same step, since the loss is summed over them."""
+    not finite. All ranks raise it at the same step, since losses are summed over them."""
 
     def __init__(self, loss: str, value: float, step: int) -> None:
         super().__init__(f"{loss} loss {value} at step {step}")
@@ -51,7 +52,7 @@ class DivergedError(Exception):
 
 
 class Bookkeeper:
-    """Logs, evaluates and saves a trainer's run, and restores it."""
+    """Logs, evaluates, saves and restores the run of one trainer."""
 
     def __init__(
         self,
@@ -74,8 +75,12 @@ class Bookkeeper:
         self.clock = StepClock(ranks.device, ranks.world_size, flops, self.config.numerics.dtype)
 
     def resume(self) -> int:
-        """Restore this run's last checkpoint or, where it has none, the one of the shared prefix
-        run that `execution.fork_from` names. Return the number of steps done, 0 for a new run."""
+        """Restore the last checkpoint, start the log, and return the number of steps done.
+
+        If this run has no checkpoint, the one that `execution.fork_from` names is restored. It is
+        of a shared prefix run, which trained the first steps of several runs once. A run with
+        neither begins at step 0.
+        """
         config = self.config
         restored = self.checkpoints.load_last(self.model, self.optimizer)
         fork = None if restored else fork_point(config, self.data)
@@ -91,10 +96,10 @@ class Bookkeeper:
         return done or 0
 
     def log_loss(self, done: int, loss: Tensor, norm: Tensor, due: Due) -> None:
-        """Log the loss of the last step where a row is due, or the run has diverged.
+        """Log the loss of the last step if a row of the log is due, or if the run has diverged.
 
-        Reading the loss waits for the device, so the loop calls this only at steps that are logged,
-        evaluated or saved. Raises `DivergedError`, which is noticed at those steps alone.
+        Reading the loss waits for the device, so the loop calls this only after steps that are
+        logged, evaluated or saved. Raises `DivergedError`: a divergence is noticed only there.
         """
         with self.clock.timing():
             value, gradient_norm = float(self.ranks.sum_over_data(loss)), float(norm)
@@ -118,7 +123,7 @@ class Bookkeeper:
     def evaluate(self, done: int) -> None:
         """Log the held-out next-token loss, the only quantity by which methods are compared.
 
-        Raises `DivergedError` where it is not finite.
+        Raises `DivergedError` if it is not finite.
         """
         held_out, began = self.held_out, time.perf_counter()
 
@@ -139,7 +144,8 @@ class Bookkeeper:
         self.log.evaluation(self._counters(done) | row)
 
     def _counters(self, done: int) -> dict[str, Any]:
-        """Steps, tokens, epochs and FLOPs after `done` steps."""
+        """Return the counters of a row after `done` steps: step, phase, tokens, epochs and
+        FLOPs."""
         return {
             **self.plan.counters(done),
             "epochs": self.batches.stream.epochs(done),
@@ -153,7 +159,7 @@ class Bookkeeper:
         self.log.checkpoint(done)
 
     def stopped(self, done: int) -> State:
-        """Record that a signal has stopped the run, and return its state."""
+        """Record that a signal has stopped the run, and return the run's new state."""
         self.log.end("preempted", done, f"{self.stop.signal or 'a signal'} at step {done}")
         return "preempted"
 

@@ -1,6 +1,6 @@
-"""The verbs for one run: data, train, evaluate, export.
+"""The verbs of `tst-study` for one run: data, train, evaluate, export.
 
-What needs no torch is checked before torch is imported, which takes seconds.
+Importing torch takes seconds, so each verb first checks what it can without torch.
 """
 
 from __future__ import annotations
@@ -258,9 +258,11 @@ def train(
 
 
 def train_here(config: Config, folder: Path, processes: int = 1) -> int:
-    """Train a run, or go on with it, say how it ended, and return the exit status.
+    """Train a run to its end, or go on with it from its last checkpoint, and print how it ended.
 
-    Raises `UserError`.
+    Returns the exit status: 0 if the run is done. `processes`: how many ranks to start on this
+    machine. Raises `UserError` as `tst_study.train.train` does, and if another process trains or
+    evaluates the run.
     """
     from tst_study import file_lock
     from tst_study.process.rank_environment import (
@@ -270,10 +272,10 @@ def train_here(config: Config, folder: Path, processes: int = 1) -> int:
     )
 
     prepare_for_gpus()
-    if processes > 1 and "RANK" not in os.environ:  # else this is one of them
+    if processes > 1 and "RANK" not in os.environ:  # with RANK this process is one of them
         return _train_on_processes(config, folder, processes)
     adopt_slurm_ranks()
-    # One of the ranks that torchrun starts holds the run's lock and prints for all.
+    # Of several ranks, the first one holds the run's lock and prints for all.
     first = rank_variable("RANK") == 0
     if _is_done(config, folder):
         if first:
@@ -298,7 +300,8 @@ def _train_on_processes(config: Config, folder: Path, count: int) -> int:
 
     code, died = train_on_processes(count, sys.argv[1:])
     status = read_status(folder) if died else None
-    if status is not None and status["state"] == "running":  # the first rank could not say it
+    # A rank that a signal ended could not record how the run ended.
+    if status is not None and status["state"] == "running":
         mark(folder, config, "failed", died)
     return code
 
@@ -334,7 +337,7 @@ def _ending(folder: Path, state: run_record.State) -> list[str]:
 
 
 def _reached(folder: Path) -> list[str]:
-    """Return the last held-out loss in words, if there is one."""
+    """Return the last held-out loss in words, as a list of one line; empty if there is none."""
     from tst_study.record import reader as run_record
 
     row = run_record.last_evaluation(folder)
@@ -345,8 +348,8 @@ def _reached(folder: Path) -> list[str]:
 
 
 def _is_done(config: Config, folder: Path) -> bool:
-    """Return whether the run has ended well. Raises `UserError` where the folder holds another
-    one."""
+    """Return whether the run is done. Raises `UserError` if the folder holds another run that is
+    done."""
     from tst_study.config.identity import fingerprint
     from tst_study.data.run_data import fingerprints
     from tst_study.record import reader as run_record

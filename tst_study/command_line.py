@@ -1,10 +1,10 @@
-"""The program `tst-study`: it finds its verbs by entry points, and prints every error as one
+"""The program `tst-study`. It finds its verbs by entry points, and prints every error as one
 message without a traceback.
 
 The verbs are in `tst_study/cli.py` and in the `cli.py` of `experiments`, `analysis` and
-`paper_figures`. `pyproject.toml` lists these under `tst_study.verbs`, so that nothing here imports
-them by name. `--help` must answer at once: a `cli.py` imports whatever is slow inside the verb that
-needs it.
+`paper_figures`. `pyproject.toml` lists these modules as entry points of the group
+`tst_study.verbs`, so that nothing here imports them by name. `--help` must answer at once, so each
+verb imports slow libraries inside its function.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ except ModuleNotFoundError as missing:  # without the extras only `tst_study.sup
 from tst_study.text import printable, whole_amount, wrapped
 
 VERBS = "tst_study.verbs"
+"""The group of the entry points that hold verbs."""
 ONE_RUN, STUDIES, RESULTS = ("One run", "Studies", "Results")
+"""The headings under which `--help` lists the verbs."""
 # The base class of usage errors: typer's name for click's class differs between its versions.
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 Function = TypeVar("Function", bound=Callable[..., None])
@@ -54,7 +56,10 @@ class Verbs(TyperGroup):
 def verb(
     app: typer.Typer, group: str, *examples: str, name: str | None = None
 ) -> Callable[[Function], Function]:
-    """Make a function a verb of `app`, under the heading `group` of `--help`."""
+    """Make the decorated function a verb of `app`, listed under the heading `group`.
+
+    `examples`: command lines for its `--help`. `name`: by default that of the function.
+    """
     # Click keeps the lines of a paragraph that begins with this character.
     epilog = "\n".join(["\b", "Examples:", *examples])
     return app.command(name, rich_help_panel=group, epilog=epilog)
@@ -63,8 +68,8 @@ def verb(
 def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) -> Any:
     """Return a `typer.Option` for a whole number as people write it: `270M`, `1B`, `20,000`.
 
-    `names`: option names such as `--limit`, where the parameter's own does not serve. `least`,
-    `most`: bounds of the number, inclusive.
+    `names`: names of the option, such as `--limit`; by default it is named after the parameter.
+    `least`, `most`: bounds of the number, inclusive.
     """
 
     def read(text: str | int) -> int:
@@ -81,7 +86,7 @@ def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) 
 
 
 def _installed_verbs() -> Iterable[EntryPoint]:
-    """Return the entry points of the packages' verbs.
+    """Return the entry points that hold verbs.
 
     In a checkout they are read from `pyproject.toml`, since the package need not be installed
     there.
@@ -128,10 +133,10 @@ def _every_verb(
 def main() -> NoReturn:
     """Run the command line and exit.
 
-    Errors are printed as one message, wrapped on a terminal; with `--debug` they are raised. The
-    exit status is 2 for wrong input, a path that the system refuses or a missing package, 3 where
-    another rank has failed, 130 for an interrupt, 1 for a bug or a closed output pipe, and
-    otherwise what the verb returns.
+    An error is printed as one message, wrapped on a terminal. The exit status is then 2 for wrong
+    input, for a path that the system refuses and for a missing package, 3 if another rank has
+    failed, 130 for an interrupt, and 1 for a bug or a closed output pipe. Without an error it is
+    what the verb returns. With `--debug` errors are raised, for their tracebacks.
     """
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
@@ -153,7 +158,7 @@ def main() -> NoReturn:
 
 
 def _in_words(error: BaseException) -> tuple[str, int]:
-    """Return the message for an error, and the exit status."""
+    """Return the message to print for an error, and the exit status."""
     status, message = 2, str(error)
     match error:
         case KeyboardInterrupt():

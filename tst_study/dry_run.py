@@ -1,5 +1,9 @@
-"""The output of `tst-study train --dry-run`: the resolved config and what it would cost; and the
-timing of a few steps for the plan of a study."""
+"""The costs of a run, before it is trained.
+
+`tst-study train --dry-run` prints `describe`, the resolved config and its costs, after
+`check_start` has made the checks of a launch. `seconds_per_step` times a few real steps for the
+plan of a study.
+"""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -34,8 +38,11 @@ def describe(
     """Return the config as TOML, followed by comments that give parameters, FLOPs, tokens and
     memory.
 
-    `identity`: the run's id, or why there is none yet. `stream`: adds how often the text is read.
-    `prices`: adds the GPU-hours and money on a device.
+    `identity` is the run's id, or says why there is none yet. With `stream` the comments also say
+    how many times the text is read, and with `prices` how many GPU-hours the run takes on a device
+    and, if a price is given, what they cost.
+
+    Raises `UserError` if the config's layout cannot work for its model or batch.
     """
     lines = [f"run                     {identity}", "", *_costs(config)]
     if stream is not None:
@@ -50,10 +57,14 @@ def describe(
 
 def check_start(config: Config, folder: Path | None, processes: int) -> tuple[str, TokenStream]:
     """Make the checks of a training launch that need no device, and return the run's id and its
-    token stream: data, run folder, shared prefix run, and the layout if there are several
-    `processes` (one may be a rank of torchrun's).
+    token stream.
 
-    Raises `UserError` where a check fails.
+    The checks are those of the data, of `folder`, and of the shared prefix run that the config
+    names, if it names one and `folder` has no checkpoint to resume from. A layout in the config is
+    checked only if `processes` is above 1; otherwise torchrun may be meant to start the run, on a
+    number of ranks that is not known here.
+
+    Raises `UserError` if a check fails.
     """
     if processes > 1 and config.execution.parallel != "auto":
         check(config, processes)
@@ -68,10 +79,11 @@ def check_start(config: Config, folder: Path | None, processes: int) -> tuple[st
 
 
 def seconds_per_step(config: Config) -> float:
-    """Return the median time of `TIMED` steps, trained in a temporary folder.
+    """Train `TIMED` steps of a run in a temporary folder, after `WARM_UP` others, and return their
+    median time in seconds.
 
-    The steps are a baseline's, since a superposed step costs about the same. Raises `UserError`
-    where the run could not be trained here.
+    The steps are those of the baseline, because a superposed step costs about the same. Raises
+    `UserError` if the run cannot be trained on this machine.
     """
     from tst_study.train import train
 
@@ -89,7 +101,7 @@ def seconds_per_step(config: Config) -> float:
 
 def _costs(config: Config) -> list[str]:
     whole, last = plan_phases(config), config.schedule.last_step
-    # A shared prefix run ends before its plan does.
+    # A shared prefix run ends after `last_step`, before the end of its plan.
     plan = replace(whole, steps=last, superposed_steps=min(whole.superposed_steps, last))
     parameters = count_parameters(config.model)
     flops, superposed = count_flops(config), plan.raw_tokens(plan.superposed_steps)

@@ -11,14 +11,16 @@ if TYPE_CHECKING:
 
 
 class UserError(Exception):
-    """A one-line message that names the key or file, the value, and what to do about it.
+    """An error that the user can do something about. Its message is one line that names the key or
+    file, the value, and what to do.
 
-    The command line prints it and exits with status 2; `--debug` shows the traceback instead.
+    The command line prints the message and exits with status 2; with `--debug` it shows the
+    traceback instead.
     """
 
 
 class OtherRankError(UserError):
-    """This rank could not go on because another one failed or hangs; the exit status is 3."""
+    """This rank cannot go on because another one has failed or hangs. The exit status is 3."""
 
 
 EXTRAS = {
@@ -26,19 +28,20 @@ EXTRAS = {
     **dict.fromkeys(("lm_eval", "accelerate"), "evaluation"),
     **{name: name for name in ("tensorboard", "wandb")},
 }
-"""Modules and the extras that install them; `not_installed` names `study` for all others."""
+"""The extra of this package that installs a module; for modules that are not listed here,
+`not_installed` names the extra `study`."""
 
 
 def not_installed(module: str) -> str:
-    """Return a message that says which extra installs a missing module."""
+    """Return a message that says which extra of this package installs a missing module."""
     return f"{module} is not installed; pip install 'tst-study[{EXTRAS.get(module, 'study')}]'"
 
 
 def one_of(value: object, known: Iterable[str], what: str, of: str = "") -> str:
-    """Return `value` if it is one of `known`.
+    """Return `value` if it is one of the names in `known`.
 
-    Raises `UserError`, which names the most similar one, or all if none is similar. `what` comes
-    before the value in the message, `of` after it.
+    Raises `UserError` otherwise. Its message suggests the most similar name, or lists all of them
+    if none is similar; `what` stands before the value in it, and `of` directly after.
     """
     names = list(known)
     if isinstance(value, str) and value in names:
@@ -54,7 +57,7 @@ def first_line(error: BaseException) -> str:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return the first problem that pydantic found, in one line."""
+    """Return the first problem that pydantic found, as one line: the key, and what is wrong."""
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"]))
     problem = first["msg"].removeprefix("Value error, ")

@@ -1,7 +1,7 @@
 """The lock of a run folder, which one process holds while it trains or evaluates the run.
 
-The kernel releases it when that process ends. Studies have a lock of the same kind
-(`experiments/launcher.py`), and so has the preparation of a corpus.
+The kernel releases it when that process ends. With `take`, the launcher of studies
+(`experiments/launcher.py`) and the preparation of corpora lock their own files in the same way.
 """
 
 import fcntl
@@ -15,6 +15,8 @@ from pathlib import Path
 from tst_study.errors import UserError
 
 EXCLUSIVE, SHARED = fcntl.LOCK_EX, fcntl.LOCK_SH
+"""The kinds of lock: only one process can have an exclusive one, and then no other has any; several
+can have a shared one at the same time."""
 
 
 class RunHeldError(UserError):
@@ -22,9 +24,14 @@ class RunHeldError(UserError):
 
 
 def take(descriptor: int, path: Path, kind: int, *, wait: bool = False) -> bool:
-    """Take a lock (`EXCLUSIVE` or `SHARED`) on the open file at `path`, and return True; or False
-    if another process has it and `wait` is not set. Raises `UserError` if the file system has no
-    locks."""
+    """Take a lock on an open file. Return True when this process has it, and False if a lock of
+    another process prevents it.
+
+    `descriptor`: of the open file. `path`: its name for error messages. `kind`: `EXCLUSIVE` or
+    `SHARED`. `wait`: wait until the lock is free instead of returning False.
+
+    Raises `UserError` if the file system has no locks.
+    """
     try:
         fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -38,6 +45,7 @@ def take(descriptor: int, path: Path, kind: int, *, wait: bool = False) -> bool:
 
 
 def lock_path(folder: Path) -> Path:
+    """Return the path of a run's lock file, whose content names the process that last took it."""
     return folder / "job" / "lock"
 
 
@@ -45,16 +53,17 @@ def lock_path(folder: Path) -> Path:
 def hold(folder: Path, seconds: float = 0.2) -> Iterator[None]:
     """Hold the lock of a run while the block runs.
 
-    The kernel releases the lock when the process ends, however it ends, so that a lock is never
-    stale. Raises `RunHeldError` if another process still has it after `seconds`, and `UserError` if
-    there are no locks.
+    The kernel releases the lock when the process ends, however it ends, so a lock is never stale.
+    Raises `RunHeldError` if another process still has it after `seconds`, and `UserError` if the
+    file system has no locks.
     """
     path = lock_path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         deadline = time.monotonic() + seconds
-        while not take(descriptor, path, EXCLUSIVE):  # `is_held` has it for an instant
+        # It is tried several times, because `is_held` in another process takes it for an instant.
+        while not take(descriptor, path, EXCLUSIVE):
             if time.monotonic() > deadline:
                 owner = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
                 raise RunHeldError(
@@ -70,13 +79,15 @@ def hold(folder: Path, seconds: float = 0.2) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Owner:
+    """The process that holds a run's lock: its id, and the name of its machine."""
+
     process: int
     host: str
 
 
 def owner(folder: Path) -> Owner | None:
-    """Return the process that holds this run's lock; None if there is none, or it has not written
-    its id into the file yet."""
+    """Return the process that holds this run's lock; None if there is none, or if it has not
+    written its id into the file yet. Raises `UserError` as `is_held` does."""
     if not is_held(folder):
         return None
     process, _, host = lock_path(folder).read_text().strip().partition(" on ")
@@ -84,7 +95,7 @@ def owner(folder: Path) -> Owner | None:
 
 
 def is_held(folder: Path) -> bool:
-    """Return whether a process is training or evaluating this run now.
+    """Return whether a process holds the lock of this run, that is, trains or evaluates it now.
 
     Raises `UserError` if the file system has no locks.
     """

@@ -1,4 +1,7 @@
-"""Held-out next-token loss: the only quantity by which methods are compared."""
+"""Measures the held-out next-token loss, the only quantity by which methods are compared.
+
+Both training and `tst-study evaluate` call `evaluate`.
+"""
 
 import math
 from collections.abc import Callable
@@ -14,22 +17,27 @@ from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.process_groups import Ranks
 
 POSITIONS_AT_ONCE = 4096
-"""The most positions of a forward pass on one rank; a longer sequence makes a pass by itself. A
-pass holds the logits of all its positions at once, which training avoids."""
+"""The most positions in one forward pass on a rank; a sequence with more makes a pass by itself.
+The limit is there because a pass holds the logits of all its positions at once, which training
+avoids."""
 
 
 @dataclass(frozen=True)
 class HeldOutLoss:
+    """The loss of a model on a held-out text."""
+
     nats_per_token: float
+    """The mean over all predicted tokens."""
     standard_error: float
-    """Standard error of nats per token, over held-out sequences: tokens of one sequence are not
-    independent."""
+    """Standard error of `nats_per_token`. The sampling units are the held-out sequences, because
+    the tokens of one sequence are not independent."""
     tokens: int
+    """How many tokens are predicted."""
     document_losses: list[float] | None = None
-    """Nats per token of each document number in `HeldOut.documents`, which stands for one document
-    or a few neighbouring ones; None where sequences straddle documents."""
+    """Nats per token for each document number in `HeldOut.documents`, which stands for one document
+    or for a few neighbouring ones; None if sequences straddle documents."""
     document_tokens: list[int] | None = None
-    """Predicted tokens of each of them."""
+    """The number of predicted tokens behind each of `document_losses`."""
 
 
 @torch.no_grad()
@@ -39,16 +47,19 @@ def evaluate(
     ranks: Ranks,
     say: Callable[[int], None] = lambda tokens: None,
 ) -> HeldOutLoss:
-    """Compute the mean next-token loss over all held-out tokens, each counted once whatever the
-    layout. All ranks call it together, and all get the result.
+    """Compute the mean next-token loss over all held-out tokens. Each counts once, whatever the
+    layout of ranks.
 
-    `say` is called before each pass with the number of positions done so far, padding included.
+    All ranks call this together, and all get the result. The model is left in training mode. `say`
+    is called before each pass with the number of positions done so far on all ranks, padding
+    included.
     """
     model.eval()
     count = len(held_out.ids)
     at_once = max(1, POSITIONS_AT_ONCE // held_out.ids.shape[1])
-    # Each rank fills in the losses of its own sequences. The sum over ranks then adds zeros to each
-    # of them, so that the result does not depend on the number of ranks.
+    # One entry per held-out sequence. Each rank fills in those of its own sequences and leaves the
+    # others at zero. The sum over ranks thus adds only zeros to each entry, so that the result does
+    # not depend on the number of ranks.
     sums = torch.zeros(count, dtype=torch.float64)
     for first in range(0, count, ranks.data_size * at_once):
         say(first * held_out.ids.shape[1])
@@ -56,14 +67,15 @@ def evaluate(
         rows = np.arange(start, start + at_once)
         if ranks.data_size == 1:
             rows = rows[rows < count]
-        # Ranks that share experts exchange positions in each pass, so all must make as many passes
-        # of the same size. Past the end, sequences from the beginning fill them up and are not
-        # counted.
+        # Ranks that share experts exchange positions in each pass, so all must make equally many
+        # passes of the same size. At the end of the text, a pass is filled up with sequences from
+        # its beginning, which are not counted again.
         ids, labels = (
             torch.from_numpy(array[rows % count]).to(ranks.device)
             for array in (held_out.ids, held_out.labels)
         )
-        with torch.compiler.set_stance("force_eager"):  # its shapes are not worth compiling for
+        # Evaluation has other shapes than training, for which compiling would not pay off.
+        with torch.compiler.set_stance("force_eager"):
             losses = model.next_token_losses(ids, labels)
         new = int((rows < count).sum())
         sums[start : start + new] = losses.sum(1)[:new].double().cpu()
@@ -81,10 +93,11 @@ def evaluate(
 
 
 def error_of_mean(sums: Tensor, counts: Tensor) -> float:
-    """Return the standard error of the mean over tokens, by the ratio estimator; 0 for a single
-    unit.
+    """Return the standard error of the mean loss over tokens, by the ratio estimator; 0 if there is
+    only one sampling unit.
 
-    `sums`, `counts` (n,): nats and tokens of each sampling unit, a sequence or a document.
+    `sums`, `counts` (n,): the nats and the tokens of each sampling unit, which is a sequence or a
+    document.
     """
     number, total = len(sums), float(counts.sum())
     deviations = sums - float(sums.sum()) / total * counts

@@ -1,4 +1,5 @@
-"""Text that can be stored and shown safely; numbers, times and sizes as people write them."""
+"""Helpers for text: whether it can be stored and shown safely; numbers, times and sizes as people
+write them; tables and lines that fit a terminal."""
 
 import math
 import re
@@ -10,7 +11,8 @@ from tst_study.errors import UserError
 
 
 def is_whole(text: str) -> bool:
-    """Return whether a text can be written in UTF-8, which lacks lone surrogates."""
+    """Return whether a text can be written in UTF-8. It cannot if it holds lone surrogates, which
+    Python puts into file names for bytes that are not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -19,12 +21,14 @@ def is_whole(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """Spell out control characters and line breaks, so that a file cannot steer a terminal."""
+    """Replace line breaks and other characters that are not printable by escapes such as `\\x1b`,
+    so that text from a file cannot control the terminal."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def is_file_name(text: str) -> bool:
-    """Return whether a text can name a folder, and nothing outside its parent folder."""
+    """Return whether a text can be the name of a file or folder in any parent folder: at most 200
+    bytes, printable, without slashes, and not only dots and spaces."""
     return (
         0 < len(text.encode(errors="replace")) <= 200
         and text.isprintable()
@@ -34,23 +38,24 @@ def is_file_name(text: str) -> bool:
 
 
 def short(value: object) -> str:
-    """Shorten a value for an error message, to at most 80 characters."""
+    """Return the `repr` of a value for an error message, cut to at most 80 characters."""
     text = repr(value) if len(str(value)) < 10_000 else repr(str(value)[:80])
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def in_markdown(text: str) -> str:
-    """Make a text one cell of a Markdown table: one line without HTML."""
+    """Make a text fit into one cell of a Markdown table: one line, without HTML tags or `|`."""
     return " ".join(text.replace("<", "&lt;").replace("|", "/").splitlines())
 
 
 def in_csv(text: str) -> str:
-    """Make a text a cell of a CSV file that no spreadsheet runs as a formula."""
+    """Put an apostrophe before a text that a spreadsheet would run as a formula if it read the text
+    from a CSV file."""
     return f"'{text}" if len(text) > 1 and text[0] in "=+-@\t\r" else text
 
 
 def duration(seconds: float | None) -> str:
-    """Write a duration: `42 s`, `12.3 min`, `7.5 h`; a dash where it is not known."""
+    """Write a duration: `42 s`, `12.3 min` or `7.5 h`; a dash if it is None or NaN."""
     if seconds is None or math.isnan(seconds):
         return "–"
     if seconds < 100:
@@ -64,8 +69,10 @@ _UNITS = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def amount(text: str, what: str) -> float:
-    """Read a number above 0 as people write it: `270M`, `1.5B`, `100e9`, `20,000`. Raises
-    `UserError` for anything else; `what` comes before the value in its message."""
+    """Read a number above 0 as people write it: `270M`, `1.5B`, `100e9` or `20,000`.
+
+    Raises `UserError` for anything else. `what` is the text before the value in its message.
+    """
     digits, unit = text.strip().replace(",", "").replace("_", ""), 1.0
     named = {name.upper(): size for name, size in _UNITS.items()}
     if digits[-1:].upper() in named:
@@ -80,9 +87,11 @@ def amount(text: str, what: str) -> float:
 
 
 def whole_amount(text: str, what: str) -> int:
-    """Read a whole number as people write it: `270M`, `100e9`, `20,000`; 0 and negative numbers in
-    digits alone. Raises `UserError` for anything else; `what` comes before the value in its
-    message."""
+    """Read a whole number as people write it: `270M`, `100e9` or `20,000`. Numbers below 1 must be
+    plain digits, such as `0` or `-1`.
+
+    Raises `UserError` for anything else. `what` is the text before the value in its message.
+    """
     try:
         return int(text)
     except ValueError:
@@ -93,8 +102,8 @@ def whole_amount(text: str, what: str) -> int:
 
 
 def big(value: float) -> str:
-    """Write a number with three digits and a unit: 1,234 as 1.23k."""
-    value = float(f"{value:.3g}")  # before the unit is chosen, so that 999,600 is 1M
+    """Write a number with three significant digits and k, M, B or T: 1,234 as 1.23k."""
+    value = float(f"{value:.3g}")  # rounded before the unit is chosen, so that 999,600 is 1M
     for letter, size in reversed(_UNITS.items()):
         if value >= size:
             return f"{value / size:.3g}{letter}"
@@ -102,12 +111,14 @@ def big(value: float) -> str:
 
 
 _TELLING = re.compile(r"baseline|(s|r|seed)[\d.]+|[0-9a-f]{8}")
-"""The parts of a run's name that are cut last: s and r, or `baseline`; seed and identity."""
+"""The parts between the hyphens of a run's name that tell the run from others, such as `s4`,
+`r0.25`, `baseline`, `seed1` and the eight digits of its identity."""
 
 
 def shortened(name: str, width: int) -> str:
-    """Cut a name that is too long for its column: first the parts of a run's name that do not tell
-    it from others, then its middle."""
+    """Shorten a name to at most `width` characters. First, parts of a run's name that do not tell
+    it from other runs are replaced by `…`, as many as necessary; if that is not enough, the middle
+    of the name is cut out."""
     parts = name.split("-")
     for place in range(1, len(parts)):
         if len(name) > width and not _TELLING.fullmatch(parts[place]):
@@ -120,19 +131,20 @@ def shortened(name: str, width: int) -> str:
 
 
 def memory_size(size: float) -> str:
-    """Write a size as `79.6 GB` (10^9 bytes, as memory of GPUs is sold) or `34 MB`."""
+    """Write a size in bytes as `79.6 GB` or `34 MB`. A GB is 10^9 bytes, as in the data sheets of
+    GPUs."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:.0f} MB"
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Name at most `most` of some names: `a, b and 3 more`."""
+    """List the first `most` names, and count the others: `a, b and 3 more`."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
-    """Return a line for each row, with columns two spaces apart. `right`: numbers of the columns
-    that are aligned to the right."""
+    """Return a line for each row, with columns that are aligned and two spaces apart. `right`: the
+    columns that are aligned to the right, counted from 0."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -144,11 +156,11 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
 
 
 ENDLESS = 10_000
-"""The width of a file or a pipe, which gets whole lines."""
+"""The width that a file or a pipe is taken to have, so that its lines are not broken."""
 
 
 def screen_width() -> int:
-    """Columns of the terminal, or `ENDLESS` where the output goes elsewhere."""
+    """Return the number of columns of the terminal, or `ENDLESS` if the output goes elsewhere."""
     return get_terminal_size((ENDLESS, 24)).columns
 
 
@@ -158,11 +170,13 @@ def fitted(
     right: Container[int] = (),
     dispensable: Iterable[int] = (),
 ) -> tuple[list[str], list[int]]:
-    """Return the lines of a table that is at most `width` wide, and the columns left out.
+    """Fit a table into `width` characters. Return its lines, and the numbers of the columns left
+    out, counted from 0.
 
-    Columns are left out in the order of `dispensable` until the others fit with their text wrapped.
-    Columns of `right` hold numbers and never wrap. Only if the longest words do not fit are they
-    shortened (`shortened`), and a table that is still too wide stays so.
+    The columns named in `dispensable` are left out one after another until the others fit with
+    their text wrapped. The columns `right` hold numbers, which are aligned to the right and never
+    wrapped. If even the longest words do not fit, long words are cut by `shortened`. A table that
+    is still too wide is returned as it is.
     """
     from rich.console import Console
     from rich.table import Table
@@ -195,8 +209,8 @@ def fitted(
 
 
 _WORDS, _LONGEST_WORD = 24, 36
-"""The width to which text is wrapped rather than a column left out; the most characters of a word
-where long ones must be shortened."""
+"""`_WORDS`: the width, in characters, to which a column of text may be narrowed before another
+column is left out. `_LONGEST_WORD`: the length to which words are cut if they must be shortened."""
 
 
 def _longest_word(cells: Iterable[str]) -> int:
@@ -208,8 +222,8 @@ def _short_words(text: str) -> str:
 
 
 def wrapped(lines: Iterable[str], width: int) -> list[str]:
-    """Break lines longer than `width` between words. What follows a break is indented by two more
-    than the line."""
+    """Break lines that are longer than `width` between words. The text after a break is indented by
+    two spaces more than the line."""
     found: list[str] = []
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 2)

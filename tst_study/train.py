@@ -1,8 +1,8 @@
-"""The training loop: superposition, switch, recovery, top to bottom.
+"""The training loop: the superposition phase, the switch, and the recovery phase.
 
-A step of either phase runs L latent positions of each sequence. With x_0, x_1, … the raw tokens of
-a sequence, E the embedding, f the model and its head, and g the weights of a bag's s targets, the
-paper's method (mode `full`, loss `mce`, mean-pooled bags) is:
+A step of either phase runs L latent positions of each sequence. Let x_0, x_1, … be the raw tokens
+of a sequence, E the embedding, f the model with its head, and g the weights of a bag's s targets.
+Then the paper's method (mode `full`, loss `mce`, mean-pooled bags) is:
 
     phase           superposition (first r of the steps)             recovery, and a baseline
     raw tokens      s·L per sequence                                 L per sequence
@@ -16,8 +16,8 @@ paper's method (mode `full`, loss `mce`, mean-pooled bags) is:
 `Trainer.step` is this table in code; other modes, losses and poolings are other objectives. The
 switch, at step `superposed_steps`, changes the `objective` and the raw tokens per sequence, and
 nothing else unless an ablation asks for it. What a step reads, its learning rate and its phase are
-pure functions of the step, so a launch that resumes from a checkpoint continues exactly where the
-last one was.
+pure functions of the step. So a launch that resumes from a checkpoint continues as if the run had
+never stopped.
 """
 
 from __future__ import annotations
@@ -63,10 +63,12 @@ from tst_study.record.reader import State
 def train(config: Config, folder: str | Path, *, progress: bool = True) -> State:
     """Train one run to its end, or until a signal stops it. A run that has a checkpoint is resumed.
 
-    `folder`: a new one, or this run's, which the caller should have locked (`file_lock`). Returns
-    `done`, `diverged`, or `preempted` if a signal stopped it after a checkpoint. Raises `UserError`
-    where config, data, folder or disk need the user's attention, and `OtherRankError` where another
-    rank has failed.
+    `folder`: a new folder, or that of this run; the caller should have locked it (`file_lock`).
+    `progress`: whether to show how far the run is.
+
+    Returns `done`, `diverged`, or `preempted` if a signal stopped the run after a checkpoint.
+    Raises `UserError` for what the user can mend in config, data, folder, disk or devices, and
+    `OtherRankError` if another rank has failed or hangs.
     """
     folder = Path(folder)
     config, why_layout = with_layout(config)
@@ -85,7 +87,7 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
             run_log(config, data, folder, writes=ranks.is_first, progress=progress) as log,
             other_ranks_failing(ranks.rank),
         ):
-            barrier()  # rank 0 has found the folder to be of this run, or raised
+            barrier()  # past this, rank 0 has found that the folder belongs to this run
             trainer = Trainer(launch)
             bookkeeper = Bookkeeper(trainer, folder, log, data, held_out, stop)
             try:
@@ -108,7 +110,8 @@ def _run(trainer: Trainer, bookkeeper: Bookkeeper, stop: StopRequest) -> State:
         with bookkeeper.clock.timing(steps=1):
             loss, norm = trainer.step(step, recording=due.logs)
 
-        with bookkeeper.clock.timing():  # the ranks' exchange waits for queued work of the device
+        # Messages between ranks wait for the work that the device has queued, so they are timed.
+        with bookkeeper.clock.timing():
             timed.poll(logged=due.logs)
         stops = timed.stops and not due.is_last
         saves = due.saves or timed.saves or stops
@@ -147,10 +150,10 @@ class Trainer:
     def step(self, step: int, *, recording: bool) -> tuple[Tensor, Tensor]:
         """Update the weights once. The module's docstring has the formulas of both phases.
 
-        Returns this rank's summand of the step's loss, and the norm of the whole gradient.
-        `recording`: also collect the routing statistics for the log.
+        Returns this rank's summand of the step's loss, and the norm of the whole gradient before
+        clipping. `recording`: also collect the routing statistics of the experts for the log.
         """
-        # Bag size, raw tokens per position, pooling, weights and loss: what differs between phases.
+        # All that differs between phases: bag size, tokens per position, pooling, weights and loss.
         objective = self.plan.objective(step)
         self.optimizer.zero_gradients()
         if self.routing is not None:
@@ -158,7 +161,7 @@ class Trainer:
             self.routing.begin_step(positions, self.ranks.device, recording=recording)
         # (b, s·L) while bags are read, else (b, L); the labels are shifted by one.
         ids, labels = self.batches(step)
-        # An offset's mean is over its valid targets in the whole step, not over a micro-batch's.
+        # The mean at each offset is over its valid targets in the whole step, not in a micro-batch.
         valid_counts = self.ranks.sum_over_data(objective.count_targets(labels))
         # While superposed, tokens become bags (b, L, s); the model pools their embeddings, runs L
         # positions and compares its logits with the next bag. The losses of micro-batches and ranks
@@ -171,7 +174,7 @@ class Trainer:
         """Apply the ablations that act between the phases; by default there are none."""
         config = self.config
         if config.superposition.reinitialize_at_switch:
-            # A seed other than at the start, which all runs of one `seed` share.
+            # The new weights are drawn by another seed than the initial weights.
             initialize(
                 self.model, config.model, config.seed + 2**31, lambda name: name in EMBEDDINGS
             )
@@ -183,5 +186,6 @@ class Trainer:
 def _be_deterministic() -> None:
     """Make two runs of one config agree bit for bit on CPUs."""
     torch.use_deterministic_algorithms(True)
-    # By default, deterministic mode also fills every new tensor with NaN, a pass over memory each.
+    # By default, deterministic mode also fills every new tensor with NaN, which would take one more
+    # pass over the memory of each.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A line on stderr that tells a waiting user what the program does."""
+"""A line on stderr that tells a waiting user what the program is doing."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -8,10 +8,10 @@ from threading import Timer
 
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
-    """Say on stderr what the program does while the block runs.
+    """Say on stderr that the program is doing `what` while the block runs.
 
-    A terminal shows it at once and erases it at the end; a file or a pipe gets a line if the block
-    takes more than two seconds. Yields a function that changes the text on a terminal.
+    A terminal shows this at once and erases it at the end. A file or a pipe gets a line only if the
+    block takes more than two seconds. Yields a function that changes the text on a terminal.
     """
     # Imported here so that `--help`, which imports this module, stays fast.
     from rich.console import Console
@@ -19,7 +19,8 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
 
     console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-    # Stdout is redirected only if it is a terminal: what goes into a pipe must pass through.
+    # rich shows what the block prints to stdout above the line, but only if stdout is a terminal:
+    # output into a pipe must stay as it is.
     with Progress(
         *columns,
         console=console,

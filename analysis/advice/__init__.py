@@ -1,2 +1,3 @@
-"""Should I use it? `planned_run` says what is known near a planned run and what gain to expect;
-`advise` sets that gain beside the costs, the alternatives and a cheaper test."""
+"""Advice on whether to superpose a planned run. `planned_run` says what is known near that run and
+what gain to expect; `advise` sets this gain beside the costs, the alternatives and a cheaper
+test."""

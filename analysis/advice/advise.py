@@ -1,5 +1,5 @@
-"""`tst-study advise`: whether to superpose a planned run, how, and what to expect of it.
-`screen.jinja` has the words."""
+"""The answer of `tst-study advise`: whether to superpose a planned run, how, and what to expect of
+it. This module computes the numbers; the template `screen.jinja` has the sentences around them."""
 
 from __future__ import annotations
 
@@ -42,18 +42,21 @@ from tst_study.errors import UserError, one_of
 from tst_study.text import big, duration, memory_size
 
 REPEATED_DATA = (1487.7, 0.3526596)
-"""B (nats) and β of the data term of Muennighoff et al. 2023 (arXiv 2305.16264)."""
+"""B and β of the data term B D^−β (nats per token, D in tokens) of Muennighoff et al. 2023
+(arXiv 2305.16264)."""
 TOKEN_BYTES = 4
-"""Bytes per token of the text on disk, for the size that is printed."""
+"""Bytes that a token takes on disk, assumed for the printed size of the text."""
 PILOT = 8
-"""How many times smaller the cheaper test is, in parameters and in tokens."""
+"""How many times smaller the runs of the cheaper test are, in parameters and in tokens. `advise`
+suggests this test before the planned run (`_pilot`)."""
 SMALL = 1e7
-"""Parameters (active ones) below which a run counts as small: the cheaper test has the size and
-length of the run itself, its noise is that of our campaigns' runs, and our trainer is named before
-the reader's own."""
+"""Number of active parameters below which a run counts as small. The cheaper test of a small run
+has the size and length of the run itself, and its noise is taken from our campaigns' runs. The
+screen then names our trainer before the reader's own."""
 MOST_SEEDS = 12
 """The most pairs of runs that the cheaper test may have."""
 WIDTH = 100
+"""Largest width of a printed line, in columns; lines for a shell may be wider."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,14 @@ class Advice:
 
     run: PlannedRun
     sections: dict[str, list[str]]
-    """Paragraphs by title; those that start with `$ ` are lines for a shell."""
+    """Paragraphs by the title of their section; those that start with `$ ` are lines for a
+    shell."""
     data: dict[str, Any]
+    """The same answer as JSON values: the numbers by name, and the sections under `said`."""
 
     def lines(self) -> list[str]:
-        """Lines for a terminal, wrapped to its width but to at most 100 columns; lines for a shell
-        are not wrapped."""
+        """Return lines for the terminal, wrapped to its width, or to 100 columns if it is wider.
+        Lines for a shell are not wrapped."""
         width = min(WIDTH, get_terminal_size((WIDTH, 0)).columns)
         lines = wrap(self.run.title, width)
         for title, paragraphs in self.sections.items():
@@ -85,8 +90,9 @@ class Advice:
         return f'<img src="data:image/png;base64,{picture}"><pre>{words}</pre>'
 
     def _repr_png_(self) -> bytes:
-        """Draw the expected gain over s at the advised r, with its interval, and the published runs
-        of the nearest size and length."""
+        """Return a picture as PNG: the expected gain over s at the advised r, with its interval,
+        and the gains of published runs at the nearest size and length whose r differs from it by at
+        most 0.05."""
         from matplotlib.figure import Figure
 
         law, run, r = published_law(), self.run, self.run.setting.step_ratio
@@ -122,14 +128,17 @@ def advise(
     price: float | None = None,
     flops: float | None = None,
 ) -> Advice:
-    """Say whether to superpose a run of `params` parameters (`active` of them per token, for a
-    mixture) and `tokens` latent tokens, which are those that a baseline reads.
+    """Say whether to superpose a planned run.
 
-    `text`: tokens of text that are available, without limit by default. `gpus`, `device`, `price`
-    (per GPU-hour): for hours and money. `flops`: those of the whole run, where they are known
-    better than by 6 N D. Raises `UserError` for a number that is not finite and above 0, for more
-    active parameters than parameters, for `gpus` or `price` without `device`, and for a device
-    whose data sheet is not known here.
+    `params`: parameters of the model. `active`: parameters that one token uses, for a mixture of
+    experts; all of them by default. `tokens`: latent tokens, which are the tokens that a baseline
+    reads. `text`: tokens of text that are available; without limit by default. `device` (such as
+    `H100`), `gpus` and `price` (of a GPU-hour): needed for hours and costs only. `flops`: FLOPs of
+    the whole run; by default 6 N D with N active parameters.
+
+    Raises `UserError` for a number that is not finite and above 0, for more active parameters than
+    parameters, for `gpus` or `price` without `device`, and for a device that `cost.devices` does
+    not list.
     """
     _check(
         device,
@@ -157,8 +166,8 @@ def advise(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined
     )
     templates.filters |= {"signed": signed, "big": big}
-    # The template calls functions of `planned_run`, such as `own_arm`, with its labels of our
-    # campaigns' arms: it is given all names of that module.
+    # The template calls functions of `planned_run`, such as `own_arm`, and passes them labels of
+    # arms that are constants of that module. It is therefore given all names of the module.
     screen = templates.get_template("screen.jinja").render(
         vars(planned_run) | _known(),
         run=run,
@@ -208,8 +217,10 @@ def _check(device: str | None, **numbers: float | None) -> None:
 
 
 def advise_config(config: str | Path, **more: Any) -> Advice:
-    """Advise on the run that a config describes, by its own parameters, latent tokens and FLOPs;
-    `more` are further arguments of `advise`."""
+    """Advise on the run that a config file describes: parameters, latent tokens and FLOPs are
+    computed from the config, and `more` are further arguments of `advise`.
+
+    Raises `UserError` for a wrong config, and as `advise` does."""
     run = load(config)
     count, flops = count_parameters(run.model), float(count_flops(run).total)
     tokens = float(run.schedule.last_step * run.batch.positions)
@@ -217,7 +228,7 @@ def advise_config(config: str | Path, **more: Any) -> Advice:
 
 
 def _known() -> dict[str, Any]:
-    """Numbers of the paper and of our campaigns that the screen quotes."""
+    """Return the numbers of the paper and of our campaigns that the screen quotes for every run."""
     law = published_law().rows
     figure_6 = published.curves(6).groupby("run")["loss"].last()
     runs = published.headline_runs()
@@ -246,8 +257,8 @@ def _known() -> dict[str, Any]:
 
 
 def _far(run: PlannedRun) -> str:
-    """Say how many times larger or smaller, longer or shorter a run is than the range of the runs
-    that the law was fitted to; empty inside that range."""
+    """Say how far a run lies outside the sizes and lengths that the law was fitted to, such as `12
+    times larger and 10 times longer`; return an empty text for a run inside them."""
     words = {"params": ("smaller", "larger"), "tokens": ("shorter", "longer")}
     far = [
         f"{big(float(f'{math.exp(abs(folds)):.2g}'))} times {words[name][folds > 0]}"
@@ -258,11 +269,13 @@ def _far(run: PlannedRun) -> str:
 
 
 def _alike(run: PlannedRun) -> dict[str, Any] | None:
-    """Settings whose gains by the law differ from its best one by no more than two runs do by
-    chance: that difference (`within`, nats), the best setting, and the settings with the smallest
-    and largest such s. The law is asked at the run's size and length, clipped to the fitted ranges.
+    """Return how little the choice of s and r matters, by the law at the run's size and length
+    (clipped to the fitted ranges).
 
-    None where the advice is not `ALWAYS`, or nothing is known.
+    `within`: the standard deviation of the difference of two runs, nats per token. `best`: the s
+    and r with the largest gain. `ends`: the smallest and the largest s, each with its best r, whose
+    gain is at most `within` below the largest, in words. Returns None if the advised setting is not
+    `ALWAYS`, or if the grade is `no evidence`.
     """
     if run.mixture or run.own or run.setting != run.first or run.grade == "no evidence":
         return None
@@ -282,9 +295,10 @@ def _alike(run: PlannedRun) -> dict[str, Any] | None:
 
 
 def _repetition(text: float, read: float) -> tuple[float, float, float]:
-    """Return what it means to read `read` tokens from `text` of them: the epochs, their worth as
-    a share of `read` fresh tokens, and the loss of repeating (nats per token), by the law of
-    repetition for plain training."""
+    """Return the cost of repeating a text of `text` tokens until `read` tokens have been read, by
+    the law of repetition for ordinary training: the number of epochs, how many fresh tokens they
+    are worth as a share of `read`, and how much higher the loss is than after `read` fresh tokens
+    (nats per token)."""
     factor, exponent = REPEATED_DATA
     fresh = float(worth(np.array(read), np.array(text), PUBLISHED))
     lost = factor * (fresh**-exponent - read**-exponent)
@@ -293,7 +307,8 @@ def _repetition(text: float, read: float) -> tuple[float, float, float]:
 
 def _hours(run: PlannedRun, flops: float, name: str | None) -> tuple[list[float], str, str | None]:
     """Return the least and the most GPU-hours of one arm, the MFUs behind them in words, and where
-    these were published. Where the hours are not known: no hours, the reason, and None."""
+    these MFUs were published. If the hours are not known, return an empty list, the reason, and
+    None. Raises `UserError` for a device that is not listed."""
     if name is None:
         return [], "hours and money: add --device H100 --gpus 64 --price 2.5", None
     listed = {device.name: device for device in DEVICES}
@@ -307,14 +322,19 @@ def _hours(run: PlannedRun, flops: float, name: str | None) -> tuple[list[float]
 
 
 def _pilot(run: PlannedRun) -> dict[str, Any]:
-    """Plan the cheaper test: the fewest pairs of runs, from `FEWEST_SEEDS` to `MOST_SEEDS`, that
-    would detect the planned run's expected gain with a power of 80%; `MOST_SEEDS` if none would.
+    """Plan the cheaper test: several pairs of runs, each a baseline and a superposed run.
 
-    Its runs have an eighth (`PILOT`) of the planned size and length, or all of both for a small run
-    (`SMALL`). Where no gain is expected, it is to detect twice a pair's standard deviation.
-    `least`: the detectable gain; `noise`: a pair's standard deviation (both nats per token);
-    `gain`: what the law expects at the test's size, or None; `share`: the test's FLOPs over those
-    of one planned run.
+    Their size and length are an eighth (`PILOT`) of the planned ones, or equal to them for a small
+    run (`SMALL`). The number of pairs is the smallest, from `FEWEST_SEEDS` to `MOST_SEEDS`, that
+    detects a gain as large as the one expected of the planned run with a power of 80%, or
+    `MOST_SEEDS` if even these do not. If the expected gain has no number, the test is to detect
+    twice a pair's standard deviation.
+
+    `seeds`: the number of pairs. `least`: the gain that they detect, nats per token. `noise`: the
+    standard deviation of a pair's difference, nats per token; `source` says where it comes from.
+    `gain`: the gain that the law predicts for the test's runs; None for a small run, and if the law
+    says nothing about them or about the planned run. `smaller`: how many times smaller the test's
+    runs are. `share`: FLOPs of the whole test over those of one planned run.
     """
     small = bool(run.own) or run.size < SMALL
     down = 1 if small else PILOT
@@ -341,11 +361,12 @@ def _pilot(run: PlannedRun) -> dict[str, Any]:
 
 
 def _same_loss(run: PlannedRun, gain: float) -> float:
-    """Return the smallest share of the baseline's steps, in hundredths, at which a superposed run
-    planned for that length ends at or below the baseline's loss; 1 where no shorter run does.
+    """Return the smallest share of the baseline's steps, in whole hundredths, at which a superposed
+    run that was planned for this length ends at or below the baseline's loss; 1 if no shorter run
+    does.
 
-    The baseline's loss falls with its length by Chinchilla's data term. The gain of a shorter run
-    is `gain`, the one at full length, scaled as the law of superposition scales it.
+    The loss of a baseline falls with its length by Chinchilla's data term. `gain` is the gain at
+    full length, nats per token; at shorter lengths it is scaled as the law of superposition does.
     """
     shares = np.arange(1, 101) / 100
     lengths = shares * run.tokens

@@ -27,36 +27,45 @@ from tst_study.cost.compute import count_parameters
 from tst_study.text import big
 
 NEAR = math.log(1.25)
-"""Largest difference in log size, and in log length, at which a measured run counts as one of the
+"""Largest difference in log size, and in log length, at which a measured run counts as having the
 planned size and length."""
 FAR = math.log(10.0)
-"""Largest extrapolation in e-folds; beyond it no gain is predicted. For a dense run it counts from
-the largest published size, the smallest fitted size and the fitted lengths, for a mixture from the
-nearest published one."""
+"""Largest extrapolation, a factor of ten, in e-folds (factors of e); beyond it no gain is
+predicted. For a dense run it is measured upwards from the largest published size, downwards from
+the smallest size that the law was fitted to, and from the range of the fitted lengths. For a
+mixture of experts it is measured from the nearest published mixture."""
 MUCH = math.log(4.0)
-"""E-folds beyond the fitted sizes or lengths above which a verdict is no more than "perhaps"."""
+"""Distance beyond the fitted sizes or lengths, in e-folds, above which an extrapolated gain is
+called no more than "perhaps"."""
 ALWAYS = (6, 0.3)
-"""s and r that every dense run with enough text is advised: the paper's own at 270M, 600M and 3B.
-At sizes and lengths left out of the law's fit, the settings that the law would choose are not shown
-to be better (`tests/analysis/test_advice.py`)."""
+"""The s and r advised for a dense run with enough text, unless our campaigns measured its size and
+length: those of the paper's Table 1 at 270M, 600M and 3B. At sizes and lengths left out of the
+law's fit, the settings that the law would choose are not shown to be better
+(`tests/analysis/test_advice.py`)."""
 MIXTURE = (16, 0.25)
-"""s and r of the one setting that was published for a mixture of experts."""
+"""The s and r of the only setting that was published for a mixture of experts."""
 PLAIN, OUTPUT_ONLY = "s = 4, r = 0.25", "s = 4, r = 0.25, output only"
 POWER_LAW = "s = 4, r = 0.25, power-law weights"
 BETTER_BATCH = "twice the batch, √2 times the rate"
+"""This and the names above are labels of our campaigns' arms, as `published.evidence()` has them.
+`PLAIN` is the paper's method, `BETTER_BATCH` a baseline with twice the usual batch and √2 times the
+usual learning rate."""
 OWN_CORPUS = "books-bpe1024"
+"""The corpus on which an arm of our campaigns must have been trained to count as evidence near a
+planned run."""
 SPLITS = 2
-"""Number of sizes, and of lengths, that were left out in turn to measure the law's error per
-e-fold: the degrees of freedom of that error."""
+"""Number of sizes, and likewise of lengths, that were left out in turn to measure the law's error
+per e-fold; these are the degrees of freedom of that error."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A setting of superposition."""
+    """A setting of superposition: s, r, and whether it is output only."""
 
     bag_size: int
     step_ratio: float
     output_only: bool = False
+    """Whether the model reads single tokens before the switch, and only predicts bags."""
 
     def __str__(self) -> str:
         only = ", output only" * self.output_only
@@ -70,53 +79,58 @@ class Choice:
 
 @dataclass(frozen=True)
 class Gain:
-    """A gain in nats per token at equal FLOPs, with its 95% interval; None where nothing can be
-    said."""
+    """A gain over the baseline at equal FLOPs, in nats per token, with the ends of its 95%
+    interval. All three numbers are None if nothing can be said."""
 
     nats: float | None
     low: float | None
     high: float | None
     source: str
+    """Where the number comes from, or why there is none."""
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that somebody plans, and everything that `advise` concludes about it."""
+    """A run that somebody plans, with the evidence near it, the setting to advise, and its gain."""
 
     params: float
     size: float
-    """Active parameters."""
+    """Active parameters; equal to `params` for a dense model."""
     tokens: float
     """Latent tokens, which are the tokens that a baseline reads."""
     text: float
-    """Tokens of text that there are; infinite where not said."""
+    """Tokens of text that are available; infinite if the user gave no number."""
 
     @property
     def mixture(self) -> bool:
+        """Whether the model is a mixture of experts: one token uses only part of the parameters."""
         return self.size < self.params
 
     @property
     def title(self) -> str:
+        """The run in words, such as `1B parameters, 20B tokens`."""
         active = f" ({big(self.size)} active)" if self.mixture else ""
         return f"{big(self.params)}{active} parameters, {big(self.tokens)} tokens"
 
     @cached_property
     def beyond(self) -> dict[str, float]:
-        """Distance beyond the law's sizes and lengths, in e-folds."""
+        """Distance beyond the sizes (`params`) and lengths (`tokens`) that the law was fitted to,
+        in e-folds: positive above them, negative below, 0 inside."""
         return beyond(published_law(), self.size, self.tokens)
 
     @cached_property
     def nearest(self) -> dict[str, Any]:
-        """The nearest published run of this kind, with its distance `far` in e-folds."""
+        """The nearest published run of the same kind, dense or mixture: a row of `published_runs`,
+        with its distance `far` in e-folds."""
         known = published_runs()
         known = known[known["mixture"] == self.mixture]
         return next(rows_of(known.assign(far=self._far(known)).sort_values("far")))
 
     @cached_property
     def own(self) -> dict[str, dict[str, Any]]:
-        """Arms of our campaigns within `NEAR` of this size and length, by label; where an arm was
-        run several times, the one with the most seeds. Empty for a mixture, and where the plain
-        setting was not run there."""
+        """Arms of our campaigns on `OWN_CORPUS` within `NEAR` of this size and length: rows of the
+        evidence, by label. Of several rows with one label the one with the most seeds is taken.
+        Empty for a mixture, and if the arm `PLAIN` was not run near here."""
         rows = pd.DataFrame(published.evidence()["own"])
         near = (self._far(rows.assign(size=rows["params"])) <= NEAR) & ~self.mixture
         rows = rows[near & (rows["corpus"] == OWN_CORPUS)].sort_values("seeds")
@@ -124,19 +138,24 @@ class PlannedRun:
         return arms if PLAIN in arms else {}
 
     def _far(self, rows: pd.DataFrame) -> pd.Series:
-        """Distance of runs in e-folds: the larger of those in size and in length."""
+        """Distance of each row from this run, in e-folds: the larger of the distances in size and
+        in length."""
         places = np.log(rows[["size", "tokens"]].to_numpy() / [self.size, self.tokens])
         return pd.Series(np.abs(places).max(axis=1), rows.index)
 
     @property
     def is_ours(self) -> bool:
-        """Whether our campaigns measured the setting advised at this size and length."""
+        """Whether our campaigns measured the advised setting at this size and length."""
         return bool(self.own) and self.setting == self.first
 
     @cached_property
     def grade(self) -> str:
-        """How good the evidence for the setting advised is: `measured`, `inside the law's fit`,
-        `extrapolated` or `no evidence`."""
+        """How good the evidence for the advised setting is.
+
+        `measured`: our campaigns or the paper ran it within `NEAR` of this size and length. `inside
+        the law's fit`: a dense run within the fitted sizes and lengths. `extrapolated`: no further
+        than `FAR` away. `no evidence`: everything else, and every setting with output only that our
+        campaigns did not measure."""
         if self.is_ours:
             return "measured"
         if self.setting.output_only:
@@ -147,7 +166,8 @@ class PlannedRun:
         if not self.mixture and not any(self.beyond.values()):
             return "inside the law's fit"
         far = self.nearest["far"]
-        if not self.mixture:  # sizes were checked up to 3B
+        if not self.mixture:
+            # The law was compared with the published 3B run, so larger sizes count from there.
             checked = math.log(
                 published_runs()["size"].max() / published_law().rows["params"].max()
             )
@@ -157,8 +177,9 @@ class PlannedRun:
 
     @property
     def word(self) -> str:
-        """The first word of a verdict that expects a gain: `Yes`, for an extrapolation `Probably`,
-        and `Perhaps` where that goes from dense models to a mixture or further than `MUCH`."""
+        """The first word of a verdict that expects a gain: `Yes`; for an extrapolation `Probably`;
+        but `Perhaps` if the run is a mixture, to which the law of dense models is extrapolated, or
+        lies further than `MUCH` beyond the fitted runs."""
         if self.grade != "extrapolated":
             return "Yes"
         much = max(map(abs, self.beyond.values())) > MUCH
@@ -166,16 +187,18 @@ class PlannedRun:
 
     @cached_property
     def first(self) -> Choice:
-        """The setting to advise where there is enough text."""
+        """The setting to advise if there is enough text for it."""
         if self.own:
             return Choice(4, 0.25, output_only=OUTPUT_ONLY in self.own)
         return Choice(*(MIXTURE if self.mixture else ALWAYS))
 
     @cached_property
     def setting(self) -> Choice:
-        """The setting to advise: `first` if there is enough text for it, else the law's best among
-        those that the text allows. Where it allows none, and at sizes and lengths that our
-        campaigns measured, `first` with output only, which reads no more text than a baseline."""
+        """The setting to advise: `first` if there is enough text for it. If there is not, it is the
+        setting with the largest gain by the law (s from 2 to 16, r from 0.1 to 0.5) among those for
+        which the text is enough. If there is no such setting, or if our campaigns measured this
+        size and length, it is `first` with output only, which reads no more text than a
+        baseline."""
         if self.text >= self.tokens * self.first.text:
             return self.first
         rows = settings(self.size, self.tokens, np.arange(2.0, 17.0), np.arange(10, 51) / 100)
@@ -191,8 +214,9 @@ class PlannedRun:
 
     @cached_property
     def gain(self) -> Gain:
-        """The gain to expect of the setting advised. Its interval is for the mean over seeds where
-        our campaigns measured it, elsewhere for one pair of runs. No number with no evidence."""
+        """The gain to expect of the advised setting, without numbers if the grade is `no evidence`.
+        The interval is for the mean over seeds if our campaigns measured the gain, else for one
+        pair of runs."""
         if self.is_ours:
             return own_gain(self.own.get(OUTPUT_ONLY, self.own[PLAIN]))
         if self.grade == "no evidence":
@@ -200,7 +224,7 @@ class PlannedRun:
         law, near = published_law(), self.nearest
         rows = settings(self.size, self.tokens, *self._asked)
         if self.grade == "measured":
-            # Where the paper gives the gain in two places that disagree, the interval spans both.
+            # If the paper has the gain in two places that disagree, the interval spans both.
             pair = expected(law, rows, {"params": 0.0, "tokens": 0.0})[1][0]
             low, high = near["gain"] - pair, near["other"] + pair
             return Gain(near["gain"], low, high, f"{near['source']}, one seed")
@@ -209,14 +233,16 @@ class PlannedRun:
 
 
 def own_gain(row: Mapping[str, Any]) -> Gain:
-    """The gain of an arm of our campaigns, with the t-interval of its paired differences."""
+    """Return the mean gain of an arm of our campaigns, from a row of the evidence, with the 95%
+    t-interval of its paired differences."""
     half = critical_t(row["seeds"] - 1) * row["deviation"] / math.sqrt(row["seeds"])
     source = f"our {row['source']}, {row['seeds']} seeds, paired t"
     return Gain(row["gain"], row["gain"] - half, row["gain"] + half, source)
 
 
 def own_arm(label: str = PLAIN, corpus: str = OWN_CORPUS) -> dict[str, Any]:
-    """The run of one of our campaigns' arms, by its label and corpus, that has the most seeds."""
+    """Return the row of the evidence for an arm of our campaigns, found by label and corpus; of
+    several rows the one with the most seeds."""
     rows = published.evidence()["own"]
     alike = [row for row in rows if (row["arm"], row["corpus"]) == (label, corpus)]
     return max(alike, key=lambda row: int(row["seeds"]))
@@ -224,8 +250,11 @@ def own_arm(label: str = PLAIN, corpus: str = OWN_CORPUS) -> dict[str, Any]:
 
 @functools.cache
 def published_runs() -> pd.DataFrame:
-    """Published pairs at Table 1's settings: label, size (active parameters), tokens, s, r, gain,
-    other (a second printed value, or the same again), source, mixture."""
+    """Return the published gains (nats per token) at the settings of Table 1, a row for each size
+    and length.
+
+    Columns: label, size (active parameters), tokens (latent), s, r, gain, other (Table 1's value if
+    `gain` was read from a figure, else `gain` again), source, mixture."""
     law, columns = published_law(), ["label", "size", "tokens", "s", "r", "gain", "other", "source"]
     rows = law.rows.assign(gain=observed_gains(law.rows))
     cells = (rows["bag_size"] == ALWAYS[0]) & np.isclose(rows["step_ratio"], ALWAYS[1])
@@ -245,8 +274,8 @@ def published_runs() -> pd.DataFrame:
 
 
 def beyond(law: Law, params: float, tokens: float) -> dict[str, float]:
-    """Distance beyond the fitted sizes (`params`) and lengths (`tokens`) in e-folds: positive
-    above, negative below, 0 inside them."""
+    """Return the distance beyond the sizes (`params`) and lengths (`tokens`) that a law was fitted
+    to, in e-folds: positive above them, negative below, 0 inside."""
     folds = {}
     for name, value in (("params", params), ("tokens", tokens)):
         low, high = law.rows[name].min(), law.rows[name].max()
@@ -255,18 +284,20 @@ def beyond(law: Law, params: float, tokens: float) -> dict[str, float]:
 
 
 def pair_deviation(law: Law) -> float:
-    """Standard deviation of the difference of two runs, nats, by their scatter about the law."""
+    """Return the standard deviation of the difference of two runs, nats per token, by the scatter
+    of the fitted runs about the law."""
     return math.sqrt(2 * (law.noise.shared**2 + law.noise.own**2))
 
 
 def expected(law: Law, rows: pd.DataFrame, error: Mapping[str, float]) -> tuple[Floats, Floats]:
-    """Return gains and half the widths of their 95% intervals, nats, shapes (n,), for rows
-    (`settings`) that are all of one size and length.
+    """Return gains and half the widths of their 95% intervals, nats per token, shapes (n,), for
+    rows (`settings`) that are all of one size and length.
 
-    The interval is for what one pair of runs would show. It adds three errors in quadrature: that
-    of the law's parameters, the scatter of two runs about the law, and the law's relative `error`
-    for each e-fold beyond its sizes (`params`) and lengths (`tokens`), as measured on sizes and
-    lengths that were left out of the fit.
+    The interval is for what one pair of runs would show. It adds three errors in quadrature: the
+    error of the law's parameters, the scatter of two runs about the law, and the error of
+    extrapolation. The last is `error`, the law's relative error for each e-fold beyond its sizes
+    (`params`) and lengths (`tokens`), times the distance. It was measured on sizes and lengths that
+    were left out of the fit.
     """
     gains = law.of_rows(rows)
     first = rows.iloc[0]

@@ -1,2 +1,3 @@
-"""Laws fitted to runs: a `solver` with checks and intervals, `scaling` laws of baselines, the best
-`bag_size`, the `law` of superposition, `mutual_information` in text."""
+"""What is fitted to many runs, or to a text: the `law` of superposition, `scaling` laws of
+baselines, the best `bag_size`, and the decay of `mutual_information`. `solver` fits the laws,
+checks that each fit converged, and says how well it is known."""

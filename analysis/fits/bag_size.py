@@ -1,14 +1,14 @@
-"""The best bag size: the minimum of a U-shaped curve over s, or why there is none.
+"""The best bag size: the minimum of a U-shaped curve of losses over s, or why there is none.
 
-Two forms are fitted: a parabola in log s, and an asymmetric one, a + b/s + c log s. Which of them
-is true is not known: one is dropped only where the curve rules it out, and the interval spans those
-that remain. Where the residuals of all that remain are larger than the differences between seeds
-can explain, none of them is true: the form is not known, and there is no interval.
+Two forms are fitted: a parabola in log s, and an asymmetric form, a + b/s + c log s. Nobody knows
+which of them is true. A form is therefore dropped only if the curve rules it out but not the other
+one, and the interval spans the forms that remain. If the residuals of all that remain are larger
+than the differences between seeds can explain, the form is not known, and there is no interval.
 
-A form's own interval holds the places at which a t-test does not tell its slope from zero
-(Fieller's method). With several seeds the test is over the slopes of each seed's own curve, so that
-errors which the runs of one seed share do no harm; with one curve it is over its residuals. No form
-is evaluated beyond the values of s that were tried.
+The interval of one form holds the values of s at which a t-test cannot tell the slope of the fitted
+curve from zero (Fieller's method). With several seeds the test compares the slopes of the seeds'
+curves, so errors that the runs of one seed share do no harm; with one curve it uses the residuals.
+No form is evaluated beyond the values of s that were tried.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 LEAST_VALUES = 4
-"""Fewest values of s for a fit: the forms have three coefficients."""
+"""Fewest values of s for a fit, one more than a form has coefficients."""
 UNKNOWN = "form not known"
+"""`Optimum.form` if neither form describes the curve."""
 RULED_OUT = 0.01
-"""Significance level of the tests that rule a form out."""
+"""Significance level of the test that rules out one form, and of the test that none fits."""
 _GRID = 400
-"""Number of values of log s, from the smallest to the largest tried, where a form is evaluated."""
+"""Number of values of log s, evenly spaced over those tried, at which a form is evaluated."""
 GROUP = ("size", "steps", "weighting")
-"""The settings, beside r, that the runs of a curve have in common."""
+"""Columns in which the runs of one curve over s agree, beside r."""
 _NOTHING = "no superposed run beside a baseline: an optimum needs one r at four or more s"
 
 
@@ -47,8 +48,9 @@ def bag_size_answer(
 ) -> Answer:
     """Answer `tst-study analyse bag-size`: the best s of each curve over s.
 
-    grid: losses (nats per token) by size, steps, weighting, step_ratio, bag_size and, if there,
-    seed; the published grids by default.
+    grid: a row for each loss, with columns size, steps, weighting, step_ratio, bag_size, loss (nats
+    per token) and, if there, seed; the published grids by default. inputs: fingerprints of the
+    grid's runs. Raises `UserError` for a grid without superposed rows.
     """
     table = optima(published.loss_grid() if grid is None else grid)
     tables, sentences = {}, []
@@ -76,11 +78,11 @@ def bag_size_answer(
 
 
 def grid_of_runs(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Turn compared pairs (`Comparison.pairs`) into a grid with one row per setting and seed;
-    ablations other than of the weighting are left out.
+    """Turn compared pairs (`Comparison.pairs`) into a grid for `optima`, with one row per setting
+    and seed, and baselines at s = 1. Ablations other than of the weighting are left out.
 
-    The grid's loss is minus the paired gain, so that a seed's own level drops out; the baseline, at
-    s = 1, has loss 0. Raises `UserError` where no pair is left."""
+    Minus the paired gain takes the place of the loss, so that differences between the seeds'
+    baselines drop out; the baselines themselves have 0. Raises `UserError` if no pair is left."""
     rows = rows_of(pairs)
     plain = [SuperpositionSetting.of_row(row).is_plain_but("weighting") for row in rows]
     pairs = pairs.loc[plain]
@@ -93,8 +95,9 @@ def grid_of_runs(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _labels(pairs: pd.DataFrame) -> pd.Series:
-    """Label each pair by its corpus; where several groups share corpus and length also by the
-    group's key, and where a group has several also by learning rate and held-out text."""
+    """Label each pair by its corpus. The start of the group's key is added if several groups share
+    corpus and length, the learning rate if the group has several, and likewise the held-out
+    text."""
     groups = pairs.groupby(["corpus", "steps"])["group"].transform("nunique")
     rates = pairs.groupby("group")["learning_rate"].transform("nunique")
     texts = pairs.groupby("group")["eval_set"].transform("nunique")
@@ -104,13 +107,16 @@ def _labels(pairs: pd.DataFrame) -> pd.Series:
 
 
 def optima(grid: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per curve, all s at one (size, steps, weighting, r): the fields of `Optimum`
-    beside what names the curve.
+    """Find the optimum of each curve over s in a grid of losses (see `bag_size_answer`).
 
-    The baseline joins a curve that begins at s = 2, as s = 1, where the others leave open how small
-    the best s is. Where the grid has a column `seed`, only the seeds that every s of a curve has
-    count; if there are none, the losses are means over all seeds. `sentence` takes the place of
-    numbers where a curve has too few points or its optimum is not determined.
+    A curve is all superposed rows of one size, length (steps), weighting and r. The table has one
+    row for each: these four columns, the fields of `Optimum`, and `sentence`. If there is no best
+    s, the sentence says why: the curve has too few values of s, or what `edge` says. Otherwise it
+    is empty.
+
+    If a curve begins at s = 2 and its interval has no low end, the baseline joins it as s = 1. If
+    the grid has a column `seed`, only the seeds that every s of a curve has are used; if there is
+    no such seed, losses are means over all seeds.
 
     Raises `UserError` for a grid without superposed rows.
     """
@@ -128,8 +134,8 @@ def optima(grid: pd.DataFrame) -> pd.DataFrame:
             continue
         lowest = optimum(losses.index.to_numpy(float), losses.to_numpy(float))
         if curve["bag_size"].min() == 2 and lowest.low is None:
-            # The optimum may lie at s = 2 or below, which only the baseline can tell. Other curves
-            # do without the baseline: no form that fits the rest fits the step from s = 1 to 2.
+            # The optimum may lie at s = 2 or below, and only the baseline can tell. Other curves do
+            # without the baseline: a form that fits the rest does not fit the step from s = 1 to 2.
             losses = _by_seed(pd.concat([curve, *of_size.get(keys[:2], [])]))
             lowest = optimum(losses.index.to_numpy(float), losses.to_numpy(float))
         rows.append({**named, **asdict(lowest), "sentence": lowest.edge})
@@ -139,8 +145,9 @@ def optima(grid: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by_seed(curve: pd.DataFrame) -> pd.DataFrame:
-    """Return losses by s (rows) and seed (columns); one column, of means, where the values of s
-    share no seed."""
+    """Return losses by s (rows) and seed (columns). There is one column if the curve has no column
+    `seed`, or if its values of s share no seed; in the second case it holds means over all
+    seeds."""
     if "seed" not in curve:
         return curve.set_index("bag_size")[["loss"]]
     losses = over_shared_seeds(curve, "bag_size", "loss")
@@ -149,35 +156,43 @@ def _by_seed(curve: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Optimum:
-    """The place of the lowest loss along s: `best`, which is None where `edge` says why."""
+    """The lowest point of a curve of losses over s, with its interval."""
 
     form: str
-    """`both`, the form that was not ruled out, or `form not known`."""
+    """`parabola` or `asymmetric` if the other form was ruled out, else `both`; `form not known` if
+    the residuals are too large for every form that is left."""
     points: int
     """Number of values of s."""
     seeds: int
-    """Number of seeds that all values of s share; 1 for a single curve or one of means."""
+    """Number of seeds that all values of s share; 1 for a single curve, and for a curve of
+    means."""
     best: float | None
+    """The best s, not rounded; None if `edge` says why there is none."""
     low: float | None
-    """Low end of the 95% interval; None where the interval reaches beyond the values tried, where
-    the form is not known, and where every form is lowest at an edge."""
+    """Low end of the 95% interval; None if the interval reaches beyond the values tried, if the
+    form is not known, and if every form is lowest at an edge."""
     high: float | None
+    """High end of the 95% interval; None as for `low`."""
     flat_low: float | None
-    """The smallest s at which the fitted loss is within one `noise` of the optimum's."""
+    """The smallest s at which the fitted loss is within one `noise` of its minimum; None without
+    `best`."""
     flat_high: float | None
+    """The largest such s."""
     loss: float | None
-    """Loss at the optimum, mean over seeds, nats per token."""
+    """Fitted loss at `best`, mean over seeds, nats per token; None without `best`."""
     noise: float
-    """Standard deviation of a point of the mean curve, nats per token: by the scatter of seeds, or,
-    of a single curve, by the residuals of the form that fits it best."""
+    """Standard deviation of a point of the mean curve, nats per token. It is estimated from the
+    scatter of the seeds or, for a single curve, from the residuals of the form that fits best."""
     edge: str
-    """Why `best` is missing: at an edge, or not determined."""
+    """Why there is no `best`: the curve is lowest at an edge of the values tried, or its minimum is
+    not determined. Empty if there is a `best`."""
 
 
 def optimum(bags: ArrayLike, losses: ArrayLike) -> Optimum:
-    """Find the optimum of losses (nats per token) over `bags`, four or more values of s: one loss
-    for each, shape (values,), or one for each and seed, shape (values, seeds), in which a seed's
-    own level drops out."""
+    """Find the optimum of losses (nats per token) over `bags`, four or more values of s.
+
+    losses: shape (values,), or (values, seeds) for several seeds. A constant added to all losses of
+    one seed changes neither the noise nor the tests."""
     x, y = np.log(np.asarray(bags, dtype=float)), np.asarray(losses, dtype=float)
     order = np.argsort(x)
     x, y = x[order], y.reshape(len(y), -1)[order]
@@ -227,7 +242,7 @@ _Name = Literal["parabola", "asymmetric"]
 
 
 def _terms(name: _Name, at: NDArray[Any]) -> NDArray[Any]:
-    """Return a form's three terms at some log s, shape (places, 3)."""
+    """Return a form's three terms at the given values of log s, shape (places, 3)."""
     if name == "parabola":
         return np.stack([np.ones_like(at), at, at**2], axis=-1)
     return np.stack([np.ones_like(at), np.exp(-at), at], axis=-1)
@@ -235,7 +250,8 @@ def _terms(name: _Name, at: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class _Form:
-    """A form fitted to the mean of a curve, by least squares. Places are logs of s."""
+    """A form fitted by least squares to the mean curve over seeds. Places (`lowest`, `interval`)
+    are logs of s."""
 
     name: _Name
     coefficients: Floats
@@ -243,7 +259,7 @@ class _Form:
     """Standard deviation of the residuals, nats per token."""
     lowest: float
     edge: int
-    """-1 or 1 where the lowest point is the low or high end of the values tried, else 0."""
+    """-1 or 1 if the lowest point is at the smallest or the largest value tried, else 0."""
     interval: tuple[float | None, float | None]
     ruled_out: bool
     misfits: bool
@@ -254,7 +270,7 @@ class _Form:
 
 
 def _fitted(name: _Name, x: Floats, y: Floats, grid: Floats) -> _Form:
-    """Fit a form to losses y, shape (values, seeds), at x, which rise, and judge it."""
+    """Fit a form to losses y, shape (values, seeds), at rising logs of s, x, and judge it."""
     own, mean = _terms(name, x), y.mean(axis=1)
     coefficients = np.linalg.lstsq(own, mean, rcond=None)[0]
     residuals = mean - own @ coefficients
@@ -276,11 +292,12 @@ def _fitted(name: _Name, x: Floats, y: Floats, grid: Floats) -> _Form:
 def _interval(
     name: _Name, x: Floats, y: Floats, grid: Floats, residual: float, best: int
 ) -> tuple[float | None, float | None]:
-    """Find both ends of the range of log s in which a t-test does not tell the slope of the fitted
-    form from zero. An end is None where that range reaches the values tried; both are where there
-    is a slope everywhere and no minimum inside."""
-    # The slope of the fit is linear in the losses: these are its weights at each point of the grid,
-    # with the derivative of the terms taken by the complex step.
+    """Find both ends of the range of log s in which a t-test cannot tell the slope of the fitted
+    form from zero. An end is None if that range reaches the end of the values tried. Both are None
+    if the slope differs from zero everywhere and does not change its sign from falling to
+    rising."""
+    # The slope of the fit is linear in the losses. These are the weights of the losses in it at
+    # each point of the grid; the derivative of the terms is taken by the complex step.
     weights = (_terms(name, grid + 1e-30j).imag / 1e-30) @ np.linalg.pinv(_terms(name, x))
     of_seeds, seeds = weights @ y, y.shape[1]
     slopes = of_seeds.mean(axis=1)
@@ -308,7 +325,8 @@ def _ruled_out(own: Floats, bend: Floats, y: Floats, residuals: Floats) -> bool:
     """Return whether a t-test shows that the curve bends in a way that this form cannot follow.
 
     own: this form's terms at each s, shape (values, 3). bend: the term that only the other form
-    has, shape (values,). One curve of four values cannot tell, which rules nothing out.
+    has, shape (values,). One curve of four values leaves no degree of freedom for the test, so it
+    rules nothing out.
     """
     points, seeds = y.shape
     bend = bend - own @ np.linalg.lstsq(own, bend, rcond=None)[0]
@@ -326,8 +344,8 @@ def _ruled_out(own: Floats, bend: Floats, y: Floats, residuals: Floats) -> bool:
 
 def _misfits(y: Floats, residuals: Floats) -> bool:
     """Return whether the residuals are larger than the differences between seeds can explain (the
-    F-test of lack of fit; Draper and Smith, Applied Regression Analysis); false for one seed, which
-    cannot tell."""
+    F-test of lack of fit; Draper and Smith, Applied Regression Analysis). With one seed, which
+    cannot tell, return False."""
     points, seeds = y.shape
     if seeds == 1:
         return False
@@ -340,7 +358,7 @@ def _misfits(y: Floats, residuals: Floats) -> bool:
 
 
 def _no_number(fits: list[_Form]) -> str:
-    """Say why there is no best value; an empty text where there is one."""
+    """Say why there is no best value; return an empty text if there is one."""
     edges = {fit.edge for fit in fits}
     if edges in ({1}, {-1}):
         at = float(np.exp(fits[0].lowest))

@@ -1,10 +1,12 @@
-"""Mutual information of two tokens by their distance, from a token file, and its decay.
+"""The mutual information of two tokens of a text as a function of their distance, and its decay,
+from which loss weights for a bag follow: the answer of `tst-study analyse mutual-information`.
 
-Counting pairs overestimates it: most pairs of unrelated tokens, too, are seen once, and a pair seen
-once looks like a dependence. The estimate here uses Grassberger's entropy (arXiv physics/0307138)
-and subtracts what the same estimator finds between tokens half a file apart. For independent tokens
-its expectation is zero; for strongly related ones it is a few hundredths of a nat too low. The
-plug-in value, which a plain count gives, stands beside it.
+A plain count of pairs overestimates mutual information: most pairs of tokens are seen once at most,
+and a pair that was seen once looks like a dependence even if its tokens are unrelated. The estimate
+here uses Grassberger's entropy (arXiv physics/0307138) and subtracts what the same estimator finds
+between tokens half a file apart. For independent tokens its expectation is zero; for strongly
+related ones it is a few hundredths of a nat too low. The plug-in value, which a plain count gives,
+stands beside it.
 """
 
 from __future__ import annotations
@@ -27,24 +29,31 @@ from tst_study.errors import UserError
 from tst_study.superposition.weighting import mutual_information_weights
 
 DISTANCES: tuple[int, ...] = (*range(1, 17), 20, 24, 32, 48, 64, 100)
+"""Distances, in tokens, that are measured by default."""
 
 
 @dataclass(frozen=True)
 class Decay:
-    """A fitted decay C0 + a d^k of mutual information (nats) over the distance d (tokens)."""
+    """A fitted decay C0 + a d^k of mutual information over the distance d (tokens). Amounts are in
+    the unit of the fitted values: nats, or that of the published curve, which the paper does not
+    state."""
 
     constant: float
+    """C0."""
     amplitude: float
+    """a, the amount at a distance of one token beyond C0."""
     exponent: float
+    """k."""
     rmse: float
+    """Root mean square error of the fit."""
 
 
 def measure(file: TokenFile, distances: Sequence[int] = DISTANCES) -> pd.DataFrame:
-    """Measure the mutual information (nats) of tokens d apart in the same document.
+    """Measure the mutual information (nats) of two tokens of one document, by their distance.
 
-    distances: in tokens, at least 1 and shorter than the longest document. Columns: distance,
-    pairs, mutual_information (corrected), plug_in, unrelated (plug-in value of tokens half a file
-    apart)."""
+    distances: in tokens, at least 1 and shorter than the longest document. Columns: distance, pairs
+    (their number), mutual_information (corrected), plug_in, unrelated (the plug-in value of tokens
+    half a file apart)."""
     ids = np.asarray(file.tokens).astype(np.int64)
     lengths = np.diff(file.document_starts(0, file.document_count + 1))
     document = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
@@ -55,7 +64,7 @@ def measure(file: TokenFile, distances: Sequence[int] = DISTANCES) -> pd.DataFra
         within = document[:-distance] == document[distance:]
         first = ids[:-distance][within]
         plug_in, corrected = _information(first, ids[distance:][within])
-        # The part that is chance depends on the number of pairs, which the distance changes.
+        # How much of the value is chance depends on the number of pairs, and so on the distance.
         unrelated_plug_in, chance = _information(first, unrelated[:-distance][within])
         rows.append((distance, len(first), corrected - chance, plug_in, unrelated_plug_in))
     columns = ["distance", "pairs", "mutual_information", "plug_in", "unrelated"]
@@ -63,7 +72,7 @@ def measure(file: TokenFile, distances: Sequence[int] = DISTANCES) -> pd.DataFra
 
 
 def fit_decay(distances: Floats, values: Floats) -> Decay:
-    """Fit C0 + a d^k, C0 and a at least 0, by least squares to values (nats) at distances (tokens),
+    """Fit C0 + a d^k, with C0 and a at least 0, by least squares to values at distances (tokens),
     shapes (n,).
 
     Raises `UserError` for fewer than four distances.
@@ -85,8 +94,9 @@ def fit_decay(distances: Floats, values: Floats) -> Decay:
 def mutual_information_answer(
     tokens: str | Path | None = None, distances: Sequence[int] = DISTANCES
 ) -> Answer:
-    """Answer `tst-study analyse mutual-information` for a token file, or for the published
-    curve."""
+    """Answer `tst-study analyse mutual-information` for a token file, given by its path without
+    `.bin`, or by default for the published curve. Distances without a positive estimate are left
+    out of the fit; raises `UserError` if fewer than four are left."""
     if tokens is None:
         table = published.mutual_information()
         inputs = published.fingerprints("mutual_information")
@@ -124,7 +134,8 @@ def mutual_information_answer(
 
 
 def _information(first: NDArray[np.int64], second: NDArray[np.int64]) -> Floats:
-    """Return the plug-in and the corrected mutual information of pairs of tokens, nats."""
+    """Return the mutual information of pairs of tokens, nats, by two estimators of entropy: the
+    plug-in value, and the value by Grassberger's."""
     pairs = np.unique(first * (second.max() + 1) + second, return_counts=True)[1]
     of_first, of_second, of_pairs = map(
         _entropies, (np.bincount(first), np.bincount(second), pairs)
@@ -133,8 +144,8 @@ def _information(first: NDArray[np.int64], second: NDArray[np.int64]) -> Floats:
 
 
 def _entropies(counts: NDArray[np.int64]) -> Floats:
-    """Return the plug-in and Grassberger's entropy of a histogram, nats."""
-    # Few different counts occur, so that the special functions are evaluated once for each.
+    """Return the plug-in entropy and Grassberger's entropy of a histogram, nats."""
+    # Few different counts occur, so the special functions are evaluated once for each of them.
     values, times = np.unique(counts[counts > 0], return_counts=True)
     n = values.astype(float)
     weight = times * n

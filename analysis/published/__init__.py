@@ -1,8 +1,10 @@
-"""The paper's numbers: its files (`README.md` says how each was obtained), its set-ups, and a
-function for each file; `runs` has the runs of Tables 1, 2 and 4–7 as rows of the run table.
+"""The numbers that the paper published: a function for each file in this folder, and the set-ups of
+the paper's models. `README.md` says how each file was obtained. `runs` returns the runs of Tables
+1, 2 and 4–7 as rows of the run table, so that they can be analysed like runs of our own.
 
-Published losses are final training losses of one run each, smoothed by an unknown amount. They have
-an evaluation set of their own (`EVAL_SET`) and are never compared with held-out losses.
+Published losses are final training losses of one run each, smoothed by an unknown amount. As rows
+of the run table they have an evaluation set of their own (`EVAL_SET`), so they are never compared
+with held-out losses.
 """
 
 from __future__ import annotations
@@ -21,33 +23,38 @@ from tst_study.config.schema import Model
 from tst_study.cost.compute import count_parameters, flops_per_position
 
 PRESET = {"270M": "270m", "600M": "600m", "3B": "3b", "10B-A1B": "moe-10b-a1b"}
+"""Names of our presets, by the paper's labels of its models."""
 LEARNING_RATE = {"270M": 2e-3, "600M": 1e-3, "3B": 2e-4, "10B-A1B": 3e-4}
-"""Peak learning rates."""
+"""Peak learning rates, by the paper's labels."""
 GPUS = {"270M": 8, "600M": 8, "3B": 64, "10B-A1B": 64}
+"""Numbers of B200 GPUs that a run used, by the paper's labels."""
 
 
 def batch(size: str) -> tuple[int, int]:
-    """Return (sequences, length in latent positions) of a step. The paper does not state the
-    lengths: 2,048 is that of SmolLM2, whose shapes the dense models have, and 8,192 makes 8M tokens
-    of 1,024 sequences."""
+    """Return the number of sequences in a step, and their length in latent positions.
+
+    The paper does not state the lengths. 2,048 is the length of SmolLM2, whose shapes the dense
+    models have. For the mixture, 1,024 sequences of 8,192 positions give its 8M tokens per step."""
     return 1024, 8192 if size == "10B-A1B" else 2048
 
 
 def model(size: str) -> Model:
-    """Return the shape behind one of the paper's labels."""
+    """Return the shape of the model behind one of the paper's labels, such as `270M`."""
     return Model(**expand_preset({"preset": PRESET[size]}))
 
 
 def step_flops(size: str) -> int:
-    """Model FLOPs of one step of the paper's runs."""
+    """Return the FLOPs of one step of the paper's runs of a model."""
     sequences, length = batch(size)
     return sequences * length * flops_per_position(model(size), length)
 
 
 PARAMS = {size: float(count_parameters(model(size)).total) for size in PRESET}
-"""Numbers of parameters by the paper's labels, counted from the shapes."""
+"""Numbers of parameters, by the paper's labels, counted from the shapes. For the mixture this is
+the number of all parameters, not of the active ones."""
 
 FOLDER = Path(__file__).parent
+"""The folder that holds the files."""
 TASKS = {
     "hellaswag": "HellaSwag",
     "arc_easy": "ARC-Easy",
@@ -58,9 +65,10 @@ TASKS = {
     "piqa": "PIQA",
     "winogrande": "Winogrande",
 }
-"""lm-evaluation-harness's name of each task: the name people print."""
+"""Names of the downstream tasks as people print them, by their names in lm-evaluation-harness."""
 
 EVAL_SET = "published training loss"
+"""The `eval_set` of published losses. Only losses with the same `eval_set` are compared."""
 _NAMES = {
     "params": "size",
     "total_steps": "steps",
@@ -79,14 +87,18 @@ def _read(name: str) -> pd.DataFrame:
 
 @functools.cache
 def evidence() -> dict[str, Any]:
-    """Return the evidence behind `advise`: the law's fit to Tables 4–7, how it predicts runs that
-    were left out, and our own campaigns' gains. `python -m benchmarks.advice` writes it."""
+    """Return the evidence behind `advise`, which `python -m benchmarks.advice` writes.
+
+    `law`: the fit of the law of superposition to Tables 4–7. `left_out`: how well the law predicts
+    sizes and lengths that were left out of the fit. `error`: the law's relative error for each
+    e-fold beyond its sizes (`params`) and lengths (`tokens`). `own`: the gains in our own
+    campaigns, a row for each setting."""
     evidence: dict[str, Any] = json.loads((FOLDER / "evidence.json").read_text(encoding="utf8"))
     return evidence
 
 
 def fingerprints(*names: str) -> dict[str, str]:
-    """Return the sha256 of published files, by file name."""
+    """Return the sha256 of published files, by file name; `names` are without `.csv`."""
     return {
         f"published/{name}.csv": hashlib.sha256((FOLDER / f"{name}.csv").read_bytes()).hexdigest()
         for name in names
@@ -94,16 +106,17 @@ def fingerprints(*names: str) -> dict[str, str]:
 
 
 def headline_runs() -> pd.DataFrame:
-    """Return Tables 1 to 3, a row for each of 13 runs: losses in nats per token, hours of one B200,
-    accuracies in percent."""
+    """Return Tables 1 to 3, with a row for each of 13 runs: final losses in nats per token, B200
+    GPU-hours, and accuracies in percent. Here `params` is the paper's label, such as `270M`."""
     return _read("headline_runs").copy()
 
 
 def loss_grid(table: int | None = None, *, unrecovered: bool = False) -> pd.DataFrame:
-    """Return Tables 4–7, or one of them: final loss (nats per token) by table, size, steps,
-    weighting, step_ratio and bag_size.
+    """Return Tables 4–7, or one of them, with a row for each run: table, size (the paper's label),
+    params, steps, weighting, step_ratio, bag_size and loss (final, nats per token).
 
-    r = 1 is left out unless asked for: its loss is the superposition loss, another quantity.
+    Runs with r = 1 are left out unless `unrecovered` is true: their loss is the loss on bags, which
+    is another quantity.
     """
     grid = _grid("final_loss_grid", table)
     grid["params"] = grid["size"].map(PARAMS)
@@ -111,8 +124,8 @@ def loss_grid(table: int | None = None, *, unrecovered: bool = False) -> pd.Data
 
 
 def downstream_grid(table: int) -> pd.DataFrame:
-    """Return one of Tables 8 to 28: size, steps, step_ratio, bag_size, task, accuracy (a
-    fraction)."""
+    """Return one of Tables 8 to 28: table, size (the paper's label), steps, step_ratio, bag_size,
+    task (its name in lm-evaluation-harness) and accuracy (a fraction)."""
     return _grid("downstream_grid", table)
 
 
@@ -122,21 +135,25 @@ def _grid(name: str, table: int | None) -> pd.DataFrame:
 
 
 def curves(figure: int | None = None) -> pd.DataFrame:
-    """Return Figures 1, 3, 6 and 9, or one of them: figure, panel (or an empty text), run, step,
-    loss (training loss in nats per token, smoothed as drawn)."""
+    """Return the curves of Figures 1, 3, 6 and 9, or of one of them: figure, panel (empty if the
+    figure has none), run, step, and loss (training loss in nats per token, smoothed as the paper
+    drew it)."""
     curves = _read("loss_curves").rename(columns=_NAMES).fillna({"panel": ""})
     return curves if figure is None else curves[curves["figure"] == figure].reset_index(drop=True)
 
 
 def mutual_information() -> pd.DataFrame:
-    """Return Figure 10: distance (tokens) and mutual_information (unit not stated) on DCLM."""
+    """Return the curve of Figure 10: distance (tokens) and mutual_information, on the corpus DCLM.
+    The paper does not state the unit."""
     return _read("mutual_information").rename(columns=_NAMES)
 
 
 def runs() -> pd.DataFrame:
-    """Return Tables 1, 2 and 4–7 in the schema of the run table, with two more columns: `gpu_hours`
-    (NaN for the grids) and `source`. A run that two tables print has a row for each, with one
-    fingerprint, and counts once in comparisons."""
+    """Return the runs of Tables 1, 2 and 4–7, also those with r = 1, as rows of the run table with
+    two more columns: `gpu_hours` (NaN for Tables 4–7) and `source` (the table).
+
+    A run that several tables print has a row for each of them. These rows have one fingerprint, so
+    that the run counts once in comparisons."""
     grids, single = loss_grid(unrecovered=True), headline_runs().rename(columns=_NAMES | _OF_RUNS)
     grids = grids.assign(
         source="Table " + grids["table"].astype(str),
@@ -151,10 +168,10 @@ def runs() -> pd.DataFrame:
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
-    """Make a row of the run table of a published run.
+    """Return a published run as a row of the run table.
 
-    Its sequence length is an assumption (`batch`), from which tokens and FLOPs follow; its seed is
-    a placeholder. Other facts that the paper does not state are None.
+    The sequence length is an assumption (`batch`), from which tokens and FLOPs follow. The seed, 0,
+    is a placeholder. Other facts that the paper does not state are None.
     """
     size, steps, bag_size, superposed, weighting = (
         row[name] for name in ("size", "steps", "bag_size", "superposed_steps", "weighting")

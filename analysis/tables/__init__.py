@@ -1,3 +1,5 @@
-"""Runs as three tables, wherever they were trained: `source` reads them; `columns` says what is in
-them; `run_folders`, `archive` and `imports` make them, the last from `foreign_logs` and from what
-`sheets` reads of people's own tables; `eligible` says whose losses may be compared."""
+"""Runs as three tables (runs, curves, evaluations), wherever they were trained. `columns` says what
+is in the tables. `source` reads them from folders: `run_folders` makes them from the records of our
+trainer, and `archive` stores them in parquet files and reads them again. `imports` makes them from
+the logs of other trainers (`foreign_logs`) and from tables that people wrote (`sheets`). `eligible`
+says which runs have final losses that may be compared."""

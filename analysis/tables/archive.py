@@ -1,16 +1,18 @@
-"""An archive: a folder of three parquet files that any tool opens (`docs/tables.md`).
+"""An archive holds the results of runs, of a study for instance: it is a folder of three parquet
+files, which any tool can open (`docs/tables.md`).
 
 | file | a row |
 | --- | --- |
-| `runs.parquet` | a run, with its resolved config and the fingerprints of its text as JSON |
+| `runs.parquet` | a run; unless imported, with its config and its text's fingerprints as JSON |
 | `curves.parquet` | a logged step |
 | `evaluations.parquet` | a held-out loss, or a number that a task measured |
 
-`run_id` joins them. `questions.json` may lie beside them.
+The column `run_id` joins them. The questions of a study may lie beside them in `questions.json`.
 
-One process writes at a time. It puts all new files into a folder beside the old ones, renames that
-folder, and only then moves the files over the old ones. Until the rename the archive is the old
-one. If the writer is killed after it, the next command that opens the archive finishes the move.
+One process writes at a time. It writes all new files into a subfolder, `.staged`, renames that to
+`.ready`, and only then moves the files over the old ones. Until the rename the archive is the old
+one. If the writer is killed after the rename, the next command that reads or writes the archive
+finishes the move.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ from tst_study.record.reader import DataFacts, State
 from tst_study.text import is_file_name, short
 
 SCHEMA_VERSION = 1
+"""Version of the columns and types, which every file states in its metadata; files of any other
+version are refused."""
 _VERSION = b"tst_study_schema_version"
 _TYPES = {
     "text": pa.string(),
@@ -76,7 +80,7 @@ _DATA: TypeAdapter[Any] = TypeAdapter(DataFacts)
 
 
 def find_archives(root: Path) -> list[Path]:
-    """All archives at or below `root`, sorted."""
+    """Return the folders of all archives at or below `root`, sorted."""
     folders = {path.parent for path in root.rglob("curves.parquet")}
     found = {folder.parent if folder.name == _READY else folder for folder in folders}
     return sorted(folder for folder in found if folder.name != _STAGED)
@@ -95,14 +99,18 @@ def read_archive(folder: Path) -> Tables:
         row = rows[-1]
         row["folder"] = str(folder / row["run_id"])
         if row["flops"] is not None:
-            row["flops"] = int(row["flops"])  # whole, though they outgrow 64 bits
+            row["flops"] = int(row["flops"])  # stored as a float: FLOPs outgrow 64-bit integers
     curves, evaluations = (_joined(parts[name], name, folder) for name in _LOGS)
     return Tables.of(_ignore_rates_of_arms(rows), curves, evaluations)
 
 
 def _ignore_rates_of_arms(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Set the learning rates of imported runs to 0 where they must not keep arms apart: where each
-    arm has one rate, and either some rate is unknown or named arms differ in theirs."""
+    """Set learning rates of imported runs to 0, in place, if different rates must not keep arms
+    from being compared. Return the rows.
+
+    This is decided for all imported runs that agree in group and held-out text. Their rates are set
+    to 0 if each arm has one rate, and if either a rate is unknown or the arms differ in rate and
+    one of the runs has a named arm."""
     imported = [row for row in rows if row["config"] is None]
     for comparable in {(row["group"], row["eval_set"]) for row in imported}:
         members = [row for row in imported if (row["group"], row["eval_set"]) == comparable]
@@ -116,8 +124,9 @@ def _ignore_rates_of_arms(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _recomputed(row: dict[str, Any]) -> dict[str, Any]:
-    """Compute the columns of a row that follow from others by today's code. Raises `UserError` for
-    a wrong config, or wrong facts of the data; it names the column."""
+    """Return a row in which the columns that follow from others are computed anew, by this version
+    of the package. Raises `UserError`, which names the column, for a wrong config or for wrong
+    facts about the data."""
     if row["config"] is not None:
         recorded = {}
         for column, schema in (("config", _CONFIG), ("data", _DATA)):
@@ -139,14 +148,14 @@ def _joined(part: pa.Table, name: str, folder: Path) -> pd.DataFrame:
 def add_to_archive(
     folder: Path, tables: Tables, beside: Callable[[Path], None] | None = None
 ) -> None:
-    """Write runs into an archive, new or there already; a run that is in it is replaced. All of it
-    is written, or nothing is.
+    """Add runs to the archive in a folder, which is made if there is none. A run whose id is
+    already in the archive is replaced. Either all runs are written, or none is.
 
-    beside: is called with a folder, and writes what is to lie beside the tables, such as questions,
-    into it.
+    beside: a function that is called with a folder and writes into it what is to lie beside the
+    tables, such as questions.
 
-    Raises `UserError` where two of the new runs have one id, a cell cannot be stored, or the
-    archive that is there cannot be read.
+    Raises `UserError` if two of the new runs have one id, if a cell cannot be stored, if the
+    archive that is there cannot be read, and for errors of the disk.
     """
     ids = dict(zip(tables.runs["folder"], tables.runs["run_id"], strict=True))
     new = {"runs": tables.runs}
@@ -177,7 +186,8 @@ def add_to_archive(
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Wait until no other process writes, and finish what a killed one had ready."""
+    """Wait until no other process writes, keep the others out, and finish the move of a writer that
+    was killed."""
     with (folder / _LOCK).open("a") as file:
         take(file.fileno(), folder, EXCLUSIVE, wait=True)
         _finish(folder)
@@ -193,8 +203,11 @@ def _finish(folder: Path) -> None:
 
 
 def _parts(folder: Path) -> dict[str, pa.Table]:
-    """Read the three tables, in today's columns and all as the same writer left them: what a killed
-    writer had ready is moved first, and files that were replaced meanwhile are read again."""
+    """Read the three tables, as one and the same writer left them, with the columns of this
+    version.
+
+    The move of a writer that was killed is finished first. If another process replaces the files
+    while they are read, they are read again."""
     paths = {name: folder / f"{name}.parquet" for name in _FILES}
     contents: dict[str, bytes] = {}
     read: list[tuple[int, int]] = []
@@ -212,8 +225,9 @@ def _parts(folder: Path) -> dict[str, pa.Table]:
 
 
 def _read(content: bytes, path: Path, name: str) -> pa.Table:
-    """Return a file's table in today's columns; an optional column that an older file lacks is
-    empty."""
+    """Return the table in the content of a file, with the columns of this version; an optional
+    column that an older file lacks is empty. Raises `UserError` for a damaged file, another schema
+    version, a column that is missing or of another type, and a cell that is not allowed."""
     try:
         table = pq.ParquetFile(pa.BufferReader(content)).read()
         table.validate(full=True)
@@ -239,11 +253,12 @@ def _read(content: bytes, path: Path, name: str) -> pa.Table:
 
 
 def _stored(table: pd.DataFrame, name: str) -> pa.Table:
-    """Return a table as an archive stores it. Raises `UserError` for a cell that does not fit."""
+    """Return a table as an archive stores it. Raises `UserError` for a cell that cannot be
+    stored."""
     cells = {}
     for column in _FILES[name]:
         values = table[column.name].tolist()
-        if column.kind == "number":  # FLOPs outgrow 64 bits
+        if column.kind == "number":  # FLOPs are whole numbers, but outgrow 64-bit integers
             values = [None if value is None else float(value) for value in values]
         try:
             cells[column.name] = pa.array(values, from_pandas=True).cast(_TYPES[column.kind])
@@ -253,8 +268,8 @@ def _stored(table: pd.DataFrame, name: str) -> pa.Table:
 
 
 def _checked(table: pa.Table, name: str, path: Path | str) -> pa.Table:
-    """Raise `UserError` that names file, row, column and value of the first cell that is not
-    allowed; return the table."""
+    """Return the table. Raises `UserError` if a cell is not allowed, which names file, row, column
+    and value."""
     for column in _FILES[name]:
         values = table[column.name]
         allowed = pc.fill_null(_ALLOWED[column.kind](values), column.optional)
@@ -285,11 +300,13 @@ _ALLOWED: dict[str, Callable[[Any], Any]] = {
     ),
     "truth": lambda values: pc.equal(values, values),
 }
-"""Whether each cell is within the schema's bounds; a missing one is null."""
+"""For each kind of column a function from its cells to whether each is allowed; the result is null
+for a missing cell."""
 
 
 def _check_runs(table: pa.Table, path: Path | str) -> None:
-    """Raise `UserError` for a run id that is no file name or not unique, and an unknown state."""
+    """Raise `UserError` for a run id that is not a valid file name or appears twice, and for an
+    unknown state."""
     runs, states = table["run_id"].to_pylist(), table["state"].to_pylist()
     again = pd.Series(runs, dtype=object).duplicated()
     for row, (run, state, twice) in enumerate(zip(runs, states, again, strict=True), 1):

@@ -1,7 +1,9 @@
-"""The three tables and their columns: `columns.csv` declares them, with their kinds and units.
+"""The three tables that hold runs, training curves and evaluations, and their columns.
 
-A run's columns for the ablations of superposition come from `superposition_setting.ABLATIONS`
-instead, and stand behind `step_ratio`. `docs/tables.md` is made from all of them.
+Everything that reads runs makes these tables (`Tables`), and every analysis starts from them.
+`columns.csv` declares the columns with their kinds, meanings and units. One group of columns says
+how a run departs from the paper's method. These are declared by `superposition_setting.ABLATIONS`
+instead, and come after `step_ratio`. `docs/tables.md` is made from both.
 """
 
 from __future__ import annotations
@@ -23,17 +25,20 @@ Kind = Literal["text", "whole", "number", "truth", "json"]
 
 @dataclass(frozen=True)
 class Column:
+    """A column of one of the three tables."""
+
     name: str
     kind: Kind
     """`whole` numbers are at least 0, `number`s finite; `json` is text that holds JSON."""
     words: str
-    """Meaning and unit. Losses are in nats per token, times in seconds, sizes in tokens."""
+    """Meaning and unit; empty where the name says it all. Where no unit is named, losses are in
+    nats per token, times in seconds and amounts of text in tokens."""
     optional: bool = True
     """Whether a cell may be missing."""
 
 
 def _declared(table: str) -> tuple[Column, ...]:
-    """The columns that `columns.csv` declares for one of the tables."""
+    """Return the columns that `columns.csv` declares for one of the tables."""
     text = files(__package__).joinpath("columns.csv").read_text("utf8")
     return tuple(
         Column(row["column"], row["kind"], row["meaning"], not row["required"])  # type: ignore[arg-type]
@@ -58,34 +63,36 @@ _RATIO = [column.name for column in _OF_RUNS].index("step_ratio") + 1
 RUNS = (*_OF_RUNS[:_RATIO], *_SETTING, *_OF_RUNS[_RATIO:])
 CURVES, EVALUATIONS = _declared("curves"), _declared("evaluations")
 RUN_COLUMNS = (*(column.name for column in RUNS), "folder")
+"""Names of the columns of the run table in memory. An archive does not store `folder`."""
 SHAPE: tuple[str, ...] = ("layers", "hidden_size", "attention_heads", "key_value_heads")
 SHAPE += ("feed_forward_size", "vocabulary_size")
-"""Columns that are also keys of a model's configuration."""
+"""Columns that hold the values of the keys of the same names in a config's section `model`."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The three tables of a set of runs; the column `folder` joins them."""
+    """The three tables of a set of runs. The column `folder`, unique to each run, joins them."""
 
     runs: pd.DataFrame
     """One row per run."""
     curves: pd.DataFrame
-    """One row per logged training step; of a step that was logged again only the last row."""
+    """One row per logged training step. If a step was logged again, only its last row is here."""
     evaluations: pd.DataFrame
     """One row per held-out loss, and per number that a task measured."""
     problems: tuple[str, ...]
-    """Sentences about what went wrong or is assumed: runs that could not be read, exclusions of
-    unknown runs, facts that imported runs lack."""
+    """Sentences about what went wrong or was assumed, for example runs that could not be read,
+    exclusions of unknown runs, and facts that imported runs lack."""
     roots: tuple[Path, ...] = ()
-    """The folders that were given; questions may lie beside their runs."""
+    """The folders that `read_tables` was given. A study's `questions.json` is looked for there
+    (`question.questions_of`)."""
 
     @property
     def held_out(self) -> pd.DataFrame:
-        """The evaluations that are held-out losses, not tasks."""
+        """The evaluations that are held-out losses, without those of tasks."""
         return self.evaluations[self.evaluations["task"].isna()]
 
     def only(self, wanted: pd.Series) -> Tables:
-        """The runs for which `wanted` is true, with their curves and evaluations."""
+        """Return the runs for which `wanted` is true, with their curves and evaluations."""
         runs = self.runs[wanted]
         curves, evaluations = (
             table[table["folder"].isin(runs["folder"])].reset_index(drop=True)
@@ -96,8 +103,11 @@ class Tables:
         )
 
     def thinned(self, rows: int) -> Tables:
-        """Keep evenly spaced rows of each curve, from `rows` to twice as many where it has that
-        many, and always its last row and the rows of evaluated steps."""
+        """Return the same tables with fewer rows of each curve.
+
+        A curve keeps at least `rows` evenly spaced rows and fewer than twice as many; a shorter one
+        keeps all. In addition it keeps its last row and those of steps with a held-out loss.
+        """
         runs = self.curves.groupby("folder", observed=True)["step"]
         place, count = runs.cumcount(), runs.transform("size")
         steps, evaluated = (
@@ -116,17 +126,20 @@ class Tables:
         evaluations: pd.DataFrame,
         problems: Iterable[str] = (),
     ) -> Tables:
-        """Make tables of `rows`, which are the runs' rows in `RUN_COLUMNS`."""
+        """Make tables. `rows`: the rows of the run table, as dictionaries with the keys
+        `RUN_COLUMNS`."""
         runs = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
-        if runs["seed"].isna().any():  # the others would become floating-point numbers
+        if runs["seed"].isna().any():  # pandas would turn the known seeds into floats
             seeds = [math.nan if pd.isna(row["seed"]) else row["seed"] for row in rows]
             runs["seed"] = pd.Series(seeds, runs.index, dtype=object)
         return cls(runs, curves, evaluations, tuple(problems))
 
 
 def merged(parts: Sequence[Tables]) -> Tables:
-    """Join the tables of one or more sources, with runs sorted by folder; `roots` are those of the
-    only source with runs, or else empty."""
+    """Join the tables of one or more sources.
+
+    If several sources have runs, the runs are sorted by folder, and `roots` is empty.
+    """
     problems = tuple(problem for part in parts for problem in part.problems)
     parts = [part for part in parts if len(part.runs)] or parts[:1]
     if len(parts) == 1:
@@ -143,8 +156,11 @@ def merged(parts: Sequence[Tables]) -> Tables:
 
 
 def typed(table: pd.DataFrame, columns: Iterable[Column]) -> pd.DataFrame:
-    """Give a table's columns the dtypes of their kinds, in place, and return it. Whole numbers with
-    missing values become floats; truth values with missing ones stay as they are."""
+    """Give a table's columns the dtypes of their kinds, in place, and return the table.
+
+    A column of whole numbers with missing values becomes a column of floats; a column of truth
+    values with missing ones keeps its dtype.
+    """
     for column in columns:
         values = table[column.name]
         if column.kind in ("text", "json"):
@@ -158,10 +174,11 @@ def typed(table: pd.DataFrame, columns: Iterable[Column]) -> pd.DataFrame:
 
 
 def finished(steps: int, superposed: Mapping[str, Any], **known: Any) -> dict[str, Any]:
-    """Return the row of a run that was trained elsewhere, finished unless `known` says otherwise.
+    """Return the row of a finished run that has no run folder: imported, published or simulated.
 
-    `superposed`: the columns of its setting (`SuperpositionSetting.of_row`). `known`: values of
-    other columns, which also replace what is assumed of a finished run; all others are None.
+    `superposed`: the columns that describe its setting, as `SuperpositionSetting.of_row` reads
+    them. `known`: values of other columns. They also replace what is assumed here of a finished
+    run, such as its state. Columns that follow from neither are None.
     """
     setting = SuperpositionSetting.of_row(superposed)
     return {
@@ -177,11 +194,11 @@ def finished(steps: int, superposed: Mapping[str, Any], **known: Any) -> dict[st
 
 
 def columns_of(setting: SuperpositionSetting) -> dict[str, Any]:
-    """The columns that follow from a run's setting alone."""
+    """Return the columns that follow from a run's setting alone, with their values."""
     method = "baseline" if setting.is_baseline else "superposition"
     return {**setting.columns(), "method": method, "arm": setting.label}
 
 
 def rows_of(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """The rows of a table as dictionaries by column name."""
+    """Yield the rows of a table as dictionaries by column name."""
     yield from table.to_dict("records")  # type: ignore[misc]

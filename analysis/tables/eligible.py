@@ -1,5 +1,10 @@
-"""Runs whose final losses may be compared: finished and evaluated after the last step, which was a
-next-token step, with an annealed learning rate; neither excluded by hand nor a copy of another."""
+"""Which runs may be compared by their final losses.
+
+Such a run is finished, its held-out loss was measured after its last step, and its learning rate
+had decayed by then (it is annealed). Its last step was a next-token step. Left out are runs that a
+person excluded, shared prefix runs (the steps that several runs have in common, trained once) and
+repeats of a run under the same fingerprint. Comparisons of runs, and fits to them, begin here.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,13 @@ from tst_study.analysis.tables.columns import rows_of
 from tst_study.config.superposition_setting import SuperpositionSetting
 
 EXCLUDED_COLUMNS = ("run_id", "seed", "setting", "reason", "folder")
+"""Columns of a table of runs that were left out."""
 
 
 def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Return the runs whose final losses may be compared, and the others (`excluded_row`) with the
-    reason why not."""
+    """Return the rows of the runs whose final losses may be compared, and for each other run a row
+    with the reason why not (`excluded_row`). Of several runs with the same fingerprint, the
+    first that may be compared is kept."""
     excluded: list[dict[str, Any]] = []
     kept: list[int] = []
     seen: dict[str, str] = {}
@@ -32,7 +39,7 @@ def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
 
 
 def _unfit(run: dict[str, Any]) -> str | None:
-    """Return why a run's final loss may not be compared with any other, or None."""
+    """Return why a run's final loss may not be compared with any other, or None if it may."""
     if run["exclusion"]:
         return f"excluded by hand: {run['exclusion']}"
     if run.get("role") == "trunk":
@@ -62,10 +69,13 @@ def excluded_row(run: dict[str, Any], reason: str) -> dict[str, Any]:
 
 
 def over_shared_seeds(runs: pd.DataFrame, by: str, value: str) -> pd.DataFrame:
-    """Return `value` by `by` (rows) and seed (columns), for the seeds that all rows have.
+    """Arrange the column `value` of a run table with a row for each value of the column `by` and a
+    column for each seed.
 
-    Means over different seeds would compare luck. Where the rows share no seed, all seeds are kept,
-    with gaps. Runs in the same cell are averaged, and so are runs without a seed."""
+    Only seeds that every row has are kept, because means over different seeds would differ by luck.
+    If the rows have no seed in common, all seeds are kept and missing cells are NaN. Several runs
+    in one cell are averaged. Runs without a seed count as runs of one more seed, −1.
+    """
     seeds = runs["seed"].where(runs["seed"].notna(), -1)
     table = runs.assign(seed=seeds).astype({value: float})
     table = table.pivot_table(value, index=by, columns="seed")

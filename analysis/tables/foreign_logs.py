@@ -1,7 +1,8 @@
-"""Logs of other trainers, read as they are: what a run logged at each step, under its own names.
+"""Reads the logs of other trainers: what each run logged at each step, under the trainer's names.
 
-A format is a function that reads a file, and an entry in `FORMATS` that says how such a file is
-recognised. Sources of the formats, as read in November 2026:
+`imports` turns the result into tables. A format consists of a function that reads a file, and an
+entry in `FORMATS` that says how to recognise such a file. The formats follow these programs, as of
+November 2026:
 
 | format | written by |
 | --- | --- |
@@ -9,7 +10,7 @@ recognised. Sources of the formats, as read in November 2026:
 | `.db` | `trackio`: SQLite, tables `metrics` and `configs` |
 | `meta.yaml` | MLflow's file store: a folder for each run, with a file for each metric |
 | `trainer_state.json` | `transformers.TrainerState` |
-| JSON lines | lingua's `lingua/metrics.py` and `apps/main/eval.py`, nanochat, anyone's |
+| JSON lines | lingua's `lingua/metrics.py` and `apps/main/eval.py`, anyone's |
 | printed lines | Megatron-LM `training_log`; nanoGPT; modded-nanogpt; nanochat `base_train` |
 | CSV, TSV, parquet | anyone: wide, long (`key`, `value`), W&B's exports, a run in each row |
 """
@@ -39,6 +40,8 @@ from tst_study.errors import UserError, first_line
 from tst_study.text import short
 
 STEP = ("step", "global_step", "_step", "trainer/global_step", "iteration", "iter", "Step")
+"""Names of the column or key that holds the step. If a row or table has several of them, the one
+that is listed first here is used."""
 KEYS: Mapping[str, tuple[str, ...]] = {
     "loss": (
         "loss",
@@ -65,21 +68,27 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "training_seconds": ("training_seconds", "total_training_time", "_runtime"),
     "loss_name": ("loss_name",),
 }
-"""The names that known programs use, by column; the first one in a log counts."""
+"""For each of our columns, the names under which known programs log it. If a log has several of
+them, the one that is listed first here is used."""
 FINAL: Mapping[str, tuple[str, ...]] = {
     "parameters": ("parameters", "params", "n_params", "num_params", "model_size", "N"),
     "tokens": ("tokens", "n_tokens", "num_tokens", "training_tokens", "train_tokens", "D"),
     "flops": ("flops", "training_flops", "compute", "C"),
     "nats_per_token": ("nats_per_token", "final_loss", "val_loss", "eval_loss", "loss"),
 }
-"""The names that tables of finished runs use, by fact; the first one in a table counts."""
+"""For each fact of a finished run, the names that tables use for it. If a table has several of
+them, the one that is listed first here is used."""
 _RUN = ("run", "run_id", "Run", "name", "Name")
+"""Names of a column that says which run a row belongs to."""
 _KEY = ("key", "metric", "tag", "variable")
+"""Names of a column that says what the column `value` holds, in tables of the long form."""
 _UNNAMED: tuple[str, ...] = ("metrics", "metrics.eval", "metrics.validation", "trainer_state")
 _UNNAMED += ("log", "train", "meta", "output", "stdout", "history", "events")
-"""Names of files that do not name the run; its folder does."""
+"""Names of log files, without their endings, that say nothing about the run. Such a run is named
+after its folder."""
 _SEARCHED = 1 << 20
-"""Bytes that are searched for a line of a known program; some print their source code first."""
+"""Number of bytes at the start of a file by which its format is recognised. It is large because
+some programs print their source code before the first line of the log."""
 _ELSEWHERE = {
     ".aim": "is a store of Aim; write its metrics to a CSV: `aim.Repo(…).query_metrics()`",
     ".comet": "is a store of Comet; write its metrics to a CSV: `comet_ml.api.API().get(…)"
@@ -90,7 +99,8 @@ _ELSEWHERE = {
     "dvclive": "is a folder of DVCLive; join its files `plots/metrics/**.tsv` in one CSV with "
     "columns run, step, key, value",
 }
-"""Stores of trackers that cannot be read, by their names, and how to export them."""
+"""Stores of experiment trackers that cannot be read, by name or suffix, and how to export them. The
+texts end an error message."""
 
 
 class Point(NamedTuple):
@@ -100,37 +110,42 @@ class Point(NamedTuple):
     key: str
     value: Any
     line: int
-    """The line of the file; 0 where it has no lines."""
+    """The number of the line or row in the file; 0 in TensorBoard's events, which have neither."""
 
 
 @dataclass
 class Log:
-    """The part of one file that is about one run."""
+    """The part of one file (with MLflow, of one run's folder) that is about one run."""
 
     run: str
     place: Path
     points: list[Point] = field(default_factory=list)
-    """In the order in which they were written."""
+    """In the order of the file; with MLflow, metric by metric."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """Everything that belongs to no step, under the file's own names: the config, planned steps."""
+    """Values that belong to no step, such as the config, under the file's own names; the number of
+    planned steps is `steps`."""
     named: bool = False
     """Whether a person named the run, by `NAME=PATH`."""
     above: str = ""
-    """Name of the folder that groups runs: the outermost one between the given folder and the file,
-    or else the given one; of a file that was given itself, the folder that it lies in."""
+    """Name of the folder that groups runs, after which arms may be named. It is the first part of
+    the run's name if that has several parts (`_parts`); otherwise it is the folder that was given,
+    or the one that holds the file that was given."""
     final: bool = False
-    """Whether this is a row of a table of finished runs; its one point is the run's end."""
+    """Whether this is a row of a table of finished runs. Its cells are then points of step 0, which
+    stand for the end of the run."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """The file's names for our columns (`KEYS`) or facts (`FINAL`), where a person gave them."""
+    """The file's names for our columns (`KEYS`) and facts (`FINAL`), as far as a person gave
+    them."""
 
 
 def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:
     """Read the logs of files and folders. `NAME=PATH` gives all that lies at PATH to the run NAME.
 
-    columns: the logs' names for our columns (`KEYS`) or facts (`FINAL`), where these are not among
-    the usual ones.
+    columns: the logs' names for our columns (`KEYS`) and facts (`FINAL`), if they are not among the
+    usual ones.
 
-    Raises `UserError` for a source that does not exist, holds no log, or is damaged.
+    Raises `UserError` for a source that does not exist or holds no log, and for a log that is
+    damaged or cannot be read.
     """
     read: list[Log] = []
     for source in sources:
@@ -146,12 +161,13 @@ def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:
             raise UserError(f"{source}: {_why_not(root)}")
         for log in logs:
             log.run, log.named = name or log.run, bool(name)
-            log.run = re.sub(r"[/\\\x00-\x1f]", "-", log.run)  # it names a folder
+            log.run = re.sub(r"[/\\\x00-\x1f]", "-", log.run)  # the name must do for a folder
         read += logs
     return read
 
 
 def _why_not(root: Path) -> str:
+    """Return the end of the error message for a source in which no log was found."""
     for path in [root, *sorted(root.rglob("*"))]:
         if export := _ELSEWHERE.get(path.name) or _ELSEWHERE.get(path.suffix):
             return export
@@ -162,7 +178,7 @@ def _why_not(root: Path) -> str:
 
 
 def _read(path: Path, root: Path, columns: Mapping[str, str]) -> list[Log]:
-    """The logs in a file; none where no format recognises it."""
+    """Return the logs in a file; none if the file is of no known format."""
     with unpacked(path) as file:
         start = file.read(_SEARCHED).decode(errors="replace")
     reader = next((reader for recognises, reader in FORMATS if recognises(path, start)), None)
@@ -211,7 +227,7 @@ def _trackio(log: Log) -> Iterator[Log]:
         runs: dict[str, Log] = {}
         rows = store.execute("SELECT run_id, run_name, step, metrics FROM metrics ORDER BY id")
         for number, (key, name, step, metrics) in enumerate(rows, 1):
-            named = f"{name}-{key[:8]}"  # several may have one name
+            named = f"{name}-{key[:8]}"  # several runs may have the same name
             run = runs.setdefault(key, Log(named, log.place, above=log.above))
             _add(run, {"step": step, **from_json(metrics)}, number)
         for key, config in store.execute("SELECT run_id, config FROM configs"):
@@ -251,7 +267,7 @@ def _trainer_state(log: Log) -> Iterator[Log]:
 
 def _json_lines(log: Log) -> Iterator[Log]:
     """Take the values of rows with a step as points, and other rows as facts. A last line that is
-    no JSON, as a killed writer leaves it, is left out."""
+    not JSON, as a killed program leaves it, is ignored."""
     texts = list(lines(log.place))
     for number, line in enumerate(texts, 1):
         try:
@@ -280,7 +296,7 @@ def _add(log: Log, row: Mapping[str, Any], line: int) -> bool:
             "least 0"
         )
     log.points += [
-        # lingua's `nll` is a mean log-likelihood, which has the other sign.
+        # What lingua logs as `nll_per_token` is a log-likelihood, which has the opposite sign.
         Point(step, key, abs(value) if key.endswith("/nll_per_token") else value, line)
         for key, value in flat.items()
         if value is not None and key != name
@@ -289,13 +305,14 @@ def _add(log: Log, row: Mapping[str, Any], line: int) -> bool:
 
 
 def whole(value: Any) -> int | None:
-    """A whole number however it is written (`30`, `30.0`, `3e1`); None for anything else."""
+    """Return a value as a whole number, however it is written (`30`, `30.0`, `3e1`); None if it is
+    not one."""
     number = decimal(value)
     return int(number) if number is not None and number % 1 == 0 else None
 
 
 def decimal(value: Any) -> float | None:
-    """A number, finite or not; None for anything else."""
+    """Return a value as a number, finite or not; None if it is not a number."""
     try:
         return float(str(value))
     except ValueError:
@@ -303,6 +320,7 @@ def decimal(value: Any) -> float | None:
 
 
 def _flat(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings, each with the keys that lead to it, joined by `/`."""
     for key, value in row.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{above}{key}/")
@@ -311,7 +329,7 @@ def _flat(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 _LINES = (
-    (  # Megatron-LM: a step that was done
+    (  # Megatron-LM, after a step
         re.compile(
             r"iteration +(?P<step>\d+)/ *(?P<steps>\d+) \|(?:.*? learning rate: "
             r"(?P<learning_rate>\S+) \|)?"
@@ -319,14 +337,15 @@ _LINES = (
         ),
         0,
     ),
-    (  # Megatron-LM prints such a line for its test set, too, which must not match.
+    (  # Megatron-LM, on held-out text; the line that it prints for its test set must not match
         re.compile(
             r"validation loss at iteration (?P<step>\d+)\b(?! on test)[^|]*\| "
             r"lm loss value: (?P<nats_per_token>\S+)"
         ),
         0,
     ),
-    # nanoGPT prints `step N` before training step N and `iter N` after it, hence + 1.
+    # nanoGPT prints `step N` before training step N, and `iter N` after it. After step N, N + 1
+    # steps are done, hence the 1 of the second pattern.
     (re.compile(r"^step (?P<step>\d+): train loss \S+, val loss (?P<nats_per_token>\S+)", re.M), 0),
     (re.compile(r"^iter (?P<step>\d+): loss (?P<loss>[^\s,]+), time", re.M), 1),
     (  # modded-nanogpt
@@ -336,15 +355,16 @@ _LINES = (
         ),
         0,
     ),
-    # nanochat: as nanoGPT
+    # nanochat prints at the same moments as nanoGPT.
     (re.compile(r"^Step (?P<step>\d+) \| Validation bpb: (?P<bits_per_byte>\S+)", re.M), 0),
     (
         re.compile(r"^step (?P<step>\d+)/(?P<steps>\d+) \([^)]*\) \| loss: (?P<loss>\S+)", re.M),
         1,
     ),
 )
-"""Patterns of the lines that known programs print, each with what to add to the printed step. Their
-groups are `step`, `steps` (planned), `milliseconds` (of training) and columns (`KEYS`)."""
+"""Patterns of the lines that known programs print. The number beside each is added to the printed
+step, to make it the number of steps done. The groups of the patterns are `step`, `steps` (planned),
+`milliseconds` (of training) and columns (`KEYS`)."""
 
 
 def _printed(log: Log) -> Iterator[Log]:
@@ -362,10 +382,11 @@ def _printed(log: Log) -> Iterator[Log]:
 
 
 def _table(log: Log) -> Iterator[Log]:
-    """Read a table with a column of steps: logs of several runs if a column, or W&B's headings
-    `run - key`, name them.
+    """Read a table that has a column of steps (`STEP`), in the wide or the long form.
 
-    A table without such a column is read as one of finished runs (`_finished`).
+    It holds several runs if a column (`_RUN`) names them, or if the headings name them as in W&B's
+    exports (`run - key`). A table without a column of steps is read as one of finished runs
+    (`_finished`).
     """
     table = read_sheet(log.place)
     columns = list(map(str, table))
@@ -392,7 +413,7 @@ def _table(log: Log) -> Iterator[Log]:
             parts = [(owner, row)]
         for owner, cells in parts:
             _add(logs.setdefault(owner, Log(owner, log.place, above=log.above)), at | cells, line)
-    # What never changes within a run is a fact of it.
+    # A column with the same value in all rows of a run states a fact about the run.
     for owner, own in table.groupby(table[run].astype(str)) if run else [(log.run, table)]:
         if owner in logs:
             same = own.columns[own.astype(str).nunique() == 1]
@@ -403,8 +424,11 @@ def _table(log: Log) -> Iterator[Log]:
 
 
 def _finished(table: pd.DataFrame, log: Log, run: str | None) -> Iterator[Log]:
-    """Yield a run for each row; none if the table has no column of final losses, or neither tokens
-    nor steps."""
+    """Yield a run for each row of a table of finished runs.
+
+    A table counts as one if it has a column of final losses, in nats per token or bits per byte,
+    and a column of tokens or of steps; otherwise nothing is yielded.
+    """
     usual = {
         fact: next((name for name in (log.columns.get(fact), *names) if name in table), None)
         for fact, names in FINAL.items()
@@ -442,7 +466,7 @@ FORMATS: tuple[tuple[Callable[[Path, str], bool], Callable[[Log], Iterator[Log]]
     ),
     (lambda path, start: any(line.search(start) for line, _ in _LINES), _printed),
 )
-"""Pairs of functions, one for each format. The first says, by a file's path and its start (the
-first `_SEARCHED` bytes), whether the file is of that format. The second reads it: it fills the
-empty log that it is given, or makes a log for each run in the file. The first format that
-recognises a file reads it."""
+"""A pair of functions for each format. The first tells from a file's path and its start (the first
+`_SEARCHED` bytes) whether the file is of that format. The second reads the file: it fills the empty
+log that it is given, or makes a log for each run in the file. Formats are tried in this order, and
+the first that recognises a file reads it."""

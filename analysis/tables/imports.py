@@ -1,8 +1,8 @@
-"""Logs of other trainers, and tables of finished runs, as the three tables of an archive.
+"""Turns logs of other trainers, and tables of finished runs, into our tables: `tst-study import`.
 
-What a log does not say comes from a `runs.csv` or from `--set`, and `--set` overrules `runs.csv`,
-which overrules the log. A needed fact that is missing is an error. An optional one that no run has
-is taken to be equal in all runs, and the command says so (`_ASSUMED`).
+What a log does not say comes from a `runs.csv` or from `--set`; `--set` overrules `runs.csv`, which
+overrules the log. A needed fact that is missing is an error. The other facts have defaults
+(`Facts`). The command says so if no run has an arm, a corpus, held-out text or a seed (`_ASSUMED`).
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from tst_study.text import listed, short
 
 UNITS = ("nats", "bits", "perplexity")
 LOSSES = ("loss", "nats_per_token")
+"""Columns whose unit a person may name: the training loss and the held-out loss."""
 BASELINE = "baseline"
 FEW = 3
 """The most runs that a message names."""
@@ -66,7 +67,7 @@ def _whole(value: Any) -> Any:
 
 
 Whole = Annotated[int, BeforeValidator(_whole), Field(lt=2**63)]
-"""A whole number however a spreadsheet writes it: 30, 30.0 or 3e1."""
+"""A whole number, however a spreadsheet writes it: 30, 30.0 or 3e1."""
 
 
 class Facts(BaseModel):
@@ -75,12 +76,12 @@ class Facts(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_max_length=200)
 
     arm: str | None = None
-    """The name of a method other than superposition, or that of the baseline (`baseline`); empty
-    for superposed runs."""
+    """The name of the method that the run stands for, if this is not superposition; empty for
+    superposed runs. The arm that `baseline` names is the baseline."""
     bag_size: Whole = Field(1, ge=1)
     """s; 1, the default, for runs that are not superposed."""
     step_ratio: float = Field(ge=0, le=1)
-    """r; 0 where `bag_size` is 1."""
+    """r; 0 by default if `bag_size` is 1, and needed otherwise."""
     parameters: Whole = Field(ge=1)
     tokens_per_step: Whole = Field(ge=1)
     """Latent positions per step; a superposed step reads s times as many tokens, unless `mode` is
@@ -90,7 +91,7 @@ class Facts(BaseModel):
     seed: Whole | None = Field(None, ge=0)
     """Pairs a run with its baseline; runs without one are compared unpaired."""
     learning_rate: float | None = Field(None, ge=0)
-    """The peak rate; by default from the log."""
+    """The peak rate; by default the highest in the log."""
     corpus: str = "text without a name"
     eval_set: str = "held-out text without a name"
     annealed: bool
@@ -99,15 +100,15 @@ class Facts(BaseModel):
     baseline: str = BASELINE
     """The name of the arm that the others are compared with."""
     tokens: float | None = Field(None, ge=1, lt=2**63)
-    """Latent positions of the whole training, from which missing steps, tokens per step or
-    parameters are derived."""
+    """Latent positions of the whole training. Missing steps, tokens per step or parameters are
+    derived from them."""
     active_parameters: Whole | None = Field(None, ge=1)
     flops: float | None = Field(None, gt=0, lt=1e300)
-    """FLOPs of the whole training; 6 · parameters · positions by default."""
+    """FLOPs of the whole training; by default 6 · active parameters · positions."""
     bytes_per_token: float | None = Field(None, gt=0)
-    """Bytes per token of the held-out text, to convert losses per byte."""
+    """Bytes per token of the held-out text; needed to convert bits per byte to nats per token."""
     batch: str = ""
-    """A label; only runs with equal labels are compared."""
+    """A label of anything else that must be equal; only runs with the same label are compared."""
     study: str = "imported"
     mode: Mode | None = None
     loss_kind: BagLossKind | None = None
@@ -116,9 +117,12 @@ class Facts(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _follows(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Derive missing facts: r = 0 for s = 1; tokens from parameters and FLOPs; parameters from
-        tokens and FLOPs (6 N D); steps and tokens per step from tokens and each other. Where
-        neither is known, one step stands for one position."""
+        """Derive missing facts from those that are given.
+
+        r is 0 for s = 1. Tokens follow from parameters and FLOPs, and parameters from tokens and
+        FLOPs, both by FLOPs = 6 · parameters · tokens. Of steps and tokens per step, one follows
+        from the other and the tokens; if both are missing, one step stands for one position.
+        """
         values = dict(given)
         if whole(values.get("bag_size", 1)) == 1:
             values.setdefault("step_ratio", 0.0)
@@ -138,7 +142,8 @@ class Facts(BaseModel):
 
     @property
     def plan(self) -> PhasePlan:
-        """The phases as our trainer plans them, a step being one sequence of `tokens_per_step`."""
+        """The phases as this package's trainer would plan them, with one sequence of
+        `tokens_per_step` positions in each step."""
         superposed = superposed_steps(self.steps, self.bag_size, self.step_ratio)
         return PhasePlan(
             steps=self.steps,
@@ -151,23 +156,24 @@ class Facts(BaseModel):
 
     @property
     def used_flops(self) -> float:
+        """FLOPs of the whole training: those given, or else the estimate of `flops`."""
         used = self.active_parameters or self.parameters
         return self.flops or 6.0 * used * self.tokens_per_step * self.steps
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that the logs of one run say."""
+    """What the logs of one run say."""
 
     log: Log
     facts: dict[str, Any]
     rows: pd.DataFrame
-    """Rows by step, in the columns of `KEYS`; a row of a table of finished runs makes one, at
-    step 0."""
+    """Rows by step, with the columns of `KEYS`; values that are not finite are NaN. A run from a
+    table of finished runs has one row, at step 0."""
     rewritten_steps: int
-    """Number of steps that were logged again with another value."""
+    """Number of steps for which some value was logged again and had changed."""
     diverged: bool
-    """Whether the last value of a loss is not finite."""
+    """Whether the last value of any loss is not finite."""
 
     @property
     def name(self) -> str:
@@ -175,7 +181,8 @@ class Run:
 
     @property
     def where(self) -> str:
-        """The run's place for errors: its name, and its row where a table has one for each run."""
+        """The run's name for error messages, after its file and row if it comes from a table of
+        finished runs."""
         row = f"{self.log.place}, line {self.log.points[0].line}: " if self.log.final else ""
         return f"{row}run {short(self.name)}"
 
@@ -190,19 +197,19 @@ def import_logs(
     arm_from: str | None = None,
     steps_from: int = 1,
 ) -> Tables:
-    """Runs of `sources` (`read_logs`) as tables; their `problems` are what a person should know:
-    steps written twice, losses not found, facts that no run has.
+    """Read the runs of `sources` (`read_logs`) into tables. Their `problems` say what a person
+    should know of the runs, such as steps written twice, missing losses and facts that no run has.
 
     Args:
-        given: facts of all runs (`Facts`).
+        given: facts that hold for all runs (`Facts`).
         facts: a CSV with the facts of each run, a row for each.
-        columns: the logs' names for columns of `KEYS` or facts of `FINAL`, where they are unusual.
-        unit: the unit of both losses, or `COLUMN=UNIT` for one of them; nats by default.
-        arm_from: `folder` takes each run's arm from the name of the folder that groups its runs.
-        steps_from: what the logs call their first step, 1 or 0.
+        columns: the logs' names for columns of `KEYS` and facts of `FINAL`, if they are unusual.
+        unit: the unit of both `LOSSES`, or `COLUMN=UNIT` for one of them; nats by default.
+        arm_from: `folder` names a run's arm after the folder that groups runs (`Log.above`).
+        steps_from: the number that the logs give their first step, 1 or 0.
 
-    Raises `UserError` for a log that cannot be read, for a name that no log has, and for a missing
-    or wrong fact, with the names of run and key.
+    Raises `UserError` for a log that cannot be read, for an unknown column, key, unit or run, and
+    for a missing or wrong fact; the message names the run and the fact.
     """
     columns, units = columns or {}, _units(unit)
     for name in columns:
@@ -243,13 +250,14 @@ _ASSUMED = {
     ("eval_set",): "no run says its eval_set: all are taken to have the same",
     ("seed",): "no seed of {}: compared unpaired",
 }
-"""The notices of facts that are assumed, because no run has any of those in the key. A seed alone
-may be missing in some runs only; the sentence then names them."""
+"""For each group of facts, a sentence that says what is assumed if no run has any of them. Only the
+seed may also be missing in some of the runs; its sentence names them."""
 
 
 def _left_open(runs: Sequence[Run], known: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say what is assumed of facts that no run has. Raises `UserError` where only some runs lack
-    one, but for the seed."""
+    """Return sentences on what is assumed because no run has certain facts (`_ASSUMED`), or because
+    finished runs have no steps. Raises `UserError` if only some runs lack such facts; the seed may
+    be missing in some."""
     problems = []
     for keys, words in _ASSUMED.items():
         key, *_ = keys
@@ -268,7 +276,8 @@ def _left_open(runs: Sequence[Run], known: Sequence[Mapping[str, Any]]) -> list[
 
 
 def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
-    """List what a person should know of the runs: how they ended, what they lack."""
+    """Return sentences on steps written twice, on how runs ended, and on missing held-out losses or
+    a missing baseline."""
     table = tables.runs
     ends = table["name"] + [
         f" ({step:,} of {steps:,})"
@@ -301,8 +310,7 @@ def write_template(
     path: Path, sources: Iterable[str], columns: Mapping[str, str], arm_from: str | None = None
 ) -> int:
     """Write a new `runs.csv` with a row for each run and what its logs say, and return the number
-    of runs. Raises `UserError` where a file of that name exists, and for a log that cannot be
-    read."""
+    of runs. Raises `UserError` if a file of that name exists, and for a log that cannot be read."""
     if path.exists():
         raise UserError(
             f"{path}: already exists and may be filled in; name another file, or delete it"
@@ -316,11 +324,16 @@ def write_template(
 
 
 def _own_facts(run: Run, arm_from: str | None) -> dict[str, Any]:
+    """Return the facts in a run's logs. With `arm_from`, the arm is the name of the folder
+    (`Log.above`), unless a log names one."""
     return {"arm": run.log.above, **run.facts} if arm_from else run.facts
 
 
 def read_facts(path: Path) -> dict[str, dict[str, str]]:
-    """Read the facts of each run from a `runs.csv`, without empty cells."""
+    """Read a `runs.csv`: for each run the facts in its cells that are not empty.
+
+    Raises `UserError` for a damaged file, one without a column `run`, and a run with two rows.
+    """
     sheet = read_sheet(path)
     if "run" not in sheet:
         raise UserError(f"{path}: column 'run' is missing; write a table with --template")
@@ -346,7 +359,7 @@ def pairs(given: Iterable[str] | None, option: str) -> dict[str, str]:
 
 
 def _units(given: Iterable[str]) -> dict[str, str]:
-    """Return the unit of each loss."""
+    """Return the unit of each of `LOSSES`."""
     units = dict.fromkeys(LOSSES, "nats")
     for text in given:
         column, named, unit = text.rpartition("=")
@@ -358,13 +371,14 @@ def _units(given: Iterable[str]) -> dict[str, str]:
 def runs_of_logs(
     logs: Sequence[Log], columns: Mapping[str, str], step_offset: int = 0
 ) -> list[Run]:
-    """Put the logs of each run together, in the columns of `KEYS`, sorted by name. Of a value that
-    was logged twice for one step the later one counts. The logs are changed in place.
+    """Put the logs of each run together, with the columns of `KEYS`, and return the runs sorted by
+    name. If a value was logged twice for one step, the later one counts. The logs are changed in
+    place.
 
-    columns: the logs' own names for columns. step_offset: added to the number of each step.
+    columns: the logs' names for columns. step_offset: a number to add to each step.
 
-    Raises `UserError` where logs of one name are of two runs, no loss is found, or a value in one
-    of these columns is no number.
+    Raises `UserError` if logs with one name seem to be of two runs, if a run has no loss, and if a
+    value in one of these columns is not a number.
     """
     merged: dict[str, Log] = {}
     for log in logs:
@@ -383,8 +397,8 @@ def runs_of_logs(
 
 
 def _read_numbers(log: Log, columns: Mapping[str, str]) -> None:
-    """Turn the values of the columns of `KEYS` into floats, in place. Raises `UserError` for one
-    that is no number."""
+    """Turn the values of all columns of `KEYS` but `loss_name` into floats, in place. Raises
+    `UserError` for one that is not a number."""
     used = {key for name, keys in KEYS.items() for key in (columns.get(name), *keys)}
     for place, (step, key, value, line) in enumerate(log.points):
         if key in used and key != "loss_name":
@@ -395,8 +409,9 @@ def _read_numbers(log: Log, columns: Mapping[str, str]) -> None:
 
 
 def _contradict(first: Log, other: Log) -> bool:
-    """Return whether both logs are tables and have a value of the same key at the same step, which
-    no restart explains."""
+    """Return whether two logs cannot be of one run, because both are tables and have a value of the
+    same key at the same step. In other formats a restart may have logged steps again. Logs that a
+    person gave one name are always taken to be of one run."""
     if other.named or not {ending(first.place), ending(other.place)} <= {*TABLES}:
         return False
     known = {(point.step, point.key) for point in first.points}
@@ -404,6 +419,7 @@ def _contradict(first: Log, other: Log) -> bool:
 
 
 def _run(log: Log, columns: Mapping[str, str], step_offset: int) -> Run:
+    """Arrange what one run logged by step and column. Raises `UserError` if it has no loss."""
     points = pd.DataFrame([point[:3] for point in log.points], columns=["step", "key", "value"])
     last = points.drop_duplicates(["step", "key"], keep="last")
     wide = last.pivot(index="step", columns="key", values="value")
@@ -442,8 +458,9 @@ def _facts(run: Run, values: Mapping[str, Any]) -> Facts:
 
 
 def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
-    """Return the run's rows with the plan's counters (phase, tokens) and losses in nats per
-    token."""
+    """Return the run's rows with the remaining columns of a curve and an evaluation, such as phase,
+    tokens and FLOPs, and with losses in nats per token. Raises `UserError` if held-out losses are
+    in bits per byte alone and the bytes per token are not known."""
     rows = run.rows.set_axis([facts.steps]) if run.log.final else run.rows
     rows = rows.rename_axis("step").reset_index()
     for name, unit in units.items():
@@ -472,7 +489,7 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
         bag_size=np.where(superposed, facts.bag_size, 1),
         flops=facts.used_flops / facts.steps * rows["step"],
         eval_set=facts.eval_set,
-        # A run counts as annealed only at its last step.
+        # `facts.annealed` is about the last step; no row before it counts as annealed.
         annealed=facts.annealed & (rows["step"] >= facts.steps),
     )
 
@@ -480,7 +497,7 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
 def _run_row(
     run: Run, curve: pd.DataFrame, evaluations: pd.DataFrame, facts: Facts
 ) -> dict[str, Any]:
-    """Return the run's row, in `RUN_COLUMNS`."""
+    """Return the run's row of the run table, with the keys `RUN_COLUMNS`."""
     plan, last = facts.plan, facts.steps if run.log.final else int(run.rows.index.max())
     ablations = {one.column: getattr(facts, one.column, None) for one in ABLATIONS}
     superposed = {

@@ -1,7 +1,7 @@
-"""Run folders as tables: a row for each run, its curve and its evaluations.
+"""Reads run folders, which `tst-study train` writes, into the three tables.
 
-All values come from what a run recorded, none from the names of folders. A run that cannot be read
-is reported as a problem, and the others are read all the same.
+All values but the column `folder` come from what a run recorded, none from the name of its folder.
+A run that cannot be read is reported as a problem, and the others are read all the same.
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ VARIED = (
     "optimizer.learning_rate",
     "data.validation",
 )
-"""Keys that a comparison may vary. Held-out text is among them on purpose: runs evaluated on
-different texts are then refused by name, which is clearer than finding no partner."""
+"""Keys of the config in which runs of one group may differ. The held-out text is among them on
+purpose: if two runs were evaluated on different texts, the reason why they are not compared can
+then name the text, instead of saying that there is no similar run."""
 FACTS: tuple[str, ...] = ("resumed_from", "start", "end", "ended", "code", "versions", "python")
 FACTS += ("devices", "forked_from")
-"""Facts kept of each launch: when it ran and what a result may depend on, but not whose machine."""
+"""Facts that a table keeps of each launch: when it ran and what its result may depend on. Host and
+user are not kept."""
 
 
 def read_folders(folders: Sequence[Path]) -> Tables:
-    """The tables of run folders, with one sentence per run that could not be read."""
+    """Read run folders into tables; `problems` has a sentence for each run that could not be
+    read."""
     records: list[RunRecord] = []
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -63,7 +66,8 @@ def read_folders(folders: Sequence[Path]) -> Tables:
 def _long(
     names: Sequence[str], rows_by_run: Iterable[list[Any]], columns: Sequence[Column]
 ) -> pd.DataFrame:
-    """Rows of many runs in one table."""
+    """Join the rows of many runs in one table, whose first column says the run's folder
+    (`names`)."""
     groups = list(rows_by_run)
     codes = np.repeat(np.arange(len(names)), [len(rows) for rows in groups])
     every = [row for rows in groups for row in rows]
@@ -78,7 +82,7 @@ _OF_LAST_EVALUATION = ("eval_set", "nats_per_token", "standard_error", "bits_per
 
 
 def run_row(record: RunRecord) -> dict[str, Any]:
-    """The row of a run, by `RUN_COLUMNS`."""
+    """Return a run's row of the run table, with the keys `RUN_COLUMNS`."""
     header: Mapping[str, Any] = record.header
     status: Mapping[str, Any] = record.status or {"message": "", "step": 0}
     last: Mapping[str, Any] = record.metrics[-1] if record.metrics else {}
@@ -133,9 +137,13 @@ def run_row(record: RunRecord) -> dict[str, Any]:
 
 
 def of_config(config: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that follow from a run's config and data alone: its setting, and the keys of the
-    runs that it may be compared with. Those of an archive are computed anew on reading, so that
-    its runs can be compared with runs of a later version."""
+    """Return the columns that follow from a run's config and data alone: those of its setting, and
+    the keys `group` and `family`, which it shares with the runs that it may be compared with. A
+    family joins groups that differ in steps and warm-up alone.
+
+    They are computed anew for the runs of an archive when it is read, so that these can be compared
+    with runs of a later version of this package.
+    """
     return {
         **columns_of(SuperpositionSetting.from_config(config)),
         "group": _group(config, data, VARIED),
@@ -144,7 +152,7 @@ def of_config(config: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, A
 
 
 def _group(config: Mapping[str, Any], data: Mapping[str, Any], varied: Sequence[str]) -> str:
-    """The key (12 hex digits) of runs that differ at most in `varied`."""
+    """Return a key (12 hex digits) that runs have in common if they differ at most in `varied`."""
     return digest(identity_form(config, data, varied))[:12]
 
 
@@ -167,8 +175,8 @@ def _evaluations(record: RunRecord) -> list[Mapping[str, Any]]:
 
 
 def _text(value: Any) -> str | None:
-    """A value as JSON text, with paths that begin with `/`, `~` or `..` cut to their last name:
-    tables do not tell where files lay."""
+    """Return a value as JSON, or None for None. A text that begins with `/`, `~` or `..` is taken
+    for a path and cut to its last name, because tables must not tell where files lay."""
     return None if value is None else json.dumps(_without_places(value), separators=(",", ":"))
 
 

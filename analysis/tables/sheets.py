@@ -1,8 +1,8 @@
-"""Text files as other programs and people write them: lines, and tables of named columns.
+"""Reads files that people or other programs wrote: lines of logs, and tables with named columns.
 
 Every table that a person may fill in or export is read here: CSV with commas, semicolons or tabs,
-packed or not, and parquet. Errors are one line that names the file and, where there is one, the
-row.
+and parquet, compressed or not. An error is one line that names the file and, if it is about one
+row, the row.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ PACKED: Mapping[str, Callable[..., Any]] = {
     ".xz": lzma.open,
     ".zst": zstandard.open,
 }
+"""By the suffix of compressed files, the function that opens them."""
 TABLES = (".csv", ".tsv", ".parquet")
+"""Suffixes of files that hold tables."""
 _LONGEST_CELL = 10_000
 
 
 def ending(path: Path) -> str:
-    """The suffix that says what a file holds, whether it is packed or not."""
+    """Return the suffix that says what a file holds: `.csv` for `runs.csv` and `runs.csv.gz`."""
     return Path(path.stem).suffix if path.suffix in PACKED else path.suffix
 
 
 @contextmanager
 def unpacked(path: Path, mode: str = "rb", **text: str) -> Iterator[IO[Any]]:
-    """Open a file for reading, unpacked if its suffix is in `PACKED`. Raises `UserError` for what
-    the disk or the packer refuses, also while the file is read."""
+    """Open a file for reading, and decompress it if its suffix is in `PACKED`. Raises `UserError`
+    if it cannot be opened, read or decompressed, also while the caller reads it."""
     try:
         with PACKED.get(path.suffix, open)(path, mode, **text) as file:
             yield file
@@ -51,18 +53,20 @@ def unpacked(path: Path, mode: str = "rb", **text: str) -> Iterator[IO[Any]]:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a log; bytes that are not UTF-8 are replaced."""
+    """Yield the lines of a log; bytes that are not UTF-8 are replaced."""
     with unpacked(path, "rt", encoding="utf-8-sig", errors="replace") as file:
         yield from file
 
 
 def read_sheet(path: Path) -> pd.DataFrame:
-    """Read a table without interpreting its cells. Its index is the row number that a spreadsheet
-    shows: the first row of data is 2 in a CSV, whose header is row 1, and 1 in parquet. An empty
-    cell is None, and empty rows are left out.
+    """Read a table without interpreting its cells: those of a CSV stay text.
 
-    Raises `UserError`, which names the file, for one that is damaged, is not UTF-8 or has a column
-    twice.
+    The index is the row number that a spreadsheet shows: the first row of data is 2 in a CSV, whose
+    header is row 1, and 1 in parquet. An empty cell is None. Empty rows are left out, and in a CSV
+    columns without a heading, too.
+
+    Raises `UserError`, which names the file, if the file is damaged, is a CSV that is not UTF-8, or
+    has two columns of one name.
     """
     with unpacked(path) as file:
         content = file.read()
@@ -107,9 +111,11 @@ def _parquet(content: bytes) -> pd.DataFrame:
 def filled_cells(
     table: pd.DataFrame, path: Path, *needed: str
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number of each row of a `read_sheet`, and its cells that are not empty.
+    """Yield for each row of a table of `read_sheet` its number and its cells that are not empty, by
+    column name.
 
-    Raises `UserError` where a `needed` cell is empty, and for a cell too long to be meant.
+    Raises `UserError` if a `needed` cell is empty, and for a cell of over 10,000 characters, which
+    can only be a mistake.
     """
     for line, cells in zip(table.index, table.to_dict("records"), strict=True):
         row = {str(name): cell for name, cell in cells.items() if cell is not None}

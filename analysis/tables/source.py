@@ -1,4 +1,5 @@
-"""The three tables that every analysis, figure and page reads, wherever the runs were trained."""
+"""Reads run folders and archives into the three tables from which every analysis, figure and page
+of runs is made, wherever the runs were trained."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ Folders = str | Path | Iterable[str | Path]
 
 
 def read_tables(sources: Folders) -> Tables:
-    """Read every run folder and every archive at or below the given folders, once.
+    """Read every run folder and every archive at or below the given folders, each once.
 
-    Runs that an `exclusions.csv` names, in a given folder or beside runs below it, stay in the
-    table, with the reason beside them.
+    An `exclusions.csv` may lie in a given folder, beside run folders below it, or in an archive.
+    The runs that it names stay in the table, with the reason in the column `exclusion`.
 
-    Raises `UserError` where a given folder does not exist, and for a wrong `exclusions.csv` or a
-    damaged archive. Run folders that cannot be read are reported as problems instead, and so are
-    sources without any run.
+    Raises `UserError` if a given folder does not exist, and for a wrong `exclusions.csv` or a
+    damaged archive. Run folders that cannot be read are reported in `problems` instead, and so is
+    the case that there is nothing to read.
     """
     places = roots(sources)
     folders = _distinct(places, find_run_folders)
@@ -45,8 +46,8 @@ def read_tables(sources: Folders) -> Tables:
 
 
 def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str]) -> Tables:
-    """Mark the runs that a person has taken out (`EXCLUSIONS`: columns `run`, a run id, and
-    `reason`); a line that matches no run is a problem."""
+    """Mark the runs that a person has taken out. An `EXCLUSIONS` file has the columns `run` (a run
+    id) and `reason`; a line that matches no run is reported as a problem."""
     runs = tables.runs.copy()
     for run, reason in _read_exclusions(roots).items():
         meant = runs["run_id"] == run
@@ -57,10 +58,10 @@ def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str])
 
 
 def _read_exclusions(roots: Iterable[Path]) -> dict[str, str]:
-    """Reasons by run id, from every root that has the file.
+    """Return reasons by run id, from every root that has an `EXCLUSIONS` file.
 
-    Raises `UserError` that names the file for a missing column, an empty cell, or a run with two
-    reasons.
+    Raises `UserError`, which names the file, for a missing column, an empty cell, or a run with two
+    different reasons.
     """
     reasons: dict[str, str] = {}
     for path in filter(Path.is_file, (root / EXCLUSIONS for root in roots)):
@@ -75,16 +76,17 @@ def _read_exclusions(roots: Iterable[Path]) -> dict[str, str]:
 
 
 def load(sources: Folders) -> pd.DataFrame:
-    """One tidy row per run that could be read (`read_tables` says what could not).
+    """Return the run table of `read_tables`: one row per run that could be read.
 
-    Losses are in nats per token, times in seconds, sizes in tokens. The final loss is that of the
-    run's last held-out evaluation, wherever it stands: `evaluated_step` and `annealed` say so.
+    Losses are in nats per token, times in seconds, amounts of text in tokens. `nats_per_token` is
+    the loss of the run's last held-out evaluation, even if that was before the end of the run;
+    `evaluated_step` and `annealed` tell.
     """
     return read_tables(sources).runs
 
 
 def roots(sources: Folders) -> tuple[Path, ...]:
-    """Return the given folders, or the only one, as a tuple. Raises `UserError` for one that does
+    """Return the folder or folders that were given as a tuple. Raises `UserError` for one that does
     not exist."""
     given = [sources] if isinstance(sources, str | Path) else sources
     for root in (folders := tuple(map(Path, given))):
@@ -94,7 +96,8 @@ def roots(sources: Folders) -> tuple[Path, ...]:
 
 
 def _distinct(places: Sequence[Path], find: Callable[[Path], list[Path]]) -> list[Path]:
+    """Return the folders that `find` finds in these places, each once."""
     distinct: dict[Path, Path] = {}
     for folder in (folder for place in places for folder in find(place)):
         distinct.setdefault(folder.resolve(), folder)
-    return sorted(distinct.values(), key=str)  # as a table's column of folders sorts
+    return sorted(distinct.values(), key=str)  # as text, like a table's column of folders

@@ -1,3 +1,8 @@
-"""Who won: a `question` is declared before its runs (`planned` answers it), arms are paired by seed
-at equal FLOPs (`comparison`), data or loss (`matched`, `length_curve`), `learning_rate` says
-whether that was fair, and one function decides (`decide`, with `intervals`)."""
+"""Which arm won, and how sure that is.
+
+`question` declares what a study asks, before its runs, and `planned` finds the runs that answer it.
+`comparison` pairs arms with their baselines by seed at equal FLOPs, and `matched` at equal data or
+equal loss as well, for which `length_curve` interpolates between lengths. `learning_rate` says
+whether the rate was tuned fairly. All verdicts come from one function in `decide`, which takes the
+intervals from `intervals`.
+"""

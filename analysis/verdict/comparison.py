@@ -1,7 +1,8 @@
-"""Superposition, or another method, against the baseline at equal FLOPs, paired by seed.
+"""Compares superposition, or another method, with the baseline at equal FLOPs, seed by seed.
 
-Only eligible runs (`analysis.tables.eligible`) that were evaluated on the same held-out tokens are
-compared; others are returned with the reason. Intervals and verdicts are those of
+A run is compared if it is eligible (`analysis.tables.eligible`) and has a baseline that agrees with
+it in data, model, batch, schedule, learning rate, held-out text and seed. Other runs are returned
+with the reason why not. Runs without seeds are compared unpaired. Intervals and verdicts come from
 `analysis.verdict.decide`.
 """
 
@@ -25,51 +26,57 @@ from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 SAME = ("group", "learning_rate", "eval_set")
-"""Columns in which the two runs of a pair agree, beside their seeds."""
+"""Columns in which the two runs of a pair agree, beside their FLOPs and seeds."""
 PAIRED = (*SAME, "seed", "data_seed")
-"""Columns that identify one run of a setting. `data_seed`, of the order of the text, is missing in
-imported runs, and `seed` in some."""
+"""Columns that tell the runs of one setting apart. `data_seed` is the seed of the order of the
+text. Imported runs have none, and some have no `seed` either."""
 SAME_BUT_LENGTH = ("family", "learning_rate", "eval_set")
-"""Columns in which runs of different lengths are matched."""
+"""Columns in which two runs must agree to be matched although their lengths differ."""
 
 _SHARED: tuple[str, ...] = ("group", "family", "corpus", "steps", "learning_rate", "eval_set")
 _SHARED += ("flops", "setting", *SETTING, "data_multiplier")
+"""Columns of both tables of a comparison: that of pairs and that of settings."""
 COPIED_ROWS = 3
-"""Fewest logged steps for which equal training curves count as copies of one run."""
+"""Equal training curves count as copies of one run if they have at least this many rows."""
 PAIR_COLUMNS: tuple[str, ...] = (*_SHARED, "seed", "baseline", "superposed", "gain")
 PAIR_COLUMNS += ("baseline_folder", "superposed_folder")
+"""Columns of `Comparison.pairs`."""
 TABLE_COLUMNS: tuple[str, ...] = (*_SHARED, "seeds", "comparisons", "baseline", "superposed")
 TABLE_COLUMNS += ("gain", "low", "high", "deviation", "smallest_detectable", "p_adjusted")
 TABLE_COLUMNS += ("verdict", "heading", "run_ids")
+"""Columns of `Comparison.table`."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Losses and gains in nats per token on held-out text. A positive gain means that superposition
-    has the lower loss."""
+    """Losses and gains in nats per token on held-out text. A positive gain means that the baseline
+    has the higher loss."""
 
     table: pd.DataFrame
-    """One row per setting: losses, and the gain with its verdict from `verdicts`."""
+    """One row for each setting of each group of comparable runs: losses, and the gain with its
+    verdict."""
     verdicts: pd.DataFrame
-    """The rows of `analysis.verdict.decide`: planned questions first, then all other settings."""
+    """The rows of `decide.decide`: first the planned questions, then the settings that these do not
+    cover."""
     pairs: pd.DataFrame
-    """One row per setting and seed."""
+    """One row for each run that was compared with a baseline."""
     excluded: pd.DataFrame
-    """Runs that were not compared, each with the reason."""
+    """Runs that were not compared with a baseline, each with the reason."""
     eligible: pd.DataFrame
     """Rows of the run table that may be compared, with or without a partner."""
 
 
 def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Comparison:
-    """Compare all runs of a run table (`source.load`) that are no baselines with their baselines,
-    and answer the questions that were planned.
+    """Compare every run of a run table (`source.load`) that is not a baseline with its baseline,
+    and answer the planned questions.
 
-    Raises `UserError` where an arm of a question names a column that the table lacks, or holds two
+    Raises `UserError` if an arm of a question names a column that the table lacks, or holds two
     runs of one seed.
     """
     kept, excluded = eligible(runs)
-    # Of two runs with one setting and seed nothing says which belongs to the partner, and counted
-    # as two seeds they would make the interval too short. Runs without seeds stay.
+    # If two runs have the same setting and seed, nothing says which of them belongs to the baseline
+    # of that seed. Counted as two seeds, they would make the interval too short. Runs without seeds
+    # stay.
     twice = kept.duplicated([*PAIRED, *SETTING], keep=False) & kept["seed"].notna()
     reason = "another run has the same setting, rate and seed; give each its own seed"
     excluded += [excluded_row(run, reason) for run in rows_of(kept[twice])]
@@ -96,8 +103,8 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
 
 
 def refuse_copies(tables: Tables) -> None:
-    """Raise `UserError` where two runs of different seeds have one and the same training curve: as
-    further seeds, copies would make every interval too short."""
+    """Raise `UserError` if two runs of different seeds have the same training curve. Copies that
+    count as further seeds would make every interval too short."""
     curves = tables.curves.dropna(subset="loss")
     rows = pd.util.hash_pandas_object(curves[["step", "loss"]], index=False)
     marks = rows.groupby(curves["folder"].astype(str)).agg(["sum", "size"])
@@ -118,13 +125,13 @@ def refuse_copies(tables: Tables) -> None:
 def alike(
     table: pd.DataFrame, row: Mapping[str, Any] | pd.Series, names: Iterable[str]
 ) -> pd.DataFrame:
-    """Return the rows of a table that have the values of `row` in the columns `names`."""
+    """Return the rows of a table that agree with `row` in the columns `names`."""
     return table[np.logical_and.reduce([table[name] == row[name] for name in names])]
 
 
 def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict[str, Any]] | str:
-    """Return the baseline of a run, all of its baselines if it has no seed, or the reason why there
-    is none."""
+    """Return the baselines to compare a run with: the one of its seed or, if it has no seed, all
+    that agree with it otherwise. If there is none, return the reason."""
     seed = "without a seed" if pd.isna(run["seed"]) else f"of its seed {run['seed']}"
     tokens = run.get("eval_tokens")
     text = run["eval_set"] if pd.isna(tokens) else f"{run['eval_set']}, {int(tokens):,} tokens"
@@ -146,13 +153,14 @@ def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict
 
 
 def _equal(one: Any, other: Any) -> bool:
+    """Return whether two cells are equal; a missing cell is equal to a missing one."""
     if pd.isna(one) or pd.isna(other):
         return bool(pd.isna(one) and pd.isna(other))
     return bool(one == other)
 
 
 def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
-    """Say in which known columns the most similar baseline differs."""
+    """Say in which columns the most similar baseline differs, if there is one that does."""
     shown = ("corpus", "parameters", "steps", "sequences", "sequence_length", "schedule")
     known = [name for name in shown if name in run]
     differences = [
@@ -164,8 +172,8 @@ def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
 
 
 def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a row of `Comparison.pairs`, with the run ids and the `block` beside its columns; the
-    losses of several baselines are averaged."""
+    """Return a row of `Comparison.pairs`, with `run_ids`, `data_seed` and `block` (the label of the
+    pair) beside its columns. The losses of several baselines are averaged."""
     run = {**run, "setting": SuperpositionSetting.of_row(run).label}
     loss = sum(baseline["nats_per_token"] for baseline in baselines) / len(baselines)
     return {
@@ -183,8 +191,8 @@ def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any
 def _settings(
     pairs: list[dict[str, Any]], kept: pd.DataFrame, lost: pd.DataFrame, studies: Sequence[str]
 ) -> tuple[list[dict[str, Any]], list[Contrast]]:
-    """Return a row of `Comparison.table`, without a verdict, and a contrast with the baseline for
-    each setting, both in the order in which settings are shown.
+    """Return two lists with an item for each setting, in the order in which settings are shown: its
+    row of `Comparison.table`, still without a verdict, and its contrast with the baseline.
 
     kept: the runs that may be compared. lost: the runs that diverged. studies: path prefixes of the
     folders that have questions; unplanned settings are judged study by study.
@@ -241,10 +249,11 @@ def _settings(
 def _decided(
     rows: list[dict[str, Any]], cells: list[Contrast], planned: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return every setting with its verdict (`Comparison.table`), and all verdicts.
+    """Return `Comparison.table` and `Comparison.verdicts`.
 
-    If planned questions together cover all runs of a setting, the setting takes the verdict of the
-    primary question, or of the one with most seeds if none is primary."""
+    If planned questions together cover all runs of a setting, the setting takes the verdict of one
+    of them: of a primary one if there is any, and then of the one with most seeds.
+    """
     chosen: list[dict[str, Any] | None] = []
     for cell in cells:
         about = asked_of(planned, cell.run_ids)
@@ -252,7 +261,7 @@ def _decided(
         chosen.append(about[0] if covered and about else None)
     open_ = [place for place, one in enumerate(chosen) if one is None]
     studies = list(dict.fromkeys(cells[place].study for place in open_))
-    open_.sort(key=lambda place: studies.index(cells[place].study))  # `decide` groups by study
+    open_.sort(key=lambda place: studies.index(cells[place].study))  # the order of `also`
     also = decide([cells[place] for place in open_])
     for place, one in zip(open_, rows_of(also), strict=True):
         chosen[place] = one
@@ -267,8 +276,8 @@ def _decided(
 
 
 def asked_of(planned: pd.DataFrame, run_ids: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the verdicts that rest on these runs alone, primary ones first, then by seeds, the
-    most first."""
+    """Return the rows of `planned`, a table of verdicts, that rest on no other runs than these.
+    Primary questions come first, then those with the most seeds."""
     own = set(run_ids)
     verdicts = [
         row for row in rows_of(planned) if row["run_ids"] and own.issuperset(row["run_ids"])

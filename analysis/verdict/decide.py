@@ -1,8 +1,10 @@
-"""Who won: every page, figure and command takes its verdicts from here.
+"""Decides who won: every page, figure and command takes its verdicts from here.
 
-Planned questions come first, each family with its own allowance and by the method that it named
-(`question.Method`); then every other setting against its baseline, adjusted over those of its study
-that have enough seeds.
+Planned questions come first, family by family. The intervals of a family are made by the method
+that its questions name (`question.Method`), and are widened (by Bonferroni's adjustment) so that
+all of them hold together with a probability of 95%. Then every setting that no question covers is
+compared with its baseline. These intervals hold together for all such settings of a study that have
+enough seeds to be judged.
 """
 
 from __future__ import annotations
@@ -38,45 +40,57 @@ Verdict = Literal[
 ]
 PLANNED, ALSO_SEEN = "Planned", "Also seen"
 UNSTABLE_FROM = 2
-"""With so many diverged seeds or more, the verdict on an arm is `unstable`, whatever its interval
-says."""
+"""If this many seeds of an arm diverged, or more, the verdict on it is `unstable`, whatever its
+interval says."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A gain, in nats, with its uncertainty: None where there are too few seeds or no variation."""
+    """A gain, in nats, with its uncertainty.
+
+    With fewer than three seeds, or without variation between them, there is no claim: `low`,
+    `high`, `p_adjusted` and `smallest_detectable` are None.
+    """
 
     seeds: int
-    """Seeds that both arms have; of unpaired arms, the runs of the smaller one."""
+    """Number of seeds that both arms have; for unpaired arms, number of runs of the smaller one."""
     comparisons: int
-    """Contrasts that interval and verdict allow for."""
+    """Number of comparisons for which interval and p-value are adjusted (Bonferroni)."""
     gain: float
-    """Positive: the arm has the lower loss."""
+    """Mean difference of the losses, positive if the arm has the lower one; NaN without a pair."""
     deviation: float | None = None
-    """Standard deviation of one paired difference, or its equivalent for unpaired arms."""
+    """Standard deviation of one paired difference, or its equivalent for unpaired arms; None for
+    one seed and without variation."""
     low: float | None = None
+    """Lower end of the 95% interval of the gain."""
     high: float | None = None
+    """Upper end of the 95% interval of the gain."""
     p_adjusted: float | None = None
-    """Two-sided p-value, adjusted for all comparisons (Bonferroni)."""
+    """Two-sided p-value, adjusted."""
     smallest_detectable: float | None = None
-    """Gain that would be detected with a power of 80%."""
+    """True gain that would be detected with a probability of 80%."""
     verdict: Verdict = "one seed: no claim"
     unpaired: bool = False
     """Whether the runs have no seeds, so that the arms were compared as two samples."""
 
 
 def estimates(family: Sequence[Difference], allowed: int, method: Method) -> list[Estimate]:
-    """Estimates of a family whose intervals hold together for `allowed` contrasts."""
+    """Return the estimates of a family of differences, adjusted for `allowed` comparisons. With the
+    method `paired` each has its own variance, otherwise one that is moderated within the family
+    (`intervals.moderated`)."""
     judged = family if method == "paired" else moderated(family)
     return [_estimate(own, pooled, allowed) for own, pooled in zip(family, judged, strict=True)]
 
 
 def paired(differences: Sequence[float], comparisons: int = 1) -> Estimate:
-    """The t-test of differences (against − arm, one for each seed): positive is better."""
+    """Return the estimate of a paired t-test. `differences`: for each seed, the loss of the
+    comparison arm minus that of the arm, so that positive is better."""
     return estimates([paired_difference(differences)], comparisons, "paired")[0]
 
 
 def _estimate(own: Difference, judged: Difference, allowed: int) -> Estimate:
+    """Return the estimate of a difference, given as measured (`own`) and with the variance to judge
+    it by (`judged`)."""
     known: dict[str, Any] = {
         "seeds": own.seeds,
         "comparisons": allowed,
@@ -107,22 +121,28 @@ class Contrast:
 
     name: str
     losses: pd.Series
-    """Final losses, by `block`."""
+    """Final losses of the arm; the index is `block`."""
     against_losses: pd.Series
+    """Final losses of the comparison arm, with the same kind of index."""
     diverged: int
+    """Number of the arm's runs that diverged."""
     diverged_against: int
+    """Number of the comparison arm's runs that diverged."""
     run_ids: tuple[str, ...]
+    """Ids of the runs of both arms that may be compared."""
     text: float = math.nan
     """Raw tokens per run, relative to the comparison arm."""
     flops: float = math.nan
     """FLOPs per run, relative to the comparison arm."""
     study: str = ""
-    """The folder of the study that an unplanned contrast belongs to, if any."""
+    """The folder of the study that an unplanned contrast belongs to; empty if that has none."""
     asked: Question | None = None
+    """The planned question; None for any other contrast."""
 
     @property
     def family(self) -> tuple[bool, str]:
-        """Whether it was planned, and with which others its intervals hold."""
+        """A key of the contrasts whose intervals hold together: whether they were planned, and the
+        name of their family or the folder of their study."""
         return (True, self.asked.family) if self.asked else (False, self.study)
 
 
@@ -133,13 +153,17 @@ COLUMNS = (
     *("diverged", "diverged_against", "text", "flops", "predicted"),
     *("afterwards", *(f"afterwards_{end}" for end in _ENDS), "run_ids"),
 )
+"""Columns of the verdicts that `decide` returns. `afterwards` is the verdict by the default method
+where the questions named `paired`, and the columns `afterwards_…` are its gain and interval;
+elsewhere they are None."""
 
 
 def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
-    """One row (`COLUMNS`) per contrast: families of questions with the primary ones first, then
-    settings that no question covers, each study's adjusted over those that can be judged.
+    """Return the verdict on each contrast, one row (`COLUMNS`) each.
 
-    `afterwards` and its interval are the default method's where a question named paired t-tests.
+    Families of questions come first, those with a primary question before the others; the intervals
+    of a family are adjusted for its number of questions. Then come unplanned contrasts; those of a
+    study are adjusted for the number of them that can be judged.
     """
     ordered = sorted(contrasts, key=lambda each: (each.asked is None, not _primary(each)))
     families = dict.fromkeys(contrast.family for contrast in ordered)
@@ -195,7 +219,8 @@ def _verdict(estimate: Estimate, contrast: Contrast) -> Verdict:
 
 
 def block(row: Mapping[str, Any]) -> str:
-    """The label by which runs of two arms are paired: seed, order of the text, held-out text."""
+    """Return the label by which runs of two arms are paired: seed, order of the text and held-out
+    text. A run without a seed gets one of its own, so that it is paired with no other."""
     if pd.isna(row["seed"]):
         return f"{UNPAIRED}{row['folder']}"
     return f"{row['seed']}, text in order {row['data_seed']}, held out {row['eval_set']}"

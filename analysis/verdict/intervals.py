@@ -1,10 +1,11 @@
-"""Intervals of gains: paired differences whose variances are moderated within a family.
+"""The differences between arms from which `decide` makes intervals, and the method `moderated-1`.
 
-A contrast's gain is the mean of its paired differences over the seeds that both arms have. Its
-variance is that of its own differences, averaged with the family's typical variance, which counts
-for at most a third as much (empirical Bayes: Smyth, 2004); Bonferroni's allowance makes a family's
-intervals hold together. This is the method `moderated-1`. `benchmarks/verdict_coverage.py`
-simulates it and shows why the family counts for no more.
+A contrast is the comparison of two arms, and a family is a set of contrasts whose intervals are to
+hold together. The gain of a contrast is the mean of its paired differences over the seeds that both
+arms have. With few seeds the variance of these differences is known badly. The method therefore
+averages it with the typical variance of the family, which counts for at most a third as much
+(empirical Bayes: Smyth, 2004). `benchmarks/verdict_coverage.py` simulates the method and shows why
+the family counts for no more.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ import pandas as pd
 from scipy import optimize, special
 
 FEWEST_SEEDS = 3
-"""Two seeds allow no claim: at one degree of freedom the interval is wider than any effect."""
+"""Fewest seeds with which an interval is given. With two there is one degree of freedom, and the
+interval would be wider than any effect."""
 FAMILY_SHARE = 1 / 3
-"""The most that the family's degrees of freedom may be, relative to a contrast's own; in a family
-of n contrasts (n − 2)/n of that. With more, the 95% intervals of a family whose arms differ tenfold
-in spread hold together in less than 93% of cases."""
+"""The family's typical variance counts for at most this many degrees of freedom for each one that a
+contrast has itself. In a family of n contrasts the limit is (n − 2)/n of that. With a higher limit,
+the 95% intervals of a family whose arms differ tenfold in spread would hold together in less than
+93% of cases."""
 UNPAIRED = "unpaired "
-"""The beginning of the label of a run without a seed."""
+"""The beginning of the label (`decide.block`) of a run without a seed."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +35,22 @@ class Difference:
     """The difference between two arms, before any interval."""
 
     gain: float
-    """Nats; positive where the arm has the lower loss."""
+    """Nats; positive if the arm has the lower loss, NaN without a pair."""
     seeds: int
-    """Pairs; of unpaired runs, those of the smaller arm."""
+    """Number of pairs; for unpaired arms, number of runs of the smaller one."""
     variance: float
-    """Variance of one paired difference; the gain's own variance is this divided by `size`."""
+    """Variance of one paired difference, NaN for fewer than two; the variance of the gain is this
+    divided by `size`."""
     freedom: float
     """Degrees of freedom of `variance`."""
     size: float
-    """The number of pairs; of unpaired arms, the harmonic mean of their numbers of runs."""
+    """The number of pairs; for unpaired arms, the harmonic mean of their numbers of runs."""
     unpaired: bool = False
 
     @property
     def varies(self) -> bool:
-        """Whether the differences of the seeds scatter by more than a billionth of the gain; less
-        is rounding, and tells nothing of noise."""
+        """Whether the differences scatter over the seeds by more than a billionth of the gain. Less
+        is rounding, and says nothing about noise."""
         scale = max(abs(self.gain), 1e-300)
         return self.seeds > 1 and math.sqrt(self.variance) > 1e-9 * scale
 
@@ -62,7 +66,8 @@ class Difference:
 
 
 def paired_difference(differences: Sequence[float]) -> Difference:
-    """Summarise differences (against − arm, nats), one for each seed."""
+    """Summarise paired differences, one for each seed: the loss of the comparison arm minus that of
+    the arm, in nats."""
     values = np.asarray(differences, dtype=float)
     count = len(values)
     mean = float(values.mean()) if count else math.nan
@@ -71,10 +76,10 @@ def paired_difference(differences: Sequence[float]) -> Difference:
 
 
 def difference(losses: pd.Series, against: pd.Series) -> Difference:
-    """Summarise the difference between the losses of two arms, both by seed.
+    """Summarise the difference between the losses of two arms, both indexed by `decide.block`.
 
-    Where the arms share no seed, and both have runs without seeds (`UNPAIRED`), these are compared
-    as two samples of unequal variance (Welch, 1947).
+    If the arms share no seed, and both have runs without seeds (`UNPAIRED`), these runs are
+    compared as two samples of unequal variance (Welch, 1947).
     """
     both = losses.index.intersection(against.index)
     arms = losses, against
@@ -94,10 +99,10 @@ def difference(losses: pd.Series, against: pd.Series) -> Difference:
 
 
 def moderated(family: Sequence[Difference]) -> list[Difference]:
-    """Return a family's differences; those that allow an interval (`claims`) have moderated
-    variances and degrees of freedom.
+    """Return a family's differences, with moderated variances and degrees of freedom for those that
+    allow an interval (`claims`).
 
-    Fewer than three such differences say nothing of a typical variance, and stay as they are.
+    If fewer than three do, they say nothing about a typical variance, and all stay as they are.
     """
     claiming = [contrast for contrast in family if contrast.claims]
     count = len(claiming)
@@ -117,11 +122,14 @@ def moderated(family: Sequence[Difference]) -> list[Difference]:
 
 
 def _prior(variances: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:
-    """Return a family's typical variance, and how many degrees of freedom it is worth to another
-    member: the more alike the true variances are, the more; infinite where they do not differ.
+    """Return a family's typical variance, and the degrees of freedom that it is worth as an
+    estimate of a member's variance.
 
-    The logs of sample variances scatter as their degrees of freedom make them; what they scatter
-    beyond that is how far the true variances differ (Smyth, 2004, section 6.2).
+    The more alike the members' true variances are, the more degrees of freedom it is worth, and
+    infinitely many if they show no difference. To judge this, the logs of the sample variances are
+    used. They scatter even if the true variances are equal, by an amount that follows from their
+    degrees of freedom. What they scatter beyond that shows how far the true variances differ
+    (Smyth, 2004, section 6.2).
     """
     half = np.asarray(freedoms) / 2
     logs = np.log(variances) - special.digamma(half) + np.log(half)

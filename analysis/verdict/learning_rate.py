@@ -1,8 +1,8 @@
-"""Whether the learning rate was tuned on the baseline, lies inside the swept range, and is used by
-baseline and superposed runs alike.
+"""Learning-rate sweeps of the baseline: which rate was best, whether it lies inside the range that
+was tried, and whether the superposed runs use it.
 
-A superposed run at a rate tuned for it, or a baseline at an untuned rate, shows a false gain, as
-happened in this package's pilot.
+If the rate was tuned for superposed runs, or not tuned for the baseline, a gain may be due to the
+rate alone.
 """
 
 from __future__ import annotations
@@ -18,24 +18,27 @@ from tst_study.analysis.wording import number
 
 @dataclass(frozen=True)
 class Sweep:
-    """Baselines that differ in nothing but learning rate and seed, measured on one text."""
+    """Baselines that differ in nothing but learning rate and seed, evaluated on the same text."""
 
     steps: int
     rates: pd.DataFrame
-    """learning_rate, loss (nats per token, mean over the shared seeds; infinite if any
-    seed diverged at this rate), seeds."""
+    """A row for each rate, rising. Columns: learning_rate; loss (nats per token, mean over the
+    shared seeds; infinite if a seed diverged at this rate); seeds (how many the mean is over)."""
     best: float
+    """The rate with the lowest loss."""
     margin: float | None
-    """The lead of the best rate over the next best, in nats per token; None where all others
-    diverged."""
+    """By how much the loss at the next best rate is higher, in nats per token; None if seeds
+    diverged at all other rates."""
     at_edge: bool
+    """Whether the best rate is the lowest or the highest that was tried."""
     superposed_rates: tuple[float, ...]
-    """Rates of all superposed runs of the family (same data, model and batch), whatever their
-    length or state."""
+    """Rates of all superposed runs with the same data, model and batch, whatever their length or
+    state."""
 
     @property
     def followed(self) -> bool:
-        """Whether all superposed runs use the rate that was best for the baseline."""
+        """Whether all superposed runs, if there are any, use the rate that was best for the
+        baseline."""
         return all(rate == self.best for rate in self.superposed_rates)
 
     def sentence(self) -> str:
@@ -58,9 +61,12 @@ class Sweep:
 
 
 def swept(runs: pd.DataFrame, eligible: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the runs of each group and held-out text in which baselines had several learning
-    rates: those that may be compared, and all of the group that diverged, which have no final loss
-    on any text."""
+    """Return a table of runs for each group and held-out text in which baselines were trained at
+    several learning rates.
+
+    It holds the runs that may be compared, and all runs of the group that diverged, because these
+    have no final loss on any text. Runs that a person excluded are left out.
+    """
     lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
     texts = eligible.groupby(["group", "eval_set"], sort=True)
     every = [pd.concat([own, lost[lost["group"] == group]]) for (group, _), own in texts]
@@ -68,8 +74,8 @@ def swept(runs: pd.DataFrame, eligible: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
-    """Return the sweep of each group and held-out text (`swept`); none where a seed diverged at
-    every rate."""
+    """Return the sweep of each group and held-out text (`swept`), except those in which a seed
+    diverged at every rate."""
     found_sweeps = []
     for members in map(_baselines, swept(runs, comparison.eligible)):
         rates, first = _rates(members), members.iloc[0]
@@ -97,10 +103,10 @@ def _baselines(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rates(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean loss at each rate, over the seeds that all rates without a diverged run
-    share, or over all seeds if these share none; infinite at a rate at which a seed diverged."""
+    """Return `Sweep.rates`. A rate at which a seed diverged has an infinite loss. For the others
+    the mean is over the seeds that all of them share, or over all seeds if they share none."""
     diverged = runs["learning_rate"][runs["state"] == "diverged"]
-    # Averaging only the seeds that survived would flatter a rate at which others diverged.
+    # A mean over the seeds that survived would flatter a rate at which others diverged.
     done = runs[~runs["learning_rate"].isin(diverged)]
     losses = over_shared_seeds(done, "learning_rate", "nats_per_token")
     rates = pd.Index(sorted({*losses.index, *diverged}), name="learning_rate")

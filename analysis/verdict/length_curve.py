@@ -1,11 +1,12 @@
-"""Loss against length of one arm, and the length at which it reaches a loss.
+"""The loss of an arm as a curve over the length of training, and the length at which it reaches a
+given loss. `matched` and `fits.scaling.compute_multiplier` compare arms at equal loss with it.
 
-Between the lengths that were run, log(L − E) is linear in the log of the length: a power law
-above a floor E. With three lengths or more E is fitted. Two tell nothing of the curvature, so that
-results are computed for five floors, from zero to the highest, at which the exponent would be 1,
-and the interval spans them all. An interval holds the lengths at which a t-test does not tell the
-paired difference of the seeds from zero: it is exact for few seeds, and open where the curve is too
-flat to say.
+Between the lengths that were run, log(L − E) is taken to be linear in the log of the length, which
+makes the loss L a power law above a floor E. With three lengths or more, E is fitted. Two lengths
+say nothing about the curvature. Results are then computed for five floors, from zero to the one at
+which the exponent would be 1, and the interval spans them all. For one floor the interval holds the
+lengths at which a t-test of the seeds' paired differences shows no difference. It is valid
+for few seeds, too, and an end is open where the curve is too flat to tell.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ from tst_study.analysis.verdict.intervals import paired_difference
 from tst_study.errors import UserError
 
 Ratio = tuple[float, float | None, float | None]
-"""Log of a ratio of lengths, and its 95% interval."""
+"""Log of a ratio of lengths, and the ends of its 95% interval; None for an open end."""
 
 
 @dataclass(frozen=True)
 class LengthCurve:
-    """Final losses of annealed runs, all lengths with the same seeds."""
+    """Final losses of annealed runs of one arm at several lengths, all with the same seeds."""
 
     x: Floats
     """Logs of the lengths (steps or FLOPs), rising, shape (lengths,)."""
     losses: Floats
-    """Nats, shape (seeds, lengths); means fall with length."""
+    """Nats per token, shape (seeds, lengths); their means over the seeds fall with length."""
     note: str = ""
     """A note about lengths that were left out, if any."""
 
     @classmethod
     def of(cls, table: pd.DataFrame, name: str) -> LengthCurve:
-        """Make the curve of a table of losses by length (index, rising) and seed (columns) without
-        gaps; `name` is the arm's in messages.
+        """Make a curve from a table of losses by length (index, rising) and seed (columns), without
+        gaps. `name` is the name of the arm in messages.
 
-        Lengths after the first that the next one does not improve on are left out, and `note` says
-        so: no single length belongs to the losses there. Raises `UserError` if fewer than two
-        lengths are left.
+        The curve ends at the first length that the next one does not improve on, because a loss
+        beyond it would belong to several lengths; `note` then says so. Raises `UserError` if fewer
+        than two lengths are left.
         """
         means = table.mean(axis=1).to_numpy()
         falling = int(np.argmax(np.append(np.diff(means) >= 0, True))) + 1
@@ -66,11 +67,13 @@ class LengthCurve:
 
     @property
     def means(self) -> Floats:
+        """Mean loss at each length, over the seeds, shape (lengths,)."""
         means: Floats = self.losses.mean(axis=0)
         return means
 
     def place(self, loss: float, floor: float) -> float:
-        """Log length at which the mean curve is at `loss`, extended beyond its ends."""
+        """Return the log length at which the mean curve reaches `loss`. The first and last pieces
+        of the curve are extended beyond its ends."""
         heights = np.log(self.means - floor)
         height = np.log(loss - floor)
         i = int(np.clip(np.searchsorted(-heights, -height) - 1, 0, len(heights) - 2))
@@ -78,9 +81,11 @@ class LengthCurve:
         return float(self.x[i] + share * (self.x[i + 1] - self.x[i]))
 
     def at(self, place: float, floor: float) -> Floats:
-        """Loss of every seed at a log length, shape (seeds,): the mean curve there, plus the seed's
-        deviations from it at the two nearest lengths, interpolated and scaled with its height above
-        the floor."""
+        """Return the loss of every seed at a log length, shape (seeds,).
+
+        It is the mean curve there, plus the seed's deviations from that curve at the two nearest
+        lengths, which are interpolated and scaled with the curve's height above the floor.
+        """
         i = int(np.clip(np.searchsorted(self.x, place) - 1, 0, len(self.x) - 2))
         share = (place - self.x[i]) / (self.x[i + 1] - self.x[i])
         above = self.means[i : i + 2] - floor
@@ -90,12 +95,13 @@ class LengthCurve:
         return own
 
     def reached(self, losses: Floats, floor: float, origin: float, comparisons: int = 1) -> Ratio:
-        """Log of the ratio of the length at which the mean curve reaches the mean of `losses` (one
-        per seed) to the length exp(`origin`), with its 95% interval.
+        """Return the log of a ratio of lengths, with its 95% interval: the length at which the mean
+        curve reaches the mean of `losses` (one for each seed), over the length exp(`origin`).
 
-        An end is None where the paired differences do not vary, as with one seed, and where the
-        t-test shows no difference even beyond the curve's end, as far out as the nearest two
-        lengths are apart."""
+        Both ends are None if the paired differences do not vary, as with one seed. Otherwise each
+        end is searched for a little beyond the curve, as far as the two lengths nearest to that end
+        are apart; it is None if the t-test shows no difference even there.
+        """
         best = self.place(float(losses.mean()), floor)
         if not paired_difference((self.at(best, floor) - losses).tolist()).varies:
             return best - origin, None, None
@@ -116,8 +122,8 @@ class LengthCurve:
 
 
 def hull(found: list[Ratio]) -> tuple[float, float | None, float | None]:
-    """Return the first of these ratios, no longer as a log, with an interval that spans those of
-    all; an end that is open in any of them is None."""
+    """Return the first of these ratios (not its log), with an interval that spans the intervals of
+    all. An end that is open in any of them is None."""
     lows = [low for _, low, _ in found if low is not None]
     highs = [high for _, _, high in found if high is not None]
     return (
@@ -128,9 +134,13 @@ def hull(found: list[Ratio]) -> tuple[float, float | None, float | None]:
 
 
 def floors(curves: list[LengthCurve]) -> Floats:
-    """Return the floors (nats per token) to compute results for, first the one to take the estimate
-    from. One is fitted to all curves, which share their held-out text; where no curve has three
-    lengths there are five, the first in the middle of the range."""
+    """Return the floors (nats per token) for which results are to be computed; the estimate is that
+    of the first.
+
+    If a curve has three lengths or more, there is one floor, fitted to all curves together, because
+    they are over the same held-out text. Otherwise there are five, and the first is the middle of
+    their range.
+    """
     highest = min(
         float((curve.means[1:] + np.diff(curve.means) / np.expm1(np.diff(curve.x))).min())
         for curve in curves
@@ -140,8 +150,8 @@ def floors(curves: list[LengthCurve]) -> Floats:
         return highest * np.array([0.5, 0.0, 0.25, 0.75, 1.0])
 
     def misfit(floor: float) -> float:
-        """Sum over the curves of the squared residuals, roughly in nats², of one power law above
-        the floor for each."""
+        """Return the sum of the squared residuals, roughly in nats², of a power law above this
+        floor that is fitted to each curve."""
         total = 0.0
         for curve in curves:
             above = curve.means - floor
@@ -154,13 +164,13 @@ def floors(curves: list[LengthCurve]) -> Floats:
 
 
 def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataFrame], str]:
-    """Return each table as losses by length (index) and seed (columns), of the seeds that every
-    length of every table has, and a note on lengths that were left out.
+    """Return each table as losses by length (index) and seed (columns), and a note on lengths that
+    were left out. Columns of the given tables: `along` (the length), seed, loss.
 
-    Where these are fewer than two seeds, the lengths that only one seed ran are left out, if that
-    gives two seeds or more and leaves two lengths of each table that has them. Columns of the
-    tables: `along`, seed, loss. Raises `UserError` for no seed in common, and for a seed that ran a
-    length twice.
+    Only the seeds that every length of every table has are kept. If there are fewer than two, the
+    lengths that a single seed ran are left out, provided that two seeds or more remain then, and
+    two lengths of every table that had as many. Raises `UserError` if the tables share no seed, and
+    for a seed that ran a length twice.
     """
     for table in tables:
         twice = table.duplicated([along, "seed"])
@@ -182,6 +192,7 @@ def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataF
 
 
 def _common(tables: list[pd.DataFrame]) -> list[Any]:
+    """Return the seeds (columns) that have no gap in any table."""
     kept = [set(table.dropna(axis=1).columns) for table in tables]
     return sorted(set.intersection(*kept))
 
@@ -189,13 +200,14 @@ def _common(tables: list[pd.DataFrame]) -> list[Any]:
 def speed_up(
     baselines: pd.DataFrame, superposed: pd.DataFrame, comparisons: int = 1
 ) -> dict[str, Any]:
-    """Find after how many steps the baseline has the mean loss of superposed runs of one length.
-    Columns of both tables: steps, seed, loss.
+    """Find after how many steps the baseline reaches the mean loss of superposed runs of one
+    length. Columns of both tables: steps, seed, loss.
 
-    Returns seeds (the number that every length has), baseline_steps, speed_up (baseline_steps over
-    the runs' own steps), low and high (its 95% interval for all `comparisons` together, None for
-    one seed and on a side that the baselines' lengths do not bound) and note. Where the baselines
-    did not reach the loss, or all are below it, there are no numbers, and `note` says why.
+    Returns seeds (how many every length has), baseline_steps, speed_up (baseline_steps over the
+    steps of the superposed runs), low, high and note. The ends low and high are those of the 95%
+    interval of speed_up, adjusted for the number of `comparisons`. They are None for one seed, and
+    an end is None if the baselines' lengths do not bound it. If the loss lies outside the range of
+    the baselines', or no curve can be made, all numbers but seeds are None, and `note` says why.
     """
     nothing: dict[str, Any] = {"seeds": superposed["seed"].nunique()}
     nothing |= dict.fromkeys(("baseline_steps", "speed_up", "low", "high"))

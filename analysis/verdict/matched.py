@@ -1,14 +1,14 @@
-"""Equal FLOPs, equal data, equal loss: one ledger of all runs, and which of them match.
+"""Matches each superposed setting with baselines at equal FLOPs, equal data and equal loss.
 
-The ledger of a run is its FLOPs, raw tokens, steps and hours. A superposed setting is compared with
-the baselines of its family (same data, model, batch, schedule, learning rate, held-out text) in
-three ways. At equal FLOPs the verdict is that of `comparison`. At equal data the baseline has read
-as many raw tokens. At equal loss, baselines of several lengths are interpolated (`length_curve`)
-within the range of losses that they reached; outside it there is a note in place of a number, and
-for baselines of one length at most a bound.
+The baselines agree with the setting in data, model, batch, learning rate, held-out text and
+schedule, except that steps and warm-up may differ.
 
-Intervals at equal data hold for all settings of one family and length together, unless a question
-was planned; those at equal loss are widened for as many comparisons as the verdict at equal FLOPs.
+- At equal FLOPs the verdict is that of `comparison`.
+- At equal data the baseline has read as many raw tokens. If no question was planned, the intervals
+  of all settings with the same family, held-out text and length hold together.
+- At equal loss, baselines of several lengths are interpolated (`length_curve`), within the range of
+  losses that they reached. Outside it there is a note in place of a number; baselines of one length
+  give at most a bound. The interval is adjusted for as many comparisons as that at equal FLOPs.
 """
 
 from __future__ import annotations
@@ -40,17 +40,22 @@ from tst_study.text import big
 
 EQUAL_FLOPS, EQUAL_DATA, EQUAL_LOSS = "equal FLOPs", "equal data", "equal loss"
 TOLERANCE = 0.005
-"""Relative difference of FLOPs or raw tokens that still counts as equal: a rounded step ratio
-moves the tokens of a run by less."""
+"""Largest relative difference of FLOPs or raw tokens that counts as equal. The rounding of the
+number of superposed steps changes the tokens of a run by less."""
 
 COLUMNS: tuple[str, ...] = (*SAME_BUT_LENGTH, "group", "corpus", "params", "setting", "steps")
 COLUMNS += ("kind", "baseline_steps", "seeds", "gain", "steps_ratio", "flops_ratio")
 COLUMNS += ("hours_ratio", "low", "high", "smallest_detectable", "verdict", "note")
+"""Columns of the table of matches."""
 
 
 def ledger(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return eligible runs with their loss and device hours (NaN where not known). Their `seed` is
-    replaced by the label that pairs them (`block`): seed, order of the text and held-out text."""
+    """Return eligible runs with two more columns: `loss` (nats per token) and `hours`.
+
+    Hours are those of devices: published, or training time times the number of devices, which is
+    taken to be one where it is not known. They are NaN where the time is not known. The column
+    `seed` is replaced by the label by which runs are paired (`block`).
+    """
     rows = runs.assign(
         loss=runs["nats_per_token"].astype(float), seed=[block(row) for row in rows_of(runs)]
     )
@@ -61,11 +66,12 @@ def ledger(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def matched(found: Comparison) -> pd.DataFrame:
-    """Return all matches of a comparison, a row (`COLUMNS`) for each setting and kind.
+    """Return a row (`COLUMNS`) for each setting and each of the three kinds of match.
 
-    At equal FLOPs and equal data a row has the gain with its interval and verdict, at equal loss no
-    gain: its interval is that of `steps_ratio`. The ratios are of the baseline over the superposed
-    runs. `note` says why a number is missing."""
+    At equal FLOPs and equal data it has the gain with its interval and verdict. At equal loss there
+    is no gain, and the interval is that of `steps_ratio`. All ratios are those of the baseline over
+    the superposed runs. If there is no match, `note` says why.
+    """
     book = ledger(found.eligible)
     superposed, baselines = (book[book["method"] == arm] for arm in ("superposition", "baseline"))
     cells = superposed.groupby([*SAME, "steps", *SETTING], sort=False, dropna=False)
@@ -98,17 +104,19 @@ def _order(members: pd.DataFrame) -> tuple[Any, ...]:
 
 
 def _together(members: pd.DataFrame) -> tuple[Any, ...]:
-    """The values shared by settings whose intervals at equal data hold together."""
+    """Return the values that settings share if their intervals at equal data hold together."""
     return tuple(members[["family", "eval_set", "steps"]].iloc[0])
 
 
 _JUDGED = ("seeds", "gain", "low", "high", "smallest_detectable", "verdict")
+"""Columns of a match that are taken from a verdict."""
 
 
 def matched_answer(
     runs: pd.DataFrame | None = None, inputs: dict[str, str] | None = None
 ) -> Answer:
-    """Answer `tst-study analyse matched` for a run table, or for Tables 1 and 2 without one.
+    """Answer `tst-study analyse matched` for a run table, or without one for the paper's Tables 1
+    and 2. `inputs`: fingerprints of the runs.
 
     Raises `UserError` if there is no superposed run to match.
     """
@@ -139,6 +147,12 @@ def _equal(
     allowed: int,
     verdicts: pd.DataFrame,
 ) -> dict[str, Any]:
+    """Return the cells of a match at equal FLOPs or equal data, or a note why there is none.
+
+    The match is with the baselines that are nearest in `column`, if within `TOLERANCE`. If one of
+    `verdicts` is about exactly these runs, it counts; otherwise a paired t-test does, adjusted for
+    `allowed` comparisons.
+    """
     away = (baselines[column].astype(float) / float(members[column].iloc[0]) - 1).abs()
     near = baselines[(away <= TOLERANCE) & (away == away.min())]
     if near.empty:
@@ -163,6 +177,7 @@ def _equal(
 
 
 def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, allowed: int) -> dict[str, Any]:
+    """Return the cells of a match at equal loss; without one, a note why, or the bound."""
     row: dict[str, Any] = {"seeds": members["seed"].nunique()}
     if baselines.empty:
         return {**row, "note": "no baseline"}
@@ -189,7 +204,7 @@ def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, allowed: int) ->
 
 
 def _bound(pair: dict[str, Any]) -> str:
-    """State the bound from a baseline of one length, which allows no interpolation."""
+    """Return a note on what baselines of one length show, as they allow no interpolation."""
     steps = pair["steps_baseline"] / pair["steps"]
     if pair["loss"] >= pair["loss_baseline"] or steps <= 1:
         return f"its baseline has one length only ({pair['steps_baseline']:,} steps)"

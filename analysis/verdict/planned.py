@@ -1,4 +1,5 @@
-"""The arms of planned questions, and their gains over training."""
+"""Finds the runs that answer planned questions (`question`): their contrasts, which `decide`
+judges, and for reports the losses and costs of their arms and their gains over training."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 COSTS = ["raw_tokens", "flops"]
-"""Columns of the run table: the planned cost of a whole run."""
+"""Columns of the run table that say what a whole run costs, as planned."""
 
 
 def asked_contrasts(
@@ -23,7 +24,8 @@ def asked_contrasts(
 
     `kept`: the runs that may be compared; `lost`: the runs that diverged.
 
-    Raises `UserError` for an arm that holds two runs of one seed.
+    Raises `UserError` for an arm that holds two runs of one seed, or names a column that the run
+    table does not have.
     """
     contrasts = []
     kept, lost = _labelled(kept), _labelled(lost)
@@ -48,8 +50,9 @@ def asked_contrasts(
 
 
 def arms(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
-    """One row per arm that a question names: name, seeds, mean loss and its standard deviation over
-    seeds, raw tokens and FLOPs per run."""
+    """Return one row per arm that a question names: arm (its name), seeds (number of runs), loss
+    (mean), deviation (standard deviation of the loss over seeds), raw_tokens and flops (per
+    run)."""
     return pd.DataFrame(
         {
             "arm": name,
@@ -63,13 +66,13 @@ def arms(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
 
 
 def arm_losses(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
-    """Final losses by `block` (rows) of every arm that a question names (columns)."""
+    """Return the final losses of every arm that a question names (columns), by `block` (rows)."""
     return pd.DataFrame({name: _losses(runs, name) for name, runs in _arm_runs(kept, questions)})
 
 
 def _arm_runs(kept: pd.DataFrame, questions: Sequence[Question]) -> list[tuple[str, pd.DataFrame]]:
-    """Return each arm that a question names once, with its runs; what an arm is compared with comes
-    before it."""
+    """Return name and runs of each arm that a question names, each arm once. A question's
+    comparison arm comes before its arm."""
     kept = _labelled(kept)
     every = {}
     for question in questions:
@@ -82,12 +85,12 @@ def _arm_runs(kept: pd.DataFrame, questions: Sequence[Question]) -> list[tuple[s
 def gains_over_training(
     kept: pd.DataFrame, held_out: pd.DataFrame, questions: Sequence[Question]
 ) -> pd.DataFrame:
-    """Return the gain of each question at every evaluation that both arms have after the switch,
-    with its interval over paired seeds. Each interval stands for itself, because no question plans
-    these gains.
+    """Return the gain of each question at every evaluation after the switch that both arms have in
+    all seeds that they share, with its interval. Columns: `WAY_COLUMNS`.
 
-    `share`: the share of a run's steps that were done. Evaluations before the switch are left out,
-    because models are not yet trained to predict the next token.
+    The intervals are those of paired t-tests and not adjusted for each other, because these gains
+    were not planned as questions. Evaluations before the switch are left out, because models are
+    not yet trained to predict the next token.
     """
     kept = _labelled(kept)
     rows = held_out[held_out["phase"] == "recovery"].astype({"folder": str})
@@ -109,11 +112,13 @@ def gains_over_training(
 
 
 WAY_COLUMNS = ("family", "question", "arm", "against", "share", "gain", "low", "high")
+"""Columns of `gains_over_training`. `share` is the share of a run's steps that were done."""
 
 
 def since(gains: pd.DataFrame) -> str:
     """Say since which share of the steps a question's gain has had the sign that it has at the end:
-    `ahead since 75%`, `behind throughout`. `gains`: its rows of `gains_over_training`."""
+    `ahead since 75%`, `behind throughout`, `ahead at the end`. `gains`: the question's rows of
+    `gains_over_training`."""
     last = gains["gain"].iloc[-1]
     lead = "ahead" if last > 0 else "behind"
     last_other = gains["share"][gains["gain"] * last <= 0].max()
@@ -124,7 +129,7 @@ def since(gains: pd.DataFrame) -> str:
 
 
 def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
-    """Add each run's `block`, and its `setting` as arms name it."""
+    """Add two columns: `block`, and `setting`, the label by which arms name a run's setting."""
     rows = list(rows_of(runs))
     labels = [SuperpositionSetting.of_row(row).label for row in rows]
     columns = {"setting": labels, "block": list(map(block, rows))}
@@ -132,10 +137,8 @@ def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _losses(runs: pd.DataFrame, name: str) -> pd.Series:
-    """Final losses by block: by seed, order of the text and held-out text.
-
-    Raises `UserError` where a block has two.
-    """
+    """Return final losses by `block`. Raises `UserError`, which names the arm (`name`), if two runs
+    have the same block."""
     losses = runs.set_index("block")["nats_per_token"].astype(float)
     twice = losses.index[losses.index.duplicated()]
     if len(twice):

@@ -1,7 +1,8 @@
 """The questions of a study: pairs of arms to compare, declared in code before any run.
 
-`tst-study submit` writes a study's questions to `questions.json` beside its runs, each with a
-commit that holds it (`Question.registered`); they travel with the archive of the runs.
+`tst-study submit` writes a study's questions to `questions.json` beside its runs. Each names a
+commit that holds it, if one is known (`Question.registered`). When runs are kept in an archive,
+their questions are copied there, too.
 """
 
 from __future__ import annotations
@@ -20,15 +21,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE = "questions.json"
+"""Name of the file that holds the questions, in a folder of runs or an archive."""
 
 
 Value = int | float | str | bool
+"""A value that an arm asks of a column of the run table."""
 Method = Literal["paired", "simultaneous", "moderated-1"]
-"""How intervals are made, by the name that a study registers. `paired`: a t-test over each pair's
-seeds. `moderated-1`: `analysis.verdict.intervals`. `simultaneous` is judged as `moderated-1`, since
-one run could blow up its intervals (`docs/analysis.md`). No other name changes its meaning: a
-better method gets a new one."""
+"""How intervals are made, under the name that a study registers.
+
+`paired` is a t-test over the seeds of each pair of arms, and `moderated-1` is described in
+`analysis.verdict.intervals`. `simultaneous` is judged as `moderated-1`, because one run could blow
+up its intervals (`docs/analysis.md`). No other name changes its meaning; a better method gets a new
+name."""
 DEFAULT_METHOD: Method = "moderated-1"
+"""The method of questions that name none, and of everything that was not planned."""
 
 
 class _Strict(BaseModel):
@@ -41,14 +47,14 @@ class Arm(_Strict):
     name: str
     """The name in sentences, such as `power-law weights`."""
     setting: str | tuple[str, ...]
-    """Label of the setting (`SuperpositionSetting.label`): `baseline`, `s = 4, r = 0.25`, …; or
-    several labels, of which any counts, where a pilot sweep chooses the one that is trained."""
+    """Label of the setting (`SuperpositionSetting.label`): `baseline`, `s = 4, r = 0.25`, …. A run
+    may have any of several labels, for a pilot sweep that chooses which setting is trained."""
     where: dict[str, Value | tuple[Value, ...]] = {}
-    """Values of other columns of the run table, or several values, of which any counts. A single
-    text may be a pattern (`primary-*`), one of several may not."""
+    """The values of the arm's runs in other columns of the run table. A run may have any of several
+    values. A single text may be a pattern (`primary-*`); one of several may not."""
 
     def runs(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The arm's rows of a run table, in which `setting` is each run's label.
+        """Return the arm's rows of a run table that has a column `setting` (each run's label).
 
         Raises `UserError` for a column that the table lacks.
         """
@@ -72,42 +78,44 @@ class Question(_Strict):
     """The question whether `arm` has a lower final held-out next-token loss than `against`."""
 
     name: str
-    """Unique in its family."""
+    """The name, which is unique in its family."""
     arm: Arm
     against: Arm
+    """The comparison arm."""
     family: str
-    """Name of the family. The intervals of a family are widened so that all of them hold together;
-    a family of one question is not widened."""
+    """Name of the family. The intervals of a family are widened so that all of them hold together
+    with a probability of 95%; the interval of a single question is not widened."""
     primary: bool = False
     """Whether the study was made for this question."""
     method: Method = DEFAULT_METHOD
     """How intervals are made (`Method`)."""
     predicted: tuple[float, float] | None = None
-    """The gain, in nats, that was expected: an interval."""
+    """The interval in which the gain, in nats, was expected."""
     registered: Annotated[str | None, Field(pattern="^[0-9a-f]{40}$")] = None
-    """A commit that holds the question: the one that the study names, else the one from which it
-    was first submitted. None if that had uncommitted changes or is not known."""
+    """A commit that holds the question: the one that the study names, or else the one from which it
+    was first submitted. None if there were uncommitted changes or the commit is not known."""
     within: str = Field(default="", exclude=True, repr=False)
     """Path prefix of the run folders that the question covers; set on reading."""
 
     def runs(self, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the runs of `arm` and of `against`, as `Arm.runs` does."""
+        """Return the runs of `arm` and of `against` among those that the question covers, as
+        `Arm.runs` does."""
         if self.within:
             table = table[table["folder"].str.startswith(self.within)]
         return self.arm.runs(table), self.against.runs(table)
 
 
 class Questions(_Strict):
-    """`questions.json`."""
+    """The content of `questions.json`."""
 
     schema_version: Literal[1] = 1
     questions: tuple[Question, ...]
 
 
 def read_questions(folder: str | Path) -> tuple[Question, ...]:
-    """Read the questions of a folder of runs or an archive; none without a `questions.json`.
+    """Read the questions of a folder of runs or an archive; none if it has no `questions.json`.
 
-    Raises `UserError` for a damaged one.
+    Raises `UserError` if that file is damaged.
     """
     path = Path(folder) / FILE
     try:
@@ -121,8 +129,9 @@ def read_questions(folder: str | Path) -> tuple[Question, ...]:
 def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
     """Read the questions of folders, and of the archives and studies directly in them.
 
-    Each question is about the runs beside its file. Where several folders have questions, each
-    family bears the name of its folder."""
+    Each question is about the runs below the folder of its file. If several folders have questions,
+    the name of a family begins with that of its folder.
+    """
     files = (path for root in roots for path in (root / FILE, *sorted(root.glob(f"*/{FILE}"))))
     by_folder = {path.parent: read_questions(path.parent) for path in files if path.is_file()}
     return tuple(
@@ -150,9 +159,9 @@ def register(folder: Path, questions: Sequence[Question], code: Mapping[str, Any
     """Replace the questions of a folder of runs by these; an unchanged one keeps the commit that it
     was registered with. Without questions the folder stays as it is.
 
-    code: `launch_facts.code_version()`. A new question keeps the commit that it names; one that
-    names none gets that of the code, or none with uncommitted changes.
-    """
+    code: the result of `launch_facts.code_version()`. A new question keeps the commit that it
+    names. One that names none gets the commit of the code, or none if there are uncommitted
+    changes."""
     commit = None if code["dirty"] else code["commit"]
     existing = {_unstamped(question): question for question in read_questions(folder)}
     stamped = [
@@ -170,4 +179,5 @@ def _write(folder: Path, questions: Sequence[Question]) -> None:
 
 
 def _unstamped(question: Question) -> str:
+    """Return everything that a question says, without its commit."""
     return question.model_dump_json(exclude={"registered"})

@@ -1,4 +1,5 @@
-"""The launcher of this machine: one call prepares text, trains every run and draws the report."""
+"""The launcher of this machine. One call of `submit` prepares text, trains every run and draws the
+report."""
 
 import os
 import signal
@@ -21,8 +22,8 @@ from tst_study.experiments.study import Study
 from tst_study.text import duration, screen_width, wrapped
 
 CANCELLABLE = ("waiting", "preempted", "interrupted")
-"""States of runs that no process trains and that `cancel` marks, so that no launcher starts them.
-"""
+"""States of runs that no process trains, but that a launcher may still start. `cancel` marks such
+runs, so that none does."""
 
 
 class Local:
@@ -32,8 +33,12 @@ class Local:
         self._options = options
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
-        """Prepare the text, train, draw the report and print what it shows. Returns the exit
-        status: 0, 1 if a run failed, or 128 + the signal that stopped it."""
+        """Prepare the text, train the runs, draw the report and print what it shows.
+
+        Returns the exit status: 0, or 1 if a run did not finish, or 128 plus the number of the
+        signal that stopped the command. Raises `UserError` for a dry run, if a layout cannot work,
+        and if a corpus cannot be prepared.
+        """
         options = self._options
         if options.dry:
             raise UserError("--dry-run applies to Slurm only; `tst-study plan` lists the runs")
@@ -60,15 +65,18 @@ class Local:
         return int(bool(queue.failed))
 
     def jobs(self, root: Path) -> dict[str, Job]:
-        """No jobs: a run that is trained here is held by its process (`file_lock`)."""
+        """Return no jobs. Whether a run is being trained on this machine shows in its lock
+        (`file_lock`)."""
         return {}
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
-        """Mark waiting runs as cancelled, and send SIGTERM to the processes that train runs on this
-        machine, each of which then writes a checkpoint and ends."""
+        """Mark as cancelled every wanted run whose state is in `CANCELLABLE`, or that a process on
+        this machine holds, and return their ids. Such a process gets SIGTERM; if it is training, it
+        writes a checkpoint and ends."""
         folders = [path.parent for path in root.glob("*/job") if wanted(path.parent.name)]
         waiting = [folder for folder in folders if row(folder).state in CANCELLABLE]
-        # First, since a run that is stopped frees a slot, in which the launcher would start one.
+        # Waiting runs are marked first, because each run that is stopped frees a slot, in which its
+        # launcher would start one of them.
         for folder in waiting:
             cancel_mark(folder).touch()
         return {folder.name for folder in folders if _stop(folder) or folder in waiting}

@@ -1,4 +1,5 @@
-"""Progress of a study on this machine: a live line in a terminal, else lines now and then."""
+"""The progress of a study on this machine: one live line in a terminal, or a line now and then
+where the output goes to a file or a pipe."""
 
 import sys
 import time
@@ -13,7 +14,11 @@ from tst_study.waiting import waiting
 
 @contextmanager
 def shown(every: float = 10.0) -> Iterator[Callable[[Queue], None]]:
-    """Yield a function that shows the queue; call it several times a second."""
+    """Yield a function that shows the state of a queue. It should be called several times a second,
+    and decides itself when to show something new.
+
+    `every`: seconds between two lines if the output is not a terminal.
+    """
     started, last = time.monotonic(), float("-inf")
     is_screen = sys.stdout.isatty()
 
@@ -35,7 +40,8 @@ def shown(every: float = 10.0) -> Iterator[Callable[[Queue], None]]:
 
 
 def _summary(queue: Queue) -> str:
-    # Finished prefix runs leave the plan when no branch needs them any more, but still count.
+    # A finished prefix run leaves the plan when no branch needs it any more. It still counts as one
+    # of the runs here.
     finished_prefixes = queue.over.keys() - {run.fingerprint for run in queue.decided}
     total = max(len(queue.whole), len(queue.decided)) + len(finished_prefixes)
     parts = [f"{len(queue.over)} of {total} runs over", f"{len(queue.running)} running"]
@@ -54,8 +60,8 @@ def _summary(queue: Queue) -> str:
 
 
 def time_left(queue: Queue) -> float | None:
-    """Seconds until the last run is over, at the pace of the runs that are training; None before
-    one of them knows its pace."""
+    """Estimate the seconds until the last run is over, at the mean pace of the runs that are
+    training now; None as long as none of them knows its pace."""
     rows = [row(run.folder) for run in queue.running.values()]
     paced = [run for run in rows if run.seconds_left and run.steps > run.step]
     if not paced:
@@ -65,8 +71,8 @@ def time_left(queue: Queue) -> float | None:
     )
     seconds = [run.seconds_left or pace * (run.steps - run.step) for run in rows]
     known = queue.over.keys() | queue.failed.keys() | queue.running.keys()
-    # Until a sweep has chosen a rate, `whole` may hold runs of another rate; their number and
-    # lengths are right.
+    # Until a learning-rate sweep is decided, `whole` guesses which rate the later runs will have.
+    # The guess does not change how long a run takes.
     seconds += [
         pace * (run.steps - run.first_step) for run in queue.whole if run.fingerprint not in known
     ]

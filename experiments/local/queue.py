@@ -1,10 +1,13 @@
-"""The runs of a study as child processes: a bounded queue that asks the study for more.
+"""A queue that trains the runs of a study in child processes, a few at a time.
 
-The run folders hold the truth. The launcher knows nothing that a second launcher, or its own next
-call, could not read there: runs that are done are skipped, interrupted ones resume from their
-checkpoint, failed ones are tried again, and runs that another process is training are waited for.
-A run that was stopped or has crashed is started again at once, until `given_up` says otherwise, and
-never after an error that would recur.
+Whenever a run is over, the study is asked which runs its results now decide. What is known about a
+run is in its folder, where a second launcher, or the next call of this one, finds it: runs that are
+over are skipped, interrupted ones resume from their checkpoint, failed ones are tried again, and
+runs that another process is training are waited for.
+
+Within one call, a run that was stopped or has crashed is started again when a slot is free, until
+`given_up` says otherwise; after an error that would recur, a run is not started again. The count of
+launches on which `given_up` decides is not in the folder. It begins anew with each call.
 """
 
 import multiprocessing
@@ -41,25 +44,27 @@ from tst_study.record.writer import mark
 
 @dataclass
 class Queue:
-    """State of a study under way: the runs that wait, train or are over."""
+    """The state of a study while its runs are trained. The keys of dictionaries are fingerprints of
+    runs."""
 
     decided: list[PlannedRun] = field(default_factory=list)
-    """Runs that are asked for by the results so far."""
+    """Runs that the results so far decide, with the shared prefix runs that they need."""
     whole: list[PlannedRun] = field(default_factory=list)
     """All runs that the study is expected to need."""
     running: dict[str, PlannedRun] = field(default_factory=dict)
-    """Runs that children of this launcher are training, by fingerprint."""
+    """Runs that child processes of this launcher are training."""
     over: dict[str, PlannedRun] = field(default_factory=dict)
     """Runs that are done or have diverged."""
     failed: dict[str, tuple[PlannedRun, str]] = field(default_factory=dict)
-    """Runs that this call will not train any more, though they are not over, with the reason:
-    failed, given up, cancelled, damaged, or without the shared prefix run that they need."""
+    """Runs that are not over, but that this call will not train any more, with the reason. They
+    have failed, were given up or cancelled, have a damaged record, or lack the shared prefix run
+    that they need."""
     begun_at: dict[str, int] = field(default_factory=dict)
-    """Step of the checkpoint from which each run was last started in this call."""
+    """The step of the last checkpoint that each run had when this call last started it."""
     idle: dict[str, int] = field(default_factory=dict)
-    """Launches of each run in a row that left no new checkpoint."""
+    """How many launches of each run in a row, up to the last one, left no new checkpoint."""
     slots: int = 1
-    """Runs at a time."""
+    """How many runs may train at a time."""
     processes: int = 1
     """Ranks of each run."""
 
@@ -71,7 +76,8 @@ class Queue:
 
 
 class StoppedError(Exception):
-    """The launcher was told to stop; its runs have been told to checkpoint and have ended."""
+    """A signal has stopped the launcher. Its runs were told to write a checkpoint, and have ended.
+    `status` is the exit status that tells a shell so."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal.Signals(signal_number).name)
@@ -85,24 +91,25 @@ def launch(
     wanted: Callable[[PlannedRun], bool] = lambda run: True,
     target: Callable[..., None] = run,
 ) -> Queue:
-    """Train every wanted run of the study that is not over; return when none is left.
+    """Train every wanted run of the study that is not over, and return the queue when none is left.
 
-    `show` gets the queue several times a second and at the end. A failed run stops neither the
-    study nor the other runs; it is in `failed`. `target` is what each process runs. Raises
-    `StoppedError` on Ctrl-C or SIGTERM.
+    `show` is called with the queue several times a second and at the end. A run that fails is noted
+    in `Queue.failed`, and all runs that do not need it go on. `target` is the function that each
+    process calls. Raises `StoppedError` on Ctrl-C or SIGTERM, and `UserError` if the runs cannot be
+    planned, such as for a corpus that is not prepared.
     """
-    # Inherited by every run; a run that asks for more threads sets them itself.
+    # Every run inherits these; a run whose config asks for more threads sets them itself.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     planning = Planner(study)
     queue = Queue(processes=options.processes)
-    planned_with = 0  # runs that were over before the last planning began: it knew their results
+    planned_with = 0  # how many runs were over at the last planning, which knew their results
     _plan(planning, queue, wanted)
     queue.slots = options.parallel or fitting(queue.decided, options.processes)
     for planned in queue.decided:
         cancel_mark(planned.folder).unlink(missing_ok=True)
     _settle_all(queue)
     children: dict[str, list[BaseProcess]] = {}
-    show(queue)  # the first child waits until torch is loaded
+    show(queue)  # before the start of the first child, which takes until torch is loaded
     with signals_handled(_raise_stopped, (signal.SIGINT, signal.SIGTERM)):
         try:
             while queue.waiting or children or len(queue.over) > planned_with:
@@ -122,7 +129,8 @@ def launch(
 
 
 def fitting(runs: Iterable[PlannedRun], processes: int) -> int:
-    """How many runs of so many ranks the cores hold; one run if any of them may use a GPU."""
+    """Return how many runs with `processes` ranks each may train at a time: as many as this machine
+    has cores for, but at least one, and only one if any of the runs may use a GPU."""
     if any(run.config.execution.device != "cpu" for run in runs):
         return 1
     return max(1, cores() // processes)
@@ -134,16 +142,18 @@ def _plan(planning: Planner, queue: Queue, wanted: Callable[[PlannedRun], bool])
 
 
 def _settle_all(queue: Queue) -> None:
-    """Record the runs that need no process, and prepare the others."""
+    """Note in the queue which runs need no process, and write the configs of the others."""
     for planned in queue.decided:
         _settle(queue, planned)
-    # `cancel`, and commands that know only the study's folder, see a waiting run by this file.
+    # By this file, `cancel` and other commands that know only the study's folder see that a run is
+    # waiting.
     for planned in queue.waiting:
         write_config(planned.config, planned.folder)
 
 
 def _settle(queue: Queue, planned: PlannedRun) -> bool:
-    """Record a run that needs no process (over, damaged or cancelled); return whether it is one."""
+    """Return whether a run needs no process because it is over, damaged or cancelled. If so, note
+    it in the queue."""
     state_there, why = state_and_damage(planned)
     if state_there in FINAL_STATES:
         queue.over[planned.fingerprint] = planned
@@ -161,14 +171,15 @@ def _start(
     if len(children) >= queue.slots:
         return  # Called ten times a second: no run folder is read until a slot is free.
     waiting = queue.waiting
-    # Runs of another launcher, maybe of one that was killed and whose runs are about to end.
+    # Runs that another launcher's processes hold. They take slots too: if that launcher was killed,
+    # they are about to end, but still use the machine.
     held = {planned.fingerprint for planned in waiting if file_lock.is_held(planned.folder)}
     for planned in waiting:
         if len(children) + len(held) >= queue.slots:
             return
         if planned.fingerprint in held:
             continue
-        if _settle(queue, planned):  # another process may have brought it to its end
+        if _settle(queue, planned):  # another process may just have ended it
             continue
         if planned.prefix and state(planned.prefix) != "done":
             if planned.prefix.fingerprint in queue.failed:
@@ -188,7 +199,7 @@ def _start(
 
 
 def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
-    """Classify the runs whose processes have ended."""
+    """Note in the queue what became of the runs whose processes have all ended."""
     for key, ranks in list(children.items()):
         code = _ended(ranks)
         if code is None:
@@ -196,7 +207,7 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
         del children[key]
         planned = queue.running.pop(key)
         if _settle(queue, planned) or code == Exit.HELD:
-            continue  # a run that another process holds goes on waiting
+            continue  # a run that another process holds waits again
         if code == Exit.FAILED:
             queue.failed[key] = (planned, _record_end(planned, code))
         else:
@@ -205,15 +216,16 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
             if why := given_up(queue.idle[key], RETRIES, _record_end(planned, code)):
                 mark(planned.folder, planned.config, "failed", why)
                 queue.failed[key] = (planned, why)
-            # Else it waits for its next turn.
+            # Otherwise the run waits again for a slot.
 
 
 def _ended(ranks: list[BaseProcess]) -> int | None:
     """Return the exit status of a run; None while one of its ranks is alive.
 
-    It is rank 0's if that found the run held by another process; else that of a rank that failed
-    for good; else that of the first rank that crashed or was killed; else rank 0's. Ranks cannot go
-    on without each other, so the others are killed as soon as one has ended badly.
+    It is that of rank 0 if another process held the run. Otherwise it is `Exit.FAILED` if any rank
+    ended so, or else the status of the rank with the lowest number that crashed or was killed. If
+    all ranks ended well, it is again that of rank 0. Ranks cannot go on without each other, so all
+    are killed as soon as one has ended badly.
     """
     codes = [rank.exitcode for rank in ranks]
     bad = next((code for code in codes if code not in (None, Exit.OVER, Exit.PREEMPTED)), None)
@@ -229,7 +241,8 @@ def _ended(ranks: list[BaseProcess]) -> int | None:
 
 
 def _record_end(planned: PlannedRun, code: int) -> str:
-    """Return the reason why a child ended, and record it if the child could not."""
+    """Return why the processes of a run ended, by its status. If the run could not write that
+    before it ended, write it as failed."""
     state_there = state(planned)
     if state_there in ("failed", "preempted"):
         status = run_record.read_status(planned.folder)
@@ -242,8 +255,8 @@ def _record_end(planned: PlannedRun, code: int) -> str:
 
 
 def _stop(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
-    """Tell every child to write a checkpoint and end. Kill those that take too long, or all of them
-    at a second signal."""
+    """Tell every child to write a checkpoint and end. Kill those that are alive after `PATIENCE`
+    seconds, or all of them at a second signal."""
     every = [rank for ranks in children.values() for rank in ranks]
     for rank in every:
         rank.terminate()
@@ -267,8 +280,9 @@ def _raise_stopped(number: int, frame: FrameType | None) -> None:
 
 
 def _context(config: Config) -> ForkServerContext | SpawnContext:
-    """How a run's process is started. Runs on CPUs are forked from a server that has imported torch
-    and Megatron once. A run that may use a GPU gets a new process: CUDA does not survive a fork."""
+    """Return the way to start a run's processes. Those of runs on CPUs are forked from a server
+    that has imported torch and Megatron once. A run that may use a GPU gets new processes, because
+    CUDA does not survive a fork."""
     if config.execution.device != "cpu":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

@@ -1,15 +1,17 @@
-"""Imports for the server from which runs are forked, so that each run starts within milliseconds.
+"""Imports torch and the trainer into the fork server, from which the processes of runs on CPUs are
+forked, so that each of them starts within milliseconds.
 
-`multiprocessing` starts the server as a new process; the launcher itself does not import torch.
+`multiprocessing` starts the server as a new process and imports this module there; the launcher
+itself does not import torch (`queue._context`).
 """
 
 import signal
 from contextlib import suppress
 
-# A signal to the launcher's whole process group must not end the server while runs need it. It ends
-# by itself with the launcher.
+# A signal to the launcher's whole process group must not end the server while runs need it. The
+# server ends by itself when the launcher does.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-# An import that fails here fails again in the run that needs it, with its traceback in a log.
+# An import that fails here fails again in every run, and then its traceback is in the run's log.
 with suppress(Exception):
     import tst_study.train  # noqa: F401

@@ -1,4 +1,5 @@
-"""The ranks and GPUs that a run gets, its layout on them, and checks that this layout can work."""
+"""The ranks and GPUs that a run gets, its layout on them (how the model and the batch are split
+over the ranks), and checks that this layout can work."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,8 @@ from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.text import aligned, listed
 
 UNLIMITED = 10**18
-"""Bytes assumed of CPUs and of unlisted GPUs, so that every layout fits."""
+"""The bytes of memory that are assumed of CPUs, and of GPUs that `cost.devices` does not list, so
+that every layout fits."""
 
 
 @dataclass(frozen=True)
@@ -25,20 +27,23 @@ class Allocation:
     """The ranks and GPUs that a run gets."""
 
     ranks: int = 1
-    """Processes of torch.distributed."""
+    """Processes that train the run together: the world size of torch.distributed."""
     on_gpu: bool = False
     device: str | None = None
-    """The name of the GPUs, where it is known."""
+    """The name of the GPUs; None if it is not known."""
     per_node: int | None = None
-    """Ranks of a node; by default as many as it usually has of these GPUs."""
+    """Ranks on each node; by default the usual number of such GPUs in a node."""
 
 
 AllocationOf = Callable[[PlannedRun], Allocation]
+"""A function that tells what a run gets, such as `Launcher.allocation`."""
 
 
 def resolved(config: Config, given: Allocation) -> Config:
-    """Fill in the run's layout, chosen for its devices where it is "auto". Raises `UserError` for a
-    layout that cannot work."""
+    """Return a run's config with its layout, completed for the devices that it gets. If
+    `execution.parallel` is "auto", a layout that fits them is chosen (`cost.auto_layout.resolve`).
+    Raises `UserError` for a layout that cannot work on these ranks or does not fit their memory,
+    and if none fits."""
     known = device_named(given.device or "") if given.on_gpu else None
     choice = resolve(
         config,
@@ -53,7 +58,7 @@ def resolved(config: Config, given: Allocation) -> Config:
 
 
 def problems(runs: Iterable[PlannedRun], allocation: AllocationOf) -> list[str]:
-    """One line for each reason why runs cannot be trained."""
+    """Return a line for each reason why some of the runs cannot be trained with what they get."""
     reasons: dict[str, list[str]] = defaultdict(list)
     for run in runs:
         given = allocation(run)
@@ -65,16 +70,19 @@ def problems(runs: Iterable[PlannedRun], allocation: AllocationOf) -> list[str]:
 
 
 def check_layouts(runs: Iterable[PlannedRun], allocation: AllocationOf) -> None:
-    """Raise `UserError`, one line, if one of the runs cannot be trained."""
+    """Raise `UserError` with a message of one line if any of the runs cannot be trained with what
+    it gets."""
     lines = problems(runs, allocation)
     if lines:
         raise UserError(lines[0] if len(lines) == 1 else f"{lines[0]} (and {len(lines) - 1} more)")
 
 
 def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
-    """Lines with the parameters, layout, memory and traffic of each model, batch and layout.
+    """Return lines for a terminal: parameters, layout, memory per GPU and traffic for each
+    combination of model, batch and layout among the runs.
 
-    Raises `UserError` where a layout cannot work.
+    `given`: GPUs; an H100 is assumed if their name is not listed. Raises `UserError` if a layout
+    cannot work.
     """
     shapes: dict[tuple[object, ...], Config] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""The table that `tst-study plan` prints: every run of a study, its cost and its state."""
+"""The tables that `tst-study plan` prints: the runs and arms of a study, their costs and states."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from tst_study.record import reader as run_record
 from tst_study.text import ENDLESS, big, duration, wrapped
 
 OURS = Prices()
+"""Without a device, so that hours are those of this machine."""
 ARMS_NOTE = (
     "By arm: FLOPs and hours of all its runs; tokens of one run, from its first step to its last."
 )
@@ -45,13 +46,21 @@ def table(
     timed: bool = False,
     width: int = ENDLESS,
 ) -> list[str]:
-    """Lines for a screen of so many columns: totals, a row for each run that `pattern` matches, and
-    a row for each arm among them. Steps are written from–to where a run forks from a shared prefix
-    run.
+    """Return lines for a screen that is `width` characters wide: totals of the study, a row for
+    each run that `pattern` matches, and a row for each arm among these runs. If a run forks from a
+    shared prefix run, its steps are written as fork–last.
 
-    `at_once` is the number of parallel runs behind the wall time. With `timed`, shapes without a
-    finished run are timed on this machine. Corpora need not be there yet; ids are provisional then,
-    which is said. Raises `UserError` where `pattern` matches no run.
+    Args:
+        allocation: what ranks and GPUs each run would get.
+        prices: the device for which hours are estimated. Without one, they are those of this
+            machine, from the finished runs.
+        pattern: selects runs by their ids, as `planned_run.matches` does.
+        at_once: how many runs train at a time, for the wall time of the whole study.
+        timed: time some steps here of each shape (model and batch) that has no finished run.
+
+    A planner with `unprepared` works without the corpora; a line then says that the ids are
+    provisional. Raises `UserError` if `pattern` matches no run, for a device that is not listed,
+    and if steps that are to be timed cannot be trained here.
     """
     study, decided = planner.study, planner.decided()
     known = {run.fingerprint for run in decided}
@@ -114,10 +123,11 @@ def table(
 
 
 class Cost(NamedTuple):
-    """The least and the most hours of the steps that a run trains itself; NaN if not known."""
+    """The least and the most hours for the steps that a run trains itself, without those of its
+    shared prefix run; NaN if they are not known."""
 
     hours: list[float]
-    """Hours of GPUs if a device is given, else of this machine's cores."""
+    """Hours summed over GPUs if a device is given, else over this machine's cores."""
     wall: list[float]
     """Hours from the run's start to its end."""
 
@@ -126,15 +136,15 @@ def _cost(run: PlannedRun, given: Allocation, prices: Prices, step_seconds: floa
     if prices.device is not None:
         hours = prices.gpu_hours(run.config.model, total_flops([run])) or [math.nan, math.nan]
         return Cost(hours, [each / given.ranks for each in hours])
-    # Measured seconds are elapsed time, so that they are not divided by ranks.
+    # Measured seconds are elapsed time already, and are not divided by the number of ranks.
     wall = [step_seconds * (run.steps - run.first_step) / 3600] * 2
     cores = given.ranks * (run.config.execution.threads or 1)
     return Cost([cores * each for each in wall], wall)
 
 
 def _cells(runs: Sequence[PlannedRun], costs: dict[str, Cost]) -> list[str]:
-    """FLOPs and hours of runs that differ in their seeds alone, and the tokens of one of them, its
-    shared prefix included."""
+    """Return the FLOPs and hours of all these runs, which differ only in their seeds, and the raw
+    and latent tokens of one of them, those of its shared prefix included."""
     plan, last = plan_phases(runs[0].config), runs[0].steps
     hours = _range(_sums(costs[run.fingerprint].hours for run in runs), rounded)
     tokens = big(plan.raw_tokens(last)), big(plan.latent_tokens(last))
@@ -167,7 +177,8 @@ def _in_words(costs: Sequence[Cost], prices: Prices, source: str, at_once: int) 
 
 
 def _state_now(run: PlannedRun) -> str:
-    """The recorded state, but `interrupted` for a run that nobody trains any more."""
+    """Return the recorded state of a run; but `interrupted` if that is `running` and no process
+    holds the run any more."""
     recorded = state(run)
     dead = recorded == "running" and not file_lock.is_held(run.folder)
     return "interrupted" if dead else recorded
@@ -185,8 +196,11 @@ def _measured(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[Shape,
 
 
 def detectable(runs: Sequence[PlannedRun]) -> list[str]:
-    """State the smallest gain that the planned seeds can detect, or that they are too few for any
-    claim; return an empty list if no arm has a baseline with its seed."""
+    """Return a line with the smallest gain that the planned seeds can detect, or one that says that
+    they are too few for any claim. The list is empty if no run has a baseline of the same seed.
+
+    The seeds that count are those of the arm with the fewest.
+    """
     baselines = {
         _form(run.config, "superposition") for run in runs if run.config.role == "baseline"
     }

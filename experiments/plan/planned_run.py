@@ -14,28 +14,34 @@ from tst_study.record import reader as run_record
 from tst_study.record.reader import FINAL_STATES
 
 DAMAGED = "damaged"
-"""State of a run whose record cannot be read. It stays as it is; all other runs go on."""
+"""State of a run whose record cannot be read. The run is left alone, and all others go on."""
 STATES = (
     *("done", "running", "failed", "diverged", "preempted", "interrupted", "queued", "blocked"),
     *("cancelled", DAMAGED, "waiting"),
 )
-"""The states of runs, in the order in which they are counted."""
+"""The states of runs, in the order in which `totals` lists them."""
 Shape = tuple[Model, Batch]
-"""Runs of one shape take one time per step: a step costs the same in both phases."""
+"""The model and the batch of a run. Runs of the same shape are taken to need the same time per
+step, because a step costs about the same in both phases."""
 
 
 @dataclass(frozen=True)
 class PlannedRun:
+    """One run of a study, which may be trained already."""
+
     config: Config
-    """The config that will be trained; that of a branch names the checkpoint that it forks from."""
+    """The config to train. If the run is a branch, it names the checkpoint of the shared prefix run
+    from which the branch starts (`execution.fork_from`)."""
     fingerprint: str
+    """The run's identity (`config.identity`)."""
     folder: Path
     prefix: PlannedRun | None = None
+    """The shared prefix run from which this run forks, if any."""
     branch: str = ""
-    """For a shared prefix run, the name of one that forks from it, by which a profile finds its
-    resources, too."""
+    """If this is a shared prefix run: the name of one of the runs that fork from it."""
     recorded: tuple[str, float] | None = None
-    """State and final held-out loss, if the study's archive has this run as finished."""
+    """State and final held-out loss, if the study's archive holds this run and it is over (done or
+    diverged)."""
 
     @property
     def run_id(self) -> str:
@@ -43,17 +49,18 @@ class PlannedRun:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names by which a profile finds resources: a shared prefix run needs what its branches
-        need."""
+        """The names by which a Slurm profile chooses the run's resources. A shared prefix run also
+        goes by the name of a branch, because it needs the same resources."""
         return (self.config.name, self.branch) if self.branch else (self.config.name,)
 
     @property
     def steps(self) -> int:
-        """The last step that it trains."""
+        """The last step of the run."""
         return self.config.schedule.last_step
 
     @property
     def first_step(self) -> int:
+        """The number of steps that its shared prefix run trains for it; 0 without one."""
         fork = self.config.execution.fork_from
         return fork.step if fork else 0
 
@@ -63,10 +70,12 @@ class PlannedRun:
 
 
 def state_and_damage(run: PlannedRun) -> tuple[str, str]:
-    """The state that the run's record gives, `waiting` before there is one; and why the record
-    cannot be read, where that state is `damaged`.
+    """Return a run's state by its record, and an empty string; or `damaged`, and why the record
+    cannot be read.
 
-    Raises `UserError` where the folder holds another run.
+    If the folder has no `run.json`, and the study's archive holds the run, the state is the one in
+    the archive. Without any record it is `waiting`. Raises `UserError` if the folder holds another
+    run.
     """
     there = run.fingerprint
     try:
@@ -89,7 +98,7 @@ def state_and_damage(run: PlannedRun) -> tuple[str, str]:
 
 
 def state(run: PlannedRun) -> str:
-    """The first half of `state_and_damage`."""
+    """Return the state alone that `state_and_damage` gives."""
     return state_and_damage(run)[0]
 
 
@@ -105,21 +114,23 @@ def totals(states: Iterable[str]) -> str:
 
 
 def matches(run_id: str, pattern: str) -> bool:
-    """Whether a run id matches a shell pattern, or holds the text where it is no pattern."""
+    """Return whether a run id matches a shell pattern; or contains `pattern`, if that has none of
+    the characters `*?[`."""
     return fnmatch(run_id, pattern) if set(pattern) & set("*?[") else pattern in run_id
 
 
 def total_flops(runs: Iterable[PlannedRun]) -> int:
-    """FLOPs of the steps that these runs train themselves, without those of their shared prefix
-    runs."""
+    """Sum the FLOPs of the steps that these runs train themselves, without those of their shared
+    prefix runs."""
     from tst_study.cost.compute import count_flops
 
     return sum(count_flops(run.config).per_step * (run.steps - run.first_step) for run in runs)
 
 
 def final_loss(run: PlannedRun) -> float | None:
-    """Held-out loss after the last step of a run that is over; None before, infinity where it
-    diverged. Raises `UserError` where the record has no such loss."""
+    """Return the held-out loss, in nats per token, after the last step of a run that is done;
+    infinity if it diverged; None if it is not over. Raises `UserError` as `state_and_damage` does,
+    and if the record of a run that is done has no such loss."""
     ended = state(run)
     if ended == "diverged":
         return float("inf")

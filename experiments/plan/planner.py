@@ -1,10 +1,10 @@
-"""From a study to runs with an identity, a folder, a state and, where they share one, a shared
-prefix run.
+"""The planner of a study: its runs, with identity and folder, and the steps that they share.
 
-What several runs have in common is trained once: shared prefix runs, and the branches that fork
-from them. Which steps two runs share follows from their identities alone (`identity`). A shared
-prefix run ends where its second longest branch parts from it: what one run alone needs, it trains
-itself."""
+Steps that several runs have in common are trained only once, by a shared prefix run; the runs then
+fork from its checkpoints, as its branches. Which steps two runs share follows from their configs
+and corpora alone (`config.identity`). A shared prefix run ends with the last step that at least two
+branches share; each branch trains the steps after its fork itself.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -26,18 +26,19 @@ from tst_study.record.reader import FINAL_STATES
 
 @dataclass
 class Planner:
-    """Plans a study; one planner serves for as long as its corpora do not change."""
+    """Plans a study, and tells it the results so far: it is the `Results` that the study asks. A
+    planner can be used as long as the corpora do not change."""
 
     study: Study
     unprepared: bool = False
-    """Plan without the corpora too: identities and folders are provisional then."""
+    """Plan even if corpora are missing. Identities and folders are then provisional."""
     _dead_ends: dict[str, None] = field(default_factory=dict)
     _losses: dict[str, float] = field(default_factory=dict)
     _data: dict[tuple[Data, int, int], dict[str, Any]] = field(default_factory=dict)
     _known: dict[Config, str] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
-    """Names of the run folders by the eight digits of identity in which they end: the same identity
-    is the same run, whatever name it had."""
+    """Names of the run folders, by the eight hex digits of the identity at their end. Runs with the
+    same identity are the same run, even if the study has since changed its name."""
 
     def decided(self) -> list[PlannedRun]:
         """List every run that the results so far decide, each once, most urgent first. A shared
@@ -45,27 +46,33 @@ class Planner:
         return self._with_prefixes(self.asked_for())
 
     def whole(self) -> list[PlannedRun]:
-        """List the runs of the study to its end, as if every loss that is not known were 0.
+        """List all runs that the study is expected to need, as if every loss that is not known yet
+        were 0.
 
-        So an undecided choice falls on its first candidate without a result: the number and the
-        cost of the runs are right, some may get another learning rate. Ladders of rates
-        (`studies.grid.Tuning`) are extended as far as they may be, which can be too many runs.
+        An undecided choice then falls on its first candidate without a result. So the runs that
+        follow a choice may get another learning rate than they will have, but their number and cost
+        are right. The candidates themselves may be too many: ladders of learning rates
+        (`studies.grid.Tuning`) are extended as far as they ever can be.
         """
         return self._with_prefixes(self.asked_for(_Pretended(self)))
 
     def asked_for(self, results: Results | None = None) -> list[PlannedRun]:
-        """List the study's own runs, without shared prefix runs, as if each were trained alone.
-        `results` take the place of those in the study's folder."""
+        """List the study's own runs as if each were trained alone, without shared prefix runs.
+
+        `results`: asked in place of the results in the study's folder.
+        """
         if self.study.folder.is_dir():
             self._folders = {path.name[-8:]: path.name for path in self.study.folder.iterdir()}
-        # The same identity is the same run: the winner of a sweep is a baseline as well.
+        # Configs with the same identity are one run: the winner of a sweep, say, is also a
+        # baseline.
         runs: dict[str, PlannedRun] = {}
         for run in map(self.planned, self.study.runs(results or self)):
             runs.setdefault(run.fingerprint, run)
         return list(runs.values())
 
     def dead_ends(self) -> list[str]:
-        """Return a line for each choice of the study that nothing can follow."""
+        """Return a line for each choice of the study that cannot be made because all its candidates
+        diverged."""
         self._dead_ends.clear()
         self.asked_for()
         return list(self._dead_ends)
@@ -83,8 +90,8 @@ class Planner:
         return self._losses[run.fingerprint]
 
     def planned(self, config: Config) -> PlannedRun:
-        """Return the run of a config, with its identity and its folder. Raises `UserError` where
-        the corpora are not prepared, unless `unprepared` is set."""
+        """Return the run of a config, with its identity and its folder. Raises `UserError` if a
+        corpus is not prepared, unless `unprepared` is set."""
         identity = self._known.get(config)
         if identity is None:
             identity = self._known[config] = fingerprint(config, self.data(config))
@@ -94,7 +101,7 @@ class Planner:
 
     @cached_property
     def _recorded(self) -> dict[str, tuple[str, float]]:
-        """State and final loss by fingerprint, of runs that are over in the study's archive."""
+        """State and final loss of the runs that are over in the study's archive, by fingerprint."""
         from tst_study.analysis.tables.source import load
 
         if self.study.recorded is None:
@@ -105,8 +112,8 @@ class Planner:
         return dict(zip(over["fingerprint"], states, strict=True))
 
     def data(self, config: Config) -> dict[str, Any]:
-        """Return fingerprints of the corpora; their files are read once, not once per run. Raises
-        `UserError` as `planned` does."""
+        """Return the fingerprints of the config's corpora. Their files are read once, not once per
+        run. Raises `UserError` as `planned` does."""
         from tst_study.data.run_data import fingerprints
 
         key = (config.data, config.model.vocabulary_size, config.batch.sequence_length)
@@ -125,6 +132,8 @@ class Planner:
 
 @dataclass(frozen=True)
 class _Pretended:
+    """Results in which every loss that is not known is 0."""
+
     known: Results
 
     def held_out(self, config: Config) -> float | None:
@@ -137,14 +146,16 @@ class _Pretended:
 
 @dataclass(frozen=True)
 class Prefix:
+    """A shared prefix run, and the runs that can fork from it."""
+
     run: PlannedRun
     branches: dict[str, int]
-    """Fork step of each branch, by fingerprint."""
+    """The step at which each branch forks, by the branch's fingerprint."""
 
 
 def prefixes_of(runs: Sequence[PlannedRun], planner: Planner) -> list[Prefix]:
-    """Every shared prefix run that the runs allow, whatever has been trained already: the same
-    study always has the same shared prefix runs."""
+    """List the shared prefix runs of these runs. They do not depend on what has been trained
+    already, so the same runs always have the same shared prefix runs."""
     groups: dict[str, list[PlannedRun]] = defaultdict(list)
     for run in runs:
         if shared_until(run.config) and run.config.schedule.stop_after is None:
@@ -154,11 +165,13 @@ def prefixes_of(runs: Sequence[PlannedRun], planner: Planner) -> list[Prefix]:
 
 
 def with_prefixes(runs: Sequence[PlannedRun], planner: Planner) -> list[PlannedRun]:
-    """The runs, in their order, with shared prefix runs before their first branch.
+    """List the runs in their order, each shared prefix run before its first branch.
 
-    A run that is over, has a checkpoint of its own, or whose fork step the prefix run does not
-    keep, is listed without a prefix. A shared prefix run is left out where it diverged, where no
-    run is left to fork from it, and where one is left but the prefix run itself has not begun."""
+    A run has no prefix in the list if it is over, if it has a checkpoint of its own, or if the
+    prefix run has no checkpoint at its fork step and will not get one. A shared prefix run is left
+    out if it diverged, if no run is left to fork from it, or if only one is left and the prefix run
+    has not begun.
+    """
     by_fingerprint = {run.fingerprint: run for run in runs}
     prefix_of: dict[str, tuple[Prefix, int]] = {}
     for prefix in prefixes_of(runs, planner):
@@ -169,8 +182,8 @@ def with_prefixes(runs: Sequence[PlannedRun], planner: Planner) -> list[PlannedR
             if step in kept and not is_over(run := by_fingerprint[fingerprint])
             if not checkpoint_steps(run.folder)
         }
-        # Nothing forks from a shared prefix run that diverged: each branch is trained from its
-        # first step, and has its own record of how it diverges.
+        # Nothing forks from a shared prefix run that diverged. Each branch is trained from its
+        # first step, so that its own record shows how it diverges.
         if there != "diverged" and (len(open_) > 1 or (open_ and there != "waiting")):
             prefix_of |= open_
     planned: dict[str, PlannedRun] = {}
@@ -185,9 +198,11 @@ def with_prefixes(runs: Sequence[PlannedRun], planner: Planner) -> list[PlannedR
 
 
 def _kept_steps(prefix: Prefix) -> set[int]:
-    """Steps at which the shared prefix run has, or will have, a checkpoint. A shared prefix run
-    that was handed to a launcher keeps the steps asked for then; in a record or a cleaned folder
-    they may be gone."""
+    """Return the steps at which the shared prefix run has a checkpoint, or will have one.
+
+    A prefix run that is done gets no more of them. One that a launcher has taken on will keep the
+    steps that its config asked for then, even if the study now asks for others.
+    """
     there, asked = set(checkpoint_steps(prefix.run.folder)), config_path(prefix.run.folder)
     if state(prefix.run) == "done":
         return there
@@ -207,8 +222,8 @@ def _prefix_run(group: list[PlannedRun], planner: Planner) -> Prefix:
     labels = {"name": f"trunk-{method}-{second}steps-seed{template.seed}", "role": "trunk"}
     config = template.model_copy(update={**labels, "schedule": schedule}).executed(
         keep_steps=tuple(sorted(set(forks.values()))),
-        # Branches take over its rows of the record, so it logs and evaluates at every step at which
-        # one of them would.
+        # Its branches take over rows of its record, so it logs and evaluates at every step at which
+        # any of them would.
         log_every=gcd(*(run.config.execution.log_every for run in group)),
         evaluate_every=gcd(*(every for every in evaluations if every)) or None,
     )

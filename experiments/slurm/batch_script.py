@@ -1,10 +1,10 @@
-"""The batch script of a job: its options, its set-up, and the start of `launch`.
+"""The batch script of a job: the options for sbatch, the set-up, and the start of `launch`.
 
-submitit writes the script. Only a private method of its returns the text, and this is the only
-module that calls it. submitit's public way to a job pickles a function and renames the pickle after
-`sbatch` has answered; if the submitting process is killed in between, the job finds nothing to run.
-Our job needs no pickle: it knows its run folder, and runs the copy of the code in the study's
-folder (`code_copy`).
+The package submitit makes the text of the script. This is the only module that calls the private
+method of submitit that returns it. The public method also submits the job, but with a pickled
+function, and it renames the pickle after `sbatch` has answered: if the submitting process is killed
+in between, the job finds nothing to run. Our job needs no pickle. It knows its run folder, and runs
+the copy of the code in the study's folder (`code_copy`).
 """
 
 import os
@@ -20,8 +20,10 @@ from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.slurm.submission import RUNS, Submission
 
 PERCENT = "\ue000"
-"""Stands for a percent sign: a character without a meaning, which no folder of runs may hold."""
+"""A character that stands in for a percent sign. It has no meaning in Unicode, and `script_text`
+refuses a folder of runs with it in its path."""
 TASK = "tst_study.experiments.slurm.task"
+"""The module that each rank runs."""
 
 
 def array_script(
@@ -31,10 +33,11 @@ def array_script(
     resources: Resources,
     dependency: str = "",
 ) -> str:
-    """The batch script of an array: one element for each run of a submission.
+    """Return the batch script of an array, which has one element for each run of a submission.
 
     `code`: the copy of the code that the jobs run. `dependency`: Slurm's words for the job that
-    they wait for.
+    they wait for, such as `afterok:123`; empty if there is none. Raises `UserError` as
+    `script_text` does.
     """
     memory = f"{round(resources.memory_gb * 1024)}M" if resources.memory_gb else None
     parameters = {
@@ -48,24 +51,26 @@ def array_script(
         "mem": memory,
         "time": resources.time,
         "partition": resources.partition,
-        # Users may set the account in this variable; the profile comes first.
+        # If the profile names no account, the user may have set one in this variable.
         "account": profile.account or os.environ.get("SBATCH_ACCOUNT"),
         "signal_delay_s": profile.signal_seconds,
         "stderr_to_stdout": True,
-        "wckey": None,  # submitit's own; a cluster that keeps such keys may refuse it
+        "wckey": None,  # else submitit sets one, which a cluster that checks them may refuse
         "setup": _setup(submission, code, profile),
         "additional_parameters": {
             "requeue": True,
             **({"kill-on-invalid-dep": "yes"} if dependency else {}),
-            # Paths of corpora are relative to the folder where the study was submitted.
+            # Configs name corpora by paths relative to the folder where the study was submitted.
             "chdir": os.getcwd(),
             **resources.gpus(),
             **profile.sbatch,
         },
-        # One dead rank ends the others, and none outlives the first to end by a minute.
+        # If a rank dies, the others are ended, too. A minute after the first rank has ended, so are
+        # all that are left.
         "srun_args": ["--kill-on-bad-exit=1", "--wait=60", *profile.srun],
     }
-    # -P: the working directory, most likely a checkout, must not shadow the copy of the code.
+    # -P keeps the working directory, most likely a checkout, off the import path, where it would
+    # shadow the copy of the code.
     command = f'{_python(profile)} -P -u -m {TASK} "$TST_RUN"'
     if resources.gpus_per_node:
         command += " --gpu"
@@ -73,9 +78,11 @@ def array_script(
 
 
 def _python(profile: Profile) -> str:
-    """The words that start Python. In a container it starts in the folder where the study was
-    submitted, because paths of corpora are relative to it and an image has a working directory of
-    its own."""
+    """Return the words of the shell command that starts Python.
+
+    A container may set a working directory of its own. So the words first change to the folder
+    where the study was submitted, to which the paths of corpora are relative.
+    """
     words = shlex.quote(profile.python or sys.executable)
     if not profile.container and not any(word.startswith("--container") for word in profile.srun):
         return words
@@ -84,20 +91,22 @@ def _python(profile: Profile) -> str:
 
 
 def _setup(submission: Submission, code: Path, profile: Profile) -> list[str]:
-    """Lines of shell before the ranks start. Each line of the profile must succeed."""
+    """Return the lines of shell that run before the ranks start. If a line of the profile's `setup`
+    fails, the run is marked as failed and the job ends."""
     listed = shlex.quote(str(submission.folder.absolute() / RUNS))
     line = f'sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {listed}'
     return [
         f'TST_RUN={shlex.quote(str(submission.study.absolute()))}/"$({line})"',
         f"TST_PYTHON={shlex.quote(sys.executable)} TST_CODE={shlex.quote(str(code))}",
         'source "$TST_CODE/tst_study/experiments/slurm/launch.sh" || exit 1',
-        # The colon is for lines that are only a comment.
+        # The colon, a command that does nothing, is for lines that are only a comment: bash refuses
+        # empty braces.
         *(f"{{ :\n{line}\n}} || tst_stop {shlex.quote(line)}" for line in profile.setup),
         "trap - EXIT",
         'export PYTHONPATH="$TST_CODE${PYTHONPATH:+:$PYTHONPATH}"',
         "export PYTHONSAFEPATH=1",
         "export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}",
-        # Since Slurm 22.05 a step does not inherit this from its job.
+        # Since Slurm 22.05, srun does not take over the number of CPUs per task from its job.
         "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}",
         f"srun() {{ tst_launch {profile.retries} {profile.signal_seconds} "
         '"$(type -P srun)" "$@"; }',
@@ -105,8 +114,8 @@ def _setup(submission: Submission, code: Path, profile: Profile) -> list[str]:
 
 
 def check_setup(lines: Sequence[str]) -> None:
-    """Raise `UserError` for a line of a profile's `setup` that bash cannot read: it would end the
-    batch script before anything could be said about it."""
+    """Raise `UserError` for a line of a profile's `setup` that is not valid bash. In a batch script
+    such a line would end the job before it could report anything."""
     for line in lines:
         done = subprocess.run(
             ["bash", "-n"], input=f"{{ :\n{line}\n}}\n", capture_output=True, text=True
@@ -119,10 +128,11 @@ def check_setup(lines: Sequence[str]) -> None:
 
 
 def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count: int) -> str:
-    """The text of a batch script that runs `command` by `srun`.
+    """Return the text of a batch script that runs `command` by `srun`.
 
     `folder`: where the output goes. `parameters`: those of `submitit.SlurmExecutor`. `count`: the
-    number of elements of the array. Raises `UserError` if a value would add a line to the script.
+    number of elements of the array. Raises `UserError` if the folder, or a parameter that is a
+    string, holds control characters: a line break would add a line to the script.
     """
     from submitit import SlurmExecutor
 
@@ -138,11 +148,12 @@ def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count
     class Executor(SlurmExecutor):  # type: ignore[misc]
         @classmethod
         def affinity(cls) -> int:
-            """Say that Slurm is here; a script can be written where it is not."""
+            """Pretend that Slurm is installed, as submitit demands; scripts are also written where
+            it is not."""
             return 1
 
-    # In the name of an output file Slurm takes % for the beginning of a pattern, and %% for a
-    # percent sign. submitit replaces patterns too, so it gets to see none of the folder's.
+    # In the name of an output file, Slurm takes % as the beginning of a pattern, and %% as a
+    # percent sign. submitit replaces patterns too, so it must not see the folder's percent signs.
     executor = Executor(str(folder).replace("%", PERCENT))
     executor.update_parameters(**parameters)
     executor.parameters["map_count"] = count

@@ -1,4 +1,5 @@
-"""A copy of the code in the study's folder. Queued jobs run it, whatever is edited meanwhile."""
+"""A copy of the code in the study's folder. Queued jobs run this copy, so that edits of the code
+after the submission do not change them."""
 
 import hashlib
 import os
@@ -11,17 +12,19 @@ from tst_study.atomic_files import disk_errors_named, write_json
 from tst_study.record.launch_facts import COPY_FACTS, code_version
 
 FOLDER = "code"
+"""The folder of all such copies in a study's folder."""
 
 
 def keep_code(root: Path) -> Path:
-    """Copy the package into `root/code/<12 hex digits of its content>`, unless it is there already.
+    """Copy the package into the study's folder `root`, unless the same code is there already, and
+    return the folder of the copy: `root/code/<12 hex digits of a hash of the files>`.
 
     The caller must hold the study's submission lock. Raises `UserError` if the copy cannot be
     written.
     """
     package = Path(tst_study.__file__).parent
     files = []
-    # In a checkout three of the package's folders are links to folders beside it.
+    # In a checkout, three of the package's folders are links to folders beside the package.
     for folder, _, names in os.walk(package, followlinks=True):
         if Path(folder).name != "__pycache__":
             files += [(Path(folder) / name).relative_to(package.parent) for name in names]

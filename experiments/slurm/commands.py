@@ -1,4 +1,5 @@
-"""Calls of Slurm's programs, with a clean environment and errors of one line."""
+"""Calls of Slurm's programs, in an environment without the variables of an enclosing job, and with
+errors of one line."""
 
 import os
 import re
@@ -10,13 +11,14 @@ from tst_study.experiments.launcher import UnreachableError
 from tst_study.process.rank_environment import VARIABLES
 
 INHERITED = ("SLURM_", "SBATCH_", "SUBMITIT_", "SRUN_", "SQUEUE_", "SALLOC_")
-"""How variables begin that come from an enclosing job or set options of Slurm's programs."""
+"""How the names of variables begin that an enclosing job has set, or that set options of Slurm's
+programs."""
 SECONDS = 30
-"""Seconds that a program of Slurm's gets to answer."""
+"""The seconds within which a program of Slurm must answer."""
 
 
 class SlurmError(UnreachableError):
-    """Slurm could not be asked, or refused."""
+    """Slurm could not be asked, or it refused."""
 
 
 class NoAnswerError(SlurmError):
@@ -24,9 +26,10 @@ class NoAnswerError(SlurmError):
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of this process without the variables of an enclosing job, which would
-    override the options of a batch script. `SLURM_CONF`, the place of Slurm's own configuration,
-    stays."""
+    """Return the environment of this process without the variables of an enclosing job and of
+    torchrun. Slurm's would override the options of a batch script; a job that inherited torchrun's
+    would take itself for one of its ranks. `SLURM_CONF`, the path of Slurm's own configuration, is
+    kept."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -38,7 +41,11 @@ def environment() -> dict[str, str]:
 
 
 def call(*command: str, pass_fds: Sequence[int] = (), standard_input: str = "") -> str:
-    """Run a program of Slurm's and return its standard output. Raises `SlurmError`."""
+    """Run a program of Slurm and return its standard output.
+
+    Raises `SlurmError` if the program is missing or fails, and the subclass `NoAnswerError` if it
+    takes more than `SECONDS` or cannot reach the controller.
+    """
     if shutil.which(command[0]) is None:
         raise SlurmError(
             f"{command[0]}: not on the PATH; submit on a login node of a Slurm cluster"
@@ -50,12 +57,12 @@ def call(*command: str, pass_fds: Sequence[int] = (), standard_input: str = "") 
             input=standard_input,
             capture_output=True,
             encoding="utf8",
-            errors="replace",  # users' other jobs may have comments in any encoding
+            errors="replace",  # comments of the user's other jobs may be in any encoding
             timeout=SECONDS,
             pass_fds=pass_fds,
         )
     except subprocess.TimeoutExpired as error:
-        # sbatch says why it waits, such as for room where the queue is full.
+        # If sbatch waits, for example because the queue is full, it has said so on stderr.
         text = " ".join((error.stderr or b"").decode(errors="replace").split())
         why = f"it waits: {text}" if text else "is slurmctld up?"
         raise NoAnswerError(f"{command[0]}: no answer in {SECONDS} s; {why}") from None

@@ -1,15 +1,18 @@
 """One launch of a run in a batch job: starts the ranks, and decides what becomes of the job.
 
 `python -m tst_study.experiments.slurm.launch FOLDER RETRIES SECONDS srun …` takes the place of the
-batch script's shell. It runs outside any container, where Slurm's programs are; the ranks may run
-in a container without them. They only train, and the first of them leaves an agreed status (`Exit`)
-in `job/ended`. A run that is over or has failed for good ends its job. Every other launch puts the
-job back into the queue, unless it was cancelled: one that was stopped, that crashed, that found the
-run held by another process, or whose time is nearly up, whatever its ranks do. `job/launches`
-counts the launches, and those in a row that left no new checkpoint; after too many of these
-(`given_up`) the run is marked as failed instead.
+batch script's shell. It runs outside any container, where Slurm's programs are. The ranks may run
+in a container without these programs. The ranks only train, and the first of them writes its exit
+status (`run_process.Exit`) into `job/ended`.
 
-`python -m tst_study.experiments.slurm.launch FOLDER WORDS` notes that the set-up has failed.
+If the run is over or has failed for good, the job ends. After every other launch the job is put
+back into the queue, unless the run was cancelled: when the ranks were stopped or crashed, when
+another process held the run, and when the job's time is nearly up, whatever its ranks do then. The
+file `job/launches` counts the launches, and those in a row without a new checkpoint. After too many
+of the latter (`launcher.given_up`) the run is marked as failed instead.
+
+`python -m tst_study.experiments.slurm.launch FOLDER WORDS` marks the run as failed, because a line
+of the set-up failed; WORDS say which.
 """
 
 import json
@@ -35,35 +38,38 @@ from tst_study.record.reader import is_over, read_status
 from tst_study.record.writer import mark
 
 PATIENCE = 600.0
-"""Seconds for which a controller, or the file system of the run, may be away."""
+"""For this many seconds, calls are repeated while Slurm's controller or the file system of the run
+does not answer."""
 KILL_SECONDS = 60.0
-"""Seconds within which Slurm ends a job that it has put back into the queue."""
+"""Seconds to wait until Slurm ends this job after it has put the job back into the queue."""
 
 
 @dataclass(frozen=True)
 class Launches:
-    """Launches that have put a run's job back into the queue since its last submission.
+    """Counts of a run's launches since its last submission, and how the last of them ended.
 
-    A launch is not counted before it has ended, nor where its node died or it found the run held by
-    another process.
+    A launch counts once its ranks have ended, or its time is nearly up, and the run needs another
+    launch. It does not count if its node died, if Slurm requeued the job itself, if the run was
+    cancelled, or if another process held the run.
     """
 
     number: int = 0
     idle: int = 0
-    """Launches in a row, up to the last one, that left no new checkpoint."""
+    """How many launches in a row, up to the last one, left no new checkpoint."""
     last: str = ""
-    """How the last one ended."""
+    """How the last launch ended."""
 
 
 def launches_of(folder: Path) -> Launches:
-    with suppress(FileNotFoundError, ValueError, TypeError):  # damage must not hide the study
+    """Read the counts of a run's launches. They are 0 if there is no file of them or it is damaged,
+    so that `tst-study status` can always show the study."""
+    with suppress(FileNotFoundError, ValueError, TypeError):
         return Launches(**json.loads((folder / "job" / "launches").read_bytes()))
     return Launches()
 
 
 def remark(folder: Path) -> str:
-    """Summarise a run's launches for people; empty until the first one has ended with its job put
-    back into the queue."""
+    """Summarise a run's launches for people. The text is empty if no launch has been counted."""
     launches = launches_of(folder)
     if not launches.number:
         return ""
@@ -72,9 +78,13 @@ def remark(folder: Path) -> str:
 
 
 def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence[str]) -> int:
-    """Start the ranks, wait until they end or the job's time is nearly up, and put the job back
-    into the queue unless the run needs no more launches. Returns the exit status of the job."""
-    # Slurm tells a job that it ends. The ranks write a checkpoint first.
+    """Start the ranks, wait until they end or the job's time is nearly up, and then put the job
+    back into the queue if the run needs another launch. Returns the exit status for the job.
+
+    `retries` and `signal_seconds`: the profile's. `command`: the srun that starts the ranks.
+    """
+    # Slurm sends SIGTERM when it wants the job to end. This process must not end then: it waits for
+    # the ranks, which write a checkpoint first.
     signal.signal(signal.SIGTERM, lambda *unused: None)
     job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
     (folder / "job" / "ended").unlink(missing_ok=True)
@@ -82,7 +92,8 @@ def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence
     with insist(lambda: open(folder / "job" / "srun.txt", "wb"), PATIENCE, OSError) as errors:
         ranks = subprocess.Popen(command, stderr=errors)
     try:
-        # Up to a minute is kept in reserve: Slurm would end this process with the ranks.
+        # Up to a minute is kept in reserve for what follows. At the end of its time Slurm would end
+        # this process together with the ranks.
         ranks.wait(_seconds_left(job, min(signal_seconds / 4, 60)))
         ended, words = insist(lambda: _end(folder, ranks.returncode), PATIENCE, OSError)
     except subprocess.TimeoutExpired:
@@ -94,27 +105,27 @@ def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence
         if ended != str(Exit.HELD.value):
             launches = insist(lambda: _counted(folder, before, words), PATIENCE, DiskAwayError)
             if why := given_up(launches.idle, retries, words):
-                if ranks.poll() is None:  # slow ranks must not overwrite the status
+                if ranks.poll() is None:  # ranks that still end must not overwrite the status
                     call("scancel", "--signal=KILL", job)
                 mark_failed(folder, why)
                 print(why, file=sys.stderr)
                 return 1
-        # Slurm may send its SIGTERM to this job before `scontrol` has the answer; blocked, the
-        # signal waits for `sigtimedwait` below.
+        # Slurm ends the job by SIGTERM, which may come before `scontrol` has returned. While it is
+        # blocked, the signal waits for `sigtimedwait` below.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         insist(lambda: call("scontrol", "requeue", job), PATIENCE, NoAnswerError)
     except UserError as error:
         print(f"not requeued: {error}; submit again to go on", file=sys.stderr)
         ranks.wait()
         return Exit.PREEMPTED if isinstance(error, SlurmError) else 1
-    # An exit before Slurm's own signal would have the job noted as failed.
+    # If this process ended before the signal from Slurm, the job would count as failed.
     signal.sigtimedwait({signal.SIGTERM}, KILL_SECONDS)
     return Exit.PREEMPTED
 
 
 def _seconds_left(job: str, spare: float) -> float | None:
-    """Seconds until `spare` before the job's time is up; None if it has no end, or nobody
-    answers."""
+    """Return the seconds that are left until `spare` seconds before the job's time is up; None if
+    its time is not limited, or if Slurm does not answer."""
     with suppress(SlurmError, ValueError):
         end = call("squeue", "--noheader", f"--jobs={job}", "--format=%e").strip()
         return max(0.0, datetime.fromisoformat(end).timestamp() - spare - time.time())
@@ -122,14 +133,14 @@ def _seconds_left(job: str, spare: float) -> float | None:
 
 
 def _end(folder: Path, status: int) -> tuple[str, str]:
-    """The agreed status of ranks that have ended, empty if they left none, and how they ended.
-    Raises `OSError`."""
+    """Return the status that the first rank left in `job/ended`, empty if there is none, and words
+    that say how the ranks ended. `status`: srun's exit status. Raises `OSError`."""
     errors = (folder / "job" / "srun.txt").read_text(errors="replace")
     print(errors, end="", file=sys.stderr)
     ended = ""
     with suppress(FileNotFoundError):
         ended = (folder / "job" / "ended").read_text().strip()
-    # srun names the tasks that ended badly, the first to do so first.
+    # srun names the tasks that ended badly, in the order in which they did.
     match = re.search(r"^srun: error: ([^ ]*: tasks? .*)", errors, re.MULTILINE)
     words = match[1] if match else f"status {status}"
     if ended == words.rpartition(" ")[2] == str(Exit.PREEMPTED.value):
@@ -138,8 +149,8 @@ def _end(folder: Path, status: int) -> tuple[str, str]:
 
 
 def _check_may_requeue(job: str, folder: Path) -> None:
-    """Raise `SlurmError` where the run was cancelled or the job no longer runs, such as one that
-    Slurm itself is requeueing."""
+    """Raise `SlurmError` if the run was cancelled, or if the job is not running any more, for
+    example because Slurm itself is requeueing it."""
     ask = ("squeue", "--noheader", f"--jobs={job}", "--format=%T")
     state = insist(lambda: call(*ask).strip(), PATIENCE, SlurmError)
     if state != "RUNNING" or cancel_mark(folder).exists():
@@ -147,8 +158,9 @@ def _check_may_requeue(job: str, folder: Path) -> None:
 
 
 def _counted(folder: Path, before: int, words: str) -> Launches:
-    """Count a launch. Raises `UserError`: launches that were not counted would be made for
-    ever."""
+    """Count a launch and return the new counts. `before`: the step of the last checkpoint when the
+    launch began; `words`: how it ended. Raises `UserError` if the counts cannot be written. The job
+    must then not be requeued, because uncounted launches could go on for ever."""
     path = folder / "job" / "launches"
     with disk_errors_named(path):
         launches = launches_of(folder)
@@ -159,8 +171,8 @@ def _counted(folder: Path, before: int, words: str) -> Launches:
 
 
 def mark_failed(folder: Path, why: str) -> None:
-    """Mark a run whose ranks are gone as failed, unless it is over. Where it is given up, the last
-    message of its ranks is kept behind the reason."""
+    """Mark a run as failed, unless it is over. Its ranks must have ended. If the run is given up,
+    the last message that the ranks left is added after `why`."""
     status = read_status(folder)
     if not is_over(folder):
         last_words = status["message"] if status and why.startswith("given up") else ""

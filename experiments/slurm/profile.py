@@ -1,4 +1,5 @@
-"""The profile of a cluster, `slurm.toml`: how to ask for jobs. Studies do not depend on it."""
+"""The profile of a cluster, `slurm.toml`, which says what resources to ask Slurm for and how to
+start the ranks. Studies do not depend on it; docs/slurm.md has an example."""
 
 from __future__ import annotations
 
@@ -16,15 +17,16 @@ from tst_study.errors import UserError
 from tst_study.experiments.launcher import RETRIES
 
 PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))
-"""Places where a profile is looked for if none is named."""
+"""The places where a profile is looked for, in this order, if the command line names none."""
 WallTime = Annotated[str, Field(pattern=r"^(\d{1,3}-)?\d{1,6}(:\d{1,6}){0,2}$")]
 """A time in Slurm's format: minutes, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:…]`.
-Numbers that are too large for Slurm would make a job without an end."""
+The number of digits is limited, because Slurm takes a time that is too large as no limit at all."""
 TAKEN = frozenset(
     {"array", "chdir", "comment", "cpus_per_task", "dependency", "error", "job_name", "nodes"}
     | {"no_requeue", "ntasks", "ntasks_per_node", "output", "requeue", "signal", "time"}
 )
-"""Options of sbatch that this package sets itself."""
+"""Options of sbatch that this package sets itself. The key `sbatch` of a profile may not hold
+them."""
 
 
 def _not_taken(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
@@ -41,8 +43,8 @@ def _not_taken(options: dict[str, str | int | bool]) -> dict[str, str | int | bo
 
 def _one_line(line: str) -> str:
     if not line.isprintable():
-        # It could add a line to the batch script. Of two lines of `setup` in one string, a failure
-        # of the first would go unseen.
+        # A line break could add a line to the batch script. And if one string of `setup` held two
+        # lines, a failure of the first would go unseen.
         raise ValueError(
             "holds a line break or another control character; remove it (in setup, give each line "
             "as a string of its own)"
@@ -51,22 +53,26 @@ def _one_line(line: str) -> str:
 
 
 Line = Annotated[str, AfterValidator(_one_line)]
+"""A string without control characters, and so without a line break."""
 SbatchOptions = Annotated[dict[str, Line | int | bool], AfterValidator(_not_taken)]
 """Options of sbatch, by their long names."""
 Gigabytes = Annotated[float, Field(ge=0.001, le=1e6, allow_inf_nan=False)]
-"""Memory in gigabytes. Slurm gets whole megabytes, and takes 0 for all the memory of a node."""
+"""Memory in gigabytes. Slurm is given whole megabytes. The least value is one megabyte, because
+Slurm takes 0 as all the memory of a node."""
 
 
 LEAST_SECONDS = 60
-"""Least time of a launch before it is told to stop. Slurm may warn it up to a minute early."""
+"""The time of a launch, if it is limited, must exceed `signal_seconds` by more than this many
+seconds. Slurm may send its signal up to a minute early, and the launch would then have no time to
+train."""
 
 
 class Resources(Strict):
-    """Resources of one run. No GPUs are asked for by default."""
+    """The resources of one run. By default no GPUs are asked for."""
 
     nodes: Positive = 1
     tasks_per_node: Positive = 1
-    """Ranks per node; with GPUs, one per GPU."""
+    """Ranks per node. With GPUs this should be one for each GPU."""
     gpus_per_node: NotNegative = 0
     gpu_type: Line | None = None
     """The cluster's name for its GPUs, such as `a100`."""
@@ -74,12 +80,12 @@ class Resources(Strict):
     memory_gb: Gigabytes | None = None
     """Memory per node; by default the partition decides."""
     time: WallTime = "24:00:00"
-    """Time of one launch. A longer run is requeued after a checkpoint."""
+    """The time limit of one launch. A run that needs longer writes a checkpoint and is requeued."""
     partition: Line | None = None
 
     @property
     def seconds(self) -> int:
-        """`time` in seconds."""
+        """`time` in seconds. Slurm takes 0 as no limit."""
         days, _, clock = self.time.rpartition("-")
         parts = [int(part) for part in clock.split(":")]
         first = 3600 if days or len(parts) == 3 else 60
@@ -87,7 +93,8 @@ class Resources(Strict):
         return 86400 * int(days or 0) + seconds
 
     def gpus(self) -> dict[str, str]:
-        """The option of sbatch that asks for GPUs; empty if none are wanted."""
+        """Return the option of sbatch that asks for GPUs; an empty dictionary if none are
+        wanted."""
         kind = f"{self.gpu_type}:" if self.gpu_type else ""
         return {"gres": f"gpu:{kind}{self.gpus_per_node}"} if self.gpus_per_node else {}
 
@@ -104,41 +111,46 @@ class Resources(Strict):
 
 
 class Match(Strict):
-    """Other resources for the runs whose names match a shell pattern."""
+    """Other resources for the runs whose names match a shell pattern. Keys that `resources` leaves
+    out stay as they are."""
 
     match: Line
     resources: dict[str, Any]
 
 
 class Profile(Strict):
-    """`slurm.toml`. Every key has a default that suits a cluster without accounts."""
+    """The content of `slurm.toml`. Every key has a default, which suits a cluster without
+    accounts."""
 
     resources: Resources = Resources()
     runs: tuple[Match, ...] = ()
-    """`[[runs]]`: for each key, the last entry that matches the run's name wins."""
+    """The entries `[[runs]]`. If several match a run's name, the last one that sets a key wins."""
     account: Line | None = None
     signal_seconds: Positive = 300
-    """Seconds before the end of its time at which a run is told to write a checkpoint."""
+    """How many seconds before the end of a launch's time the ranks are told to write a checkpoint
+    and end."""
     retries: NotNegative = RETRIES
-    """Launches in a row without a new checkpoint that a run may have; after one more it is given
-    up."""
+    """How many launches in a row a run may have without a new checkpoint. After one more it is
+    given up."""
     parallel: Positive = 64
     """How many runs of one array may train at a time."""
     setup: tuple[Line, ...] = ()
     """Lines of shell that each launch runs before its ranks start. Each must succeed."""
     container: Line = ""
-    """Words to put before python, such as `apptainer exec --nv image.sif`."""
+    """Words to put before the ranks' `python`, such as `apptainer exec --nv image.sif`."""
     python: Line | None = None
-    """The interpreter; by default the one that submits."""
+    """The Python interpreter of the ranks; by default the one that submits."""
     srun: tuple[Line, ...] = ()
     """More options of the srun that starts the ranks, such as `--container-image=…`."""
     sbatch: SbatchOptions = Field(default_factory=dict)
-    """More options of sbatch for runs."""
+    """More options of sbatch for the jobs."""
     device: Line | None = None
-    """The GPU's name, as in `tst_study.cost.devices`: a layout that does not fit it is refused."""
+    """The name of the GPUs, as in `tst_study.cost.devices`. A run whose layout does not fit their
+    memory is refused."""
 
     def resources_of(self, *names: str) -> Resources:
-        """Resources of a run that goes by these names."""
+        """Return the resources of a run. An entry of `runs` counts for it if any of these names
+        matches (`PlannedRun.names`)."""
         values = self.resources.model_dump()
         for entry in self.runs:
             if any(fnmatch(name, entry.match) for name in names):
@@ -147,20 +159,22 @@ class Profile(Strict):
 
 
 def usual_place() -> Path | None:
-    """The first of `PLACES` that exists."""
+    """Return the first of `PLACES` that exists; None if there is none."""
     return next((path for place in PLACES if (path := place.expanduser()).exists()), None)
 
 
 def load_profile(path: Path | None = None) -> Profile:
-    """The profile in `path`, else in the first of `PLACES` that exists, else the defaults.
+    """Read the profile in `path`, or if that is None, in the first of `PLACES` that exists. If
+    there is none, all keys have their defaults.
 
-    Raises `UserError` that names the key and the value.
+    Raises `UserError` for a file that cannot be read, for an unknown key or a wrong value, and for
+    a time that leaves nothing to train in.
     """
     path = path or usual_place()
     if path is None:
         return Profile()
     try:
-        # Through JSON mode, so that TOML's arrays become tuples while types stay strict.
+        # Validated as JSON, in which arrays become tuples although types are strict.
         profile = Profile.model_validate_json(json.dumps(read_toml(path), default=str))
     except ValidationError as error:
         raise UserError(f"{path}: {problem_of(Profile, error)}") from None

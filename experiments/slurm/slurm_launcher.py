@@ -1,4 +1,5 @@
-"""The Slurm launcher: runs are jobs, which go on while nobody is logged in."""
+"""The launcher for Slurm clusters (`--launcher slurm`): each run is a job, which goes on while
+nobody is logged in."""
 
 import shutil
 from collections.abc import Callable
@@ -21,24 +22,29 @@ from tst_study.experiments.study import Study
 from tst_study.waiting import waiting
 
 JOBS_PER_CALL = 200
-"""Most jobs that one call of `scancel` gets."""
+"""The largest number of jobs that one call of `scancel` is given."""
 
 
 class Slurm:
-    """A `Launcher`. It reads the profile only when runs are planned or submitted."""
+    """A `Launcher` (`experiments.launcher`). It reads the cluster's profile only when runs are
+    planned or submitted, so that the other commands need none."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     @cached_property
     def profile(self) -> Profile:
+        """The cluster's profile. `--parallel` takes precedence over its `parallel`."""
         profile = load_profile(self._options.profile)
         parallel = self._options.parallel
         return profile.model_copy(update={"parallel": parallel}) if parallel else profile
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
-        """Queue the runs and return at once: 1 if Slurm refused some of them or the record of one
-        cannot be read, else 0. A dry run shows what would be queued."""
+        """Prepare the text, queue the wanted runs, and return without waiting for them.
+
+        Returns 1 if Slurm refused some of the runs or the record of a run cannot be read, else 0. A
+        dry run prepares and queues nothing, and prints what would be queued. Raises `UserError`.
+        """
         dry = self._options.dry
         if not dry:
             call("sbatch", "--version")  # before text is prepared, which may take hours
@@ -59,14 +65,22 @@ class Slurm:
         return 1 if done.refused or done.damaged else 0
 
     def jobs(self, root: Path) -> dict[str, Job]:
-        """The jobs by run id. Slurm is asked only if the study was ever submitted to it."""
+        """The study's jobs by run id. Slurm is asked only if the study was ever submitted to it.
+
+        Raises `SlurmError` if Slurm does not answer.
+        """
         return {
             run: replace(job, remark="; ".join(filter(None, (job.remark, remark(root / run)))))
             for run, job in submission.known_jobs(root).items()
         }
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
-        """Cancel jobs of this study, which carry its mark, and no others."""
+        """Cancel the queued and running jobs of the wanted runs, and return the ids of these runs.
+
+        The jobs are found by their comments (`submission`), so that no job of another study is
+        cancelled. Each run is first marked as cancelled, so that nothing requeues it. Raises
+        `SlurmError` if Slurm does not answer.
+        """
         active = [
             (run, job.id) for run, job in submission.tasks(root) if job.is_active and wanted(run)
         ]
@@ -77,8 +91,8 @@ class Slurm:
         return {run for run, _ in active}
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
-        """Output of the jobs' batch scripts, newest last: all there is of a job that ended before
-        its run had a log of its own."""
+        """Paths of the output of the run's batch scripts, newest last. If a job ended before its
+        run had a log of its own, this output is all that it left."""
         return [
             array.folder / f"{array.job_id}_{array.runs.index(run_id)}_0_log.out"
             for array in submission.all_of(root)
@@ -86,6 +100,7 @@ class Slurm:
         ]
 
     def allocation(self, run: PlannedRun) -> Allocation:
+        """The resources that the profile gives to a run."""
         resources = self.profile.resources_of(*run.names)
         on_gpu, device = resources.gpus_per_node > 0, self.profile.device
         return Allocation(resources.ranks, on_gpu, device, resources.tasks_per_node)

@@ -1,9 +1,12 @@
-"""A submission: one array of runs, recorded before `sbatch` is called so that a kill loses nothing.
+"""A submission: one Slurm job array, with one array element for each run.
 
-`<study>/slurm/<id>/` holds `script.sh`, `runs`, the answer of `sbatch` in `job.json`, and the
-output of batch scripts. The job's comment names the id. If the submitting process is killed before
-it writes `job.json`, the next command finds the job by that comment. Jobs are never recognised by
-their ids alone: these begin anew when a controller loses its state.
+A submission is recorded before `sbatch` is called, so that no job is lost if the submitting process
+is killed. Its folder, `<study>/slurm/<id>/`, holds the batch script (`script.sh`), the run ids
+(`runs`), the job id that `sbatch` returned (`job.json`), and the output of the batch scripts.
+
+The job's comment names the submission's id. If the submitting process is killed before it writes
+`job.json`, the next command finds the job by that comment. A job is never recognised by its job id
+alone, because Slurm counts job ids from the beginning again when a controller loses its state.
 """
 
 import getpass
@@ -20,15 +23,16 @@ from tst_study.experiments.launcher import Job
 from tst_study.experiments.slurm.commands import SlurmError, call
 
 FAILED = ("FAILED", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
+"""Slurm's final states of a job that failed."""
 ENDED = (*FAILED, "CANCELLED", "COMPLETED", "NODE_FAIL", "PREEMPTED", "REVOKED", "TIMEOUT")
-"""Final job states. A job in any other state may still run."""
+"""All of Slurm's final job states. A job in any other state may still run."""
 NEVER = "DependencyNeverSatisfied"
-"""Slurm's reason for a job that waits for one that has failed."""
+"""The reason that Slurm gives for a pending job if the job that it waits for has failed."""
 MARK = "tst-study:"
-"""How the comment of every job begins; the id of its submission follows."""
+"""The beginning of every job's comment; the id of the submission follows."""
 
 Key = tuple[str, int]
-"""The id of a submission, and an index in its array."""
+"""The id of a submission, and the index of an element of its array."""
 FOLDER = "slurm"
 RUNS = "runs"
 """The file with one run id per line, in the order of the array. The batch script reads it."""
@@ -36,8 +40,10 @@ RUNS = "runs"
 
 @dataclass(frozen=True)
 class Submission:
+    """A job array that was submitted, or is about to be."""
+
     folder: Path
-    """Its folder, whose name is its id."""
+    """The submission's folder, whose name is its id."""
     runs: tuple[str, ...]
     """Run ids in the order of the array."""
 
@@ -48,15 +54,19 @@ class Submission:
 
     @property
     def name(self) -> str:
-        """The job's name. Equal lists of runs have equal names, so that `singleton` lets only one
-        of two equal jobs run at a time."""
-        # Two checkouts may have studies of the same name; a job must not wait for the other's.
+        """The job's name, which depends on the study's folder and the list of runs.
+
+        If the same runs are submitted twice, both jobs have the same name. Slurm's dependency
+        `singleton`, which every job has, then lets only one of the two run at a time.
+        """
+        # Two checkouts may have studies of the same name. A job of one must not wait for a job of
+        # the other.
         text = "\n".join([str(self.study.absolute()), *self.runs])
         return f"{self.study.name}-{sha256(text.encode()).hexdigest()[:8]}"
 
     @property
     def comment(self) -> str:
-        """The comment by which its jobs are recognised."""
+        """The comment by which the submission's jobs are recognised."""
         return f"{MARK}{self.folder.name}"
 
     @property
@@ -70,16 +80,18 @@ class Submission:
 
 
 def new(root: Path, runs: Sequence[str]) -> Submission:
-    """A submission with a new id. Ids sort by their time."""
+    """Return a submission with a new id, and write nothing yet. Ids sort by their time of
+    creation."""
     id = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{secrets.token_hex(3)}"
     return Submission(root / FOLDER / id, tuple(runs))
 
 
 def submit(submission: Submission, script: str, lock: int) -> str:
-    """Record the intent, call `sbatch` and record its answer. Returns the job id.
+    """Write the submission's folder, call `sbatch`, and record the job id. Returns the job id.
 
-    `lock`: the descriptor of the study's lock. `sbatch` inherits it, so that if this process is
-    killed, no other command submits anything before the job is in the queue. Raises `SlurmError`.
+    `lock`: the file descriptor of the study's lock. `sbatch` inherits it, so that the lock is held
+    until `sbatch` ends, even if this process is killed. Until then no other command can submit runs
+    of the study. Raises `SlurmError` if Slurm does not take the job.
     """
     folder = submission.folder
     folder.mkdir(parents=True)
@@ -89,7 +101,7 @@ def submit(submission: Submission, script: str, lock: int) -> str:
         answer = call("sbatch", "--parsable", str(folder / "script.sh"), pass_fds=(lock,))
         job = answer.strip().partition(";")[0]
     except SlurmError:
-        # The job may have been accepted, with only the answer lost.
+        # Slurm may have accepted the job although its answer was lost.
         job = _array_of(submission, in_the_queue())
         if not job:
             raise
@@ -108,12 +120,12 @@ def all_of(root: Path) -> list[Submission]:
 
 
 def tasks(root: Path) -> Iterator[tuple[str, Job]]:
-    """Yield every run of every submission of a study, oldest first, with its job. Submissions that
-    never reached the queue are left out.
+    """Yield every run id of every submission of a study, oldest submission first, with its job.
 
-    Slurm is asked only if there are submissions. A job that it no longer knows has ended. If the
-    submitting process was killed after `sbatch`, the job id is recorded now. Raises `SlurmError` if
-    Slurm does not answer.
+    Submissions without a job id, such as those that never reached the queue, are left out. If the
+    submitting process was killed after `sbatch`, the job id is looked up in the queue and recorded
+    now. Slurm is asked only if there are submissions. A job that it no longer knows counts as
+    ended. Raises `SlurmError` if Slurm does not answer.
     """
     submissions = all_of(root)
     known = in_the_queue() if submissions else {}
@@ -128,8 +140,8 @@ def tasks(root: Path) -> Iterator[tuple[str, Job]]:
 
 
 def known_jobs(root: Path) -> dict[str, Job]:
-    """The job of each run that ever had one: an active job, else that of the last submission.
-    Raises `SlurmError` if Slurm does not answer."""
+    """The job of each run that ever had one, by run id: its active job if it has one, else the job
+    of its last submission. Raises `SlurmError` if Slurm does not answer."""
     jobs: dict[str, Job] = {}
     for run, job in tasks(root):
         if run not in jobs or job.is_active or not jobs[run].is_active:
@@ -138,14 +150,15 @@ def known_jobs(root: Path) -> dict[str, Job]:
 
 
 def _array_of(submission: Submission, known: dict[Key, Job]) -> str:
-    """The job id of a submission in the queue; empty if the queue does not have it."""
+    """The job id of a submission that is in the queue (`known`), without an array index; empty if
+    it is not there."""
     there = (job.id for (name, _), job in known.items() if name == submission.folder.name)
     return next(there, "").partition("_")[0]
 
 
 def in_the_queue() -> dict[Key, Job]:
-    """Return all jobs of this user that this package submitted and the controller remembers,
-    including those that ended lately.
+    """Return all jobs of this user that this package submitted and that the controller still
+    remembers, which includes jobs that ended recently.
 
     Raises `SlurmError` if the controller does not answer.
     """
@@ -157,14 +170,15 @@ def in_the_queue() -> dict[Key, Job]:
         if not comment.startswith(MARK) or not place.isdigit():
             continue
         key = (comment.removeprefix(MARK), int(place))
-        # A requeued task can be listed twice for a moment; the entry that is alive counts.
+        # A requeued array element can be listed twice for a moment; the active entry counts.
         if key not in jobs or not jobs[key].is_active:
             jobs[key] = _job(f"{array}_{place}", state, reason)
     return jobs
 
 
 def _job(id: str, state: str, reason: str) -> Job:
-    """A job as every launcher describes it. `state` is Slurm's long name: PENDING, TIMEOUT, …"""
+    """Return the `Job` for a state and a reason as Slurm gives them. `state` is Slurm's long name
+    of it: PENDING, TIMEOUT, …"""
     remark = f"job {id}: {state}"
     if state == "CANCELLED" or reason == NEVER:
         return Job(id, "cancelled", remark)

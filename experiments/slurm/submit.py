@@ -1,9 +1,13 @@
-"""Decides which runs of a study need a job, and submits them to Slurm: none twice, none lost.
+"""Decides which runs of a study need a job, and submits them to Slurm, so that no run is submitted
+twice or forgotten.
 
-A run's status is trusted first: runs that are over are skipped, and runs whose record cannot be
-read are only named. Then the queue and the run's lock count: runs that are queued or training are
-left alone, unless they were cancelled. The others are submitted in arrays of up to `LONGEST` runs:
-one array for each kind of resources and each shared prefix run to wait for."""
+First, each run's own record is read. Runs that are over are skipped. Runs whose record cannot be
+read are named, and not submitted. Then the queue and the run's lock are checked. Runs that are
+queued or training are left alone, unless they were cancelled.
+
+All other runs are submitted in job arrays of up to `LONGEST` runs. The runs of one array ask for
+the same resources, and wait for the same job or for none. A run waits for a job if it forks from a
+shared prefix run (`plan.planner`) that is still to be trained."""
 
 import shutil
 import time
@@ -27,34 +31,41 @@ from tst_study.experiments.study import Study
 from tst_study.record.reader import FINAL_STATES
 
 SECOND_LOOK = 2.0
-"""Seconds after which the queue is asked again for a job that it did not have: one that is being
-requeued may be missing for a moment."""
+"""Seconds after which the queue is asked again if an unfinished run has had a job, but has no
+active one now: a job that is being requeued may be missing from the queue for a moment."""
 LONGEST = 1000
-"""Runs per array; Slurm's own limit is 1,001 where a cluster has no other."""
+"""Most runs in one array. Slurm's default limit is 1,001; a cluster may have another."""
 
 
 @dataclass
 class Submitted:
-    """The findings and actions of one call of `submit`."""
+    """What one call of `submit_to_slurm` found and did."""
 
     dry: bool
     over: list[PlannedRun] = field(default_factory=list)
+    """Runs that are done or have diverged."""
     adopted: list[PlannedRun] = field(default_factory=list)
     """Runs that are queued or training already."""
     new: list[PlannedRun] = field(default_factory=list)
+    """Runs that were submitted; in a dry run, those that would be."""
     blocked: list[PlannedRun] = field(default_factory=list)
-    """Runs that are not queued because no job trains their shared prefix run."""
+    """Runs that were not submitted because their shared prefix run is not done and has no job."""
     arrays: list[str] = field(default_factory=list)
-    """Descriptions of the new arrays."""
+    """A line that describes each new array."""
     refused: str = ""
-    """Why Slurm refused an array, after which no more are submitted; empty if it took them all."""
+    """Why Slurm refused an array. No further arrays are submitted after that one. Empty if Slurm
+    took them all."""
     damaged: list[str] = field(default_factory=list)
-    """Runs whose record cannot be read, and why."""
+    """The run id of each run whose record cannot be read, and why."""
     first_script: str = ""
+    """The batch script of the first new array."""
     undecided: int = 0
-    """Number of runs that depend on results of these, as those after a sweep do."""
+    """Expected number of further runs of the study that depend on results still missing, such as
+    the runs that follow a learning-rate sweep."""
 
     def lines(self) -> list[str]:
+        """What to print: counts, the new arrays and what was not submitted; in a dry run also the
+        first script."""
         text = [
             f"{len(self.over)} finished, {len(self.adopted)} queued or running already",
             f"{len(self.new)} {'to be ' if self.dry else ''}submitted in {len(self.arrays)} "
@@ -77,10 +88,10 @@ def submit_to_slurm(
     options: Options,
     wanted: Callable[[PlannedRun], bool] = lambda run: True,
 ) -> Submitted:
-    """Submit every run that needs a job, and return at once.
+    """Submit every wanted run that needs a job, and return without waiting for the runs.
 
-    A dry run only asks whether Slurm would take the arrays, where there is a Slurm. Raises
-    `UserError`, also if Slurm accepted nothing.
+    A dry run submits nothing. If this machine has `sbatch`, it asks Slurm whether it would take the
+    arrays. Raises `UserError`, for example if Slurm refuses the first array.
     """
     planning, root, dry = Planner(study, unprepared=options.dry), study.folder, options.dry
     asks = not dry or shutil.which("sbatch") is not None
@@ -89,7 +100,7 @@ def submit_to_slurm(
         runs = [run for run in decided if wanted(run)]
         jobs = known_jobs(root) if asks else {}
         had = [run for run in runs if run.run_id in jobs and not jobs[run.run_id].is_active]
-        if not all(map(is_over, had)):  # look again before they get another job
+        if not all(map(is_over, had)):  # look again before these runs get another job
             time.sleep(SECOND_LOOK)
             jobs = known_jobs(root)
         result = Submitted(dry, undecided=max(0, len(planning.whole()) - len(decided)))
@@ -105,7 +116,7 @@ def submit_to_slurm(
                     for run in members:
                         submitted_anew(run.config, run.folder)
                     job = submission.submit(array, script, lock)
-                elif asks:  # nothing was submitted, so the job to wait for does not exist
+                elif asks:  # not the script's own dependency: a dry run did not submit that job
                     call("sbatch", "--test-only", "--dependency=singleton", standard_input=script)
             except SlurmError as error:
                 if not result.arrays:
@@ -123,7 +134,7 @@ def submit_to_slurm(
 def _without_a_job(
     runs: Iterable[PlannedRun], jobs: dict[str, Job], result: Submitted
 ) -> list[PlannedRun]:
-    """The runs that need a job; `result` gets the others."""
+    """Return the runs that need a job, and add the others to `result`."""
     open_ = []
     for run in runs:
         job = jobs.get(run.run_id)
@@ -132,7 +143,8 @@ def _without_a_job(
             result.over.append(run)
         elif damage:
             result.damaged.append(f"{run.run_id}: {damage}")
-        # A cancelled run may take a while to end; it is submitted again all the same.
+        # The old job of a cancelled run may take a while to end. The run is submitted again all the
+        # same.
         elif not cancel_mark(run.folder).exists() and (
             (job is not None and job.is_active) or file_lock.is_held(run.folder)
         ):
@@ -145,11 +157,12 @@ def _without_a_job(
 def _arrays(
     runs: Iterable[PlannedRun], profile: Profile, jobs: dict[str, Job], result: Submitted
 ) -> Iterator[tuple[Resources, str, list[PlannedRun]]]:
-    """Yield resources, dependency and runs of each array.
+    """Yield the resources, the dependency and the runs of each array. The dependency is in Slurm's
+    words, such as `afterok:123_4`, and empty if there is none.
 
-    Branches come last, because they wait for the job of their shared prefix run: the caller adds
-    the jobs of each array to `jobs` before it asks for the next one. `result` gets the branches
-    whose shared prefix run is neither done nor has a job.
+    Branches come last, because they wait for the jobs of their shared prefix runs: the caller adds
+    the jobs of each array to `jobs` before it asks for the next array. If a shared prefix run is
+    not done and has no active job, its branches go into `result.blocked` instead.
     """
     for waiting in (False, True):
         groups: dict[tuple[Resources, str], list[PlannedRun]] = defaultdict(list)

@@ -1,7 +1,9 @@
-"""One rank of a run in a job: `python -m tst_study.experiments.slurm.task FOLDER [--gpu]`.
+"""One rank (process) of a run in a Slurm job: `python -m tst_study.experiments.slurm.task FOLDER
+[--gpu]`, which the job's batch script starts through `srun`.
 
-The folder is all it needs: the config lies in `job/config.toml`. A rank only trains. The first rank
-writes its status into `job/ended`, and `launch` decides what becomes of the job.
+FOLDER is the run's folder, where the config is in `job/config.toml`. A rank only trains. At the end
+the first rank writes its exit status (`run_process.Exit`) into `job/ended`, from which `launch`
+decides what becomes of the job.
 """
 
 import os
@@ -24,19 +26,23 @@ from tst_study.process.host import leave
 from tst_study.process.rank_environment import adopt_slurm_ranks, prepare_for_gpus
 
 EARLY = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
-"""Signals that stop a rank, also before the trainer handles them."""
+"""Signals that stop a rank. Whenever the trainer does not handle them itself, they raise
+`Stopped`."""
 LOCK_SECONDS = 20.0
 """Seconds to wait for another process that holds the run: on a shared file system a lock can
 outlive its holder for a while."""
 
 
 class Stopped(BaseException):
-    """A signal came before the trainer was ready for it."""
+    """A signal came while the trainer did not handle it."""
 
 
 def main(folder: Path, *, on_gpu: bool) -> int:
-    """Train as one rank, and return the exit status. `on_gpu`: the job has asked for GPUs, so that
-    training without one is an error."""
+    """Train as one rank, and return the exit status of this process.
+
+    `on_gpu`: whether the job has asked for GPUs. If it has, `device = "auto"` in the config becomes
+    `cuda`, so that a rank that finds no GPU fails and does not train on the CPU.
+    """
     rank = int(os.environ.get("SLURM_PROCID", "0"))
     send_output_to(log_path(folder, rank))
     for number in EARLY:
@@ -54,11 +60,12 @@ def main(folder: Path, *, on_gpu: bool) -> int:
     for number in EARLY:
         signal.signal(number, signal.SIG_IGN)
     if rank == 0:
-        # srun's own status is the highest of all ranks, including those that it killed itself.
+        # `launch` cannot go by srun's own exit status: that is the highest of all ranks, including
+        # those that srun itself killed.
         last_word = folder / "job" / "ended"
         insist(lambda: last_word.write_text(f"{ended.value}\n"), AWAY_SECONDS, OSError)
     elif ended == Exit.PREEMPTED:
-        return Exit.OVER  # after a bad exit srun would kill the first rank
+        return Exit.OVER  # any other status would make srun kill the first rank
     return ended
 
 

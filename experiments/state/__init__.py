@@ -1,1 +1,1 @@
-"""The commands for a submitted study: `status`, `cancel`, `logs`, `collect`, `clean`."""
+"""What the commands for a submitted study do: `status`, `cancel`, `logs`, `collect` and `clean`."""

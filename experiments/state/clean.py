@@ -1,7 +1,7 @@
-"""Finds and deletes the checkpoints that a study no longer needs, and no run's record.
+"""Finds the checkpoints that a study no longer needs, and deletes them (`tst-study clean`).
 
-Only folders of checkpoints inside the study's folder are named, and none that is reached by a link.
-"""
+The records of runs are never touched. Only checkpoints inside the study's folder are found, and
+none that is reached through a symbolic link."""
 
 import shutil
 from collections.abc import Iterable, Iterator
@@ -20,18 +20,24 @@ from tst_study.record import reader as run_record
 
 @dataclass(frozen=True)
 class NotNeeded:
+    """A checkpoint that is no longer needed."""
+
     path: Path
     why: str
     size: int
-    """Bytes."""
+    """Size in bytes."""
 
 
 def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
-    """Older checkpoints of runs that are over, and checkpoints of shared prefix runs from which
-    nothing forks any more. Raises `UserError` for a folder that is no study.
+    """Return two kinds of checkpoints. Of a run that is over: all but the last one and those that
+    its config asks to keep (`keep_steps`). Of a shared prefix run that is over: all, if nothing
+    will fork from it any more.
 
-    `planner`: that of the study. Without it shared prefix runs are kept, because a branch that has
-    not started has left no trace in the folder."""
+    `planner`: the planner of the study. Without it, the checkpoints of shared prefix runs are kept,
+    because a branch that has not started leaves no trace in the folder.
+
+    Raises `UserError` if the folder does not exist, holds no run, or holds several studies.
+    """
     check_is_one_study(root)
     if not folders_below(root):
         raise UserError(f"{root}: holds no run of this package; name a study")
@@ -45,8 +51,10 @@ def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
 def delete(
     root: Path, items: Iterable[NotNeeded], planner: Planner | None = None
 ) -> list[NotNeeded]:
-    """Wait until no other command submits runs of the study, then delete those of the items that
-    are still not needed. Returns what was deleted."""
+    """Delete those of the items that are still not needed, and return them.
+
+    Waits first until no other command submits the study's runs to Slurm or cleans its folder.
+    """
     with submission_lock(root):
         still = {item.path for item in not_needed(root, planner)}
         gone = [item for item in items if item.path in still]
@@ -56,8 +64,8 @@ def delete(
 
 
 def _is_over(folder: Path) -> bool:
-    """Return whether a run is done or has diverged; False where its record is damaged, so that all
-    its checkpoints are kept."""
+    """Return whether a run is done or has diverged; False if its record is damaged, so that all its
+    checkpoints are kept."""
     try:
         run_record.read_header(folder)
         return run_record.is_over(folder)
@@ -66,8 +74,11 @@ def _is_over(folder: Path) -> bool:
 
 
 def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, str]]:
-    """Yield the checkpoints that are not needed, with the reason. All checkpoints of a run from
-    which a submitted run will fork are needed, and so are those of a run that a process holds."""
+    """Yield each checkpoint that is not needed, with the reason.
+
+    All checkpoints of a run are needed if it is not over, if a process holds it, or if a submitted
+    run that is not over forks from it.
+    """
     needed = {
         Path(fork.folder).name
         for path in root.glob("*/job/config.toml")
@@ -76,13 +87,13 @@ def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, st
     }
     given_up = set()
     if planner:
-        # Only those that this study plans: any other may belong to another scale in the same
-        # folder, whose branches are not known.
+        # Only shared prefix runs that this study plans: any other may belong to a study at another
+        # scale in the same folder, whose branches are not known here.
         prefixes = {prefix.run.run_id for prefix in prefixes_of(planner.asked_for(), planner)}
         planned = (*planner.decided(), *planner.whole())
         given_up = prefixes - {run.prefix.run_id for run in planned if run.prefix}
-    # Only runs directly in this folder: in a folder full of studies nobody knows which shared
-    # prefix runs are needed.
+    # Only runs directly in this folder: deeper ones may belong to other studies, and nothing here
+    # says which of their shared prefix runs are needed.
     for folder in sorted(path.parent for path in root.glob("*/run.json")):
         if not _is_over(folder) or file_lock.is_held(folder) or folder.name in needed:
             continue

@@ -1,5 +1,6 @@
-"""The results of a study: run table, figures, report and a list of missing runs; and an archive of
-the runs that are over, small enough for git."""
+"""The results of a study (`tst-study collect`): the run table, figures, a report and a list of
+missing runs. With `--keep`, also an archive of the runs that are over, which is small enough for
+git."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +10,15 @@ from tst_study.experiments.state.status import StatusRow, check_is_there
 from tst_study.record.reader import FINAL_STATES
 
 ROWS = 100
+"""Fewest rows of a longer training curve that an archive keeps (`Tables.thinned`)."""
 
 
 def collect(root: Path, rows: Sequence[StatusRow]) -> list[str]:
-    """Write `report/` beside the runs from what is there, and return lines that sum it up.
+    """Write `report/` into the study's folder `root`, and return lines that sum it up.
 
-    `rows`: status of all runs of the study. Raises `UserError` if there is no such folder.
+    The run table is always written, the figures and the report only if at least one run is over.
+    `rows`: the status of all runs of the study. Raises `UserError`, for example if there is no such
+    folder.
     """
     from tst_study.analysis.tables.source import load
     from tst_study.paper_figures.build import build
@@ -37,10 +41,11 @@ def collect(root: Path, rows: Sequence[StatusRow]) -> list[str]:
 
 
 def keep(root: Path, to: Path) -> list[str]:
-    """Add the runs below `root` that are over, and the study's questions, to the archive `to`.
+    """Add the runs below `root` that are over, and the study's questions, to the archive `to`,
+    which is created if it is missing. Returns the ids of these runs.
 
-    The archive may be new. About a hundred rows of each training curve are kept. Returns the run
-    ids. Raises `UserError` for a damaged run.
+    Of each long training curve, 100 to 200 evenly spaced rows are kept, and the rows of evaluated
+    steps. Raises `UserError` if `root` holds no run, or a damaged one.
     """
     from tst_study.analysis.tables.archive import add_to_archive
     from tst_study.analysis.tables.source import read_tables

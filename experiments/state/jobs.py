@@ -17,12 +17,12 @@ from tst_study.text import printable
 
 
 def cancel_runs(root: Path, pattern: str) -> list[str]:
-    """Cancel this study's runs that match, in queues and on this machine; return their ids.
+    """Cancel the runs of a study whose ids match `pattern`, both on Slurm and on this machine.
+    Returns the ids of the cancelled runs.
 
-    Raises `UserError` if there is no such folder, if it holds several studies, and if nothing was
-    cancelled and a launcher could not be asked. If something was cancelled, that failure is only
-    printed.
-    """
+    Raises `UserError` if there is no such folder or it holds several studies. If a launcher cannot
+    be asked, raises `UnreachableError`, or only prints the failure if another launcher has
+    cancelled something."""
     check_is_one_study(root)
     stopped: set[str] = set()
     problem = None
@@ -39,8 +39,12 @@ def cancel_runs(root: Path, pattern: str) -> list[str]:
 
 
 def log_tails(root: Path, pattern: str, lines: int) -> Iterator[str]:
-    """Yield a heading and the last lines of its logs for each run that matches; without a pattern,
-    for each run that failed or was stopped. Raises `UserError` if there is none."""
+    """Yield the lines to print: for each run that matches, a heading and the last `lines` lines of
+    each of its logs.
+
+    Without a pattern, these are the runs whose state is one of `STOPPED`. Raises `UserError` if
+    there are none, if there is no such folder, or if it holds several studies.
+    """
     check_is_one_study(root)
     rows = matching(rows_below(root), pattern, root)
     chosen = [row for row in rows if pattern or row.state in STOPPED]

@@ -1,4 +1,5 @@
-"""The progress of runs, read from their folders."""
+"""The state and the progress of runs, read from their folders and from the jobs of the
+launchers."""
 
 from __future__ import annotations
 
@@ -20,34 +21,49 @@ from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 
 STOPPED = frozenset({"failed", "preempted", "interrupted", "cancelled", "blocked", DAMAGED})
-"""States of a run that needs somebody's help: no launcher goes on with it by itself."""
+"""States of a run that no launcher goes on with by itself, so that somebody has to act."""
 
 
 @dataclass(frozen=True)
 class StatusRow:
+    """The status of one run: a line of `tst-study status`."""
+
     run_id: str
     state: str
-    """A state of the run record, or one of these: `waiting`, before there is a record; `queued`,
-    while a launcher has a job for it that does not train it yet; `cancelled`, until it is submitted
-    again; `blocked` by a shared prefix run that will not finish by itself; `interrupted`, if the
-    record says `running` but no process trains it; `damaged`, if the record cannot be read.
-    `failed` is also the state of a run whose job failed before the run could record an end."""
+    """The state in the run's record, or one of these:
+
+    - `waiting`: there is no record yet.
+    - `queued`: a launcher has a job for the run that does not train it yet.
+    - `cancelled`: the run was cancelled, and has not been submitted again.
+    - `blocked`: the run waits for a shared prefix run that will not finish by itself.
+    - `interrupted`: the record says `running`, but no process trains the run.
+    - `failed`: also if the run's job failed before the run could record how it ended.
+    - `damaged`: the record cannot be read.
+    """
     step: int
     steps: int
     phase: str
+    """The phase of a run that is training; otherwise empty."""
     loss: float | None
-    """Training loss of the last step that was logged; in the superposition phase the bag loss."""
+    """Training loss of the last step that was logged, in nats; in the superposition phase it is the
+    bag loss."""
     tokens_per_second: float | None
+    """None unless the run is training, as with `seconds_left`."""
     seconds_left: float | None
     message: str
     job: str = ""
-    """Slurm's job id, such as `123_4`."""
+    """Slurm's job id, such as `123_4`; empty without a job."""
     held_out: float | None = None
-    """Held-out next-token loss of the last evaluation, by which runs are compared."""
+    """Next-token loss on held-out text at the last evaluation, in nats per token. Its final value
+    is the one by which runs are compared."""
 
 
 def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
-    """The status of one run folder, which need not exist yet. `steps`: the planned number."""
+    """Return the status of one run, whose folder need not exist yet.
+
+    `steps`: the planned number of steps, used while the run's record does not give one. `job`: the
+    run's job, if a launcher has one.
+    """
     try:
         status = run_record.read_status(folder)
         state, message = _state(status, folder, job)
@@ -72,7 +88,8 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
 
 
 def _state(status: run_record.Status | None, folder: Path, job: Job | None) -> tuple[str, str]:
-    """State and message. The run's record comes first, then its lock, then its job."""
+    """Return the state and a message. A record that says how the run ended for good comes first,
+    then the run's lock, then its job, and then the rest of the record."""
     state, message = (status["state"], status["message"]) if status else ("waiting", "")
     remark, queued = (job.remark, job.state) if job else ("", "")
     if state in run_record.FINAL_STATES:
@@ -92,20 +109,21 @@ def _state(status: run_record.Status | None, folder: Path, job: Job | None) -> t
 
 
 def rows_of(study: Study) -> list[StatusRow]:
-    """The status of every run that the study has decided on, and of every other run in its folder.
-    Raises `UserError` if its corpora are not prepared."""
+    """Return the status of every run that the study's results so far decide, and of every other run
+    in its folder. Raises `UserError` if the study's corpora are not prepared."""
     return _rows(study.folder, Planner(study).decided())
 
 
 def rows_below(root: Path) -> list[StatusRow]:
-    """The status of all runs in a folder, including those that failed before they had a record."""
+    """Return the status of all runs in a folder, including those that failed before they had a
+    record. Raises `UserError` if there is no such folder."""
     check_is_there(root)
     return _rows(root, [])
 
 
 def _rows(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
-    """The status of runs with their jobs. If a launcher does not answer, that is printed, and no
-    job is known."""
+    """Return the status of the planned runs and of all other runs in a folder, with their jobs. If
+    a launcher does not answer, that is printed, and the rows are made without any job."""
     runs = {run.folder: run for run in planned}
     known = {folder.name for folder in runs}
     folders = [*runs, *(path for path in folders_below(root) if path.name not in known)]
@@ -121,8 +139,8 @@ def _rows(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
     states = {entry.run_id: entry.state for entry in rows}
 
     def told(entry: StatusRow, folder: Path) -> StatusRow:
-        """Mark a run that waits for a shared prefix run as blocked, if the shared prefix run has
-        stopped."""
+        """Return the row as `blocked` if the run waits for a shared prefix run that has stopped;
+        else return it as it is."""
         if entry.state in ("waiting", "cancelled"):
             prefix = _prefix_of(folder, runs.get(folder))
             if states.get(prefix) in STOPPED:
@@ -134,7 +152,8 @@ def _rows(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
 
 
 def _prefix_of(folder: Path, run: PlannedRun | None) -> str:
-    """The id of the run's shared prefix run, from its plan or its config; empty if it has none."""
+    """Return the id of the run's shared prefix run, from the planned run or else from the config in
+    the run's folder; empty if there is none."""
     if run is not None:
         return run.prefix.run_id if run.prefix else ""
     try:
@@ -145,7 +164,8 @@ def _prefix_of(folder: Path, run: PlannedRun | None) -> str:
 
 
 def matching(rows: Sequence[StatusRow], pattern: str, root: Path) -> list[StatusRow]:
-    """The rows whose run ids match. Raises `UserError` if none does, or there are no rows."""
+    """Return the rows whose run ids match. Raises `UserError` if none matches or there are no
+    rows."""
     if not rows:
         raise UserError(f"{root}: no run folder there; name the folder that holds the runs")
     chosen = [entry for entry in rows if matches(entry.run_id, pattern)]
@@ -157,8 +177,11 @@ def matching(rows: Sequence[StatusRow], pattern: str, root: Path) -> list[Status
 
 
 def stopped(study: Study, pattern: str) -> Callable[[PlannedRun], bool]:
-    """A function that tells whether to retry a run: one that matches and failed or was stopped, a
-    branch of such a shared prefix run, or the shared prefix run of such a branch."""
+    """Return a function that tells whether a run is to be retried.
+
+    These are the runs that match and whose state is one of `STOPPED`. If such a run is a shared
+    prefix run, its branches are retried too. If it is a branch, so is its shared prefix run.
+    """
     rows = matching(rows_of(study), pattern, study.folder)
     chosen = {entry.run_id for entry in rows if entry.state in STOPPED}
     planned = Planner(study).decided()
@@ -178,7 +201,8 @@ def check_is_there(root: Path) -> None:
 
 
 def check_is_one_study(root: Path) -> None:
-    """Raise `UserError` if there is no such folder, or if it holds folders of several studies."""
+    """Raise `UserError` if there is no such folder, or if its runs lie deeper than directly in it,
+    as those of a folder of studies do."""
     check_is_there(root)
     below = {path.parent for path in folders_below(root)}
     if below and root not in below:
@@ -186,7 +210,8 @@ def check_is_one_study(root: Path) -> None:
 
 
 def folders_below(root: Path) -> list[Path]:
-    """Run folders directly below a study's folder; if there are none, those at any depth."""
+    """Return the run folders directly below a study's folder; if there are none, those with a
+    `run.json` at any depth."""
     if not root.is_dir():
         return []
     files, exists = ("status.json", "run.json", "job/config.toml"), os.path.exists

@@ -1,4 +1,4 @@
-"""`tst-study status`: a summary, then one line per run."""
+"""The text that `tst-study status` prints: a summary, then one line per run."""
 
 import sys
 from collections.abc import Sequence
@@ -17,15 +17,22 @@ from tst_study.experiments.studies.catalogue import STUDIES, load
 from tst_study.text import ENDLESS, duration, printable, wrapped
 
 NUMBERS = ("step", "training", "held-out", "tokens/s", "left")
+"""Headings of the columns of numbers, which are aligned on the right."""
 
 
 def screen(root: Path, rows: Sequence[StatusRow], width: int) -> list[str]:
-    """The summary, and a line for each run."""
+    """Return the summary, an empty line, and a table with a line for each run; `width` in
+    columns."""
     return [*wrapped([f"{root}: {sums(rows)}"], width), "", *lines(rows, width)]
 
 
 def study_rows(study: str, scale: str, root: Path, share: bool = True) -> list[StatusRow]:
-    """Status of all runs of a study if its corpora are prepared, else of the runs in its folder."""
+    """Return the status of all runs of a study, whether or not they have begun. If `study` is
+    not the name of a study, or its corpora are not prepared, return the status of the runs in the
+    folder `root`.
+
+    Raises `UserError` if it needs the folder and there is none.
+    """
     if study in STUDIES:
         try:
             return rows_of(load(study, scale, root, share=share))
@@ -36,7 +43,8 @@ def study_rows(study: str, scale: str, root: Path, share: bool = True) -> list[S
 
 
 def sums(rows: Sequence[StatusRow]) -> str:
-    """Counts of states, and speed and time left of the runs that are training."""
+    """Return the number of runs in each state; for the runs that are training, also their total
+    speed and the longest time left."""
     text = totals(row.state for row in rows)
     speeds = [entry.tokens_per_second for entry in rows if entry.tokens_per_second]
     left = [entry.seconds_left for entry in rows if entry.seconds_left]
@@ -48,7 +56,7 @@ def sums(rows: Sequence[StatusRow]) -> str:
 
 
 def lines(rows: Sequence[StatusRow], width: int = ENDLESS) -> list[str]:
-    """A heading and a line for each run, for a screen of so many columns."""
+    """Return a line of headings and a line for each run, for a screen of `width` columns."""
     cells = [["run", "state", *NUMBERS, "job", "phase", "message"]]
     for entry in rows:
         cells.append(

@@ -1,6 +1,8 @@
-"""Studies by name (`catalogue`): each a function from a scale to the configs of its runs.
+"""The studies that this package can run. `catalogue` lists them by name and loads one.
 
-`setting` is a training configuration on which studies vary what they study; `scales` has one for
-each scale and the paper's own; `grid` says what a study declares. The paper's products of arms are
-in `comparisons`; a study with more to it has a file of its own.
+`grid` defines what a study declares: above all, a function from a scale to the runs. `setting`
+defines a set-up, which is a training configuration without its superposition and seed. `scales` has
+a set-up for each scale, and the paper's set-ups. Studies that only combine set-ups, arms and seeds
+are in `comparisons`; most of them are the paper's. Every other study has a module of its own, and
+`campaign` holds the largest part of `laptop`.
 """

@@ -1,7 +1,8 @@
-"""The campaign's grids, question by question, as `docs/research/plan-of-runs.md` has them.
+"""The first campaign: its grids of runs and its questions, as registered in
+`docs/research/plan-of-runs.md`. They are the prose part of the study `laptop` at scale `desktop`.
 
-All stand in one study, so that they share baselines and shared prefix runs; a run's name begins
-with the grid that asked for it first."""
+All grids are in one study, so that they have baselines and shared prefix runs in common. A run's
+name begins with the name of the first grid that asks for it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,19 +16,21 @@ from tst_study.experiments.studies.scales import SMALL_MAIN, main_with
 from tst_study.experiments.studies.setting import BASELINE, Setting
 
 STEPS = 20_000
-"""Steps of every grid except those of lengths and sizes."""
+"""Steps of the runs in every grid except those that vary the length or the model size."""
 LENGTHS = (STEPS, 10_000, 5_000)
 HELD_OUT_STEPS = 28_000
-"""The length that laws have to predict; superposed, it reads the bundled books once."""
+"""The length at which the gain is to be predicted from the shorter runs. A superposed run of this
+length reads the bundled books about once."""
 EQUAL_DATA_STEPS = 35_000
-"""Steps in which a baseline reads as much text as the main setting in 20,000: 1 + r(s − 1) = 1.75
-times as many."""
+"""Steps in which a baseline reads as much text as a superposed run of the main setting reads in
+20,000: 1 + r(s − 1) = 1.75 times as many."""
 SEEDS_OF_LENGTHS, SEEDS_OF_GRIDS = 8, 4
+"""Number of seeds in the grid of lengths, and in every other grid."""
 RATES = (1e-3, 4e-3)
-"""Learning rates that are tried beside the one that the pilot sweep chose."""
+"""Learning rates that are tried beside 2e-3, which the pilot sweep (`gate`) chose."""
 LOWEST_RATE = 5e-4
-"""The superposed arm was best at 1e-3, the lowest rate tried, so the plan asks for the next
-lower rate."""
+"""A learning rate that was added later: the superposed arm was best at 1e-3, the lowest rate tried,
+and for that case the plan asks for a lower one."""
 
 BAG_SIZES = (2, 3, 6, 8, 12, 16)
 STEP_RATIOS = (0.1, 0.4, 0.6)
@@ -45,8 +48,11 @@ LITTLE_TEXT = Books(megabytes=9)
 
 
 def campaign(setting: Setting, first_seed: int) -> list[Part | Tuning]:
-    """Return every grid at the pilot sweep's set-up; what laws have to predict comes after what
-    they are fitted to."""
+    """Return every grid, most urgent first.
+
+    `setting`: the set-up that the pilot sweep chose. Runs whose gains are to be predicted, the
+    longest and those of the larger model, come after the runs from which they are predicted.
+    """
     eight = range(first_seed, first_seed + SEEDS_OF_LENGTHS)
     four, other_four = eight[:SEEDS_OF_GRIDS], eight[SEEDS_OF_GRIDS:]
     at_length, main = setting.with_steps(STEPS), SMALL_MAIN
@@ -78,15 +84,14 @@ def _lengths(
 
 
 def _ablations() -> list[SuperposedPhase]:
-    """Return all of `ABLATIONS` at the main setting, and the last two at s = 16 as well, where the
-    paper's figures show them."""
+    """Return all of `ABLATIONS` at the main setting, and the last two of them at s = 16 as well."""
     small = [main_with(**change) for change in ABLATIONS]
     return [*small, *(main_with(bag_size=16, **change) for change in ABLATIONS[-2:])]
 
 
 def _size(setting: Setting, model: str, seeds: range) -> Tuning:
-    """Return the grid of one model size. Its rate is chosen on this size's baseline, in short
-    runs."""
+    """Return the grid of one model size. Its learning rate is the one at which the baseline of this
+    size is best in short runs."""
     of_size = replace(setting, model=model).in_grid(f"sizes-{model}")
     short = of_size.with_steps(SWEEP_STEPS)
     rates = tuple(short.with_rate(factor * short.learning_rate) for factor in RATE_FACTORS)
@@ -98,16 +103,16 @@ def _size(setting: Setting, model: str, seeds: range) -> Tuning:
 
 
 PLAN = "cc7af1a583962df88561e0f838538f2eae78915b"
-"""The commit that first held the plan. Questions that were added later name the commit that added
-them."""
+"""The commit that first held the plan. Questions that were added later name one of the commits
+below, each of which added its questions to the plan."""
 NEIGHBOURS_PLAN = "c1e38ddf40481f77ebc1a0db424e0317952bf9db"
 LOWEST_RATE_PLAN = "abfbb9ff776e4c71fd677672dbb87e93af579338"
 OUTPUT_ONLY_PLAN = "483855e746eb35193e7196077a82c0854de79f8e"
 
 
 def questions(setting: Setting, first_seed: int) -> list[Question]:
-    """The questions of `docs/research/plan-of-runs.md`, answered by paired t-tests; the intervals
-    of all questions of a family hold together (Bonferroni)."""
+    """Return the questions of `docs/research/plan-of-runs.md`. They are answered by paired t-tests,
+    with intervals that hold together for all questions of a family (Bonferroni)."""
     eight = tuple(range(first_seed, first_seed + SEEDS_OF_LENGTHS))
     four, others = eight[:SEEDS_OF_GRIDS], eight[SEEDS_OF_GRIDS:]
     usual: dict[str, Any] = {"corpus": setting.corpora[0].name, "seed": four, "steps": STEPS}
@@ -165,7 +170,7 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
     for model in (SMALLER, setting.model, LARGER):
         where = usual | {"steps": SIZES_STEPS}
         where |= {"hidden_size": replace(setting, model=model).hidden_size}
-        del where["learning_rate"]  # each size has its own
+        del where["learning_rate"]  # each size has a learning rate of its own
         asked_for.append(asked("sizes", main, where, model))
     on_little = usual | {"corpus": LITTLE_TEXT.name}
     return [*asked_for, *(asked("little text", arm, on_little) for arm in (main, output_only))]

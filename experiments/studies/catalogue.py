@@ -1,4 +1,4 @@
-"""The studies by their names."""
+"""The table of studies by name, and the functions that load one or find the folder of its runs."""
 
 from pathlib import Path
 
@@ -38,9 +38,11 @@ def load(
     share: bool = True,
     recorded: Path | None = None,
 ) -> Study:
-    """Return the study of that name at that scale, with its runs in `runs` (by default
-    `runs/<name>-<scale>`). Raises `UserError` for an unknown study, or a scale that it does not
-    have."""
+    """Return a study, by its name, at a scale.
+
+    `runs`: the folder of its runs, by default `runs/<name>-<scale>`. `share` and `recorded`: as in
+    `Study`. Raises `UserError` for an unknown study, or a scale that the study does not have.
+    """
     declared = STUDIES[one_of(name, STUDIES, "study")]
     chosen = scale_of(one_of(scale, declared.scales, "scale", f" of study {name!r}"))
     parts = declared.parts(chosen)
@@ -63,8 +65,12 @@ def load(
 
 
 def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:
-    """Return the folder of a study's runs: `runs` where it is given. `study` may also be a folder
-    of runs, by its path or its name below `runs/`. Raises `UserError` if it is neither."""
+    """Return the folder of a study's runs.
+
+    That is `runs` if it is given, or else the default folder of the study at this scale. `study`
+    may also be a folder of runs, given by its path or by its name below `runs/`. Raises `UserError`
+    if it is neither a study nor a folder, or if the study does not have this scale.
+    """
     if runs is not None or study in STUDIES:
         return runs or load(study, scale).folder
     places = dict.fromkeys((Path(study), Path("runs") / study))
@@ -75,5 +81,6 @@ def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:
         raise UserError(
             f"{study}: no such folder, nor a study; studies: {', '.join(STUDIES)}{also}"
         )
-    # A folder of text, say, that happens to have the same name holds no runs.
+    # If both folders exist, the first counts only if it holds runs: it may be a folder of text,
+    # say, that happens to have the same name.
     return next((path for path in there[:-1] if find_run_folders(path)), there[-1])

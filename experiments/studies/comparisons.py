@@ -1,8 +1,11 @@
-"""Questions that products of set-ups, arms and seeds answer: most are the paper's, some, such as
-`optimizers` and `seed-noise`, are our own.
+"""Studies that train every combination of some set-ups, arms and seeds (`optimizers` chooses
+learning rates first). Most of them ask the paper's questions; some, such as `optimizers` and
+`seed-noise`, ask our own.
 
-At scale `paper` the paper's questions have its own set-ups, arms and lengths. What the paper does
-not state, such as the model of Figure 6 and the rates of Figure 7, is assumed, and said so here.
+At scale `paper`, the paper's questions have the paper's own set-ups, arms and lengths. Where the
+paper does not state something, such as the model of Figure 6 or the learning rates of Figure 7, it
+is assumed, and a docstring below says so. The docstrings of the private functions name the tables
+and figures of the paper that their runs are for.
 """
 
 from dataclasses import replace
@@ -28,7 +31,7 @@ from tst_study.superposition.weighting import NAMED_WEIGHTINGS
 
 
 def _bag_grid(scale: Scale) -> list[Part]:
-    """Tables 4 to 6, Figures 4, 5, 8 and 11."""
+    """Tables 4 to 6, Figures 4, 5 and 8."""
     if scale.is_paper:
         return [
             against_baseline(setting, grid(range(2, bag_sizes), scale.step_ratios))
@@ -39,14 +42,16 @@ def _bag_grid(scale: Scale) -> list[Part]:
 
 
 def _power_law(scale: Scale) -> list[Part]:
-    """Table 7; at scale `paper` with r = 1.0 at every s, of which the paper prints s = 2 alone."""
+    """Table 7 and Figure 11. At scale `paper` every s is also run at r = 1, for which Table 7
+    prints s = 2 alone."""
     bag_sizes = range(2, 14) if scale.is_paper else scale.bag_sizes
     arms = grid(bag_sizes, scale.step_ratios, weighting="power_law")
     return [against_baseline(scale.setting_of(DENSE_600M), arms, scale.seeds)]
 
 
 def _headline(scale: Scale) -> list[Part]:
-    """Table 1's dense runs; its mixture is `mixture-10b-a1b`."""
+    """The dense runs of Table 1, or one pair of arms at a smaller scale. Table 1's mixture of
+    experts is the study `mixture-10b-a1b`."""
     if not scale.is_paper:
         return [against_baseline(scale.setting, (scale.main,), scale.seeds)]
     pairs = (DENSE_270M, DENSE_270M_LONG, DENSE_600M, DENSE_3B)
@@ -54,20 +59,20 @@ def _headline(scale: Scale) -> list[Part]:
 
 
 EQUAL_LOSS = 1.8
-"""Steps of the baseline that reaches the superposed run's loss, over that run's steps: 36,000 over
-20,000 in the paper."""
+"""The number of steps in which a baseline should reach the superposed run's loss, as a multiple of
+that run's steps. In the paper these are 36,000 and 20,000 steps."""
 
 
 def _equal_cost(scale: Scale) -> list[Part]:
-    """Figure 3. Lengths of one baseline share their stable phase, so the three cost little more
-    than the longest."""
+    """Figure 3. The three baselines differ only in length and share the steps before the learning
+    rate decays, so that together they cost little more than the longest."""
     pair = against_baseline(scale.setting_of(DENSE_3B), (scale.main,), scale.seeds)
     return [pair, _longer_baselines(scale)]
 
 
 def _longer_baselines(scale: Scale) -> Part:
-    """Return the two longer baselines of Figure 3 (of 3B at scale `paper`): one that should reach
-    the superposed run's loss, and one that reads as much text as that run."""
+    """Return the two longer baselines of Figure 3 (with 3B parameters at scale `paper`): one that
+    should reach the superposed run's loss, and one that reads as much text as that run."""
     setting, main = scale.setting_of(DENSE_3B), scale.main
     lengths = (EQUAL_LOSS, 1 + main.step_ratio * (main.bag_size - 1))
     longer = tuple(setting.with_steps(round(setting.steps * length)) for length in lengths)
@@ -75,8 +80,8 @@ def _longer_baselines(scale: Scale) -> Part:
 
 
 FIGURE_6 = DENSE_270M.with_steps(40_000)
-"""Set-up of Figure 6. The figure names no model, and the loss of its baseline (about 3.086) is in
-no table; 270M is assumed."""
+"""The set-up of Figure 6. The figure does not name its model, and the loss of its baseline (about
+3.086) is in no table; we assume 270M."""
 FIGURE_6_ARM = SuperposedPhase(bag_size=4, step_ratio=0.5)
 
 
@@ -88,9 +93,9 @@ def _input_output(scale: Scale) -> list[Part]:
 
 
 def _weightings(scale: Scale) -> list[Part]:
-    """Figure 9, at Figure 6's step ratio, as both figures show the same uniform curve (3.011 at
-    s = 4). Beside Figure 9's weights, those by the mutual information of tokens at each distance,
-    which the paper names."""
+    """Figure 9. Its model and step ratio are taken to be Figure 6's, because both figures show the
+    same curve for uniform weights at s = 4, which ends at 3.011. One weighting is added that the
+    paper names but Figure 9 does not show: by the mutual information of tokens at each distance."""
     arms = [
         arm
         for s in (4, 16)
@@ -101,20 +106,20 @@ def _weightings(scale: Scale) -> list[Part]:
 
 
 def _reinitialise(scale: Scale) -> list[Part]:
-    """Table 2: does recovery need what superposition taught the embedding and the head? Both arms
-    share one prefix run."""
+    """Table 2: does recovery need what superposition taught the embedding and the head? The two
+    superposed arms share one prefix run."""
     arms = (scale.main, scale.main.model_copy(update={"reinitialize_at_switch": True}))
     return [against_baseline(scale.setting_of(DENSE_3B), arms, scale.seeds)]
 
 
 OPTIMIZERS = ("adamw", "muon")
 RATE_FACTORS = (0.5, 1.0, 2.0)
-"""Candidates, as multiples of the set-up's own rate, which suits AdamW; Muon's updates are scaled
-to the size of AdamW's."""
+"""Candidate learning rates, as multiples of the set-up's rate. That rate suits AdamW, and Muon's
+updates are scaled to the size of AdamW's."""
 
 
 def _optimizers(scale: Scale) -> list[Tuning]:
-    """Both arms under each optimizer, at the best rate of that optimizer's baseline."""
+    """Both arms under each optimizer, at the learning rate that is best for its baseline."""
 
     def both_arms(best: Setting) -> list[Part]:
         return [against_baseline(best, (scale.main,), scale.seeds)]
@@ -128,8 +133,8 @@ def _optimizers(scale: Scale) -> list[Tuning]:
 
 
 def _learning_rates(scale: Scale) -> list[Part]:
-    """Figure 7: is one rate right for both arms? The figure does not print its rates; multiples of
-    the set-up's own are assumed."""
+    """Figure 7: is one learning rate right for both arms? The figure does not print its rates; we
+    assume multiples of the set-up's rate."""
     setting = scale.setting_of(DENSE_270M_LONG)
     factors = (0.25, 0.5, 1.0, 2.0, 4.0)
     settings = tuple(setting.with_rate(factor * setting.learning_rate) for factor in factors)
@@ -137,14 +142,15 @@ def _learning_rates(scale: Scale) -> list[Part]:
 
 
 LENGTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Multiples of the set-up's own steps; lengths of one baseline share their stable phase."""
+"""Lengths, as multiples of the set-up's steps. Baselines that differ only in length share the steps
+before the learning rate decays."""
 SMALL_MODELS = {"laptop-64": 1.0, "laptop-128": 0.5, "laptop-256": 0.25}
-"""Models, with their learning rates over that of laptop-64: the rate halves as the width
-doubles."""
+"""Models with their learning rates, as multiples of the one of laptop-64: the rate halves as the
+width doubles."""
 
 
 def _loss_against_compute(scale: Scale) -> list[Part]:
-    """Sizes × lengths, for laws of scaling."""
+    """Both arms at every combination of model size and length, for fitting scaling laws."""
     setting = scale.setting
     if scale.is_paper:
         sizes = [DENSE_270M, DENSE_600M, DENSE_3B]
@@ -160,7 +166,7 @@ def _loss_against_compute(scale: Scale) -> list[Part]:
 
 
 PAIRS = {"smoke": 2, "quick": 4, "laptop": 8, "desktop": 16, "one-gpu": 5, "paper": 5}
-"""Seeds of `seed-noise`, each of which gives one pair of runs, by scale."""
+"""Number of seeds of `seed-noise` by scale. Each seed gives one pair of runs."""
 
 
 def _seed_noise(scale: Scale) -> list[Part]:

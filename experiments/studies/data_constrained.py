@@ -1,9 +1,8 @@
-"""Little text, read many times: unique tokens × epochs × {baseline, full, input-only,
-output-only}.
+"""Study `data-constrained`: little text, read many times. The grid is unique tokens × epochs × four
+arms: the baseline, and superposition on both sides, at the input only, and at the output only.
 
-All four arms cost the same FLOPs; those with bags as input read 1 + r(s − 1) times the text, and
-so repeat it more often.
-"""
+All four arms cost the same FLOPs. The arms that read bags at the input read 1 + r(s − 1) times as
+much text as the baseline, and so repeat it more often."""
 
 from collections.abc import Sequence
 
@@ -12,10 +11,12 @@ from tst_study.experiments.studies.grid import Declared, Part, against_baseline
 from tst_study.experiments.studies.scales import DCLM, FINEWEB_EDU, Scale
 
 EPOCHS = (1, 4, 16)
-"""Epochs of the baseline."""
+"""How many times the baseline reads the text."""
 
 
 def parts(scale: Scale) -> list[Part]:
+    """Return a part for each amount of text and number of epochs, as far as the scale affords
+    them."""
     full = scale.main
     modes = ("full", "input_only", "output_only")
     arms = [full.model_copy(update={"mode": mode}) for mode in modes]
@@ -24,8 +25,8 @@ def parts(scale: Scale) -> list[Part]:
         for epochs in EPOCHS if scale.name != "smoke" else EPOCHS[:2]:
             positions = scale.setting.sequences * scale.setting.sequence_length
             steps = round(tokens * epochs / positions)
-            # Leave out runs shorter than twice their warm-up, and those of more than eight times
-            # the scale's steps.
+            # Leave out runs shorter than twice their warm-up, and runs of more than eight times the
+            # scale's steps.
             if 2 * scale.setting.warmup_steps <= steps <= 8 * scale.setting.steps:
                 setting = scale.setting.with_corpus(recipe, f"{tokens // 1000}k")
                 setting = setting.with_steps(steps)
@@ -34,18 +35,20 @@ def parts(scale: Scale) -> list[Part]:
 
 
 def _texts(scale: Scale) -> Sequence[tuple[Recipe, int]]:
-    """Corpora and about how many tokens of each are unique; the record holds the exact number."""
+    """Return corpora, each with about how many tokens it has. A run's record holds the exact number
+    (`unique_raw_tokens`)."""
     if isinstance(scale.setting.corpora[0], HubText):
         whole, sizes = (DCLM, (20, 80, 320)) if scale.is_paper else (FINEWEB_EDU, (2, 8, 32))
         return [_hub_text(whole, gigabytes) for gigabytes in sizes]
     megabytes = {"smoke": (1,), "quick": (1, 2), "laptop": (2, 8)}.get(scale.name, (2, 8, 32))
-    # 50.0 million tokens in 135.3 MB of the bundled prose's records, at a vocabulary of 1,024.
+    # The bundled prose has 370,000 tokens per megabyte: 50.0 million tokens in 135.3 MB of records,
+    # at a vocabulary of 1,024.
     return [(Books(megabytes=size), size * 370_000) for size in megabytes]
 
 
 def _hub_text(whole: HubText, gigabytes: int) -> tuple[Recipe, int]:
-    """Return the corpus's first gigabytes, and about how many tokens they are: a token of Llama-3
-    is about 4.5 bytes of English."""
+    """Return the first gigabytes of a corpus, and about how many tokens they hold: a token of
+    Llama-3's tokenizer is about 4.5 bytes of English."""
     limit = gigabytes * 10**9
     recipe = HubText(f"{whole.name}-{gigabytes}GB", whole.source, whole.tokenizer, limit)
     return recipe, round(limit / 4.5)

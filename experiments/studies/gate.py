@@ -1,10 +1,11 @@
-"""The pilot sweep of the campaign: what makes a baseline lag, and where is it at its best?
+"""Study `gate`, the pilot sweep of the first campaign: at which set-up is the baseline at its best,
+and why do some seeds end with a clearly higher loss than the others?
 
-First two rates with two decays each; then, at the set-up of these four that is best, one change at
-a time: more and smaller heads, or normed queries and keys, the latter at twice the rate as well.
-Both arms throughout, so that the spread of a pair's difference is known before a study is paid for
-(docs/research/plan-of-runs.md, G0).
-"""
+First, two learning rates are each tried with two lengths of decay. Then the best of these four
+set-ups is changed in one thing at a time: more and smaller attention heads, or normed queries and
+keys, the latter also at twice the learning rate. Both arms are trained at every set-up, so that it
+is known how much the difference of a pair varies over seeds before a larger study is paid for. The
+sweep is registered as G0 in `docs/research/plan-of-runs.md`."""
 
 from dataclasses import replace
 
@@ -14,11 +15,14 @@ from tst_study.experiments.studies.setting import BASELINE, Setting
 
 STEPS = {"desktop": 8_000}
 SEEDS = 6
+"""Number of seeds at scale `desktop`; other scales have their own."""
 RATES = (1e-3, 2e-3)
 DECAY_RATIOS = (0.1, 0.3)
+"""Shares of the steps over which the learning rate decays."""
 
 
 def parts(scale: Scale) -> list[Tuning]:
+    """Return the choice among rates and decays, followed by the changes to the best set-up."""
     steps = STEPS.get(scale.name, scale.setting.steps)
     setting = replace(scale.setting.with_steps(steps), logged_as=None, evaluations=4, changes=())
     seeds = scale.seeds
@@ -31,7 +35,8 @@ def parts(scale: Scale) -> list[Tuning]:
     )
 
     def variants(best: Setting) -> list[Part]:
-        heads = 2 * 2  # of laptop-64's two heads of 32, four of 16: the same weights and FLOPs
+        # Four heads of size 16 take the place of laptop-64's two of 32: the same weights and FLOPs.
+        heads = 2 * 2
         more_heads = best.changed(
             f"{heads}heads",
             f"model.attention_heads={heads}",

@@ -1,4 +1,5 @@
-"""Runs as products (set-ups × superpositions × seeds), choices among set-ups, and tuned rates."""
+"""What a study is declared from: products of set-ups, superpositions and seeds (`Part`), and
+choices among set-ups such as learning-rate sweeps (`Tuning`)."""
 
 from __future__ import annotations
 
@@ -14,19 +15,20 @@ from tst_study.experiments.studies.setting import BASELINE, Setting
 from tst_study.experiments.study import Results
 
 Make = Callable[[Setting, SuperposedPhase, int], Config]
-"""Makes the config of a study's run from its set-up, arm and seed."""
+"""A function that makes the config of a run from its set-up, arm and seed."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Every arm on every set-up with every seed."""
+    """The runs of every arm at every set-up with every seed."""
 
     settings: tuple[Setting, ...]
     arms: tuple[SuperposedPhase, ...]
     seeds: range = range(1)
 
     def runs(self, make: Make, results: Results | None = None) -> list[Config]:
-        """Seed by seed, so that a whole picture is there early and gets its intervals later."""
+        """List the runs, all of one seed before those of the next: so every arm has a result early,
+        and the intervals over seeds follow later."""
         return [
             make(setting, arm, seed)
             for seed in self.seeds
@@ -35,29 +37,35 @@ class Part:
         ]
 
     def corpora(self) -> list[Recipe]:
+        """The corpora that the runs read."""
         return [recipe for setting in self.settings for recipe in setting.corpora]
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The best learning rate of each arm, and what is trained with it.
+    """A learning-rate sweep for each arm, and the runs that are trained at the rates it chooses.
 
-    A ladder of rates gets one more rung, at √2 times or 1/√2 of its last rate, while its best rate
-    lies at an end, at most `extensions` times. Of several ladders (batches, say) an arm takes the
-    best rung of all.
-    """
+    A ladder is a sequence of set-ups, its rungs, with rising learning rates. While an arm's best
+    rung is the first or the last one, the ladder is extended beyond it by a factor of √2 in the
+    rate, at most `extensions` times. There may be several ladders, such as one for each batch size;
+    an arm takes the best rung of all."""
 
     ladders: tuple[tuple[Setting, ...], ...]
-    """Set-ups with rising rates, by ladder."""
+    """For each ladder, its set-ups with rising rates."""
     arms: tuple[SuperposedPhase, ...]
     then: Callable[[Mapping[SuperposedPhase, Setting]], Sequence[Part | Tuning]]
-    """Returns the parts that follow, given every arm's best set-up, lowest loss first."""
+    """Returns the parts to train next, given the best set-up of every arm; the arm with the lowest
+    loss comes first."""
     seeds: range = range(1)
     extensions: int = 2
 
     def runs(self, make: Make, results: Results) -> list[Config]:
-        """List the candidates; once all their losses are known, also the runs that follow. Nothing
-        follows where all candidates of an arm diverged, which `results` is told."""
+        """List the runs of all rungs and, once all their losses are known, also the runs that
+        follow.
+
+        If at least one seed diverged at every rung of an arm, nothing can follow, and
+        `results.dead_end` is told so.
+        """
         tried: list[Config] = []
         best: dict[SuperposedPhase, tuple[float, Setting]] = {}
         for arm in self.arms:
@@ -87,8 +95,9 @@ class Tuning:
         tried: list[Config],
         extensions: int,
     ) -> tuple[float, Setting]:
-        """Return mean loss and set-up of the best rung: NaN while results are missing, infinite
-        where every rung diverged. The runs to train for it are added to `tried`."""
+        """Return the mean loss and the set-up of an arm's best rung on one ladder. The loss is NaN
+        while results are missing, and infinite if at least one seed diverged at every rung. The
+        runs of all rungs are added to `tried`."""
         rungs = [[make(setting, arm, seed) for seed in self.seeds] for setting in ladder]
         tried += [run for runs in rungs for run in runs if run not in tried]
         means = [_mean_loss(runs, results) for runs in rungs]
@@ -104,6 +113,7 @@ class Tuning:
         return self._climbed(ladder, arm, make, results, tried, extensions - 1)
 
     def corpora(self) -> list[Recipe]:
+        """The corpora that the runs read."""
         return [recipe for ladder in self.ladders for rung in ladder for recipe in rung.corpora]
 
 
@@ -113,15 +123,17 @@ def choice(
     arms: tuple[SuperposedPhase, ...] = (BASELINE,),
     seeds: range = range(1),
 ) -> Tuning:
-    """Return a choice among set-ups: `then` gets the one with the lowest mean loss of its
-    baselines. `arms`: those that each candidate trains, the baseline among them."""
+    """Return a choice among set-ups: `then` is called with the one whose baselines have the lowest
+    mean loss over the seeds.
+
+    `arms`: the arms that are trained at each candidate; the baseline must be one of them.
+    """
     ladders = tuple((setting,) for setting in candidates)
     return Tuning(ladders, arms, lambda best: then(best[BASELINE]), seeds, extensions=0)
 
 
 def _mean_loss(runs: Sequence[Config], results: Results) -> float:
-    """Return the mean held-out loss of runs: NaN until all are over, infinite where one
-    diverged."""
+    """Return the mean held-out loss of runs: NaN until all are over, infinite if one diverged."""
     losses = [results.held_out(run) for run in runs]
     return sum(math.nan if loss is None else loss for loss in losses) / len(losses)
 
@@ -132,27 +144,30 @@ def _scaled(setting: Setting, factor: float) -> Setting:
 
 @dataclass(frozen=True)
 class Declared:
-    """A study as its file declares it, at any of its scales."""
+    """A study as its module declares it, for all of its scales."""
 
     title: str
     claims: str
     """One sentence: what the study can show."""
     parts: Callable[[Scale], Sequence[Part | Tuning]]
+    """Returns what is trained at a scale, most urgent first."""
     scales: Sequence[str] = SCALES
     questions: Callable[[Scale], Sequence[Question]] = lambda scale: ()
-    """The questions that are declared before the runs."""
+    """Returns the questions of a scale, which are declared before any run."""
 
 
 def against_baseline(
     setting: Setting, arms: Iterable[SuperposedPhase], seeds: range = range(1)
 ) -> Part:
+    """Return the baseline and these arms at one set-up."""
     return Part((setting,), (BASELINE, *arms), seeds)
 
 
 def grid(
     bag_sizes: Sequence[int], step_ratios: Sequence[float], **more: object
 ) -> list[SuperposedPhase]:
-    """Every s with every r; all r of one s stand together, as they share a prefix run."""
+    """Return every combination of s and r, with the keys `more` of the config's `superposition`.
+    All r of one s stand together, because they share a prefix run."""
     return [
         SuperposedPhase.model_validate({"bag_size": s, "step_ratio": r, **more})
         for s in bag_sizes

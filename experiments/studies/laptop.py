@@ -1,10 +1,10 @@
-"""The laptop study: when does superposition beat a matched-FLOPs baseline, on two cores?
+"""Study `laptop`: when does superposition beat a baseline of equal FLOPs, on two cores?
 
-Two kinds of text, and they are not mixed: real prose, whose verdict counts, and a generated topical
-language, on which the mechanism shows in half a minute per run. Text whose next words depend on a
-slow topic is what superposition is made for, as the sum of a bag tells the topic: a demonstration
-under chosen conditions, not evidence about real text.
-"""
+Runs are trained on two kinds of text, which are never mixed. One is real prose, whose verdict
+counts. The other is a generated language with topics, on which a run of half a minute can show how
+the method works. In that language the next words depend on a topic that changes slowly, and the
+mean of a bag reveals the topic. Such text suits superposition, so that a gain there is a
+demonstration under chosen conditions, and no evidence about real text."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,8 +18,10 @@ from tst_study.experiments.studies.grid import Declared, Part, Tuning, against_b
 from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
 
 SHORT_STEPS = {"smoke": 300}
-"""Steps of prose that replace a short scale's own; `laptop` and `desktop` take the campaign's."""
+"""Steps of the runs on prose, by scale, instead of the scale's own. `laptop` and `desktop` have the
+lengths of the first campaign."""
 GENERATED_STEPS = {"smoke": 300, "quick": 1_500}
+"""Steps of the runs on the generated language, by scale; 3,000 at the other scales."""
 GENERATED_BAG_SIZES = {"smoke": (4,), "quick": (4, 8), "laptop": (4, 16), "desktop": (2, 4, 8, 16)}
 GENERATED_SEEDS = {
     "smoke": range(2),
@@ -27,33 +29,38 @@ GENERATED_SEEDS = {
     "laptop": range(3, 8),
     "desktop": range(3, 11),
 }
-"""The standard deviation of a paired difference is about 0.02 nats. Four times out of five the five
-seeds of `laptop` then detect a gain of 0.041 in one of its two settings, and the eight of `desktop`
-one of 0.031 in one of four (Bonferroni). Seeds 0 to 2 were looked at before these numbers were
-fixed."""
+"""Seeds on the generated language, by scale. The standard deviation of a paired difference is about
+0.02 nats. So the five seeds of `laptop`, with intervals that allow for two settings (Bonferroni),
+detect a gain of 0.041 nats with 80% power, and the eight seeds of `desktop`, with four settings, a
+gain of 0.031 nats. These two scales begin at seed 3, because seeds 0 to 2 were looked at before the
+numbers of seeds were fixed."""
 GENERATED_RATE = 1.5e-3
-"""Learning rate for the generated language, found in a pilot; it is not swept here."""
+"""Learning rate on the generated language, found in an earlier pilot; this study does not tune
+it."""
 GENERATED_RATIO = 0.3
-"""The middle of the range 0.2 … 0.4 that the paper recommends."""
+"""Step ratio r on the generated language: the middle of the range 0.2 to 0.4 that the paper
+recommends."""
 GENERATED_TEXT = "generated language"
 """Name of the generated text in the run table."""
 GENERATED_PLAN = "9a37bae02e3d4a35fa59f02a953e84318fb8eaec"
-"""The commit that planned its eight seeds."""
+"""The commit whose plan has the eight seeds on the generated language."""
 
 
 def parts(scale: Scale) -> Sequence[Part | Tuning]:
-    """Prose first: its runs are the longer ones, and the short ones fill the gaps.
+    """Return the runs on prose, then those on the generated language.
 
-    On prose `desktop` is the campaign of docs/research/plan-of-runs.md, and `laptop` the first
-    seeds of its headline, at the campaign's length.
-    """
+    The longer runs come first, so that the short ones can fill the gaps at the end. On prose,
+    `desktop` is the first campaign (docs/research/plan-of-runs.md). `laptop` trains the main pair
+    of that campaign, at its full length, with its first seeds."""
     return [*_prose(scale), _generated(scale)]
 
 
 def questions(scale: Scale) -> Sequence[Question]:
-    """Return the questions of `desktop`; other scales have none. They are the campaign's, which
-    docs/research/plan-of-runs.md registered, and every s against the baseline on the generated
-    language."""
+    """Return the questions of `desktop`; the other scales have none.
+
+    These are the questions of the first campaign (docs/research/plan-of-runs.md) and, on the
+    generated language, each s against the baseline.
+    """
     if scale.name != "desktop":
         return []
     generated = _generated(scale)

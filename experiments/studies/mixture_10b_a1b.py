@@ -1,9 +1,10 @@
-"""The paper's largest pair: 10B parameters of which 1B are active, on 64 GPUs (Table 1).
+"""Study `mixture-10b-a1b`: the paper's largest pair of runs, with 10B parameters of which 1B are
+active, on 64 GPUs (Table 1).
 
-At scale `paper` to the digit: 8M tokens a step, 125,000 steps of the baseline against 49,983 of
-which 12,483 are superposed at s = 16. The other scales train a twin with all of its structure (128
-experts, top 8, normed queries and keys, 24 heads over 4 groups, untied) and small widths.
-"""
+At scale `paper` the numbers are the paper's own: 8M tokens a step, 125,000 steps for the baseline,
+and 49,983 for the superposed run, the first 12,483 of them at s = 16. The other scales train a
+small twin: a model with fewer layers and small widths, but with the same kind of layers (128
+experts, top 8, normed queries and keys, 24 query heads in 4 groups, untied embedding and head)."""
 
 from dataclasses import replace
 
@@ -15,7 +16,8 @@ from tst_study.experiments.studies.scales import VALIDATION_TOKENS, WARMUP_STEPS
 from tst_study.experiments.studies.setting import BASELINE, Setting
 
 QWEN = "Qwen/Qwen3-30B-A3B"
-"""The tokenizer of the Qwen3 family, with its 151,936 words."""
+"""The Hugging Face model whose tokenizer is used. All of the Qwen3 family share it; their
+vocabulary is padded to 151,936 entries."""
 FINEWEB_EDU = HubText(
     "fineweb-edu-qwen3", "hf://HuggingFaceFW/fineweb-edu/sample-350BT:train", QWEN
 )
@@ -34,25 +36,28 @@ PAPER = Setting(
     warmup_steps=WARMUP_STEPS,
     learning_rate=3e-4,
     dtype="bfloat16",
-    # Experts are split within a node and the optimizer's state over data-parallel ranks; the rest
-    # of the model is not split. 64 GPUs of 80 GB hold that with a micro-batch of one sequence and
-    # without recomputation, larger ones with more sequences.
+    # Experts are split over the eight GPUs of a node, and the optimizer's state over the
+    # data-parallel ranks; the rest of the model is not split. By our estimate 64 GPUs of 80 GB hold
+    # that without recomputation if a micro-batch is one sequence, and larger GPUs hold more
+    # sequences.
     parallel=Parallel(expert=8, optimizer="distributed", overlap_gradients=True),
     validation_tokens=VALIDATION_TOKENS,
 )
 
 
 def parts(scale: Scale) -> list[Part]:
+    """Return the two runs of the paper or, at the other scales, pairs of runs of the twin."""
     if scale.is_paper:
         return [
             Part((PAPER,), (BASELINE,)),
             Part((PAPER.with_steps(SUPERPOSED_RUN_STEPS),), (SUPERPOSED,)),
         ]
     twin = replace(scale.setting, model="moe-10b-a1b-twin", sequences=4)
-    # The vocabulary of the tokenizer with which the scale's own text was prepared.
+    # The twin reads the scale's text, so it needs the vocabulary with which that was prepared.
     words = PRESETS[scale.setting.model]["vocabulary_size"]
     twin = twin.changed("", f"model.vocabulary_size={words}")
-    # As in the paper: two fifths of the baseline's steps, a quarter of them superposed.
+    # As in the paper, the superposed run takes two fifths of the baseline's steps, and a quarter of
+    # its steps are superposed.
     steps = round(0.4 * twin.steps)
     superposed = SuperposedPhase(bag_size=16, step_ratio=0.25)
     return [

@@ -1,20 +1,20 @@
-"""One set-up per scale, and how much of a study's axes each scale affords.
+"""The scales at which studies can be run: for each a set-up, its seeds, and the values of s and r.
 
-| scale | trains | on |
+| scale | trains for | on |
 | --- | --- | --- |
 | `smoke` | 200 steps: does everything work? | two cores, a minute |
 | `quick` | 1,500 steps of prose | two cores, minutes |
 | `laptop` | 5,000 steps of prose | two cores, an hour or so |
 | `desktop` | 10,000 steps of prose, the whole axes | two cores, a night |
 | `one-gpu` | the 270M shape, 10,000 steps of 2^18 tokens of FineWeb-Edu | one GPU, days |
-| `paper` | the paper's runs | its clusters |
+| `paper` | the lengths of the paper's runs | the paper's clusters |
 
-A study may set other lengths: `laptop` trains 20,000 steps of prose at scale `laptop`, say.
+A study may set other lengths. For example, the study `laptop` trains 20,000 steps of prose at scale
+`laptop`.
 
-What the paper does not state of its runs is named here: the sequence length of the dense ones
-(2,048 is SmolLM2's, and gives the batch of 2^21 tokens with 1,024 sequences), weight decay,
-clipping, initialisation and seeds (`tst_study`'s defaults).
-"""
+The paper does not state some things about its runs. For the sequence length of the dense runs we
+assume 2,048, which is SmolLM2's; with 1,024 sequences it gives the batch of 2^21 tokens. Weight
+decay, gradient clipping, initialisation and seeds are `tst_study`'s defaults."""
 
 from dataclasses import dataclass
 
@@ -23,9 +23,11 @@ from tst_study.experiments.corpora import Books, HubText
 from tst_study.experiments.studies.setting import Setting
 
 PILOT_CHANGES = ("schedule.decay_ratio=0.3", "model.qk_norm=true")
-"""The pilot sweep's choices, other than the learning rate."""
+"""What the pilot sweep (`gate`) chose besides the learning rate, as overrides of the config."""
 AS_RECORDED = 'data.held_out="beginning"'
-"""The held-out text of the committed runs at the scales `laptop` and `desktop`."""
+"""The override that keeps the first campaign's held-out text at scales `laptop` and `desktop`. Its
+runs are committed, and with another held-out text these scales would no longer stand for the
+same runs."""
 SCALES = ("smoke", "quick", "laptop", "desktop", "one-gpu", "paper")
 FINEWEB_EDU = HubText(
     "fineweb-edu-llama3",
@@ -34,9 +36,10 @@ FINEWEB_EDU = HubText(
 )
 
 PAPER_MAIN = SuperposedPhase(bag_size=6, step_ratio=0.3)
-"""The paper's headline setting."""
+"""The superposition that the paper runs at every dense size."""
 SMALL_MAIN = SuperposedPhase(bag_size=4, step_ratio=0.25)
-"""Within what the paper recommends; a pilot on two cores had s = 4, r = 0.2."""
+"""The main superposition at all other scales. It is in the range that the paper recommends; an
+earlier pilot on two cores had s = 4, r = 0.2."""
 DCLM = HubText("dclm-llama3", "hf://mlfoundations/dclm-baseline-1.0", "meta-llama/Meta-Llama-3-8B")
 VALIDATION_TOKENS = 8_388_608
 WARMUP_STEPS = 2_000
@@ -70,35 +73,40 @@ DENSE_3B = _dense("3b", 20_000, 2e-4)
 
 @dataclass(frozen=True)
 class Scale:
+    """How large a study is run."""
+
     name: str
     setting: Setting
+    """The set-up that studies train unless they say otherwise."""
     seeds: range
     bag_sizes: tuple[int, ...]
     step_ratios: tuple[float, ...]
     caveat: str = ""
-    """A limit of every study at this scale."""
+    """A sentence about what no study can show at this scale; empty if there is nothing to say."""
 
     @property
     def is_paper(self) -> bool:
+        """Whether this is the scale of the paper's own runs."""
         return self.name == "paper"
 
     @property
     def main(self) -> SuperposedPhase:
+        """The superposition of studies that do not vary s and r."""
         return PAPER_MAIN if self.is_paper else SMALL_MAIN
 
     def setting_of(self, paper: Setting) -> Setting:
-        """Return the scale's own set-up; at scale `paper`, the one that is given."""
+        """Return the scale's own set-up; at scale `paper`, the set-up `paper` of the study."""
         return paper if self.is_paper else self.setting
 
 
 def _prose(
     steps: int, warmup_steps: int, shards: int | None, validation_tokens: int, *recorded: str
 ) -> Setting:
-    """The bundled books, two layers, where the pilot sweep found the baseline at its best
-    (docs/research/campaign.md, G0).
+    """Return a set-up with two layers on the bundled books, at the rate, the decay and the norms at
+    which the pilot sweep found the baseline at its best (docs/research/campaign.md, G0).
 
-    The warm-up is a scale's, not a length's: lengths share their stable phase, and a comparison
-    of lengths is not one of warm-ups.
+    The warm-up has the same number of steps at every length of a scale. So runs of several lengths
+    can share the steps before the decay, and a comparison of lengths is not one of warm-ups.
     """
     return Setting(
         model="laptop-64",
@@ -110,7 +118,7 @@ def _prose(
         learning_rate=2e-3,
         threads=1,
         validation_tokens=validation_tokens,
-        device="cpu",  # two layers do not pay on a GPU
+        device="cpu",  # so small a model would gain nothing from a GPU
         changes=(*PILOT_CHANGES, *recorded),
     )
 
@@ -166,4 +174,5 @@ _SCALES = (
 
 
 def scale_of(name: str) -> Scale:
+    """Return the scale of this name, one of `SCALES`."""
     return next(scale for scale in _SCALES if scale.name == name)

@@ -1,4 +1,4 @@
-"""A training set-up: everything about a run but what a study varies."""
+"""A training set-up: everything about a run except its superposition and its seed."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -15,15 +15,16 @@ from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.experiments.corpora import PREPARED, Recipe
 
 BASELINE = SuperposedPhase()
+"""The arm without superposition."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A set-up. `config` makes a run of it; `in_grid`, `changed` and the methods that begin with
-    `with_` return set-ups near it."""
+    """A set-up. `config` turns it into the config of a run. `in_grid`, `changed` and the methods
+    that begin with `with_` return a changed copy."""
 
     model: str
-    """Name of a preset."""
+    """Name of a model preset."""
     corpora: tuple[Recipe, ...]
     """Blended in equal parts; the first one's validation split is held out."""
     sequences: int
@@ -34,24 +35,27 @@ class Setting:
     dtype: str = "float32"
     threads: int | None = None
     logged_as: int | None = None
-    """Log, evaluate and checkpoint as a run of this many steps does, so that runs of several
-    lengths can share their rows; by default `steps`."""
+    """Log, evaluate and checkpoint at the same steps as a run of this many steps would; by default
+    `steps`. So runs of several lengths can share the rows of the record that they have in
+    common."""
     validation_tokens: int | None = None
     parallel: Parallel = field(default_factory=Parallel)
-    """Layout over GPUs: how a run is computed, not what it is."""
+    """Layout over GPUs. It changes how a run is computed, and not its identity."""
     device: DeviceName = "auto"
     evaluations: int = 8
-    """Held-out evaluations in a run of `logged_as` steps."""
+    """Number of held-out evaluations in a run of `logged_as` steps."""
     changes: tuple[str, ...] = ()
-    """Overrides such as `model.qk_norm=true`, in order."""
+    """Overrides of the config, such as `model.qk_norm=true`; later ones win."""
     grid: str = ""
-    """Prefix of the runs' names, in a study with several grids."""
+    """The beginning of the runs' names, for studies with several grids of runs; by default
+    `model`."""
     tags: tuple[str, ...] = ()
     """Further parts of the runs' names."""
 
     def config(
         self, study: str, superposition: SuperposedPhase = BASELINE, seed: int = 0
     ) -> Config:
+        """Return the config of a run, with a name made of its length, arm and seed."""
         length = self.logged_as or self.steps
         values: dict[str, Any] = {
             "study": study,
@@ -89,18 +93,22 @@ class Setting:
 
     @property
     def hidden_size(self) -> int:
+        """The model's hidden size, overrides included."""
         return self.config("any").model.hidden_size
 
     def in_grid(self, grid: str) -> Self:
+        """Return a copy whose runs' names begin with `grid`."""
         return replace(self, grid=grid)
 
     def with_steps(self, steps: int) -> Self:
-        """Return a copy of another length. Warm-up and logging stay, so that lengths share their
-        stable phase and its rows."""
+        """Return a copy of another length. The warm-up and the logged steps stay the same, so that
+        runs of several lengths can share the steps before the learning rate decays, and their
+        rows."""
         return replace(self, steps=steps, logged_as=self.logged_as or self.steps)
 
     def with_batch(self, sequences: int) -> Self:
-        """Return a copy with other batches that reads as much text, also in its warm-up."""
+        """Return a copy with this many sequences per step. Its steps and warm-up steps change so
+        that the run, and its warm-up, read as much text as before."""
         factor = sequences / self.sequences
         return replace(
             self,
@@ -110,13 +118,16 @@ class Setting:
         )
 
     def with_rate(self, learning_rate: float) -> Self:
+        """Return a copy with another learning rate, which becomes part of the runs' names."""
         others = (tag for tag in self.tags if not tag.startswith("lr"))
         return replace(self, learning_rate=learning_rate, tags=(*others, f"lr{learning_rate:g}"))
 
     def changed(self, tag: str, *changes: str) -> Self:
-        """Return a copy with overrides. A `tag` becomes part of the runs' names."""
+        """Return a copy with further overrides. The `tag`, unless empty, becomes part of the runs'
+        names."""
         tags = (*self.tags, tag) if tag else self.tags
         return replace(self, changes=(*self.changes, *changes), tags=tags)
 
     def with_corpus(self, corpus: Recipe, tag: str) -> Self:
+        """Return a copy that reads only this corpus. The `tag` becomes part of the runs' names."""
         return replace(self, corpora=(corpus,), tags=(*self.tags, tag))

@@ -1,10 +1,11 @@
-"""Does the gain survive tuning, and size? Superposed arms at rates of their own, against a baseline
-whose batch and rate were tuned.
+"""Study `tuned`, the third campaign: does the gain survive tuning, and a larger model? Superposed
+arms, each at its own best learning rate, are compared with a baseline whose batch size and learning
+rate were tuned.
 
-docs/research/plan-of-runs-3.md registers the questions, the predictions and the rules. Part A has
-0.23 million weights and tunes batch and rates; part B has 1.07 million weights and reads as much
-text per weight as part A's runs of half the length.
-"""
+`docs/research/plan-of-runs-3.md` registers the questions, the predictions and the rules. Part A has
+models of 0.23 million weights, and tunes the batch size and the learning rates. Part B has models
+of 1.07 million weights, and tunes the learning rates. At scale `desktop`, part B reads as many
+tokens per weight as the half-length runs of part A."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,16 +19,19 @@ from tst_study.experiments.studies.scales import SMALL_MAIN, Scale, main_with
 from tst_study.experiments.studies.setting import BASELINE, Setting
 
 BATCHES = (32, 64)
-"""Sequences per step that are tried; a run has as many tokens in all with either."""
+"""Sequences per step that are tried. With either number a run has the same number of latent
+tokens."""
 STEPS, LARGER_STEPS = {"desktop": 10_000}, {"desktop": 23_000}
-"""Steps with 32 sequences, where they are not half of the scale's. At `desktop` runs have 20.5 and
-47.1 million latent tokens, which are 88 and 44 a weight."""
+"""Steps of parts A and B with 32 sequences, by scale; at other scales, half of the scale's own
+steps. At `desktop` the runs have 20.5 and 47.1 million latent tokens, which is 88 and 44 per
+weight."""
 RATES, LARGER_RATES = (2e-3, 2.83e-3, 4e-3), (1e-3, 1.41e-3, 2e-3)
-"""Learning rates with 32 sequences. With 64 they are √2 times as high."""
+"""Learning rates that parts A and B try with 32 sequences. With 64 they are √2 times as high."""
 LARGER = "laptop-128"
+"""The model of part B."""
 SEEDS = {"desktop": range(11, 23)}
 MORE_SEEDS = {"desktop": range(27, 35)}
-"""Eight more for the two arms of the primary question."""
+"""Eight more seeds for the two arms of the primary question."""
 PILOT_SEEDS = {"desktop": range(23, 27)}
 EVALUATIONS = 16
 
@@ -39,7 +43,8 @@ ARMS = {
     "superposition": SMALL_MAIN,
 }
 CANDIDATES = ("output only", "superposition, power law")
-"""The pilot sweep names one of these as the primary question's arm."""
+"""Names in `ARMS`. The arm of the primary question is the one of these with the lower loss in the
+pilot sweep."""
 PREDICTED = {
     "primary": (-0.004, 0.012),
     "output only": (-0.005, 0.012),
@@ -48,21 +53,25 @@ PREDICTED = {
     "as much text": (-0.006, 0.012),
     "larger": (-0.008, 0.010),
 }
-"""Ranges in which the gains over the tuned baseline were expected, in nats, before the first
-run."""
+"""Ranges in which the gains over the tuned baseline, in nats per token, were expected before the
+first run. The keys stand for the questions, in their order."""
 FAMILY, SIZES = "tuned against tuned", "two sizes, as much text per weight"
 
 Chosen = Mapping[SuperposedPhase, Setting]
+"""The best set-up of each arm; the arm with the lowest loss comes first."""
 
 
 def parts(scale: Scale) -> Sequence[Part | Tuning]:
+    """Return part A and part B: in each, sweeps of learning rates and then the runs that are
+    measured."""
     small = _setting(scale, scale.setting.model, STEPS)
     larger = _setting(scale, LARGER, LARGER_STEPS)
     seeds, pilot = SEEDS.get(scale.name, scale.seeds), PILOT_SEEDS.get(scale.name, scale.seeds)
     more = MORE_SEEDS.get(scale.name, range(0))
 
     def tuned_arms(baseline: Chosen) -> list[Tuning]:
-        """Every other arm's rate, at the batch at which the baseline is at its best."""
+        """Tune the rates of the superposed arms at the batch at which the baseline is at its
+        best."""
         best = baseline[BASELINE]
         ladder = _ladder(small, best.sequences, RATES)
 
@@ -96,8 +105,9 @@ def parts(scale: Scale) -> Sequence[Part | Tuning]:
 
 
 def questions(scale: Scale) -> list[Question]:
-    """Primary: the better of output only and power-law weights, against the tuned baseline. Then
-    every arm against it, and output only at two sizes that read as much text per weight."""
+    """Return the questions. Primary: is the better of output only and power-law weights better than
+    the tuned baseline? Then the same for every superposed arm, and for output only at two model
+    sizes that read as much text per weight."""
     small = _setting(scale, scale.setting.model, STEPS)
     larger = _setting(scale, LARGER, LARGER_STEPS)
     seeds = tuple(SEEDS.get(scale.name, scale.seeds))
@@ -135,7 +145,8 @@ def questions(scale: Scale) -> list[Question]:
 
 
 def _setting(scale: Scale, model: str, steps: Mapping[str, int]) -> Setting:
-    """A set-up of 32 sequences whose warm-up reads as much text as the scale's."""
+    """Return a set-up with 32 sequences per step, whose warm-up reads as much text as the
+    scale's."""
     setting = scale.setting.changed("", 'data.held_out="spread"').with_batch(BATCHES[0])
     steps_there = steps.get(scale.name, setting.steps)
     return replace(setting, model=model, steps=steps_there, evaluations=EVALUATIONS)
@@ -144,7 +155,8 @@ def _setting(scale: Scale, model: str, steps: Mapping[str, int]) -> Setting:
 def _ladder(
     setting: Setting, sequences: int, rates: Sequence[float], grid: str = "pilot"
 ) -> tuple[Setting, ...]:
-    """Rising rates at a batch with as many tokens; the rates go with the root of the batch."""
+    """Return set-ups with rising rates at another batch size, at which a run reads as much text.
+    The rates are scaled by the square root of the batch's growth."""
     factor = math.sqrt(sequences / setting.sequences)
     batch = setting.with_batch(sequences).in_grid(grid).changed(f"batch{sequences}")
     return tuple(batch.with_rate(float(f"{rate * factor:.3g}")) for rate in rates)

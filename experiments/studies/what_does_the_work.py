@@ -1,8 +1,9 @@
-"""The second campaign: which part of superposition does the work, and does anything simpler, too?
+"""Study `what-does-the-work`, the second campaign: which part of superposition brings the gain, and
+does something simpler bring it as well?
 
-docs/research/plan-of-runs-2.md registers the questions, the predictions and the rules. First a
-pilot sweep: at which batch is the baseline at its best? Its winner is a second baseline of the
-study."""
+`docs/research/plan-of-runs-2.md` registers the questions, the predictions and the rules. A pilot
+sweep comes first: at which batch size is the baseline at its best? The best set-up of the sweep
+becomes a second baseline of the study."""
 
 import math
 from collections.abc import Sequence
@@ -16,18 +17,24 @@ from tst_study.experiments.studies.setting import BASELINE, Setting
 from tst_study.superposition.steps import superposed_steps
 
 STEPS = {"laptop": 20_000, "desktop": 20_000}
-"""Steps of the study, where they are not the scale's. The pilot sweep takes two fifths of them."""
+"""Steps of the study's runs, by scale; other scales have their own. Runs of the pilot sweep have
+two fifths as many."""
 SEEDS = {"laptop": range(11, 14), "desktop": range(11, 23)}
 PILOT_SEEDS = {"laptop": range(23, 24), "desktop": range(23, 27)}
-"""Fresh ones: the study's own are not looked at before it begins."""
+"""Seeds of the pilot sweep. They differ from `SEEDS`, so that no result of a run of the study is
+known before the study begins."""
 PILOT_SHARE = 0.4
+"""Length of the pilot sweep's runs, as a share of the study's."""
 BATCH_FACTORS = (0.5, 2.0)
+"""Batch sizes that the pilot sweep tries, as multiples of the usual one."""
 EVALUATIONS = 16
 SMOOTHING = 0.1414
-"""ε: at 1,024 words a smoothed target has the entropy of a bag of four different tokens, log 4."""
+"""ε of label smoothing. With a vocabulary of 1,024, a target smoothed by it has an entropy of log
+4, which is that of a bag of four different tokens."""
 FALLING_WEIGHTS = ((1.0, 0.5, 0.25), (1.0, 0.5, 0.0), (1.0, 0.0, 0.0))
-"""Weights of the next three tokens: first the third one's falls to zero, then the second one's
-(modded-nanogpt's record of 2025-12-22 has such weights)."""
+"""Weights of the next three tokens at the beginning, the middle and the end of the superposed
+steps, with linear interpolation between. The weight of the third token falls to zero first, then
+that of the second. modded-nanogpt's record of 2025-12-22 has such weights."""
 
 
 ARMS = {
@@ -50,11 +57,13 @@ PREDICTED = {
     "label smoothing": (-0.010, 0.005),
     "baseline at its best batch": (0.000, 0.030),
 }
-"""Ranges in which the gains over the baseline were expected, in nats, before the first run."""
+"""Ranges in which the gains over the baseline, in nats per token, were expected before the first
+run."""
 FAMILY_1, FAMILY_2 = "every arm against the baseline", "superposition against its parts"
 
 
 def parts(scale: Scale) -> Sequence[Part | Tuning]:
+    """Return the pilot sweep, after which the second baseline is trained, and the study's arms."""
     seeds = SEEDS.get(scale.name, scale.seeds)
     pilot_seeds = PILOT_SEEDS.get(scale.name, scale.seeds)
     setting = _setting(scale)
@@ -76,8 +85,9 @@ def parts(scale: Scale) -> Sequence[Part | Tuning]:
 
 
 def questions(scale: Scale) -> list[Question]:
-    """Primary: power-law weights. Family 1: every arm against the baseline. Family 2: the whole
-    method against its parts and against smoothing."""
+    """Return the questions. Primary: superposition with power-law weights against the baseline.
+    Family 1: every arm against the baseline. Family 2: superposition against output only, with
+    uniform and with power-law weights, and against label smoothing."""
     setting = _setting(scale)
     where: dict[str, Any] = {"steps": setting.steps, "sequences": setting.sequences}
     others = [setting.with_batch(round(factor * setting.sequences)) for factor in BATCH_FACTORS]
@@ -128,8 +138,9 @@ def _superposed(setting: Setting) -> int:
 
 
 def _pilot_sweep(setting: Setting) -> tuple[Setting, ...]:
-    """The usual batch first, which wins a tie; other batches at the same rate, and at one that goes
-    with the root of the batch."""
+    """Return the set-ups to choose from. The usual batch size comes first, so that it wins a tie.
+    Every other batch size is tried at the same learning rate, and at a rate that is scaled by the
+    square root of the batch factor."""
     short = replace(setting, steps=round(PILOT_SHARE * setting.steps), evaluations=4, grid="gate")
     tried = [short]
     for factor in BATCH_FACTORS:

@@ -1,4 +1,5 @@
-"""One law of superposition over Tables 4 to 7, and what it predicts of runs outside its fit."""
+"""The figure `law_of_superposition`: one law of superposition (`analysis.fits.law`), fitted to
+Tables 4 to 7, and how well it predicts runs that were left out of its fit."""
 
 import functools
 from functools import partial
@@ -23,10 +24,13 @@ ERRORS: dict[str, tuple[str, Look]] = {
     "copied": ("nearest run copied", {"color": MUTED, "marker": "o", "mfc": "none"}),
     "mean": ("mean gain", {"color": MUTED, "marker": "|"}),
 }
-"""Predictions whose errors are drawn: the law's, and two that need no law."""
+"""For each prediction whose errors are drawn, its words in the key and its look: first the law's,
+then two that need no law."""
 DATA += [*ERRORS, "bias"]
+"""Columns of the figure's data, which `_fits` explains."""
 SHOWN = "270M → 600M"
-"""The split whose predictions are drawn run by run: one size fitted, the other predicted."""
+"""The split of the runs whose predictions are drawn one by one: fitted to 270M, predicted for
+600M."""
 TABLES = {4: "270M, 20k", 5: "270M, 100k", 6: "600M, 20k", 7: "600M, 20k, power law"}
 
 
@@ -36,6 +40,7 @@ TABLES = {4: "270M, 20k", 5: "270M, 100k", 6: "600M, 20k", 7: "600M, 20k, power 
     published=["final_loss_grid"],
 )
 def law_of_superposition(_sources: Sources) -> Picture:
+    """Show the law beside published gains that it predicts, and its errors on every split."""
     law, errors, data = _fits()
     rmse = 1000 * float((law.rows["error"] ** 2).mean() ** 0.5)
     by_split = "; ".join(
@@ -65,13 +70,13 @@ def law_of_superposition(_sources: Sources) -> Picture:
 
 @functools.cache
 def _fits() -> tuple[Law, pd.DataFrame, pd.DataFrame]:
-    """Return the law, its errors on the runs held out of every split, and the figure's data.
+    """Return the law, its errors on the runs that each split holds out, and the figure's data.
 
-    The data has three panels. `fitted`: the gains that the law was fitted to, which are not drawn.
-    `held out`: the gains of the split `SHOWN`, predicted by a law fitted without them; `copied` is
-    a predicted gain here. `rmse`: the errors of every split, by the names of `ERRORS`; `copied` is
-    an error here.
-    """
+    The column `panel` of the data has three values. `fitted`: gains that the law was fitted to,
+    which are not drawn. `held out`: gains that the split `SHOWN` holds out, as observed, as
+    predicted by a law fitted without them, and as `copied` from the nearest run. `rmse`: root mean
+    square errors for every split, in the columns that `ERRORS` names, so that `copied` is an error
+    in these rows."""
     law, rows = published_law(), published_rows()
     errors = held_out(rows)
     gains = law.rows.assign(observed=observed_gains(law.rows), predicted=law.of_rows(law.rows))

@@ -1,4 +1,5 @@
-"""Loss against compute of both arms, and the compute multiplier: their distance at equal loss."""
+"""The figure `loss_against_compute`: loss over FLOPs of both arms, and the compute multiplier,
+which is the baseline's FLOPs over the superposed arm's FLOPs at equal loss."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -28,9 +29,10 @@ from tst_study.paper_figures.style import BASELINE, INK, MUTED, PAGE, Look, arm_
 TABLES = (4, 5)
 """Tables of one model at two lengths: 270M at 20,000 and 100,000 steps."""
 PAPERS = SuperpositionSetting(6, 1, 0.3)
-"""The setting that the paper runs at every dense size; its one superposed step is a placeholder."""
+"""The setting that the paper runs at every dense size. Its number of superposed steps is a
+placeholder."""
 LOSSES = 9
-"""Number of losses at which the multiplier is computed."""
+"""Number of values of the loss at which the multiplier is computed."""
 DATA = ("panel", "quantity", "label", "flops", "loss", "low", "high", "multiplier", "seeds")
 
 
@@ -41,18 +43,20 @@ class Pair:
     panel: str
     setting: SuperpositionSetting
     data: pd.DataFrame
-    """Columns `DATA`; `quantity` is `point` (a length), `curve` (the fit between lengths) or
-    `multiplier`."""
+    """Columns `DATA`. `quantity` is `point` (the mean loss at a length), `curve` (the fit between
+    the lengths) or `multiplier`."""
     folders: tuple[str, ...] = ()
+    """Run folders of both arms; empty for published runs."""
 
     @property
     def widest(self) -> dict[str, Any]:
-        """The multiplier at the lowest loss that both arms reached."""
+        """The row of `data` with the multiplier at the lowest loss that both arms reached."""
         own = self.data[self.data["quantity"] == "multiplier"]
         return next(rows_of(own.sort_values("loss")))
 
     @property
     def said(self) -> str:
+        """The multiplier of `widest` in words."""
         row = self.widest
         interval = f" [{interval_bounds}]" if (interval_bounds := bounds(row)) else ""
         return f"{row['multiplier']:.2f}{interval} times the FLOPs at a loss of {row['loss']:.3f}"
@@ -65,7 +69,8 @@ class Pair:
     needs=submit("loss-against-compute", "one-gpu"),
 )
 def loss_against_compute(sources: Sources) -> Picture:
-    """Show the published pair and, in a second column, the measured pair that has most runs."""
+    """Show the published pair and, if there are measured pairs, the one with most runs in a second
+    column."""
     own = _measured(sources.summary)
     pairs = [_published(), *own]
     where = [f"{pair.widest['multiplier']:.2f} times" for pair in pairs]
@@ -100,8 +105,11 @@ def _published() -> Pair:
 
 
 def _measured(summary: Summary) -> list[Pair]:
-    """Return at most one pair: of the plain settings that have a multiplier over a baseline of
-    several lengths, the one with most runs, baselines included."""
+    """Return the measured pair with most runs, baselines included, or an empty list.
+
+    Pairs are made for settings of the paper's method for which a multiplier can be computed; both
+    the setting and its baseline need runs of two lengths or more.
+    """
     runs = summary.comparison.eligible
     runs = runs.assign(loss=runs["nats_per_token"].astype(float))
     pairs: list[Pair] = []
@@ -125,7 +133,8 @@ def _pair(
     method: pd.DataFrame,
     multipliers: pd.DataFrame,
 ) -> Pair:
-    """Make a pair from the runs of both arms and their multipliers."""
+    """Make a pair from the runs of both arms and their multipliers. Bars of the points are 95%
+    intervals over seeds; with one seed there are none."""
     tables, _ = paired_tables([baseline, method], "flops")
     fitted = [LengthCurve.of(table, "arm") for table in tables]
     floor = float(floors(fitted)[0])
@@ -170,7 +179,7 @@ def _draw_losses(axes: Axes, pair: Pair) -> None:
     start = (to / widest["multiplier"], widest["loss"])
     arrow: Look = {"arrowstyle": "<->", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", start, xytext=(to, widest["loss"]), arrowprops=arrow)
-    place: Look = {"ha": "right", "va": "top", "fontweight": "bold"}  # below a falling curve
+    place: Look = {"ha": "right", "va": "top", "fontweight": "bold"}  # clear of the falling curve
     note(axes, f"{widest['multiplier']:.2f}×", start, (-4, -2), **place)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -1,1 +1,2 @@
-"""The paper's tables and figures: published numbers and, where there are runs, measured ones."""
+"""The paper's tables and figures: published numbers and, if there are runs, measured ones beside
+them."""

@@ -1,8 +1,8 @@
-"""Figures 6 and 9: curves of the recovery phase where one thing about the bags differs.
+"""Figures 6 and 9: loss curves of the recovery phase, for arms that differ in one property of the
+bags.
 
-Figure 6: superposition at the input only, at the output only, and at both. Figure 9: weights of the
-tokens within a bag.
-"""
+In Figure 6 that is the side: superposition at the input only, at the output only, or at both. In
+Figure 9 it is the weighting of the tokens within a bag."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from tst_study.paper_figures.sources import Group, Sources, folders_of
 from tst_study.paper_figures.style import BASELINE, PAGE, Mark, mark_of, marks_of, new_figure
 
 SWITCH = 20_000
-"""Superposed steps of the published runs, of 40,000."""
+"""Number of superposed steps in the published runs, which have 40,000 steps."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,16 @@ class Ablation:
     column: str
     """The column of the run table in which the arms differ."""
     arms: Mapping[str, tuple[str, str]]
-    """The arm's label and the published run (empty if there is none), by value of the column."""
+    """For each value of the column, the arm's label and the name of its published run, which is
+    empty if there is none."""
     panels: Mapping[str, int]
-    """Bag size by published panel."""
+    """The bag size of each published panel."""
     claim: str = ""
-    """Label of the arm that the paper finds best and better than the baseline; empty where the
-    figure makes no such claim, so that nothing can agree or disagree."""
+    """Label of the arm that the paper finds better than the baseline and than all other arms. It is
+    empty if the figure makes no such claim; then nothing can agree or disagree with it."""
 
     def published(self) -> pd.DataFrame:
+        """Return the published curves of all panels."""
         runs = {"baseline": "baseline"} | {label: run for label, run in self.arms.values() if run}
         parts = []
         for panel, size in self.panels.items():
@@ -49,12 +51,13 @@ class Ablation:
         return pd.concat(parts)
 
     def measured(self, sources: Sources) -> list[Group]:
-        """Return the settings for each measured panel, at most as many panels as were published.
+        """Return a group of settings for each measured panel. There are at most as many measured
+        panels as published ones.
 
-        A panel's settings, two or more, share s and r, and each has another value of the column;
-        where the column is the mode, their weighting is uniform or the first token only. All panels
-        are from the comparison group that fills them with most settings.
-        """
+        A panel has two or more settings with the same s and r and with different values of the
+        column. If the column is the mode, only settings count whose weighting is uniform or the
+        first token only. No setting departs from the paper's method in another way. All panels are
+        from one comparison group: the one that fills them with the most settings."""
         best: list[Group] = []
         for group in sources.groups:
             rows = group.plain(self.column, "weighting").rows
@@ -70,7 +73,7 @@ class Ablation:
         return sorted(best, key=lambda group: group.rows["bag_size"].iloc[0])
 
     def looks(self, groups: list[Group]) -> dict[str, dict[str, Mark]]:
-        """Return the marks of the arms by label, for each panel."""
+        """Return, for each panel, the mark of every arm by its label."""
         marks: dict[str, dict[str, Mark]] = {}
         for size in self.panels.values():
             marks[f"s = {size}, r = 0.5"] = {
@@ -83,6 +86,7 @@ class Ablation:
         return {panel: {"baseline": BASELINE, **own} for panel, own in marks.items()}
 
     def labels(self, rows: pd.DataFrame) -> list[str]:
+        """Return the arms' labels for rows that have the figure's column."""
         return [self.arms[value][0] for value in rows[self.column]]
 
 
@@ -124,7 +128,7 @@ WEIGHTS = Ablation(
     needs=submit("weightings", "paper", "one-gpu"),
 )
 def ablation_curves(sources: Sources, which: Ablation) -> Picture:
-    """Show the published curves, and those of the comparison with most arms that was run here."""
+    """Show the published curves and, if there are any, the measured ones (`Ablation.measured`)."""
     groups = which.measured(sources)
     own = [curves.group_curves(group, which.labels(group.rows), _panel(group)) for group in groups]
     data = pd.concat([which.published(), *own], ignore_index=True)
@@ -161,10 +165,10 @@ def _figure(data: pd.DataFrame, looks: Mapping[str, Mapping[str, Mark]]) -> Figu
 def _finding(
     which: Ablation, data: pd.DataFrame, groups: list[Group], asked: pd.DataFrame
 ) -> Finding:
-    """Rank the arms of every panel, and judge the claim by the first measured panel.
+    """Rank the arms of every panel, and judge the figure's claim by the first measured panel.
 
-    `asked`: the study's answers (`Sources.answers`). If a planned question compares the claimed arm
-    with another arm of the figure, and the claimed one is worse, the finding disagrees.
+    `asked`: the study's answers (`Sources.answers`). The finding also disagrees if a planned
+    question compares the arm of the claim with another arm of the figure and the answer is `worse`.
     """
     published = []
     for panel, rows in data[data["source"] == "published"].groupby("panel", sort=False):
@@ -181,10 +185,11 @@ def _finding(
     first = groups[0].rows.sort_values("gain", ascending=False)
     labels = which.labels(first)
     verdict: Verdict = "undecided"
-    if which.claim in labels:  # nothing but the arm that the paper finds best can agree
+    if which.claim in labels:  # without the arm that the claim is about nothing can be judged
         verdict = judged(first["verdict"][[label == which.claim for label in labels]])
         verdict = "undecided" if verdict == "agrees" and labels[0] != which.claim else verdict
-        # Planned questions call the plain method `superposition`.
+        # In planned questions, `superposition` is the name of the paper's own method, with both
+        # sides.
         direct = (asked["arm"] == "superposition") & asked["against"].isin(labels)
         for row in rows_of(asked[asked["planned"] & direct]):
             measured.append(f"planned: {which.claim} against {row['against']} {gain(row)}")

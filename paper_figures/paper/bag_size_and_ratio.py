@@ -1,10 +1,9 @@
 """Tables 4 to 7 and Figures 4, 5, 8 and 11: final loss over step ratio r and bag size s.
 
-Measured runs of another model or text cannot have the paper's losses or gains, so differences are
-formed only at the paper's own scale. The published files name tables, not figures: the four grids
-are taken in the order of their tables (Figure 4 is Table 4, Figure 5 Table 5, Figure 8 Table 6,
-Figure 11 Table 7).
-"""
+Measured runs of another model or text cannot have the paper's losses or gains. So differences
+between measured and published values are formed only for runs at the paper's own scale. The
+published numbers name their tables but not the figures that show them. The figures are taken to be
+in the order of the tables: Figures 4, 5, 8 and 11 show Tables 4, 5, 6 and 7."""
 
 import math
 from collections.abc import Mapping
@@ -37,14 +36,16 @@ from tst_study.paper_figures.table import (
 )
 
 SHOWN = (0.1, 0.3, 0.5, 0.7)
-"""Step ratios whose published curves are drawn; all are in the data."""
+"""The step ratios whose published curves are drawn. Those of all other step ratios are in the
+data."""
 LEAST = 3
-"""Fewest bag sizes at one r that make a measured curve."""
+"""Fewest bag sizes at one r for which a measured curve is drawn."""
 SAME_RATIO = 0.051
-"""Largest distance in r at which a published optimum is compared with a measured one: optima fall
-with r."""
+"""Largest difference in r at which a published optimum is compared with a measured one. Optima at
+more distant r differ anyway, because the best s falls as r rises."""
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
-"""Ticks of the axes of s. In the panel of optima, open intervals end at the first or the last."""
+"""Ticks of the axes of s. In the panel of optima, an open interval is drawn up to the first or the
+last of them."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +57,23 @@ class PublishedGrid:
     steps: int
     weighting: str
     any_scale: bool
-    """Whether runs of another scale may fill the measured half. One grid of each weighting allows
-    it, so that such runs are not shown four times."""
+    """Whether runs at other than the paper's scale may fill the measured half. Only one grid of
+    each weighting allows it, so that the same runs are not shown beside several grids."""
     figure: int
-    """Number of the figure that shows it over bag size."""
+    """Number of the figure that shows the grid over bag size."""
 
     @property
     def words(self) -> str:
+        """What the runs have in common, in words."""
         weights = " with power-law weights" if self.weighting == "power_law" else ""
         return f"{self.size}, {self.steps:,} steps{weights}"
 
     def group(self, sources: Sources) -> Group | None:
-        """Return the group that fills the grid: of the groups at the published scale, or else, if
-        `any_scale`, of all groups, the one with the greatest `weight`; None if there is none."""
+        """Return the group of measured settings that fills the grid, or None if there is none.
+
+        It is the group with the greatest `Group.weight` of those at the published scale. If there
+        is no such group and `any_scale` is set, it is the one with the greatest weight of all
+        groups. Settings with another weighting than the grid's do not count."""
         every = (group.plain(weighting=self.weighting) for group in sources.groups)
         plain = [group for group in every if len(group.rows)]
         at_scale = [group for group in plain if self.is_scale_of(group)]
@@ -76,7 +81,8 @@ class PublishedGrid:
         return max(at_scale or others, key=lambda group: group.weight, default=None)
 
     def is_scale_of(self, group: Group) -> bool:
-        """Return whether runs have the paper's size and length, and natural text."""
+        """Return whether all runs of the group have the size and the length of the published grid,
+        and natural text."""
         same = is_at_scale(group.members, self.size, self.steps)
         return bool(same.all()) and not group.is_generated
 
@@ -93,7 +99,7 @@ _MEASURED = ["measured_loss", "measured_gain", "low", "high", "seeds"]
 @figure({"table5": TABLE5, "table6": TABLE6}, published=LOSSES, needs=submit("bag-grid", "paper"))
 @figure({"table7": TABLE7}, published=LOSSES, needs=submit("power-law", "paper", "one-gpu"))
 def final_loss_grid(sources: Sources, which: PublishedGrid) -> Table:
-    """Show one grid; its measured half stays empty where there are no runs."""
+    """Show one grid; its measured half stays empty if there are no runs for it."""
     group = which.group(sources)
     data = grid_data(which, group)
     return Table(
@@ -111,10 +117,11 @@ def final_loss_grid(sources: Sources, which: PublishedGrid) -> Table:
 
 
 def grid_data(which: PublishedGrid, group: Group | None) -> pd.DataFrame:
-    """Return a row for each cell that was published or measured; s = 1, r = 0 is the baseline.
+    """Return a row for each combination of s and r that was published or measured. The
+    baseline is the row with s = 1 and r = 0.
 
-    At r = 1 the published loss is one of bags and has no gain. Differences (measured minus
-    published) are NaN unless the runs have the published scale.
+    At r = 1 the published loss is a loss of bags, for which there is no gain. Differences (measured
+    minus published) are NaN unless the runs have the published scale.
     """
     cells = ["step_ratio", "bag_size"]
     grid = published.loss_grid(which.table, unrecovered=True)
@@ -192,8 +199,8 @@ def _table_finding(data: pd.DataFrame, group: Group | None) -> Finding:
 @figure({"figure5": TABLE5, "figure8": TABLE6}, published=LOSSES, needs=submit("bag-grid", "paper"))
 @figure({"figure11": TABLE7}, published=LOSSES, needs=submit("power-law", "paper", "one-gpu"))
 def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
-    """Show one published grid, and beside it the runs of this package that fill it, if some r has
-    `LEAST` bag sizes."""
+    """Show one published grid as curves over s. The group of measured runs that fills it is shown
+    beside it if it has `LEAST` bag sizes or more at some r."""
     group = which.group(sources)
     if group is not None and _sizes_by_ratio(group.rows).max() < LEAST:
         group = None
@@ -232,7 +239,8 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
 
 
 def _message(which: PublishedGrid, fitted: pd.DataFrame) -> str:
-    """Say how the best bag size changes with r, over the published optima that are determined."""
+    """Return a title that says how the best bag size changes with r, by the published optima that
+    could be determined."""
     known = fitted[(fitted["source"] == "published") & fitted["best"].notna()]
     known = known.sort_values("step_ratio")
     best = [f"{row['best']:.0f} at r = {row['step_ratio']:.1f}" for row in rows_of(known)]
@@ -268,7 +276,8 @@ def _sizes_by_ratio(rows: pd.DataFrame) -> pd.Series:
 
 
 def _figure(data: pd.DataFrame, fitted: pd.DataFrame, scales: Mapping[str, str]) -> Figure:
-    """Draw the published curves over s, their optimum over r, and the measured curve over s."""
+    """Draw the published curves over s, their optima over r and, if there is one, the measured
+    curve of the r with most bag sizes."""
     sources = list(dict.fromkeys(data["source"]))
     drawn, (row,) = new_figure(PAGE, 2.9, 1 + len(sources))
     for axes, source in zip((row[0], row[-1]), sources, strict=False):
@@ -282,7 +291,8 @@ def _figure(data: pd.DataFrame, fitted: pd.DataFrame, scales: Mapping[str, str])
 
 
 def _draw_curves(axes: Axes, data: pd.DataFrame, fitted: pd.DataFrame, title: str) -> None:
-    """Draw a curve over s for each r, which begins at the baseline (s = 1), and its optimum."""
+    """Draw a curve over s for each r, beginning at the baseline (s = 1), and the optimum of each
+    curve."""
     import seaborn as sns  # its import takes half a second, which other pictures need not pay
 
     level, keys = float(data["baseline"].iloc[0]), {}
@@ -301,7 +311,7 @@ def _draw_curves(axes: Axes, data: pd.DataFrame, fitted: pd.DataFrame, title: st
     keys["baseline"] = {"color": BASELINE.colour, "marker": BASELINE.marker}
     tried = (float(data["bag_size"].min()), float(data["bag_size"].max()))
     for row in rows_of(fitted[fitted["best"].notna()]):
-        # An open interval reaches the last value tried.
+        # An open end of the interval is drawn up to the smallest or the largest s that was tried.
         ends = [row[end] if pd.notna(row[end]) else tried[end == "high"] for end in ("low", "high")]
         axes.plot(ends, [row["loss"]] * 2, color=INK, linewidth=1.0, zorder=5)
         axes.plot(row["best"], row["loss"], "|", color=INK, markersize=6, mew=1.2, zorder=5)
@@ -312,7 +322,8 @@ def _draw_curves(axes: Axes, data: pd.DataFrame, fitted: pd.DataFrame, title: st
 
 
 def _draw_best(axes: Axes, fitted: pd.DataFrame) -> None:
-    """Draw the best s for each r, its interval, and the range that is about as good."""
+    """Draw, for each r, the best s, its interval, and the range of s that is about as good as the
+    best."""
     for row in rows_of(fitted[fitted["best"].notna()]):
         ratio = row["step_ratio"]
         axes.plot([row["flat_low"], row["flat_high"]], [ratio] * 2, color=FAINT, linewidth=5)
@@ -342,7 +353,7 @@ def _curve_finding(fitted: pd.DataFrame, group: Group | None) -> Finding:
     overlaps = []
     for row in rows_of(own[own[["best", "low", "high"]].notna().all(axis=1)]):
         near = theirs[(theirs["step_ratio"] - row["step_ratio"]).abs() <= SAME_RATIO]
-        if len(near):  # an open end has no bound
+        if len(near):  # an open end counts as unbounded
             low, high = near["low"].fillna(-math.inf).min(), near["high"].fillna(math.inf).max()
             overlaps.append(row["low"] <= high and row["high"] >= low)
     verdict: Verdict = "undecided"
@@ -350,7 +361,7 @@ def _curve_finding(fitted: pd.DataFrame, group: Group | None) -> Finding:
         verdict = "agrees" if all(overlaps) else "disagrees"
     if group.is_generated:
         verdict = "mechanism only"
-    curves = own[own["points"] > 1]  # one s alone makes no curve
+    curves = own[own["points"] > 1]  # a single s is no curve
     measured = "; ".join(_in_words(row) for row in rows_of(curves))
     return Finding(published, measured, group.scale, verdict)
 

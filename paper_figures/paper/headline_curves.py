@@ -1,7 +1,9 @@
-"""Figures 1 and 3: curves of the headline runs of the mixture of experts and of 3B.
+"""Figures 1 and 3: loss curves of the paper's headline runs, and of runs like them that were made
+here.
 
-Figure 1: both runs are stopped at about the same loss. Figure 3: superposition against baselines of
-equal FLOPs, equal loss and equal data.
+Figure 1 has the mixture of experts, whose baseline and superposed run end at about the same loss.
+Figure 3 has the 3B model: superposition against baselines of equal FLOPs, equal loss and equal
+data.
 """
 
 from dataclasses import dataclass
@@ -25,9 +27,9 @@ from tst_study.paper_figures.item import Finding, judged
 from tst_study.paper_figures.sources import Group, Sources
 
 MIXTURE = {"baseline": "moe_10b_a1b_baseline", "TST, s = 16": "moe_10b_a1b_tst_s16"}
-"""Names of the published runs by label."""
+"""The runs of Figure 1: their names in the published file, by the labels in the figure."""
 MIXTURE_SWITCH = 12_483
-"""Superposed steps of the published TST run."""
+"""Superposed steps of the published TST run in Figure 1."""
 
 
 @figure(
@@ -36,7 +38,8 @@ MIXTURE_SWITCH = 12_483
     needs=submit("mixture-10b-a1b", "paper"),
 )
 def mixture_of_experts_run(sources: Sources) -> Picture:
-    """Show the published curves, and those of one mixture of experts that was run here, if any."""
+    """Show the published curves and, if a mixture of experts was run here, those of one setting and
+    its baseline."""
     data, group = curves.published_curves(1, MIXTURE, MIXTURE_SWITCH), _mixture(sources)
     looks = {"baseline": style.BASELINE, "TST, s = 16": style.mark_of(16, MIXTURE_SWITCH / 50_000)}
     (long, _), (short, _) = reached(data, True), reached(data, False)
@@ -60,15 +63,18 @@ def mixture_of_experts_run(sources: Sources) -> Picture:
 
 
 def _mixture(sources: Sources) -> Group | None:
-    """Return one plain setting of a mixture of experts, from the comparison whose runs have most
-    FLOPs; None if there is none."""
+    """Return one setting of the paper's method on a mixture of experts that was run here, or None.
+
+    It is from the comparison group whose runs have the most FLOPs.
+    """
     single_settings = [group.representative() for group in sources.groups]
     mixtures = [g for g in single_settings if len(g.rows) and g.members["experts"].notna().all()]
     return max(mixtures, key=lambda group: int(group.members["flops"].iloc[0]), default=None)
 
 
 def reached(data: pd.DataFrame, baseline: bool) -> tuple[int, float]:
-    """Return the last step and training loss of the baseline, or else of the superposed arm."""
+    """Return the last step and the final loss of the baseline, or of the superposed arm if
+    `baseline` is false."""
     curve = data[data["label"].map(is_baseline) == baseline]
     return int(curve["step"].max()), curves.last(curve)
 
@@ -85,8 +91,10 @@ def _draw_mixture(data: pd.DataFrame, looks: dict[str, style.Mark]) -> Figure:
 
 
 def _draw_saving(axes: Axes, data: pd.DataFrame) -> None:
-    """Mark the loss at which superposition ended and how many times fewer steps it took, and label
-    the axis in steps and in B200-hours, at the baseline's hours per step."""
+    """Mark the loss at which superposition ended, and how many times fewer steps it took.
+
+    The axis is labelled in steps and in B200-hours, converted at the baseline's hours per step.
+    """
     (long, _), (short, level) = reached(data, True), reached(data, False)
     level_line(axes, level)
     arrow: style.Look = {"arrowstyle": "->", "color": style.INK, "lw": 0.9, "shrinkA": 0}
@@ -118,30 +126,33 @@ PANELS = {
     "equal loss": ("b_equal_loss", "36k"),
     "equal data": ("c_equal_data", "50k"),
 }
-"""The published panel and the length of its baseline, by kind of match."""
+"""For each kind of match, the paper's panel in Figure 3 and the number of steps of its baseline."""
 SWITCH = 6_000
-"""Superposed steps of the published TST run of 3B."""
+"""Superposed steps of the published TST run of the 3B model in Figure 3."""
 Match = dict[str, Any]
-"""A row of `analysis.verdict.matched`."""
+"""A row of the table that `analysis.verdict.matched.matched` returns."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One panel of the figure: superposition and the baselines that match it."""
+    """One panel of Figure 3 as it is drawn here, published or measured: a superposed setting and
+    the baselines that match it."""
 
     source: str
     data: pd.DataFrame
-    """Curves in `curves.COLUMNS`; `panel` is the published panel of the kind of match."""
+    """The curves, in the columns `curves.COLUMNS`. The column `panel` has the name of the paper's
+    panel for the kind of match (`PANELS`)."""
     mark: style.Mark
-    """The mark of superposition."""
+    """Colour, marker and dash pattern of the superposed setting."""
     results: dict[str, str]
     """The result in words, by kind of match."""
     folders: tuple[str, ...] = ()
     scale: str = ""
     again: tuple[Match, ...] = ()
-    """Matches at equal FLOPs of the same setting, length and family on other held-out texts."""
+    """Further matches at equal FLOPs: the same setting, length, learning rate and family, but
+    another held-out text."""
     verdicts: tuple[str, ...] = ()
-    """Verdicts of all matches at equal FLOPs, those of `again` included."""
+    """Verdicts of the matches at equal FLOPs: the one shown, and those of `again`."""
 
 
 @figure(
@@ -152,7 +163,8 @@ class Side:
     needs=submit("equal-cost", "paper", "one-gpu"),
 )
 def matched_comparisons(sources: Sources) -> Picture:
-    """Show the published runs, and beside them the matches among the measured ones."""
+    """Show the published runs, and beside them one measured setting with the baselines that match
+    it."""
     theirs, ours = _published(), _measured(sources.summary)
     sides, measured = [theirs], ""
     if ours:
@@ -186,9 +198,16 @@ def _published() -> Side:
 
 
 def _measured(summary: Summary) -> Side | None:
-    """Return the plain setting on natural text that has most kinds of match, then most seeds, then
-    most steps; None where nothing is matched. A kind is missing where no baseline is of the same
-    data, or where the loss lies outside those of baselines of several lengths."""
+    """Return the measured panel, or None if no setting of the paper's method on natural text has a
+    match.
+
+    Of several such settings, the one with the most kinds of match is shown; ties are broken by the
+    number of seeds, then by the number of steps.
+
+    Equal FLOPs needs a baseline of the same FLOPs, and equal data one that read as many raw tokens.
+    Equal loss needs baselines of several lengths, whose losses lie on both sides of the setting's.
+    A kind without such a baseline is left out of the panel.
+    """
     runs = summary.comparison.eligible
     settings = [SuperpositionSetting.of_row(row) for row in rows_of(runs)]
     runs = runs.assign(setting=[setting.label for setting in settings])
@@ -206,7 +225,7 @@ def _measured(summary: Summary) -> Side | None:
     _, name, own, kinds = max(candidates, key=lambda candidate: candidate[0])
     again = tuple(
         {"study": rows["study"].iloc[0], **found["equal FLOPs"]}
-        for _, other, rows, found in candidates  # the third key, the held-out text, may differ
+        for _, other, rows, found in candidates  # the third key, the held-out text, differs
         if other != name and other[:2] + other[3:] == name[:2] + name[3:] and "equal FLOPs" in found
     )
     parts, results, folders = [], {}, set(own["folder"])
@@ -232,7 +251,10 @@ def _measured(summary: Summary) -> Side | None:
 
 
 def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: Match) -> pd.DataFrame:
-    """Return the baselines, of the seeds of `own`, whose length is nearest to that of the match."""
+    """Return the baseline runs whose number of steps is nearest to that of the match.
+
+    Only the seeds, family, learning rate and held-out text of the setting's runs `own` count.
+    """
     baselines = runs[(runs["method"] == "baseline") & runs["seed"].isin(own["seed"])]
     same = alike(baselines, own.iloc[0], SAME_BUT_LENGTH)
     away = (same["steps"] - match["baseline_steps"]).abs()
@@ -241,7 +263,8 @@ def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: Match) -> pd.DataFram
 
 
 def _with_end(summary: Summary, arm: str, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean curve of an arm, with its final held-out loss as a row `end`."""
+    """Return the mean curve of an arm, and a row of the quantity `end` with its mean final held-out
+    loss."""
     steps, loss = runs["steps"].iloc[0], float(runs["nats_per_token"].astype(float).mean())
     label = f"{arm}, {steps:,} steps"
     end = {"source": "measured", "quantity": "end", "label": label, "step": steps, "loss": loss}
@@ -254,8 +277,8 @@ def _with_end(summary: Summary, arm: str, runs: pd.DataFrame) -> pd.DataFrame:
 def _draw_matches(sides: list[Side]) -> Figure:
     drawn, (row,) = style.new_figure(style.PAGE, 3.6, len(sides))
     for axes, side in zip(row, sides, strict=True):
-        # The superposed run is the same in every panel of the paper, and a baseline may be, too:
-        # each label is drawn once.
+        # The paper repeats the superposed run in every panel, and a measured baseline may match in
+        # two ways. Here all curves share one panel, so each label is drawn once.
         first = side.data.groupby("label")["panel"].transform("first")
         once = side.data[side.data["panel"] == first]
         looks = {name: style.BASELINE if is_baseline(name) else side.mark for name in once["label"]}
@@ -282,5 +305,5 @@ def _match_finding(theirs: Side, ours: Side | None) -> Finding:
         measured += f"; again at equal FLOPs, {row['study']}, {seeds}: {gain(row)}"
     verdict = judged(ours.verdicts)
     if verdict == "agrees" and set(ours.verdicts) != {"better"}:
-        verdict = "undecided"  # one study shows the gain, and another does not
+        verdict = "undecided"  # one held-out text shows the gain, and another does not
     return Finding(published, measured, ours.scale, verdict)

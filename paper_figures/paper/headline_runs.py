@@ -1,7 +1,9 @@
-"""Tables 1 and 2: the headline runs, what each cost and the loss it reached.
+"""Tables 1 and 2: the paper's headline runs, what each cost and the loss that it reached.
 
-Table 1: hours from the cost model stand beside the published ones, with the MFU that those imply.
-Table 2: input embedding and output head re-initialised between the phases.
+Table 1 shows the published GPU-hours, the model FLOPs utilisation (MFU) that they imply, and the
+hours that the cost model of this package gives. Table 2 shows what re-initialising the input
+embedding and the output head at the switch does. Runs that were made here stand below the
+published ones.
 """
 
 import pandas as pd
@@ -19,12 +21,16 @@ from tst_study.paper_figures.table import Grid, Table, gain_entry, number_as, nu
 from tst_study.text import big
 
 MFU = 0.4
-"""MFU that the cost model's hours assume."""
+"""The share of the device's peak FLOP/s that the cost model's hours assume."""
 
 
 def runs_table() -> pd.DataFrame:
-    """Return the runs of Table 1: FLOPs, hours as published and by the cost model, and the gain
-    over the baseline of as many steps (NaN where there is none)."""
+    """Return the published runs of Table 1, a row for each.
+
+    Losses are in nats per token, hours are those of one B200, and `mfu_implied` is a fraction of
+    the peak. `gain_published` is the gain of a TST run over the baseline of as many steps; it is
+    NaN for baselines, and for the mixture of experts, which has no such baseline.
+    """
     runs = published.headline_runs().query("method in ['baseline', 'tst']")
     loss, hours = runs["final_loss"], runs["b200_hours"].astype(float)
     level = loss.where(runs["method"] == "baseline")
@@ -57,7 +63,8 @@ def runs_table() -> pd.DataFrame:
     needs=submit("headline", "paper"),
 )
 def headline_runs(sources: Sources) -> Table:
-    """Show the published runs, and below them the plain settings measured here, at any scale."""
+    """Show the published runs, and below them every setting of the paper's method that was measured
+    here, with its baseline, at any scale."""
     groups = [group for group in map(Group.plain, sources.groups) if len(group.rows)]
     data = pd.concat([runs_table(), *map(_measured, groups)], ignore_index=True)
     return Table(
@@ -78,7 +85,7 @@ def headline_runs(sources: Sources) -> Table:
 
 
 def _measured(group: Group) -> pd.DataFrame:
-    """Return rows for the baseline and the plain settings of one comparison group."""
+    """Return a row for the baseline of one comparison group, and one for each of its settings."""
     first, rows = group.members.iloc[0], group.with_baseline()
     own = rows.rename(columns={"loss": "loss_measured", "gain": "gain_measured"})
     columns = ["loss_measured", "seeds", "low", "high", "gain_measured"]
@@ -121,7 +128,8 @@ def _grid(data: pd.DataFrame, measured: bool) -> Grid:
 
 def _finding(groups: list[Group]) -> Finding:
     theirs = "TST below the baseline of equal FLOPs at 270M, 600M and 3B, by 0.044 to 0.132 nats"
-    # Gains on made-up language do not count where there is prose: the paper claims nothing of them.
+    # Groups on generated language count only if there is no other: the paper claims nothing about
+    # such text.
     counted = [group for group in groups if not group.is_generated] or groups
     verdict = judged(verdict for group in counted for verdict in group.rows["verdict"])
     if not groups:
@@ -138,6 +146,7 @@ METHODS = {
     "tst": "TST",
     "tst_reinit_embedding_and_head": "TST, embedding and head re-initialised",
 }
+"""The methods of Table 2 in words, by their names in the published file."""
 
 
 @figure(
@@ -147,8 +156,8 @@ METHODS = {
     needs=submit("reinitialise", "paper", "one-gpu"),
 )
 def reinitialisation(sources: Sources) -> Table:
-    """Show the published runs (3B, 20,000 steps) and measured pairs of equal s and r, at any
-    scale."""
+    """Show the published runs (3B, 20,000 steps), and measured settings that were run both with and
+    without re-initialisation, at any scale."""
     groups = [group for group in map(_both, sources.groups) if len(group.rows)]
     data = pd.concat([_published_methods(), *map(_measured_methods, groups)], ignore_index=True)
     lowest = data.groupby("runs")["loss"].transform("min")
@@ -179,7 +188,8 @@ def _published_methods() -> pd.DataFrame:
 
 
 def _both(group: Group) -> Group:
-    """Return the group of the settings that were run both re-initialised and as they are."""
+    """Keep the settings of the paper's method that were run both with and without
+    re-initialisation, at the same s and number of superposed steps."""
     rows = group.plain("reinitialized").rows
     same = rows.groupby(["bag_size", "superposed_steps"])["reinitialized"].transform("nunique")
     return group.only(rows[same == 2].sort_values("reinitialized", kind="stable"))
@@ -198,8 +208,8 @@ def _measured_methods(group: Group) -> pd.DataFrame:
 
 
 def _against_plain(group: Group) -> float:
-    """Return the mean loss of re-initialised runs less that of plain ones of the same s, r and
-    seed."""
+    """Return by how much re-initialisation raises the loss, in nats per token: the mean difference
+    of runs of the same s, r and seed."""
     columns = ["setting", "bag_size", "superposed_steps", "reinitialized"]
     pairs = group.pairs[["setting", "seed", "superposed"]].merge(group.rows[columns], on="setting")
     same = ["bag_size", "superposed_steps", "seed"]

@@ -1,7 +1,7 @@
-"""Figure 7: final loss over the peak learning rate, baseline and superposition.
+"""Figure 7: final loss over the peak learning rate, for the baseline and for superposition.
 
-The paper's own sweep is not among the published numbers (a picture without a table); what it chose
-for each model is.
+The paper shows its sweep as a picture without numbers, so only sweeps that were measured here are
+drawn. The rate that the paper chose for each model is published, and stands in the caption.
 """
 
 from functools import partial
@@ -24,9 +24,11 @@ from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import COLUMN, PAGE, Look, marks_of, new_figure
 
 PANELS = 2
-"""Most panels drawn."""
+"""The largest number of panels."""
 DATA: tuple[str, ...] = ("panel", "setting", *SETTING, "learning_rate")
 DATA += ("seeds", "loss", "low", "high", "diverged")
+"""Columns of the figure's data. `loss` is the mean over seeds, `low` and `high` are their range
+(nats per token), and `diverged` is a number of runs."""
 
 
 @figure(
@@ -36,8 +38,11 @@ DATA += ("seeds", "loss", "low", "high", "diverged")
     lacks=f"an arm at two or more learning rates: {submit('learning-rates', 'laptop')}",
 )
 def learning_rate_sweep(sources: Sources) -> Item | None:
-    """Show measured sweeps: of the groups with most arms at two or more rates, a panel each for at
-    most `PANELS`."""
+    """Show measured sweeps, each in a panel of its own.
+
+    The sweeps with the most arms are drawn, at most `PANELS` of them; the others are in the data
+    alone. None if there is no sweep.
+    """
     sweeps, used = sweep_data(sources.summary)
     if sweeps.empty:
         return None
@@ -63,8 +68,11 @@ def learning_rate_sweep(sources: Sources) -> Item | None:
 
 
 def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Return the rows of `_by_rate` for every arm at two or more rates, in order of the groups'
-    names, and the run folders behind them."""
+    """Return the rows of all sweeps in the columns `DATA`, and the folders of their runs.
+
+    A sweep is a comparison group, on one held-out text, whose baselines were run at two or more
+    learning rates. It has a row for each rate of each arm that was run at two or more.
+    """
     sweeps = swept(summary.tables.runs, summary.comparison.eligible)
     panels = disambiguate_by_set_up(
         [group_label(members) for members in sweeps], [members.iloc[0] for members in sweeps]
@@ -84,8 +92,12 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
 
 def _by_rate(same: pd.DataFrame) -> pd.DataFrame:
-    """Return for each rate the mean and the range of the loss over the seeds that every rate has
-    (over all seeds, where they share none), and the number of seeds that diverged."""
+    """Return a row for each learning rate of one arm: mean and range of the loss over seeds, the
+    number of these seeds, and the number of runs that diverged.
+
+    So that rates are compared over the same seeds, only seeds that finished at every rate count;
+    rates at which no run finished are left aside. If the rates share no seed, all seeds count.
+    """
     losses = over_shared_seeds(same[same["state"] == "done"], "learning_rate", "nats_per_token")
     columns = {"loss": "mean", "low": "min", "high": "max", "seeds": "count"}
     table = pd.DataFrame({name: losses.agg(way, axis=1) for name, way in columns.items()})
@@ -116,7 +128,8 @@ def _figure(data: pd.DataFrame, panels: list[str]) -> Figure:
 
 
 def _best(sweeps: pd.DataFrame) -> dict[str, float]:
-    """Return the rate of the lowest loss of each arm, but none at which a seed diverged."""
+    """Return for each arm the learning rate with the lowest loss, among those at which no seed
+    diverged."""
     known = sweeps[sweeps["loss"].notna() & (sweeps["diverged"] == 0)].sort_values("loss")
     best = known.drop_duplicates("setting").sort_index()
     return dict(zip(best["setting"], best["learning_rate"], strict=True))

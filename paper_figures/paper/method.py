@@ -1,4 +1,8 @@
-"""Figure 2's counterpart: one step of each phase, drawn from the shapes that training uses."""
+"""Figure 2: what one step of each phase reads and predicts.
+
+The drawing is ours. It takes the number of tokens per position from `PhasePlan`, which training
+uses too.
+"""
 
 from functools import partial
 
@@ -17,6 +21,7 @@ from tst_study.paper_figures.style import FAINT, INK, MUTED, PAGE, Look, new_fig
 from tst_study.superposition.steps import Phase
 
 PLAN = PhasePlan(steps=10, superposed_steps=3, bag_size=3, sequences=1, sequence_length=4)
+"""The run that is drawn: bags of three tokens, four positions."""
 PHASES: dict[Phase, tuple[str, str, str]] = {
     "superposition": (
         "superposition: the first share r of the steps",
@@ -27,11 +32,12 @@ PHASES: dict[Phase, tuple[str, str, str]] = {
 }
 """Title of each phase, what enters the model, and what leaves it."""
 WIDTH, HEIGHT, NAMES = 12.0, 0.62, 3.2
-"""Width of a phase, height of a box, width of the names left of a phase, in the drawing's unit."""
+"""Width of a phase, height of a box, and width of the names to the left of a phase, in the units of
+the axes."""
 ARROW: Look = {"arrowstyle": "-|>", "color": MUTED, "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
-"""Colours of the tokens of each position, and of the targets of the last one; they stand for no
-arm."""
+"""The colour of the tokens of each position; the last one is for the targets of the last position.
+In this figure a colour does not stand for an arm."""
 
 
 @figure(
@@ -39,6 +45,7 @@ arm."""
     title="Figure 2. A bag predicts the next bag, then a token the next token, at the same cost",
 )
 def method(_sources: Sources) -> Picture:
+    """Draw one step of each phase, side by side."""
     data = shapes(PLAN)
     return Picture(
         caption=f"With bags of s = {PLAN.bag_size} tokens and L = {PLAN.sequence_length} latent "
@@ -53,8 +60,11 @@ def method(_sources: Sources) -> Picture:
 
 
 def shapes(plan: PhasePlan) -> pd.DataFrame:
-    """Return the places in the text of the tokens that each latent position reads and predicts, in
-    both phases."""
+    """Return which tokens each latent position reads and predicts, a row for each phase and
+    position.
+
+    The columns `reads` and `predicts` hold the tokens' places in the text, separated by spaces.
+    """
     rows = []
     for phase in PHASES:
         stride, end = plan.tokens_per_position(phase), plan.tokens_per_sequence(phase)

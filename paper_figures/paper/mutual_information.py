@@ -1,7 +1,8 @@
-"""Figure 10: mutual information of token pairs by their distance, with the fit C0 + a·d^k.
+"""Figure 10: mutual information of two tokens by their distance d, with the fit C0 + a·d^k.
 
-A measured curve is what `tst-study analyse mutual-information --tokens PREFIX --json > FILE` wrote,
-with FILE named `mutual_information*.json`, at or below one of the given folders of runs.
+Measured curves are read from files named `mutual_information*.json`, in the given folders of runs
+or below them. `tst-study analyse mutual-information --tokens PREFIX --json > FILE` writes such a
+file.
 """
 
 import json
@@ -28,13 +29,16 @@ from tst_study.paper_figures.style import COLUMN, INK, PAGE, Look, new_figure
 NEEDS = (
     "`tst-study analyse mutual-information --tokens PREFIX --json > RUNS/mutual_information.json`"
 )
+"""The command that makes a measured curve, in backquotes."""
 Constants = tuple[float, float, float]
 """C0, a and k of C0 + a·d^k."""
 PATTERN = "mutual_information*.json"
+"""The names of files with measured curves."""
 COLUMNS = ["distance", "mutual_information"]
-
+"""The columns that are read from such a file."""
 
 COLOURS = ("#0072b2", "#009e73", "#cc79a7")
+"""Colours of the curves of a panel, in turn."""
 PRINTED = "C0 = 3.63, a = 1.35, k = −1.25"
 """The fit that the paper prints."""
 
@@ -46,6 +50,7 @@ PRINTED = "C0 = 3.63, a = 1.35, k = −1.25"
     needs=NEEDS,
 )
 def mutual_information(sources: Sources) -> Picture:
+    """Show the published curve and the measured ones, each with its fit."""
     own = _measured(sources.folders)
     curves = {"published": published.mutual_information(), **own}
     fits = {source: _fitted(curve) for source, curve in curves.items()}
@@ -71,7 +76,8 @@ def mutual_information(sources: Sources) -> Picture:
 
 
 def _measured(folders: Sequence[Path]) -> dict[str, pd.DataFrame]:
-    """Return each measured curve by the path of its file, relative and without the ending."""
+    """Return the measured curves. The key of each is the path of its file, relative to the folder
+    of runs and without `.json`."""
     curves = {}
     for folder in folders:
         for path in sorted(folder.rglob(PATTERN)):
@@ -82,12 +88,13 @@ def _measured(folders: Sequence[Path]) -> dict[str, pd.DataFrame]:
 
 
 def _name(source: str) -> str:
-    """Return what the name of a measured file says of its text, or `measured` if nothing."""
+    """Return the name of a curve for the legend: its path without the words `mutual_information`,
+    or `measured` if nothing is left."""
     return source.replace("mutual_information", "").strip("-_/") or "measured"
 
 
 def _fitted(curve: pd.DataFrame) -> Constants:
-    """Fit the positive values of a curve; all constants are NaN where fewer than four are
+    """Fit the positive values of a curve. All constants are NaN if fewer than four values are
     positive."""
     above = curve[curve["mutual_information"] > 0].astype(float)
     try:
@@ -103,8 +110,8 @@ def _decay(constants: Constants, distance: Floats) -> Floats:
 
 
 def _figure(data: pd.DataFrame, fits: dict[str, Constants]) -> Figure:
-    """Draw published and measured curves in panels of their own: the paper does not state its
-    unit."""
+    """Draw the published and the measured curves in separate panels, because the paper does not
+    state the unit of its values."""
     own = [source for source in fits if source != "published"]
     drawn, (row,) = new_figure(PAGE if own else COLUMN, 2.6, 2 if own else 1)
     _draw(row[0], data, {"published": fits["published"]})

@@ -1,4 +1,8 @@
-"""Zero-shot accuracy: Table 3 has the headline runs, Tables 8 to 28 one task each over r and s."""
+"""Tables 3 and 8 to 28: zero-shot accuracy on multiple-choice tasks.
+
+Table 3 has the headline runs. Each of Tables 8 to 28 has one task, for one model and number of
+steps, over the step ratio r and the bag size s.
+"""
 
 import numpy as np
 import pandas as pd
@@ -15,6 +19,7 @@ from tst_study.paper_figures.table import Entry, Grid, Table, grids_over_s_and_r
 from tst_study.text import big
 
 METRIC = "length-normalised where a task reports that (the paper does not say what it prints)"
+"""Which accuracy the measured numbers are, for captions."""
 
 
 @figure(
@@ -47,7 +52,8 @@ def _published() -> pd.DataFrame:
 
 
 def _measured(runs: pd.DataFrame, used: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean over seeds for each arm and task, in percent."""
+    """Return a row for each model, arm and number of steps: mean accuracies over seeds, in percent,
+    with a column for each task."""
     known = used.merge(runs, on="folder")
     known["method"] = [SuperpositionSetting.of_row(row).label for row in rows_of(known)]
     rates = known["learning_rate"].map(", learning rate {:g}".format)
@@ -90,8 +96,11 @@ def _finding(used: pd.DataFrame) -> Finding:
     needs=f"{submit('bag-grid', 'paper')}, then `tst-study evaluate RUN`",
 )
 def over_s_and_r(sources: Sources, which: int) -> Table:
-    """Show one table; beside it stand only measured runs of the baseline and the paper's method at
-    the same scale."""
+    """Show the paper's table number `which`, and the measured accuracies beside it.
+
+    Only runs of the baseline and of the paper's method count, of the table's number of steps and
+    about its number of parameters.
+    """
     cells = published.downstream_grid(which)
     name, size, steps = cells.iloc[0][["task", "size", "steps"]]
     runs = sources.runs[is_at_scale(sources.runs, size, steps)]
@@ -117,8 +126,11 @@ def over_s_and_r(sources: Sources, which: int) -> Table:
 
 
 def grid_data(cells: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each cell, with accuracies as fractions. Measured ones are means over seeds,
-    of the runs at the most frequent learning rate alone."""
+    """Return a row for each r and s, with the published and the measured accuracy as fractions.
+
+    Measured ones are means over seeds. If runs have several learning rates, only those at the most
+    frequent rate count.
+    """
     key = ["step_ratio", "bag_size"]
     rates = measured["learning_rate"].mode()
     measured = measured[measured["learning_rate"].isin(rates.head(1))]
@@ -131,7 +143,8 @@ def grid_data(cells: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def _above_baseline(data: pd.DataFrame, column: str) -> str:
-    """Say how many settings are above the baseline; an empty text where it has no accuracy."""
+    """Say how many settings are above the baseline; an empty text if `column` has no accuracy of
+    the baseline."""
     cells = data[data["bag_size"] > 1][column].dropna()
     for level in data[data["bag_size"] == 1][column].dropna():
         above = f"{(cells > level).sum()} of {len(cells)} settings"

@@ -1,7 +1,7 @@
-"""`report.html`: what a study found, in one page that needs nothing but itself.
+"""`report.html`: what a study found, in one self-contained page.
 
-Styles, script and pictures are inside; nothing is fetched. Links to run folders and to files of
-figures and tables are relative.
+Styles, script and pictures are part of the file, so a browser fetches nothing. Links to run folders
+and to the files of figures and tables are relative to the page.
 """
 
 import re
@@ -23,7 +23,7 @@ from tst_study.paper_figures.table import Grid, Table
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page, left out where it has no content."""
+    """A section of the page. One without content is left out."""
 
     title: str
     tables: Sequence[Grid] = ()
@@ -33,15 +33,16 @@ class Section:
 
 
 def is_shown(item: Item, sources: Sources) -> bool:
-    """Return whether the report shows an item: without runs every one, with runs only those made
-    from some of them (`item.folders`)."""
+    """Return whether the report shows an item: with runs only if it was made from some of them
+    (`item.folders`), without runs always."""
     return not sources.folders or bool(item.folders)
 
 
 def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], to: Path) -> str:
-    """Return the page for the folder `to`; the same runs give the same bytes.
+    """Return the page as HTML; the same arguments give the same text.
 
-    `drawings`: the SVG of each picture by its name. Items that are tables are linked, not shown.
+    `items`: of those that `is_shown`, pictures are drawn and tables are linked. `drawings`: the SVG
+    of each picture by its name. `to`: the folder of the page, to which its links are relative.
     """
     shown_items, summary = [item for item in items if is_shown(item, sources)], sources.summary
     pictures = _pictures(shown_items, drawings)
@@ -80,7 +81,7 @@ def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], t
 
 
 def marked(words: str) -> Markup:
-    """Escape words, and set `commands` in backquotes as code."""
+    """Return words as HTML: escaped, with each part in backquotes as `<code>`."""
     parts = str(escape(words)).split("`")
     return Markup(
         "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
@@ -88,8 +89,8 @@ def marked(words: str) -> Markup:
 
 
 def _pictures(items: Sequence[Item], drawings: Mapping[str, str]) -> list[dict[str, object]]:
-    """Return what the template needs of each picture: `overview` first, then the study's others,
-    then those of the paper and its extensions."""
+    """Return what the template needs of each picture: `overview` first, then the other pictures of
+    the study, then those of the paper and its extensions."""
     pictures = [item for item in items if isinstance(item, Picture)]
     pictures.sort(key=lambda picture: (picture.group != "study", picture.name != "overview"))
     drawn: list[dict[str, object]] = []
@@ -105,8 +106,9 @@ def _pictures(items: Sequence[Item], drawings: Mapping[str, str]) -> list[dict[s
 def _inline(svg: str, prefix: str, description: str) -> Markup:
     """Return the `<svg>` element alone, without metadata, comments and a fixed size.
 
-    Colours become variables (`--c-1c1c20`), which the page sets for light and dark; ids and the
-    references to them get `prefix`, so that they are unique on the page.
+    `description` is what a screen reader says in place of the picture. Colours become CSS variables
+    (`--c-1c1c20`), which have one value on light pages and one on dark ones. Ids and the references
+    to them get `prefix`, so that they are unique on the page.
     """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)

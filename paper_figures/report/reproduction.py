@@ -1,6 +1,7 @@
-"""`reproduction.md`: item by item, what is published, what was measured, and whether it agrees.
+"""`reproduction.md`: for each table and figure, what is published, what was measured, and whether
+the two agree.
 
-Every line is the finding of the item itself; nothing is judged here.
+Each line is the `Finding` of the table or figure itself; nothing is judged here.
 """
 
 from collections import Counter
@@ -23,14 +24,16 @@ READING = (
     "all other settings together. Models, text and lengths differ from the paper's where the "
     "column says so: there only the sign of an effect is expected to agree, not its size."
 )
+"""The first paragraph of the page: how to read it."""
 
 
 DONE = ("item", "published", "measured here", "runs", "verdict")
 OPEN = ("item", "published", "the command that measures it")
+"""Headings of the two tables on the page: what was measured, and what was not."""
 
 
 def grids(items: Sequence[Item]) -> tuple[Grid, Grid]:
-    """Return a table of measured and one of open items, a row for each finding."""
+    """Return the table of the findings that were measured, and that of the others."""
     done, open_ = [], []
     for item in items:
         if (finding := item.finding) and finding.measured:
@@ -43,6 +46,7 @@ def grids(items: Sequence[Item]) -> tuple[Grid, Grid]:
 
 
 def markdown(sources: Sources, items: Sequence[Item]) -> str:
+    """Return the whole page."""
     done, open_ = grids(items)
     studies = ", ".join(f"`{name}`" for name in sorted(set(sources.runs["study"]))) or "none"
     prefixes = int((sources.runs["role"] == "trunk").sum())

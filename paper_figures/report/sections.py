@@ -1,4 +1,5 @@
-"""The sections of the report: answers, tables of runs, and what the numbers cannot say."""
+"""The content of the report's sections: questions and answers, tables of verdicts and runs, and
+what the numbers cannot say. `page` puts them together."""
 
 import os
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from tst_study.paper_figures.table import Entry, Grid, Row, number_as, number_en
 from tst_study.text import big, duration
 
 ASKED = "Which arm ends with a lower held-out next-token loss than the baseline, at equal FLOPs?"
+"""The question that a study answers if it planned none."""
 GLOSSARY = (
     "Token superposition training (TST) reads bags of s tokens for a share r of its steps, at the "
     "same FLOPs a step; s = 1 is the baseline. Gain: the baseline's held-out next-token loss less "
@@ -25,15 +27,19 @@ GLOSSARY = (
     "perplexity."
 )
 FEW = 3
-"""Most headings, beside the primary question, of which the lead speaks, and most gains under one of
-them that it states in full."""
+"""The largest number of headings that the lead has beside the primary questions, and the largest
+number of gains under one heading that it states in full."""
 NAMED = 6
-"""Most arms of one verdict that the lead names; it counts the others."""
+"""The largest number of arms with one verdict that the lead names; it counts the others."""
 
 
 def lead(sources: Sources) -> list[tuple[str, str, str]]:
-    """Return the first paragraphs, each with its kind and a bold start (or an empty text):
-    question, answer, the meaning of the words, what else was asked, and the runs."""
+    """Return the first paragraphs: each primary question with its answer, the meaning of the words,
+    what else was asked, and facts about the runs.
+
+    Each paragraph is a tuple of its kind (a CSS class), its start in bold, which may be empty, and
+    its text. Without a primary question, `ASKED` stands in its place.
+    """
     rows = sources.answers
     paragraphs: list[tuple[str, str, str]] = []
     for row in rows_of(rows[rows["primary"]]):
@@ -49,8 +55,8 @@ def lead(sources: Sources) -> list[tuple[str, str, str]]:
 
 
 def _also(rows: pd.DataFrame) -> str:
-    """State gains in full where they are few. Of many, say only which arms have which verdict: the
-    largest of many gains are large partly by luck."""
+    """State the gains in full if there are at most `FEW`. Otherwise only say which arms have which
+    verdict, because the largest of many gains are large partly by luck."""
     if len(rows) <= FEW:
         gains = (gain_sentence({**row, "setting": row["name"]}) for row in rows_of(rows))
         return " ".join(f"{capitalized(text)}." for text in gains)
@@ -76,7 +82,7 @@ def _facts(summary: Summary) -> str:
 
 
 def limits(summary: Summary) -> list[str]:
-    """Return what the numbers cannot say: sentences, each with the study's own figures."""
+    """Return sentences on what the numbers of this study cannot say."""
     table, eligible = summary.comparison.table, summary.comparison.eligible
     if table.empty:
         return ["Nothing has been compared yet."]
@@ -119,9 +125,12 @@ def _seeds(table: pd.DataFrame) -> str:
 
 
 def verdicts(summary: Summary, rows: pd.DataFrame) -> list[Grid]:
-    """Return every verdict as the terminal has it, and also what it is compared with: a grid for
-    each family of planned questions, then one for all other settings. `rows`: those of
-    `answers`."""
+    """Return every verdict as the terminal shows it, but always with what the arm is compared with.
+
+    There is a grid for each family of planned questions, then one for the settings that no question
+    covers, or one for each study that has such settings. `rows`: the table of
+    `paper_figures.answers.answers`, which says what each arm is compared with.
+    """
     grids: list[Grid] = []
     last_heading, table = "", summary.verdicts
     against = dict(zip(rows["run_ids"], rows["against"], strict=True))
@@ -142,7 +151,8 @@ def verdicts(summary: Summary, rows: pd.DataFrame) -> list[Grid]:
 
 
 def arms(summary: Summary) -> Grid:
-    """Return the arms that planned questions hold against one another."""
+    """Return the arms that planned questions compare: losses in nats per token, tokens and FLOPs of
+    one run."""
     columns: dict[str, Callable[[Row], Entry | str]] = {
         "arm": lambda row: row["arm"],
         "seeds": lambda row: number_entry(row["seeds"]),
@@ -155,6 +165,7 @@ def arms(summary: Summary) -> Grid:
 
 
 def excluded(summary: Summary) -> Grid:
+    """Return the runs that were not compared, with the reasons."""
     columns = {
         "run": lambda row: row["run_id"],
         "why": lambda row: row["reason"],
@@ -165,10 +176,13 @@ def excluded(summary: Summary) -> Grid:
 
 
 def runs(summary: Summary, to: Path) -> Grid:
+    """Return all runs, each with a link to its folder. The links are relative to `to`, the folder
+    of the page."""
+
     def link(row: Row) -> Entry:
         if not Path(row["folder"]).is_dir():  # the runs of an archive have no folders
             return Entry(row["run_id"])
-        # Quoted, no name can be a link of another kind, such as `javascript:…`.
+        # Quoting keeps a folder's name from acting as another kind of link, such as `javascript:…`.
         return Entry(row["run_id"], link=quote(Path(os.path.relpath(row["folder"], to)).as_posix()))
 
     columns: dict[str, Callable[[Row], Entry | str]] = {

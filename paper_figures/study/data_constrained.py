@@ -1,4 +1,8 @@
-"""Loss against unique text: what repeating a short text costs either arm."""
+"""`data_constrained`: loss against the amount of unique text.
+
+It shows what repeating a short text costs the baseline and superposition. The runs are those of a
+study that trains both for equally many steps on different amounts of text.
+"""
 
 from functools import partial
 
@@ -20,7 +24,7 @@ from tst_study.paper_figures.style import COLUMN, INK, MUTED, Look, Mark, marks_
 from tst_study.text import big
 
 SAME = ["parameters", "learning_rate", "sequences", "sequence_length", "eval_set"]
-"""Columns in which runs must agree to be compared over amounts of text; the text may differ."""
+"""Columns in which runs on different amounts of text must agree to be compared."""
 
 
 @figure(
@@ -30,7 +34,12 @@ SAME = ["parameters", "learning_rate", "sequences", "sequence_length", "eval_set
     f"{submit('data-constrained', 'laptop')}",
 )
 def data_constrained(sources: Sources) -> Item | None:
-    """Show the runs of one model and number of steps, those with most amounts of unique text."""
+    """Show runs that agree in `SAME` and in their number of steps. If several sets of runs do, show
+    the one with the most amounts of unique text.
+
+    Only settings that were run on every amount that the baseline has are drawn. None if no set has
+    a baseline and another setting on two or more amounts.
+    """
     names = {"raw_tokens": "tokens", "unique_raw_tokens": "unique", "nats_per_token": "loss"}
     runs = labelled(sources.summary).rename(columns=names)
     runs = runs[runs["unique"].notna()].astype(dict.fromkeys(names.values(), float))
@@ -62,8 +71,8 @@ def data_constrained(sources: Sources) -> Item | None:
 
 
 def _on_every_text(same: pd.DataFrame) -> pd.DataFrame:
-    """Keep the settings that were run on every amount of text that the baseline has; none where
-    that is one amount."""
+    """Keep the settings that were run on every amount of text that the baseline has. No row is left
+    if the baseline has fewer than two amounts."""
     amounts = set(same["unique"][same["setting"] == "baseline"])
     kept = same[same["unique"].isin(amounts)]
     whole = kept.groupby("setting")["unique"].transform("nunique") == len(amounts)
@@ -121,6 +130,7 @@ def _epochs(rows: pd.DataFrame) -> str:
 
 
 def _short(setting: str) -> str:
-    """Name a setting by what tells it from the others, without the r that they share."""
+    """Shorten the label of a setting: `s = 4` for `s = 4, r = 0.3`, and the last ablation if it has
+    any."""
     parts = setting.split(", ")
     return parts[0] if len(parts) <= 2 else parts[-1]

@@ -1,4 +1,6 @@
-"""Gains with their intervals, the study's own question first; losses and gains over training."""
+"""Pictures of a study's gains: with their intervals (`overview`, `effects`), and over training
+(`loss_curves`, `gain_over_training`).
+"""
 
 import json
 import math
@@ -20,18 +22,20 @@ from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import FAINT, INK, MUTED, PAGE, Look, new_figure, wrapped
 
 FEW, MOST = 10, 60
-"""Most rows of `overview`, and of `effects`: as many as still fit on one page at 7 pt."""
+"""The largest numbers of rows of `overview` and of `effects`. More would not fit on a page at 7
+pt."""
 HALF, WHOLE = (4.8, 140.0), (PAGE, 225.0)
-"""Widths of the picture in inches and of its names in points: of `overview`, which takes half of
-the report's first screen, and of `effects`."""
+"""Width of the picture in inches, and of the names of its rows in points: for `overview`, which
+takes half of the report's first screen, and for `effects`."""
 FAR = 6
-"""A gain more than so many times the size of the median one is stated in words: on the same scale
-it would squeeze all others."""
+"""A gain more than this many times as large as the median one, both without their signs, is stated
+in words: drawn on the same scale it would squeeze the others together."""
 
 
 @figure("overview", title="What the study found", lacks=PAIR)
 def overview(sources: Sources) -> Item | None:
-    """Show the first `FEW` questions and settings that have a gain, primary questions first."""
+    """Show the first `FEW` of the study's questions and settings that have a gain. Families with a
+    primary question come first."""
     rows = sources.answers
     rows = rows[rows["gain"].notna()]
     return _picture(sources, rows, FEW, message(rows), *HALF) if len(rows) else None
@@ -44,7 +48,7 @@ def overview(sources: Sources) -> Item | None:
     f"{submit('seed-noise', 'one-gpu')}, or {submit('laptop', 'laptop')}",
 )
 def effects(sources: Sources) -> Item | None:
-    """Show the first `MOST` questions and settings that were repeated with seeds."""
+    """Show the first `MOST` of the study's questions and settings that have two or more seeds."""
     rows = sources.answers
     rows = rows[rows["seeds"] > 1]
     title = f"{number(len(rows), 'comparison')} repeated with seeds: {verdict_counts(rows)}"
@@ -72,13 +76,14 @@ def _picture(
 
 
 def inside(gains: pd.Series) -> pd.Series:
-    """Return which gains are drawn on one scale; the others are stated in words."""
+    """Return a mask of the gains that are drawn on one scale; the others are stated in words
+    (`FAR`)."""
     size = gains.abs()
     return size <= FAR * max(float(size.median()), 1e-9)
 
 
 def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
-    """Draw gains with their intervals around zero, row below row, each heading above its rows."""
+    """Draw each gain with its interval in a row of its own, and each heading above its rows."""
     ticks: list[tuple[float, str, bool]] = []
     end = 0.0
     for heading, rows in data.groupby("heading", sort=False):
@@ -126,12 +131,16 @@ def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
 
 
 ENDS, NO_CLAIM = {"better": "ahead of", "worse": "behind"}, "with no shown difference from"
+"""How the title of `loss_curves` words a verdict, and how it words all others."""
 
 
 @figure("loss_curves", title="Loss against steps", lacks=PAIR)
 def loss_curves(sources: Sources) -> Item | None:
-    """Show one plain setting and its baseline, of the group with the greatest `weight` on natural
-    text, or else on generated text; None where they have no curve."""
+    """Show one setting of the paper's method and its baseline.
+
+    It is from the group with the greatest `Group.weight` on natural text or, without any, on
+    generated text. None if there is no such setting, or if its runs have no curve.
+    """
     groups = [group for group in sources.groups if len(group.plain().rows)]
     if not groups:
         return None
@@ -162,12 +171,13 @@ def _draw_losses(data: pd.DataFrame, looks: dict[str, style.Mark]) -> Figure:
 
 
 OFTEN = 5
-"""Fewest evaluations after the switch for which an arm has a panel."""
+"""An arm has a panel only if it has at least this many evaluations after the switch."""
 COLUMNS = 4
-"""Panels in a row."""
+"""The number of panels in a row."""
 DEEP = 3
-"""Points whose interval reaches below minus so many times the largest final gain are not drawn: an
-arm that has only just been switched is far behind."""
+"""How far the axis reaches below zero, as a multiple of the largest final gain without its sign.
+Points whose interval reaches further down, or that have none, are not drawn: right after the switch
+an arm is far behind."""
 
 
 @figure(
@@ -177,10 +187,12 @@ arm that has only just been switched is far behind."""
     "`tst-study submit what-does-the-work --scale desktop`",
 )
 def gain_over_training(sources: Sources) -> Item | None:
-    """Show a panel for each arm that is asked about like the primary one (same study, same arm to
-    compare with): its gain, with its interval, at every evaluation after the switch.
+    """Show when the arms of planned questions take the lead over the arm they are compared with.
 
-    None without a primary question, or where no arm has `OFTEN` evaluations.
+    Each arm has a panel with its gain and the interval at every evaluation after the switch. The
+    arms are those that the primary question's study compares with the same arm as that question,
+    and that have `OFTEN` evaluations; those whose final gain is far larger than the others'
+    (`FAR`) are only named in the caption. None without a primary question or without such an arm.
     """
     summary = sources.summary
     primary = next((question for question in summary.questions if question.primary), None)
@@ -221,14 +233,14 @@ def gain_over_training(sources: Sources) -> Item | None:
 
 
 def _lead_since(rows: pd.DataFrame) -> float:
-    """Return the share of the steps from which on an arm leads for good."""
+    """Return the share of the steps at the first evaluation from which on an arm stays ahead."""
     behind = rows["share"][rows["gain"] <= 0].max()
     return float(rows["share"][~(rows["share"] <= behind)].min())
 
 
 def _times(runs: pd.DataFrame) -> dict[str, float]:
-    """Return the shares of the steps at which the arms are switched and their learning rate begins
-    to decay, each only where all runs agree in it."""
+    """Return the shares of the steps at which the arms switch (`switch`) and the learning rate
+    begins to decay (`decay`). Each is left out if the runs differ in it or do not have it."""
     switches = set(runs["step_ratio"][runs["bag_size"] > 1].astype(float).round(3))
     schedules = [json.loads(config).get("schedule", {}) for config in runs["config"].dropna()]
     decays = {1 - values["decay_ratio"] for values in schedules if values.get("decay_ratio")}

@@ -1,4 +1,5 @@
-"""Distributed checkpoints: all state that a run needs to resume exactly, written atomically."""
+"""Saves and restores all the state that a run needs to resume exactly, as distributed
+checkpoints."""
 
 from __future__ import annotations
 
@@ -39,13 +40,14 @@ PARTIAL = "partial-"
 class Checkpoints:
     """The checkpoints of one run folder; `step-N` holds the state after N steps.
 
-    A checkpoint is written to `partial-step-N` and renamed when it is whole. A killed launch thus
-    leaves at most a partial folder, which is never read and which the next save removes.
+    A checkpoint is written to `partial-step-N` and renamed when it is whole. A launch that is
+    killed while saving thus leaves a partial folder, which is never read and which the next save
+    removes.
     """
 
     def __init__(self, run: Path, keep: int, keep_steps: Collection[int] = ()) -> None:
-        """`run`: the run folder. `save` removes all but the last `keep` checkpoints, besides those
-        of `keep_steps`, which always stay."""
+        """`run`: the run folder. Checkpoints after the steps `keep_steps` always stay; of the
+        others, `save` keeps the last `keep`."""
         self.run = run
         self.folder = checkpoint_folder(run)
         self.keep = keep
@@ -54,10 +56,10 @@ class Checkpoints:
     def save(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer, common: dict[str, Any]
     ) -> None:
-        """Write a checkpoint of the present state; all ranks together.
+        """Write a checkpoint of the state after `step` steps. All ranks must call this together.
 
-        `common`: small plain values to store with it, of which those of rank 0 are written. Raises
-        `UserError` where the checkpoint cannot be written; earlier checkpoints stay.
+        `common`: small plain values to store with it; those of rank 0 are written. Raises
+        `UserError` if the checkpoint cannot be written; earlier checkpoints then stay.
         """
         place, first = checkpoint_place(self.run, step), dist.get_rank() == 0
         beside = self.folder / f"{PARTIAL}{place.name}"
@@ -76,7 +78,7 @@ class Checkpoints:
             if first:
                 described = {path.name for path in beside.iterdir()} - digests.keys()
                 write_digests(beside, digests | digests_of(beside, described))
-                if place.exists():  # a launch that was killed after its rename saves the step again
+                if place.exists():  # a damaged one, passed over when the run resumed
                     shutil.rmtree(place)
                 _sync(*beside.iterdir(), beside)
                 os.rename(beside, place)
@@ -97,15 +99,16 @@ class Checkpoints:
 
     def _not_kept(self, step: int) -> list[int]:
         passing = [saved for saved in checkpoint_steps(self.run) if saved not in self.keep_steps]
-        # Later checkpoints exist only where the run passed over damaged ones when it resumed.
+        # Checkpoints of later steps exist only if they were damaged when the run resumed, so that
+        # it went on from an earlier one.
         beyond = [saved for saved in passing if saved > step]
         return beyond + passing[: -self.keep - len(beyond)]
 
     def load_last(self, model: SuperposedGPT, optimizer: ModelOptimizer) -> dict[str, Any] | None:
         """Restore model and optimizer in place from the last checkpoint that is not damaged.
 
-        Returns its `common`, or None where the run has no checkpoint. Damaged checkpoints that
-        are passed over are reported on stderr. Raises `UserError` where all are damaged.
+        Returns its `common`, or None if the run has no checkpoint. If later checkpoints are
+        damaged, the last one is reported on stderr. Raises `UserError` if all are damaged.
         """
         newest = ""
         for step in reversed(checkpoint_steps(self.run)):
@@ -124,7 +127,7 @@ class Checkpoints:
 
     def load(self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer) -> dict[str, Any]:
         """Restore model and optimizer in place from the checkpoint after `step` steps, and return
-        its `common`. Raises `UserError` where it is missing or damaged."""
+        its `common`. Raises `UserError` if it is missing or damaged."""
         problem = self._problem(step)
         if problem is not None:
             raise UserError(
@@ -136,8 +139,8 @@ class Checkpoints:
     def load_weights(self, step: int, model: SuperposedGPT) -> None:
         """Restore the model's weights alone, in place, from the checkpoint after `step` steps.
 
-        Digests are not compared here; `trained_run.open_run` has done that for its callers. Raises
-        `UserError` where the checkpoint cannot be read.
+        Digests are not compared here, because `trained_run.open_run`, with which callers find the
+        checkpoint, has compared them. Raises `UserError` if the checkpoint cannot be read.
         """
         _fill(checkpoint_place(self.run, step), shards_of({"model": _weights(model)}))
 
@@ -153,8 +156,9 @@ class Checkpoints:
     ) -> dict[str, Any]:
         place, model_state = checkpoint_place(self.run, step), _weights(model)
         wanted = optimizer.sharded_state_dict(model_state)["tensors"]
-        # Where float32 main weights are stored, they alone are read, by each rank its own part;
-        # `restored` copies them into the model and sends them to the ranks that lack them.
+        # A model that is not in float32 has float32 main weights in the optimizer. Its own weights
+        # then need not be read: each rank reads its part of the main weights, and `restored` copies
+        # them into the model and sends them to the ranks that lack them.
         shards = shards_of(wanted if "main" in wanted else {"model": model_state, **wanted})
         state = _fill(place, shards)
         optimizer.restored(int(state["optimizer"]["steps_taken"]))
@@ -164,7 +168,7 @@ class Checkpoints:
 
 
 def _fill(place: Path, shards: Shards) -> dict[str, Any]:
-    """Read this rank's parts of tensors in place, and return the checkpoint's other values
+    """Read this rank's parts of the tensors into `shards`, and return the checkpoint's other values
     (`CheckpointReader.common`)."""
     reader = CheckpointReader(place)
     reader.fill({index: shard.tensor for index, shard in shards.items()})
@@ -172,7 +176,7 @@ def _fill(place: Path, shards: Shards) -> dict[str, Any]:
 
 
 def _weights(model: SuperposedGPT) -> ShardedStateDict:
-    """The model's weights, without the empty extra states of some of Megatron's classes."""
+    """Return the model's weights, without the empty extra states of some of Megatron's classes."""
     state = model.sharded_state_dict()
     return {name: value for name, value in state.items() if "_extra_state" not in name}
 

@@ -1,9 +1,9 @@
-"""Reads tensors of a distributed checkpoint, whatever layout wrote it.
+"""Reads tensors of a distributed checkpoint, whatever layout of ranks wrote it.
 
 A checkpoint holds whole tensors in pieces, under Megatron's names, with layers and experts as
-leading axes. `torch.distributed.checkpoint` puts the pieces together. No process groups and no
-model are needed. A checkpoint cannot run code or name files elsewhere: only tensors and plain
-values are unpickled, and only files in the checkpoint's own folder are read.
+leading axes. `torch.distributed.checkpoint` puts the pieces together, without process groups and
+without a model. A hostile checkpoint can neither run code nor name files elsewhere: only tensors
+and plain values are unpickled, and only files in the checkpoint's own folder are read.
 """
 
 import math
@@ -71,8 +71,8 @@ def description_of(pieces: Iterable[Piece]) -> Metadata:
 
 
 class CheckpointReader:
-    """The tensors of one checkpoint folder. Raises `UserError` where it holds no checkpoint, or a
-    damaged or hostile one."""
+    """The tensors of one checkpoint folder. Raises `UserError` if its description, `common.pt`, is
+    missing, damaged or hostile."""
 
     common: dict[str, Any]
     """The content of `COMMON`: everything but the sharded tensors."""
@@ -90,17 +90,20 @@ class CheckpointReader:
 
     @property
     def names(self) -> list[str]:
+        """The names of all tensors."""
         return list(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a whole tensor. Raises `UserError` if none has that name."""
+        """Return the shape of a whole tensor. Raises `UserError` if no tensor has that name."""
         return tuple(self._of(name).size)
 
     def dtype(self, name: str) -> torch.dtype:
+        """Return the type of a tensor's numbers. Raises `UserError` if no tensor has that name."""
         return self._of(name).properties.dtype
 
     def read(self, name: str, index: tuple[int, ...] = ()) -> Tensor:
-        """Read a whole tensor, or the part of it at `index` of its leading axes, on the CPU."""
+        """Read a whole tensor, or the part of it at `index` of its leading axes, into the CPU's
+        memory. Raises `UserError` as `fill` does."""
         sizes = self.shape(name)[len(index) :]
         offset = torch.Size((*index, *(0,) * len(sizes)))
         target = torch.empty((*(1,) * len(index), *sizes), dtype=self.dtype(name))
@@ -108,10 +111,10 @@ class CheckpointReader:
         return target.view(sizes)
 
     def fill(self, targets: Mapping[MetadataIndex, Tensor]) -> None:
-        """Read parts of tensors into `targets`, whose keys give the name of the tensor and the
-        offset of the part.
+        """Read parts of tensors into `targets`. The key of each gives the name of the tensor and
+        the offset of the part in it.
 
-        Raises `UserError` where the checkpoint lacks a tensor or a part of one, or is damaged.
+        Raises `UserError` if the checkpoint lacks a tensor or a part of one, or is damaged.
         """
         chunks: dict[str, list[ChunkStorageMetadata]] = defaultdict(list)
         for index, target in targets.items():
@@ -119,7 +122,7 @@ class CheckpointReader:
             chunks[index.fqn].append(ChunkStorageMetadata(index.offset, target.shape))
         items: list[ReadItem] = []
         for name, wanted in chunks.items():
-            # One call for all parts of a tensor lets torch sweep once and not search for each.
+            # One call for all parts of a tensor lets torch find them in one sweep.
             found = create_read_items_for_chunk_list(name, self._of(name), wanted)
             stored = sum(math.prod(item.lengths) for item in found)
             numbers = sum(chunk.sizes.numel() for chunk in wanted)
@@ -157,8 +160,8 @@ def reason_of(error: BaseException) -> str:
 
     torch advises to read a refused pickle without its checks; that advice is left out.
     """
-    # The first error of the chain has the cause: when a write fails, torch's zip writer raises a
-    # second error about its own state.
+    # The first error of the chain names the cause. When a write fails, torch's zip writer raises a
+    # second error, about its own state.
     while before := error.__cause__ or error.__context__:
         error = before
     if isinstance(error, pickle.UnpicklingError):

@@ -1,4 +1,5 @@
-"""Opens a run folder to use one of its checkpoints."""
+"""Opens a run folder to use one of its checkpoints: for evaluation, for an export, or as the start
+of another run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +17,15 @@ from tst_study.superposition.steps import Phase
 
 @dataclass(frozen=True)
 class TrainedRun:
+    """A run, and one of its checkpoints."""
+
     folder: Path
     header: RunHeader
     config: Config
-    """The run's config with default `execution` settings, hence the layout of one process."""
+    """The run's config, but with the default `execution` settings, which are those of one
+    process."""
     step: int
+    """The number of steps after which the checkpoint was written."""
     checkpoint: Path
 
     @property
@@ -29,26 +34,28 @@ class TrainedRun:
 
     @property
     def plan(self) -> Mapping[str, Any]:
+        """The run's phases, as `run.json` has them (`PhasePlan.record`)."""
         return self.header["plan"]
 
     @property
     def sequence_length(self) -> int:
-        """Latent positions per sequence; in next-token training and evaluation each is one
+        """Latent positions per sequence. In next-token training and evaluation, each reads one
         token."""
         return self.config.batch.sequence_length
 
     @property
     def phase(self) -> Phase:
-        """The phase of the step that made these weights."""
+        """The phase of the last step before the checkpoint."""
         return plan_phases(self.config).phase(self.step - 1)
 
     @property
     def annealed(self) -> bool:
+        """Whether the learning-rate decay was over."""
         return is_annealed(self.config.schedule, self.step)
 
     def counters(self) -> dict[str, Any]:
-        """Return step, phase, tokens, FLOPs and `annealed` at the checkpoint, under the keys of a
-        `TaskResult` row."""
+        """Return step, phase, tokens, FLOPs and `annealed` at the checkpoint, by the names that a
+        row of `evals.jsonl` has for them."""
         return {
             **plan_phases(self.config).counters(self.step),
             "flops": self.header["flops"]["per_step"] * self.step,
@@ -59,11 +66,12 @@ class TrainedRun:
 def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
     """Open the last checkpoint of a run folder, or the one after `step` steps.
 
-    Raises `UserError` for a folder without a run, a checkpoint that is not there, or changed files.
+    Raises `UserError` if the folder holds no run, or a damaged `run.json`, or if the checkpoint is
+    missing or its files are not as they were written.
     """
     folder = Path(folder)
     header = read_header(folder)
-    # The layout of ranks and the logging matter to the run's training alone.
+    # How the run was spread over ranks and how it was logged do not matter here.
     values = of_record({**header["config"], "execution": {}})
     config = from_dict(values, source=str(folder / "run.json"))
     steps = checkpoint_steps(folder)
@@ -82,12 +90,15 @@ def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
 
 
 def fork_point(config: Config, data: dict[str, Any]) -> ForkPoint | None:
-    """Find the checkpoint of a shared prefix run at which this run begins.
+    """Return the checkpoint of a shared prefix run at which this run begins
+    (`execution.fork_from`).
 
-    None if it begins at its first step: `execution.fork_from` is not set, or the prefix run
-    diverged before that checkpoint, as this run will by itself. `data`: fingerprints of the run's
-    own text. Raises `UserError` if the named run is no prefix of this one, if the two part before
-    the named step, or if the checkpoint is missing.
+    A shared prefix run trains the steps that several runs have in common. None if this run begins
+    at its first step, because it names no checkpoint, or because the prefix run diverged before
+    that checkpoint, as this run then will, too. `data`: fingerprints of this run's text.
+
+    Raises `UserError` if the named folder holds no run, if that run is no prefix of this one, if
+    the two part before the named step, or if the checkpoint is missing.
     """
     fork = config.execution.fork_from
     if fork is None:

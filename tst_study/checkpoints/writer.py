@@ -1,7 +1,7 @@
 """Writes the files of a checkpoint in torch's distributed format, while training waits.
 
-Each rank writes one file. The layout determines which tensors it holds, so the ranks need not
-negotiate that beforehand; afterwards the first rank collects the list of pieces.
+Each rank writes one file. The layout determines which tensors are in it, so the ranks need not
+negotiate that beforehand. Afterwards rank 0 writes the list of all pieces.
 """
 
 from __future__ import annotations
@@ -35,28 +35,34 @@ FORMAT = (
 
 
 class Shard(NamedTuple):
+    """One rank's part of a tensor."""
+
     tensor: Tensor
-    """A rank's part of a tensor of the whole model, with an axis of length 1 for each leading axis
-    (layers, experts) that only the whole tensor has."""
+    """The part's numbers, with an axis of length 1 for each leading axis (layers, experts) that
+    only the whole tensor has."""
     size: torch.Size
     """The shape of the whole tensor."""
     is_own: bool
-    """Whether this rank writes it: one of the ranks that hold the same numbers does."""
+    """Whether this rank writes the part. Of the ranks that hold the same numbers, one does."""
 
 
 Shards = dict[MetadataIndex, Shard]
+"""A rank's parts of tensors, by the name and the offset in the whole tensor."""
 
 
 def shards_of(state: dict[str, Any]) -> Shards:
-    """Collect this rank's parts of tensors from sharded state dictionaries, keyed by the name and
-    the offset in the whole tensor. Factories in `state` are applied in place."""
+    """Collect this rank's parts of tensors from Megatron's sharded state dictionaries.
+
+    Megatron's factories in `state`, which store a tensor in another form than the model has it, are
+    replaced by what they make.
+    """
     apply_factories(state)
     shards: Shards = {}
     replicated = 0
     for part in nested_values(state):
         if not isinstance(part, ShardedTensor):
             continue
-        # The whole tensor's leading axes (layers, experts), which a rank's own tensor lacks.
+        # The whole tensor has leading axes (layers, experts) that a rank's tensor lacks.
         tensor = part.data.detach()
         tensor = tensor.view(*(1,) * part.prepend_axis_num, *tensor.shape)
         *others, replica = part.replica_id
@@ -74,13 +80,15 @@ def shards_of(state: dict[str, Any]) -> Shards:
 
 
 def write_checkpoint(place: Path, shards: Shards, common: dict[str, Any]) -> dict[str, str]:
-    """Write each rank's file of a checkpoint, then on rank 0 the files that describe them; all
-    ranks call it together.
+    """Write each rank's file of a checkpoint, then on rank 0 the files that describe them. All
+    ranks must call this together.
 
-    `common`: the values that are no sharded tensors; those of rank 0 are written. Returns the
-    digests of the ranks' files, by name. If a rank cannot write its tensors, it raises its own
-    error and all others a `RuntimeError` with the same reason. An error in writing the describing
-    files is raised on rank 0 alone.
+    `common`: the values that are not sharded tensors; those of rank 0 are written. Returns the
+    digests of the ranks' files, by name.
+
+    A rank that cannot write its tensors raises the error itself, and the others raise a
+    `RuntimeError` with the same reason. If rank 0 cannot write the describing files, it alone
+    raises.
     """
     path = place / f"__{dist.get_rank()}_0.distcp"
     failure: Exception | None = None
@@ -98,7 +106,7 @@ def write_checkpoint(place: Path, shards: Shards, common: dict[str, Any]) -> dic
             raise RuntimeError(reason)
     if dist.get_rank() == 0:
         pieces = [piece for written, _ in everyone for piece in written]
-        with open(place / COMMON, "wb") as file:  # unlike torch's, its errors name the disk
+        with open(place / COMMON, "wb") as file:  # its errors name the cause; torch's do not
             torch.save({**common, "pieces": [tuple(piece) for piece in pieces]}, file)
         (place / "metadata.json").write_text(FORMAT)
         (place / ".metadata").write_bytes(pickle.dumps(description_of(pieces)))
@@ -113,7 +121,8 @@ def _write(shards: Shards, path: Path) -> list[Piece]:
             if not is_own:
                 continue
             tensor = tensor.cpu()
-            if tensor.untyped_storage().nbytes() > tensor.nbytes:  # else all of it would be saved
+            # torch saves the whole storage behind a view.
+            if tensor.untyped_storage().nbytes() > tensor.nbytes:
                 tensor = tensor.clone()
             start = file.tell()
             torch.save(tensor, file)

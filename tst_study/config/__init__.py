@@ -1,5 +1,14 @@
-"""A run before it is trained. `schema` has the typed config, `keys` its dotted keys, `presets`
-named models, `phase_plan` counters and learning rates, `superposition_setting` settings and their
-names; `identity` decides whether two runs are the same; `architecture` translates to and from
-Hugging Face's config.json; `optimizer_kinds` and `megatron_version` hold facts that other packages
-look up. Torch-free."""
+"""The configuration of a run, and what follows from it before the run is trained.
+
+- `schema`: the typed config, read from TOML files
+- `keys`: its dotted keys, and messages about keys that are unknown or have a wrong value
+- `presets`: named model shapes
+- `phase_plan`: the phases, token counts and learning rates of a run, step by step
+- `superposition_setting`: s, r and the ablations of a run, and how they are named
+- `identity`: which runs are the same, and which steps several runs share
+- `architecture`: translation to and from the `config.json` of Hugging Face models
+- `optimizer_kinds`, `megatron_version`: facts about optimizers and Megatron-Core versions, which
+  other packages look up
+
+Importing these modules does not import torch.
+"""

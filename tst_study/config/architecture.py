@@ -1,7 +1,8 @@
 """The classes of `transformers` that compute what our models do, and their config.json.
 
-Superposition adds nothing to a model: a trained one is a Llama, Qwen3, Mixtral or Qwen3-MoE, which
-transformers loads without this package. A run may also begin with the weights of such a model.
+Superposition adds nothing to a model. A trained one is an ordinary Llama, Qwen3, Mixtral or
+Qwen3-MoE; once it is exported, transformers loads it without this package. A run may also begin
+with the weights of such a model (`fork_from = "hf:FOLDER"`).
 """
 
 from __future__ import annotations
@@ -17,13 +18,18 @@ if TYPE_CHECKING:
     from tst_study.config.schema import Model
 
 HUGGING_FACE = "hf:"
+"""The prefix of a config's `fork_from`, before the folder of a Hugging Face model."""
 
 
 @dataclass(frozen=True)
 class Architecture:
+    """A class of `transformers` for causal language models."""
+
     model_type: str
+    """The `model_type` of its config.json."""
     class_name: str
     qk_norm: bool
+    """Whether its attention normalises queries and keys."""
     expert_count: str = ""
     """Key of config.json for the number of experts; empty for a dense model."""
     expert_width: str = ""
@@ -49,7 +55,9 @@ SHAPE = {
     "initial_deviation": "initializer_range",
     "tied_embeddings": "tie_word_embeddings",
 }
-"""Our keys of `[model]`, each with its key in config.json, which all architectures share."""
+"""Keys of our `[model]` and the corresponding keys of config.json, which are the same for all four
+architectures. `qk_norm` and `experts` are not among them: they follow from the architecture and its
+own keys."""
 ONLY_VALUES = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -61,11 +69,12 @@ ONLY_VALUES = {
     "mlp_only_layers": [],
     "norm_topk_prob": True,
 }
-"""Settings of config.json of which our layers support only this value."""
+"""Settings of config.json, each with the only value that our layers support. All but `rope_type`,
+which is part of `rope_parameters`, are at the top level."""
 
 
 def architecture_of(model: Model) -> Architecture:
-    """Return the architecture whose layers compute what this model's do."""
+    """Return the architecture whose layers compute the same as the layers of this model."""
     kinds = (kind for kind in ARCHITECTURES if kind.qk_norm == model.qk_norm)
     return next(kind for kind in kinds if bool(kind.expert_count) == bool(model.experts))
 
@@ -75,8 +84,14 @@ def to_huggingface(
 ) -> dict[str, Any]:
     """Return the content of config.json for a model.
 
-    `positions`: the longest context it was trained on. `end_of_document`: that token's id, if there
-    is one. Raises `UserError` for a shape that transformers refuses.
+    Args:
+        positions: the longest context that the model was trained on.
+        dtype: torch's name of the type of the weights, such as "bfloat16".
+        end_of_document: the id of the token that ends documents; None if there is none.
+
+    Raises:
+        UserError: the model would be a Llama whose `hidden_size` is not a multiple of
+            `attention_heads`, which transformers refuses.
     """
     kind = architecture_of(model)
     if kind.model_type == "llama" and model.hidden_size % model.attention_heads:
@@ -89,14 +104,16 @@ def to_huggingface(
         "model_type": kind.model_type,
         "attention_bias": False,
         "attention_dropout": 0.0,
-        # None, not left out: the classes' own defaults are ids of other tokenizers.
+        # Written as None rather than left out, because the classes' default ids belong to other
+        # tokenizers.
         "bos_token_id": None,
         "eos_token_id": end_of_document,
-        # Our tokenizers have no padding token, so the one that ends documents serves as padding.
+        # Our tokenizers have no padding token, so the token that ends documents is used instead.
         "pad_token_id": end_of_document,
         "hidden_act": "silu",
         "max_position_embeddings": positions,
-        # transformers 5 and later read this key, older releases `rope_theta`.
+        # transformers 5 and later read this key; older releases read `rope_theta`, which is written
+        # as well (`SHAPE`).
         "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_theta},
         "torch_dtype": dtype,
         "use_cache": True,
@@ -118,17 +135,17 @@ def to_huggingface(
 
 
 def from_huggingface(folder: Path) -> dict[str, Any]:
-    """Read the keys of `[model]` from a model's config.json.
+    """Read the keys of `[model]` from a model's config.json, except `balance_loss`.
 
-    Raises `UserError` where there is no config.json, or our layers cannot compute what that model
-    does.
+    Raises `UserError` if transformers can read no config.json there, if the model is of none of our
+    `ARCHITECTURES`, or if one of its settings is not the one of `ONLY_VALUES`.
     """
     from transformers import AutoConfig
 
     kinds = {kind.model_type: kind for kind in ARCHITECTURES}
     try:
         theirs = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # whatever stands in the file, and versions that differ
+    except Exception as error:  # its class depends on the file and on the version
         raise UserError(
             f"fork_from: {folder}: has no config.json that transformers reads ({first_line(error)})"
         ) from None
@@ -151,10 +168,12 @@ def from_huggingface(folder: Path) -> dict[str, Any]:
 
 
 def check_same_model(folder: Path, model: Mapping[str, Any]) -> None:
-    """Raise `UserError` where the model in a folder is not the one that `[model]` describes.
+    """Raise `UserError` if the model in a folder is not the one that `[model]` describes, or if
+    `from_huggingface` cannot read it.
 
-    Keys without effect on loaded weights are not compared: `initial_deviation`, `balance_loss`, and
-    `feed_forward_size` of a mixture of experts.
+    Three keys are not compared, because they do not describe the weights: `initial_deviation`,
+    `experts.balance_loss` and, in a mixture of experts, `model.feed_forward_size`, which no layer
+    uses.
     """
     theirs = from_huggingface(folder)
     theirs["experts"] = theirs.get("experts")

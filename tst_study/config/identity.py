@@ -1,15 +1,19 @@
-"""The identity of a run: which runs are the same, as a whole or up to a step.
+"""The identity of a run: decides whether two runs are the same, as a whole or up to a step.
 
-Everything counts but `execution`, labels and places of files. A key that came after the first
-recorded runs is marked `AddedLater` in the config and counts only where it differs from what all
-runs did before it existed. So a new key with a default changes no id, no shared prefix run and no
-group of comparable runs. Callers that compare less than whole runs name the keys to leave out.
+Every key of the config counts except `execution`, the labels, the places of files, and settings of
+superposition in a run that does not superpose. A key that was added after the first runs had been
+recorded is marked `AddedLater` in the config; it counts only if its value differs from what all
+runs did before the key existed. So adding a key leaves the ids of recorded runs, their shared
+prefix runs and their comparisons as they were. Callers that ask whether runs agree in part of their
+config name the keys to leave out.
 
-A shared prefix run trains what several runs have in common up to a step. With warm-up, stable rate
-and decay, a run's state after step t depends on its total length only once the decay has begun, and
-on r only once the superposed phase is over (unless the weights of a bag's tokens change over that
-phase). So all r at one s share the beginning of a superposed phase, and all lengths of a baseline
-that of a stable phase; a grid trains each once and forks from it.
+A shared prefix run trains the steps that several runs have in common, and these runs then continue
+from its checkpoints. The schedule `wsd` has a warm-up, a stable rate and a decay. With it, a run's
+state after step t depends on the run's total length only if the decay has begun by then, and on r
+only if the superposed phase is over (or if the weights of a bag's tokens change during that phase).
+So runs that differ only in r share the beginning of their superposed phase, and baselines that
+differ only in length share the beginning of their stable phase. A study trains each shared part
+once.
 """
 
 import hashlib
@@ -27,8 +31,9 @@ from tst_study.superposition.steps import superposed_steps
 from tst_study.superposition.weighting import weight_rows
 
 LABELS_AND_EXECUTION = ("study", "name", "role", "execution", "fork_from")
-"""Keys that do not count: labels, how a result is computed, and the place of initial weights, whose
-fingerprint is among those of the data."""
+"""Top-level keys that are not part of the identity: the labels, how the result is computed, and the
+folder of the initial weights. The weights themselves count: their fingerprint is among those of the
+data."""
 SEEDS = ("seed", "data_seed")
 """Keys that callers leave out to ask whether runs differ in more than their seeds."""
 SCHEMA_VERSION: Final = 1
@@ -39,18 +44,20 @@ AFTER_THE_TRUNK = (
     *(f"schedule.{key}" for key in ("steps", "kind", "decay_ratio", "decay_shape", "final_ratio")),
     "schedule.stop_after",
 )
-"""Keys of the identity form that have no effect before the switch and the decay. `canonical_form`
-adds the schema version again."""
+"""Keys of the identity form that `prefix_form` leaves out. The keys of the config among them have
+no effect on the steps before the switch and the decay. The schema version is left out too;
+`canonical_form` adds it again."""
 
 
 def canonical_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that changes the result, as plain JSON values.
+    """Return everything that the run's result depends on, as plain JSON values.
 
-    For a shared prefix run that is the form of its prefix and its length.
+    A run that stops within the steps that it could share (`shared_until`) is a shared prefix run.
+    Its form consists of its `prefix_form`, its number of steps and the schema version.
     """
     stop_after = config.schedule.stop_after
     if stop_after is not None and stop_after <= shared_until(config):
-        # What the runs that fork from it do later must not change its id.
+        # Its id must not depend on what the runs that fork from it do later.
         shared = prefix_form(config, data_fingerprints)
         return {"schema_version": SCHEMA_VERSION, "trunk_steps": stop_after, **shared}
     return identity_form(to_dict(config), data_fingerprints)
@@ -66,21 +73,23 @@ def digest(form: Any) -> str:
 
 
 def fingerprint(config: Config, data_fingerprints: dict[str, Any]) -> str:
-    """Return the digest of the canonical form."""
+    """Return the fingerprint of a run: the digest of its canonical form."""
     return digest(canonical_form(config, data_fingerprints))
 
 
 def run_id(config: Config, fingerprint: str) -> str:
-    """Return the name of the run folder: `<name>-<8 hex digits>`."""
+    """Return the run's id, which is also the name of its folder: `<name>-<8 hex digits>`."""
     return f"{config.name}-{fingerprint[:8]}"
 
 
 def shared_until(config: Config) -> int:
-    """Return how many of its first steps a run shares with all runs of the same `prefix_form`.
+    """Return how many of a run's first steps depend on nothing but its `prefix_form`.
 
-    These steps end with the superposed phase, before anything is done at the switch, or with the
-    stable part of the schedule, whichever is earlier; those of a baseline with the stable part. 0
-    for a cosine schedule, which depends on the total length from the first step after warm-up.
+    Two runs with the same form share the smaller of their two numbers of steps. In a superposed run
+    these steps end with the superposed phase, before anything is done at the switch, or with the
+    stable part of the schedule, whichever ends earlier. In a baseline they end with the stable
+    part. The number is 0 for a cosine schedule, in which every step after the warm-up depends on
+    the total length.
     """
     schedule, superposed = config.schedule, plan_phases(config).superposed_steps
     if schedule.kind == "cosine":
@@ -90,9 +99,10 @@ def shared_until(config: Config) -> int:
 
 
 def prefix_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[str, Any]:
-    """Return all that a run's state depends on up to `shared_until`, as plain JSON values."""
+    """Return everything that a run's state depends on up to `shared_until`, as plain JSON
+    values."""
     # The number of superposed steps has no effect before they end, unless the weights of a bag's
-    # tokens change over them.
+    # tokens change during them.
     steps = () if len(weight_rows(config.superposition.weighting)) > 1 else ("superposition.steps",)
     return identity_form(to_dict(config), data_fingerprints, (*AFTER_THE_TRUNK, *steps))
 
@@ -100,19 +110,21 @@ def prefix_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[str, 
 def identity_form(
     config: Mapping[str, Any], data: Mapping[str, Any], without: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return all that the result depends on but the keys `without`, as plain JSON values.
+    """Return everything that the result depends on, except the keys `without`, as plain JSON
+    values.
 
     Args:
-        config: resolved, as `schema.to_dict` gives it and `run.json` holds it.
-        data: fingerprints of the text (`data.run_data.fingerprints`); they stand in place of
-            the config's `data` section.
+        config: a config with all its keys, as `schema.to_dict` returns it and `run.json` holds it.
+        data: fingerprints of the text and of the initial weights (`data.run_data.fingerprints`);
+            they replace the config's `data` section.
         without: dotted keys in which the compared runs may differ, such as `"schedule.steps"`.
     """
     form = _without_later_defaults(config, Config)
     for key in LABELS_AND_EXECUTION:
         form.pop(key, None)
     form |= {"schema_version": SCHEMA_VERSION, "data": dict(data)}
-    # Keys that the config no longer has, at the only value they ever had: old ids count them.
+    # Keys that were removed from the config are added with the only value that they ever had,
+    # because the ids of older runs include them.
     form["schedule"] = {"decay_shape": "linear", **form["schedule"]}
     if form["model"]["experts"] is not None:
         experts = {"router_z_loss": 0.0, **form["model"]["experts"]}
@@ -120,7 +132,7 @@ def identity_form(
     form["superposition"] = _superposition(form["superposition"], form["schedule"])
     if form.get("data_seed") == form["seed"]:
         del form["data_seed"]
-    if form.get("initial_weights") is None:  # a key of old records; null had no effect
+    if form.get("initial_weights") is None:  # in old records; null had no effect
         form.pop("initial_weights", None)
     for key in without:
         _remove(form, key)
@@ -128,12 +140,14 @@ def identity_form(
 
 
 def _superposition(values: dict[str, Any], schedule: dict[str, Any]) -> dict[str, Any]:
-    """Return the section with the number of superposed steps in place of `step_ratio` or `steps`.
+    """Return the section `superposition` with the number of superposed steps in place of
+    `step_ratio` and `steps`.
 
-    A run without such steps is a baseline, whatever its unused settings say.
+    A run without superposed steps is a baseline: its other settings of superposition have no
+    effect, and are left out.
     """
     kept = {key: value for key, value in values.items() if key != "step_ratio"}
-    kept["align_bags_to_documents"] = False  # a removed key, like those of `identity_form`
+    kept["align_bags_to_documents"] = False  # a removed key, as in `identity_form`
     kept["steps"] = superposed_steps(
         schedule["steps"], values["bag_size"], values["step_ratio"], values["steps"]
     )
@@ -141,6 +155,7 @@ def _superposition(values: dict[str, Any], schedule: dict[str, Any]) -> dict[str
 
 
 def _without_later_defaults(values: Mapping[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
+    """Leave out each key marked `AddedLater` whose value is the default of its mark."""
     kept, sections = {}, sections_of(kind)
     for key, value in values.items():
         field = kind.model_fields.get(key)

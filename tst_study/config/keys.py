@@ -1,4 +1,6 @@
-"""The dotted keys of a schema, and messages about unknown keys and wrong values."""
+"""The dotted keys of a pydantic schema, such as `schedule.steps`, and messages about keys that are
+unknown, missing or have a wrong value. The schemas of configs, Slurm profiles and imported runs use
+them."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +14,11 @@ from tst_study.text import short
 
 
 def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
-    """Describe the most telling problem of a validation in one line: the key, the value, and for an
-    unknown key the one that was probably meant."""
+    """Describe the most telling problem that a validation found, in one line.
+
+    The line names the key, what is wrong and, unless it is a table or a list, the wrong value. For
+    an unknown key it suggests another key instead of naming a value (`_meant`).
+    """
     first = min(error.errors(include_url=False), key=_rank)
     kind, given, keys = first["type"], first["input"], list(dotted_keys(schema))
     key = _key(first, keys) or "config"
@@ -31,17 +36,17 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
 def _rank(problem: Mapping[str, Any]) -> tuple[bool, bool]:
     """Return a sort key for problems, the most telling first.
 
-    Unknown keys come first: one of them may be the misspelt name of a missing key. Where a key
-    takes a word or a table and a table was given, the complaint that it is none of the words comes
-    last.
+    Unknown keys come first, because one of them may be the misspelt name of a missing key. If a key
+    takes a word or a table, and a table was given, the complaint that the table is none of the
+    words comes last.
     """
     is_table = isinstance(problem["input"], dict | list)
     return problem["type"] != "extra_forbidden", problem["type"] == "literal_error" and is_table
 
 
 def _key(problem: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Return a problem's dotted key as a file names it, without the parts by which pydantic names
-    the alternatives of a union."""
+    """Return the dotted key of a problem as a config file would spell it. Pydantic's path also
+    names the alternative of a union that it tried; these parts are dropped."""
     known = {word for key in keys for word in key.split(".")}
     if problem["type"] == "extra_forbidden":
         known.add(problem["loc"][-1])
@@ -49,8 +54,8 @@ def _key(problem: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def _meant(given: str, keys: Sequence[str]) -> str:
-    """Name the key of the same section with a similar name, or one of this name in another section,
-    or all keys of the section."""
+    """Suggest a key in place of an unknown one: a key of the same section with a similar name, or
+    else a key of the same name in another section, or else all keys of the section."""
     section, _, name = re.sub(r"\.\d+(?=\.)", "", given).rpartition(".")
     parts = [key.rpartition(".") for key in keys]
     own = {word: f"{place}{dot}{word}" for place, dot, word in parts if place == section}
@@ -60,7 +65,8 @@ def _meant(given: str, keys: Sequence[str]) -> str:
 
 
 def dotted_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield all dotted keys; those inside a section come before the key of the section."""
+    """Yield all dotted keys of a schema. The keys inside a section come before the section's own
+    key."""
     inner = sections_of(section)
     for name in section.model_fields:
         if name in inner:
@@ -70,14 +76,14 @@ def dotted_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 @cache
 def sections_of(schema: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """Return the classes of a schema's sections, by key."""
+    """Return the class of each of a schema's sections, by the section's key."""
     inner = {key: section_of(field.annotation) for key, field in schema.model_fields.items()}
     return {key: section for key, section in inner.items() if section is not None}
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the class of the section that a field holds, possibly optional or in a tuple; None for
-    a field that is no section."""
+    """Return the class of the section that a field holds, also if the section is optional or the
+    item of a tuple; None if the field holds no section."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(section_of, get_args(annotation))), None)

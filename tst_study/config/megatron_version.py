@@ -1,13 +1,14 @@
-"""The installed version of Megatron-Core, and how the supported versions differ.
+"""The installed version of Megatron-Core, and what differs between the supported versions.
 
 | | 0.16 | 0.17, 0.18 | 0.19 |
 | --- | --- | --- | --- |
 | Python | 3.11 to 3.13 | 3.12 and 3.13 | 3.12 and 3.13 |
 | Megatron's own balance loss under sequence parallelism | too weak | too weak | right |
 
-Too weak: it covers the positions of one tensor rank only. This package does not use it
-(`model/experts.py` has its own). Checkpoints are the same with all versions, since this package
-writes and reads them itself.
+"Too weak" means that the loss covers the positions of one tensor rank only. This package does not
+use that loss; it has its own in `model/experts.py`. Checkpoints are the same with all versions,
+because this package writes and reads them itself. The patches in `model/megatron_patches.py` name
+further differences.
 """
 
 import re
@@ -17,12 +18,13 @@ from importlib.metadata import version
 from tst_study.errors import UserError
 
 OLDEST, FIRST_UNTRIED = (0, 16, 1), (0, 20)
-"""The oldest version that works, and the first one that was not tested."""
+"""The oldest version that works, and the first release that has not been tested."""
 
 
 @cache
 def megatron_version() -> tuple[int, ...]:
-    """Return the installed version; release candidates count as their release."""
+    """Return the first three numbers of the installed version, so that a release candidate counts
+    as its release."""
     return tuple(int(part) for part in re.findall(r"\d+", version("megatron-core"))[:3])
 
 

@@ -1,6 +1,6 @@
-"""The optimizers by name, with the facts that other modules need. Imports without torch.
+"""The optimizers by name, with the facts that the memory model and the rules for layouts need.
 
-The rules themselves are in `parallel/update_rules.py`.
+The update rules themselves are in `parallel/update_rules.py`. This module does not import torch.
 """
 
 from dataclasses import dataclass
@@ -11,14 +11,16 @@ OptimizerName: TypeAlias = Literal["adamw", "muon"]
 
 @dataclass(frozen=True)
 class OptimizerKind:
+    """What an update rule stores, and what it needs."""
+
     states_per_projection_weight: int
-    """float32 numbers of optimizer state for each weight of the attention and feed-forward
-    projections, the main weight itself not counted."""
+    """How many float32 numbers the optimizer stores for each weight of the attention and
+    feed-forward projections, not counting a float32 copy of the weight itself."""
     states_per_other_weight: int
     """The same for each weight of embeddings, head, norms and routers."""
     needs_whole_matrices: bool = False
-    """Whether an entry's update depends on the whole matrix; then neither tensor parallelism nor
-    the distributed optimizer, which split matrices over ranks, can be used."""
+    """Whether the update of one entry depends on the whole matrix. Tensor parallelism and the
+    distributed optimizer split matrices over ranks, so they exclude such a rule."""
 
 
 OPTIMIZER_KINDS: dict[OptimizerName, OptimizerKind] = {

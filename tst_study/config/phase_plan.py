@@ -1,8 +1,9 @@
-"""Phases, counters and the learning rate of a run, as pure functions of the step.
+"""The phases, token counts and learning rate of a run, as pure functions of the step.
 
-A step costs the same model FLOPs in both phases: it always runs `sequences · sequence_length`
-latent positions. The phases differ in how much text those positions read (paper, section 3). The
-learning rate follows one schedule over both phases, which the switch does not touch.
+A step costs the same model FLOPs in both phases: the model always runs on `sequences ·
+sequence_length` latent positions, one vector each. The phases differ in how much text these
+positions read: s tokens each with bags as input, otherwise one (paper, section 3). The learning
+rate follows one schedule over both phases, on which the switch between them has no effect.
 """
 
 import math
@@ -16,9 +17,9 @@ from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phase, Phases, 
 
 @dataclass(frozen=True, kw_only=True)
 class PhasePlan(Phases):
-    """The phases of one of our runs, with its batch: what a step costs and reads.
+    """The phases of a run together with the size of its batch, which gives the text that it reads.
 
-    Steps are counted from 0; a counter at step t counts what steps 0 … t - 1 have done.
+    Steps are numbered from 0, so before step t, t steps have been done.
     """
 
     sequences: int
@@ -26,19 +27,24 @@ class PhasePlan(Phases):
     sequence_length: int
     """Latent positions per sequence, L."""
     label_smoothing: LabelSmoothing | None = None
+    """Smoothing of the targets in some next-token steps; None if there is none."""
 
     def tokens_per_sequence(self, phase: Phase) -> int:
+        """Return the raw tokens that one sequence reads."""
         return self.sequence_length * self.tokens_per_position(phase)
 
     def latent_tokens(self, step: int) -> int:
+        """Return how many latent positions the first `step` steps have run, over all ranks."""
         return step * self.sequences * self.sequence_length
 
     def raw_tokens(self, step: int) -> int:
+        """Return how many tokens of the text the first `step` steps have read, over all ranks."""
         return self.tokens_read(step, self.sequences * self.sequence_length)
 
     def objective(self, step: int) -> Objective:
-        """Return the objective of step `step`, counted from 0: bags, next tokens, or next tokens
-        with smoothed labels."""
+        """Return what step `step` (numbered from 0) reads and predicts. It is the objective of the
+        step's phase, with smoothed targets in the next-token steps that `label_smoothing`
+        covers."""
         smoothing = self.label_smoothing
         objective = super().objective(step)
         if objective is NEXT_TOKEN and smoothing is not None and smoothing.covers(step):
@@ -47,7 +53,8 @@ class PhasePlan(Phases):
         return objective
 
     def counters(self, done: int) -> dict[str, Any]:
-        """Return the counters that every row of a run's logs has after `done` steps."""
+        """Return the counters that a row of a run's logs has after `done` steps; the phase is that
+        of the last of them."""
         return {
             "step": done,
             "phase": self.phase(done - 1),
@@ -66,11 +73,11 @@ class PhasePlan(Phases):
 
 
 def plan_phases(config: Config) -> PhasePlan:
-    """Return the plan of a config, for all `schedule.steps`, even if `schedule.stop_after` ends the
-    run before.
+    """Return the plan of a config for all `schedule.steps`, even if `schedule.stop_after` ends the
+    run earlier.
 
-    Every config with a bag size of one, or without superposed steps, gets the baseline's plan,
-    whatever its other settings of superposition say.
+    A config with a bag size of one or without superposed steps gets the plan of a baseline; its
+    other settings of superposition are ignored.
     """
     chosen, steps = config.superposition, config.schedule.steps
     superposed = superposed_steps(steps, chosen.bag_size, chosen.step_ratio, chosen.steps)
@@ -96,15 +103,15 @@ def plan_phases(config: Config) -> PhasePlan:
 
 
 def learning_rate(config: Config, step: int) -> float:
-    """Return the learning rate of step `step`, counted from 0."""
+    """Return the learning rate of step `step`, numbered from 0."""
     return config.optimizer.learning_rate * learning_rate_factor(config.schedule, step)
 
 
 def learning_rate_factor(schedule: Schedule, step: int) -> float:
-    """Return the learning rate of step `step` (from 0) over the peak learning rate.
+    """Return the learning rate of step `step` (numbered from 0), divided by the peak rate.
 
-    Warm-up rises linearly and reaches 1 at its last step; the decay ends at `final_ratio` after
-    the last step, so that the last step still moves the weights.
+    The warm-up rises linearly and reaches 1 in its last step. The decay would reach `final_ratio`
+    one step after the last, so that the last step still moves the weights.
     """
     if step < schedule.warmup_steps:
         return (step + 1) / schedule.warmup_steps
@@ -121,8 +128,9 @@ def learning_rate_factor(schedule: Schedule, step: int) -> float:
 
 
 def is_annealed(schedule: Schedule, step: int) -> bool:
-    """Return whether the decay is over after `step` steps; always False for a schedule without one.
+    """Return whether the decay of the learning rate is over after `step` steps; always False for a
+    schedule without a decay.
 
-    Methods are compared by losses of annealed weights alone.
+    The analysis compares final losses of annealed weights only.
     """
     return schedule.decay_steps > 0 and step >= schedule.steps

@@ -1,8 +1,10 @@
-"""Named model shapes, from the public configurations of the families that the paper names.
+"""Named model shapes, which a config selects with `model.preset`.
 
-The paper calls its models 270M and 600M. Their shapes have that many weights only with as many
-key/value heads as query heads, which is what the paper's training library takes where the number is
-not set. So `270m`, `600m` and `3b` do not group queries.
+The shapes of the paper's models come from the public configurations of the model families that it
+names. The sizes for laptops, `moe-10b-a1b-twin` and `moe-1b` are our own. The models that the paper
+calls 270M and 600M have that many weights only with as many key/value heads as query heads, which
+is the default of the paper's training library. So `270m`, `600m` and `3b` do not use grouped-query
+attention.
 """
 
 from collections.abc import Mapping
@@ -17,16 +19,18 @@ _QWEN3 = {"rope_theta": 50_000.0, "norm_epsilon": 1e-6}
 
 
 _SHAPE = "layers", "hidden_size", "attention_heads", "key_value_heads", "feed_forward_size"
+"""The keys of `[model]` whose values `_dense` takes, in this order."""
 
 
 def _dense(*numbers: int, vocabulary_size: int = LLAMA3_VOCABULARY) -> dict[str, Any]:
-    """Return a dense shape; `numbers` are those of `_SHAPE`, in its order."""
+    """Return the shape of a dense model; `numbers` are the values of the keys in `_SHAPE`."""
     shape = dict(zip(_SHAPE, numbers, strict=True))
     head_size = shape["hidden_size"] // shape["attention_heads"]
     return shape | {"head_size": head_size, "vocabulary_size": vocabulary_size}
 
 
 def _moe(shape: dict[str, Any], count: int, per_token: int, size: int) -> dict[str, Any]:
+    """Turn a dense shape into a mixture of `count` experts of width `size`."""
     return {
         **shape,
         "qk_norm": True,
@@ -41,11 +45,13 @@ PRESETS: dict[str, dict[str, Any]] = {
     "laptop-128": _dense(4, 128, 4, 4, 352, vocabulary_size=LAPTOP_VOCABULARY),
     "laptop-256": _dense(4, 256, 4, 4, 704, vocabulary_size=LAPTOP_VOCABULARY),
     "laptop-moe": _moe(_dense(2, 64, 4, 2, 176, vocabulary_size=LAPTOP_VOCABULARY), 8, 2, 64),
-    # SmolLM2-135M, SmolLM2-360M and SmolLM3-3B with Llama-3's vocabulary, untied.
+    # SmolLM2-135M, SmolLM2-360M and SmolLM3-3B with the vocabulary of Llama 3, an output head of
+    # their own, and no grouped queries.
     "270m": _dense(30, 576, 9, 9, 1536),
     "600m": _dense(32, 960, 15, 15, 2560),
     "3b": _dense(36, 2048, 16, 16, 11008),
-    # Qwen3-MoE at 10B total, 1B active, as in the fork of the training library by the authors' lab.
+    # A Qwen3-MoE with 10B weights, of which 1B are active, as in the fork of the training library
+    # by the authors' lab.
     "moe-10b-a1b": _moe(
         _dense(32, 1536, 24, 4, 512, vocabulary_size=151_936) | {"head_size": 128}, 128, 8, 512
     )
@@ -55,16 +61,16 @@ PRESETS: dict[str, dict[str, Any]] = {
         _dense(4, 96, 24, 4, 16, vocabulary_size=LAPTOP_VOCABULARY) | {"head_size": 8}, 128, 8, 16
     )
     | _QWEN3,
-    # The same family at about 1B in total, which one GPU holds with its optimizer.
+    # A model of the same family with about 1B weights, which fits one GPU with its optimizer state.
     "moe-1b": _moe(_dense(16, 1024, 16, 4, 512, vocabulary_size=50_304), 32, 8, 512) | _QWEN3,
 }
 
 
 def expand_preset(model: Mapping[str, Any], source: str = "config") -> dict[str, Any]:
-    """Replace `preset = NAME` by the shape of that name; keys given beside it win, also those
-    inside `experts`.
+    """Return the section `model` with `preset = NAME` replaced by the keys of that shape.
 
-    `source` begins the message of the `UserError` for an unknown name.
+    Keys that are given beside `preset` override those of the shape, also one by one inside
+    `experts`. Raises `UserError` for an unknown name, with a message that begins with `source`.
     """
     given = dict(model)
     if "preset" not in given:

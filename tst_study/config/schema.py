@@ -1,8 +1,11 @@
 """The configuration of a run: typed, strict and frozen, read from TOML files and overrides.
 
-A `Config` has three kinds of keys. `execution` says how a result is computed; `study`, `name` and
-`role` are labels; both are only recorded. Everything else changes the result and makes up the run's
-identity (`identity.py`).
+A `Config` has three kinds of keys. Those of `execution` say how a result is computed; `study`,
+`name` and `role` are labels. Neither kind is part of the run's identity (`identity.py`). All other
+keys may change the result and make up the identity. Text and initial weights count by their
+content, not by their paths.
+
+The docstrings of sections and keys are published in `docs/config.md`.
 """
 
 import dataclasses
@@ -43,14 +46,15 @@ from tst_study.text import whole_amount
 
 
 def _as_count(given: Any) -> Any:
-    """Read a whole number as people write it, such as `5k` or `1e6`; other values stay, for the
-    key's type to refuse."""
+    """Read a whole number as people write it, such as `5k` or `1e6`. Any other value is returned
+    unchanged, and the type of the key accepts or refuses it."""
     with suppress(UserError):
         return whole_amount(str(given), "") if isinstance(given, str | float) else given
     return given
 
 
 COUNT = BeforeValidator(_as_count)
+"""Lets a key that holds a whole number take text such as `5k` as well."""
 Positive = Annotated[int, Field(ge=1, le=10**12), COUNT]
 Width = Annotated[int, Field(ge=1, le=2**20), COUNT]
 Recompute = Literal["none", "layer"]
@@ -68,8 +72,9 @@ HuggingFacePlace = Annotated[str, Field(pattern=f"^{HUGGING_FACE}.")]
 
 
 def _plainest(setting: Any) -> Any:
-    """Return a loss in one form, so that it has one identity: its name alone where all parameters
-    are the defaults, else a table of `kind` and all parameters."""
+    """Return the canonical form of a loss setting, so that equal losses give a run the same
+    identity. It is the loss's name if all parameters have their defaults, and otherwise a table of
+    `kind` and all parameters."""
     loss = loss_of(setting)
     if loss == LOSSES[loss.name]():
         return loss.name
@@ -78,14 +83,14 @@ def _plainest(setting: Any) -> Any:
 
 @dataclass(frozen=True)
 class AddedLater:
-    """Marks a key that was added after runs had been recorded; those runs behaved as `default`
-    says.
+    """Marks a key that was added to the config after runs had been recorded without it.
 
     The mark is never edited, even if the key's own default changes, so that those runs keep their
     identity.
     """
 
     default: Any
+    """The value of the key that describes what those runs did."""
 
 
 class Strict(BaseModel):
@@ -191,8 +196,9 @@ class SuperposedPhase(Strict):
     def _check(self) -> Self:
         if self.steps is not None and self.step_ratio:
             raise ValueError("steps and step_ratio are both set: keep one")
-        # Settings that each mode takes: `input_only` predicts one token, so that weights and losses
-        # of bags do not apply; `output_only` reads no bags, and its targets overlap.
+        # The values to which a mode restricts some keys. `input_only` predicts one token, so
+        # weights and losses of bags do not apply. `output_only` reads no bags, so there is nothing
+        # to pool, and its targets overlap, so they cannot be shuffled.
         meaningful: dict[Mode, dict[str, tuple[Any, ...]]] = {
             "full": {},
             "input_only": {"weighting": ("uniform", "first_token"), "loss": ("mce",)},
@@ -204,7 +210,7 @@ class SuperposedPhase(Strict):
         check_loss_kind(self.loss, self.weighting)
         if not isinstance(self.weighting, str):
             for row in weight_rows(self.weighting) or [()]:
-                offset_weights(row, self.bag_size)  # raises where the lengths differ
+                offset_weights(row, self.bag_size)  # raises for a wrong number of weights
         return self
 
 
@@ -220,7 +226,8 @@ class LabelSmoothing(Strict):
     """The last smoothed step."""
 
     def covers(self, step: int) -> bool:
-        """Return whether step `step` is smoothed, counted from 0, unlike `first_step`."""
+        """Return whether step `step` is smoothed. `step` is numbered from 0, but `first_step` and
+        `last_step` are numbered from 1."""
         return self.first_step <= step + 1 <= self.last_step
 
 
@@ -326,7 +333,7 @@ class Schedule(Strict):
                 f"stop_after = {self.stop_after} does not lie before steps = {self.steps}"
             )
         decay = max(1, self.decay_steps)
-        if self.warmup_steps + decay > self.steps:  # the rate would jump between them
+        if self.warmup_steps + decay > self.steps:  # they would overlap, and the rate jump
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps} and {decay} steps of decay are more than "
                 f"steps = {self.steps}: lower warmup_steps or decay_ratio"
@@ -425,7 +432,7 @@ class Execution(Strict):
     compiles, on some ranks longer than on others."""
 
     def compiles(self, *, on_gpu: bool) -> bool:
-        """Return whether layers are compiled on such a device."""
+        """Return whether layers are compiled, on a GPU or on a CPU."""
         return on_gpu if self.compile == "auto" else self.compile
 
 
@@ -459,16 +466,18 @@ class Config(Strict):
 
     @property
     def weights_folder(self) -> Path | None:
-        """The Hugging Face model whose weights the run begins with, if it does not draw its own."""
+        """The folder of the Hugging Face model whose weights the run begins with; None if the run
+        draws its initial weights by its seed."""
         return Path(self.fork_from.removeprefix(HUGGING_FACE)) if self.fork_from else None
 
     @property
     def order_seed(self) -> int:
-        """Seed of the order in which text is read."""
+        """The seed of the order in which text is read."""
         return self.seed if self.data_seed is None else self.data_seed
 
     def executed(self, **changes: object) -> Self:
-        """Return the same run with changed values in `execution`; they are not validated."""
+        """Return a copy of the config with changed values in `execution`, which are not
+        validated."""
         execution = self.execution.model_copy(update=changes)
         return self.model_copy(update={"execution": execution})
 
@@ -483,10 +492,13 @@ class Config(Strict):
 
 
 def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
-    """Return a validated `Config`; `model = {preset = "270m", …}` starts from a named shape.
+    """Validate plain values, such as those of a TOML file, and return them as a `Config`.
 
-    Raises `UserError`, one line that names the key, the value and what is wrong with it. `source`
-    begins the line.
+    A `preset` in `model` is expanded (`presets.py`). With `fork_from = "hf:FOLDER"`, a missing
+    `model` is read from that folder.
+
+    Raises `UserError`, a line that names the key and what is wrong with it. The line begins with
+    `source`, unless the model in the folder of `fork_from` cannot be used.
     """
     values = {**values}
     fork = values.get("fork_from")
@@ -495,17 +507,18 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
     if isinstance(values.get("model"), Mapping):
         values["model"] = expand_preset(values["model"], source)
     try:
-        # Through JSON mode, so that TOML's arrays become tuples while types stay strict.
+        # Validated as JSON, because pydantic's strict mode takes a JSON array for a tuple, but not
+        # a Python list.
         return Config.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
         raise UserError(f"{source}: {problem_of(Config, error)}") from None
 
 
 def of_record(config: Mapping[str, Any], kind: type[BaseModel] = Config) -> dict[str, Any]:
-    """Return the values of a recorded config, or of a section of it, as its run had them.
+    """Return a recorded config, or a section of it, with the keys that a config has today.
 
-    Keys that came later get the value of their `AddedLater` mark, whatever their defaults are now.
-    Keys that were removed since are left out.
+    Keys that were added after the run was recorded get the value of their `AddedLater` mark, which
+    may differ from the key's default. Keys that have been removed since are left out.
     """
     kept = {key: value for key, value in config.items() if key in kind.model_fields}
     for key, field in kind.model_fields.items():
@@ -519,7 +532,7 @@ def of_record(config: Mapping[str, Any], kind: type[BaseModel] = Config) -> dict
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return the values of a TOML file. Raises `UserError`."""
+    """Return the values of a TOML file. Raises `UserError` if it cannot be read or parsed."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf8"))
     except OSError as error:
@@ -538,10 +551,14 @@ def _read_recorded(path: Path) -> dict[str, Any]:
 
 
 def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
-    """Read a TOML file or a run's `run.json`, and apply overrides such as `seed=3`, in order.
+    """Read the config from a TOML file or a run's `run.json`, and apply overrides such as `seed=3`,
+    in order.
 
-    An override's value is TOML (`true`, `3`, `2e-3`, `"text"`, `[1, 2]`); what is not valid TOML
-    is taken as a string. Raises `UserError`.
+    Without a path, the config consists of the overrides. An override's value is TOML (`true`, `3`,
+    `2e-3`, `"text"`, `[1, 2]`); a value that is not valid TOML is taken as a string.
+
+    Raises `UserError` if the file cannot be read or parsed, an override cannot be applied, or the
+    result is not a valid config.
     """
     values = {}
     if path is not None:
@@ -552,9 +569,12 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
 
 
 def apply_override(values: dict[str, Any], override: str) -> None:
-    """Set one dotted key in `values`, in place. Sections on its path are replaced by changed
-    copies, and a value that is no section by a new section. Raises `UserError` if `override` has no
-    `=`."""
+    """Set one dotted key in `values`, in place.
+
+    Each section on the key's path is replaced by a changed copy; if there is none, or a value that
+    is not a section, a new section takes its place. Raises `UserError` if `override` has no `=` or
+    no key.
+    """
     key, separator, text = override.partition("=")
     if not separator or not key.strip():
         raise UserError(f"--set {override}: write it as section.key=value")
@@ -572,11 +592,12 @@ def apply_override(values: dict[str, Any], override: str) -> None:
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Return every key as plain JSON values, defaults included, as a run's record stores them."""
+    """Return the config as plain JSON values with every key, defaults included. `run.json` stores
+    it in this form."""
     return config.model_dump(mode="json")
 
 
 def to_toml(config: Config) -> str:
-    """Return TOML that `load` reads back to the same config: every key, defaults included, but for
-    keys whose value is None, which TOML lacks."""
+    """Return TOML from which `load` reads the same config. It has every key, defaults included,
+    except keys whose value is None, which TOML cannot express."""
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))

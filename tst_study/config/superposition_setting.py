@@ -1,8 +1,10 @@
-"""The setting of superposition that tells one arm from another, and its names.
+"""The superposition setting of a run, which tells the arms of a comparison apart, and its names.
 
-The paper's method has two numbers, s and r; `ABLATIONS` lists every way in which an arm may differ
-from it. A new ablation needs a key in the config, the code that acts on it, and one entry here: the
-columns of the run table, labels, names, order and shared prefixes follow from the entry.
+An arm is a group of runs that differ in their seeds alone. The paper's method has two numbers: the
+bag size s, and r, the share of the steps that are superposed. `ABLATIONS` lists every departure
+from it. A new ablation needs a key in the config, the code that acts on it, and one entry here. Its
+column in the run table, its words in labels and folder names, and which runs share a prefix run all
+follow from the entry.
 """
 
 from __future__ import annotations
@@ -24,34 +26,36 @@ class Ablation:
     column: str
     """The name of the column in the run table."""
     key: str
-    """The dotted key in the config; empty for a column of imported runs alone."""
+    """The dotted key in the config; empty if only imported runs can have the ablation."""
     plain: Any
-    """The value of the paper's method and of the baseline."""
+    """The value that means no ablation: that of the paper's method and of the baseline."""
     labels: Mapping[Any, str]
-    """The values in words; a value that is not listed is shown after the name of the column."""
+    """Words for its values. A value that is not listed is shown after the name of the column."""
     unsharded: tuple[Any, ...] = ()
-    """Values that cannot be computed where the vocabulary is split over tensor ranks."""
+    """Values that cannot be computed if the vocabulary is split over tensor ranks."""
     at_switch: bool = False
-    """Whether it has no effect before the switch; runs that differ only in it can then share a
-    prefix run."""
+    """Whether it has no effect before the switch between the phases. Runs that differ only in such
+    ablations can share a prefix run."""
 
     @property
     def of_bags(self) -> bool:
-        """Whether it has no effect on a run without superposed steps."""
+        """Whether it concerns superposed steps only, so has no effect on a run without any."""
         return self.key.startswith("superposition.")
 
     def value(self, config: Mapping[str, Any]) -> Any:
-        """Return the value in a config; a recorded one that lacks the key has `plain`."""
+        """Return the value in a config (plain JSON values). If the key is missing, as in configs
+        recorded before it existed, the value is `plain`."""
         if not self.key:
             return self.plain
         section, _, key = self.key.rpartition(".")
         return (config[section] if section else config).get(key, self.plain)
 
     def is_sharded(self, value: Any) -> bool:
-        """Return whether the value can be computed with a vocabulary split over tensor ranks."""
+        """Return whether the value can be computed if the vocabulary is split over tensor ranks."""
         return (value.get("kind") if isinstance(value, Mapping) else value) not in self.unsharded
 
     def label(self, value: Any) -> str:
+        """Return a value in words; a value of imported runs is its own label."""
         if not self.key:
             return str(value)
         if isinstance(value, str | bool) and value in self.labels:
@@ -59,7 +63,11 @@ class Ablation:
         return f"{self.column.replace('_', ' ')} {_cell(value)}"
 
     def name(self, value: Any) -> str:
-        """Return the part of a run folder's name for a value: short and without spaces."""
+        """Return the part of a run folder's name that stands for a value, without spaces.
+
+        It is the column for `true` and for keys outside `[superposition]`, the column and `given`
+        for tables and lists, and otherwise the value or its label.
+        """
         if isinstance(value, bool) or not self.of_bags:
             return self.column
         if not isinstance(value, str):
@@ -121,7 +129,7 @@ ABLATIONS = (
         at_switch=True,
     ),
     Ablation("label_smoothing", "label_smoothing", None, {}),
-    Ablation("named_arm", "", None, {}),  # of other trainers' runs: another optimizer, say
+    Ablation("named_arm", "", None, {}),  # of imported runs, for example another optimizer
 )
 COLUMNS = (
     "bag_size",
@@ -129,22 +137,25 @@ COLUMNS = (
     "step_ratio",
     *(ablation.column for ablation in ABLATIONS),
 )
-"""Columns of the run table; two runs that agree in all of them have the same setting."""
+"""The columns of the run table that hold a run's setting; runs that agree in all of them have the
+same setting."""
 
 
 @dataclass(frozen=True)
 class SuperpositionSetting:
+    """s, r and the ablations of a run."""
+
     bag_size: int
-    """s; 1 for the baseline."""
+    """s; 1 for a run without superposed steps."""
     superposed_steps: int
     step_ratio: float
-    """The actual r: superposed steps over all steps."""
+    """The actual r: superposed steps divided by all steps."""
     ablations: tuple[tuple[Ablation, Any], ...] = ()
     """The ablations in which the setting differs from the paper's method, with their values."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> SuperpositionSetting:
-        """Return the setting of a resolved config, as `schema.to_dict` returns it."""
+        """Return the setting of a config with all its keys, as `schema.to_dict` returns it."""
         values, steps = config["superposition"], config["schedule"]["steps"]
         superposed = superposed_steps(
             steps, values["bag_size"], values["step_ratio"], values["steps"]
@@ -160,15 +171,20 @@ class SuperpositionSetting:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> SuperpositionSetting:
-        """Return the setting of a row of the run table. `bag_size`, `superposed_steps` and
-        `step_ratio` must be there; a missing ablation has the paper's value."""
+        """Return the setting of a row of the run table.
+
+        The row must have `bag_size`, `superposed_steps` and `step_ratio`. A missing or empty
+        ablation has the paper's value. Without superposed steps, ablations that concern only such
+        steps are ignored.
+        """
         bag_size, superposed = int(row["bag_size"]), int(row["superposed_steps"])
         bags = bag_size > 1 and superposed > 0
         values = [(kind, row.get(kind.column)) for kind in ABLATIONS if bags or not kind.of_bags]
         ablations = tuple(
             (kind, value)
             for kind, value in values
-            # A table that was read from a file has NaN, which is unequal to itself, for no value.
+            # In a table that was read from a file, an empty cell is NaN, which is unequal to
+            # itself.
             if value != kind.plain and value is not None and value == value
         )
         if not bags:
@@ -177,6 +193,7 @@ class SuperpositionSetting:
 
     @property
     def is_baseline(self) -> bool:
+        """Whether this is ordinary training: no superposed steps and no ablation."""
         return self.bag_size == 1 and not self.ablations
 
     @property
@@ -185,20 +202,23 @@ class SuperpositionSetting:
         return self.is_plain_but()
 
     def is_plain_but(self, *columns: str) -> bool:
-        """Return whether this is the paper's method, ablations of these columns aside."""
+        """Return whether this is the paper's method if ablations in these columns are
+        disregarded."""
         others = [ablation for ablation, _ in self.ablations if ablation.column not in columns]
         return self.bag_size > 1 and not others
 
     @property
     def role(self) -> Role:
+        """The `role` of a run with this setting: "ablation" for everything except the baseline and
+        the paper's method."""
         if self.is_baseline:
             return "baseline"
         return "superposition" if self.is_plain else "ablation"
 
     @property
     def label(self) -> str:
-        """The setting in words: `baseline`, or `s = 4, r = 0.2` and the ablations; without bags the
-        ablations alone."""
+        """The setting in words: `baseline`; `s = 4, r = 0.2` and the ablations; or only the
+        ablations, if no steps are superposed."""
         if self.is_baseline:
             return "baseline"
         words = [ablation.label(value) for ablation, value in self.ablations]
@@ -207,8 +227,8 @@ class SuperpositionSetting:
 
     @property
     def name(self) -> str:
-        """The setting in a folder's name: `baseline`, or `s4-r0.2` and the ablations; without bags
-        the ablations alone."""
+        """The setting in a folder's name: `baseline`; `s4-r0.2` and the ablations; or only the
+        ablations, if no steps are superposed."""
         if self.is_baseline:
             return "baseline"
         words = [ablation.name(value) for ablation, value in self.ablations]
@@ -217,19 +237,23 @@ class SuperpositionSetting:
 
     @property
     def prefix_name(self) -> str:
-        """A name for the setting of a shared prefix run: without r and the ablations at the switch,
-        in which the runs that share it may differ."""
+        """A name for the setting of a shared prefix run (s, and `s1` for a baseline). It leaves out
+        r and the ablations at the switch, in which the runs that share the prefix may differ."""
         words = [kind.name(value) for kind, value in self.ablations if not kind.at_switch]
         return "-".join([f"s{self.bag_size}", *words])
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """A sort key: the baseline, the paper's method by r and s, then ablations by r and s."""
+        """A sort key: first the baseline, then the paper's method by r and s, then all settings
+        with ablations by r, s and label."""
         return (bool(self.ablations), self.step_ratio, self.bag_size, self.label)
 
     def columns(self) -> dict[str, Any]:
-        """Return the values of `COLUMNS` for a row of the run table. For a run without bags,
-        ablations that it does not have are None, or False where the paper's value is False."""
+        """Return the values of `COLUMNS` for a row of the run table.
+
+        If no steps are superposed, each ablation that the run does not have is None, or False if
+        the paper's value is False.
+        """
         plain = {ablation.column: ablation.plain for ablation in ABLATIONS}
         if self.bag_size == 1:
             plain = {k: False if v is False else None for k, v in plain.items()}
@@ -246,6 +270,8 @@ BASELINE = SuperpositionSetting(1, 0, 0.0)
 
 
 def _cell(value: Any) -> Any:
+    """Return an ablation's value as a cell of a table: tables and lists as text, others as they
+    are."""
     if isinstance(value, Mapping) and "kind" in value:  # a loss with parameters
         return " ".join(str(inner) for item in value.items() for inner in item if inner != "kind")
     if isinstance(value, Mapping):  # label smoothing

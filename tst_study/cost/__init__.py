@@ -1,3 +1,10 @@
-"""The cost of a run before it runs, without torch: FLOPs (`compute`), `memory`, the speeds of
-`devices`, GPU-hours and their price (`prices`), the layouts that work (`parallel_layout`), the
-bytes that they move (`traffic`), and the choice among them (`auto_layout`)."""
+"""What a run will cost, computed from its config alone and without torch.
+
+- `compute`: parameters, FLOPs and GPU-hours
+- `memory`: bytes on the fullest rank
+- `devices`: peak rates of GPUs, and the MFU that published trainings reached on them
+- `prices`: GPU-hours on a device, and their price
+- `parallel_layout`: which layouts work, that is, ways of splitting a run over ranks
+- `traffic`: bytes that a layout makes each rank move
+- `auto_layout`: the choice of a layout for `parallel = "auto"`
+"""

@@ -1,11 +1,18 @@
-"""The defaults of a run on GPUs, and `parallel = "auto"`: the least divided layout that fits.
+"""The choice of a layout, that is, of how a run is split over ranks: the defaults of a run on GPUs,
+and `parallel = "auto"`.
 
-The choices are tried in this order, because each costs more than the one before: data parallelism
-with a distributed optimizer and experts spread over at most a node; tensor parallelism within a
-node; recomputation of each layer in the backward pass; experts spread over several nodes. Where
-several sizes of expert parallelism or micro-batches fit, the combination whose bytes move in the
-shortest time is taken (`traffic.py`).
-`parallel_layout.py` says what can work at all, `memory.py` what fits.
+For `"auto"` the following are tried in this order, because each costs more than the one before. The
+first that fits the memory is taken.
+
+1. data parallelism, with a distributed optimizer if the update rule allows it, and with experts
+   spread over a number of ranks that divides a node's
+2. tensor parallelism within a node as well
+3. recomputation of each layer in the backward pass, first without and then with tensor parallelism
+4. experts spread over any number of ranks, again in the order of 1 to 3
+
+If several sizes of expert parallelism or several micro-batches fit, the combination whose bytes
+move in the shortest time is taken (`traffic.py`). `parallel_layout.py` says which layouts can work
+at all, and `memory.py` how much memory they need.
 """
 
 from collections.abc import Iterator
@@ -27,16 +34,20 @@ communication buffers need the rest."""
 
 
 class Choice(NamedTuple):
+    """A config that can be trained, and why its layout was chosen."""
+
     config: Config
-    """The config with its layout, micro-batch and recomputation filled in."""
+    """The config with a layout and, on GPUs or under `"auto"`, a micro-batch."""
     reason: str
+    """The reason in one line, which the run's record keeps for each launch."""
 
 
 class _Candidate(NamedTuple):
     config: Config
     memory: int
+    """Estimated bytes on the fullest rank."""
     seconds: float
-    """The time that its bytes take (`traffic.py`)."""
+    """The time that the transfers of a step take (`Traffic.seconds`)."""
 
 
 class _Place(NamedTuple):
@@ -56,10 +67,11 @@ class _Place(NamedTuple):
 
 
 def with_gpu_defaults(config: Config) -> Config:
-    """Fill in bfloat16 where the config names no number format, and `parallel = "auto"` where it
-    names no layout.
+    """Fill in bfloat16 if the config does not name `numerics.dtype`, and `parallel = "auto"` if it
+    does not name `execution.parallel`.
 
-    The defaults in the schema suit a laptop.
+    `tst-study train` calls this on a machine with a GPU, unless `execution.device` is "cpu". The
+    defaults in the schema suit a laptop.
     """
     if "dtype" not in config.numerics.model_fields_set:
         numerics = config.numerics.model_copy(update={"dtype": "bfloat16"})
@@ -79,14 +91,22 @@ def resolve(
 ) -> Choice:
     """Replace `parallel = "auto"` by a layout that fits, and give the reason for the choice.
 
-    A layout that the config names is kept. On GPUs the keys that the config leaves out are filled
-    in, and the layout gets the largest micro-batch that fits; on CPUs the config is returned
-    unchanged and unchecked. A micro-batch that the config sets is always kept, and so is
-    `recompute = "layer"`; under `"auto"`, `recompute = "none"` may become `"layer"`.
+    A layout that the config names is kept. On CPUs such a config is returned unchanged and
+    unchecked. On GPUs the layout gets the largest micro-batch that fits, and its keys `optimizer`
+    and `overlap_gradients` are filled in unless the config sets them.
 
-    `memory`: bytes of one rank's device; `device`: its name, an H100 if it is not known;
-    `per_node`: ranks of a node, by default the device's usual number. Raises `UserError` where
-    nothing fits, and on GPUs where a named layout cannot work on `ranks` ranks.
+    A micro-batch that the config sets is always kept, and so is `recompute = "layer"`. Under
+    `"auto"`, `recompute = "none"` may become `"layer"`.
+
+    Args:
+        ranks: processes in all.
+        memory: bytes of one rank's device.
+        device: the name of the GPU; the rates of an H100 are assumed if it is None or not listed.
+        per_node: ranks of one node; by default as many as the device usually has in a node.
+
+    Raises:
+        UserError: no layout fits, the batch does not divide, or, on GPUs, the named layout cannot
+            work on `ranks` ranks.
     """
     known = device_or_usual(device)
     place = _Place(ranks, memory, known, per_node or known.per_node, on_gpu)
@@ -122,20 +142,19 @@ def _described(candidate: _Candidate, ranks: int) -> str:
 
 
 def _quickest(alternatives: list[_Candidate], place: _Place) -> _Candidate | None:
-    """Choose, among the layouts that fit, the one whose bytes move in the shortest time; None if
-    none fits."""
+    """Return the layout that fits and whose bytes move in the shortest time; None if none fits."""
     fitting = (candidate for candidate in alternatives if candidate.memory <= place.usable)
     return min(fitting, key=lambda candidate: candidate.seconds, default=None)
 
 
 def _as_named(config: Config, parallel: Parallel, place: _Place) -> Choice:
-    """Complete a layout that the config names, on GPUs. Raises `UserError` if it cannot work or
+    """Complete a layout that the config names for GPUs. Raises `UserError` if it cannot work or
     does not fit."""
     check(config, place.ranks)
     candidates = list(_sized(config, parallel, config.execution.recompute, place))
     for candidate in candidates:
-        # An estimate is no reason to refuse a layout that may just fit: the smallest micro-batch
-        # may fill the whole device.
+        # The memory is only estimated, so a layout that may just fit is not refused: the smallest
+        # micro-batch may fill the whole device.
         limit = place.memory if candidate is candidates[-1] else place.usable
         if candidate.memory <= limit:
             return Choice(candidate.config, f"as configured: {_described(candidate, place.ranks)}")
@@ -146,7 +165,8 @@ def _as_named(config: Config, parallel: Parallel, place: _Place) -> Choice:
 
 
 def describe(config: Config, ranks: int) -> str:
-    """Describe a resolved layout in one line."""
+    """Describe the layout, micro-batch and recomputation of a config in one line. Raises
+    `ValueError` if the layout is still `"auto"`."""
     parallel, execution = layout_of(config), config.execution
     parts = [
         f"{name} {size}"
@@ -167,7 +187,7 @@ def describe(config: Config, ranks: int) -> str:
 
 
 def _candidates(config: Config, place: _Place) -> Iterator[list[_Candidate]]:
-    """Yield groups of layouts that can work at all, the preferred group first.
+    """Yield groups of layouts that can work at all, the most preferred group first.
 
     The layouts of a group differ only in expert parallelism and the micro-batch.
     """
@@ -195,8 +215,8 @@ def _candidates(config: Config, place: _Place) -> Iterator[list[_Candidate]]:
 def _sized(
     config: Config, parallel: Parallel, recompute: Recompute, place: _Place
 ) -> Iterator[_Candidate]:
-    """Yield a layout once with each micro-batch that the batch allows, the largest first; nothing
-    where the batch does not divide by the data-parallel ranks."""
+    """Yield a layout with each micro-batch that the batch allows, the largest first. Yields nothing
+    if the batch does not divide by the data-parallel ranks."""
     named = parallel.model_dump(include=parallel.model_fields_set)
     parallel = parallel.model_copy(update=_data_parallelism(config, parallel, place) | named)
     share, rest = divmod(config.batch.sequences, data_ranks(parallel, place.ranks))
@@ -209,8 +229,9 @@ def _sized(
 
 
 def _data_parallelism(config: Config, parallel: Parallel, place: _Place) -> dict[str, Any]:
-    """Choose the keys of a layout that concern data-parallel ranks: whether they distribute the
-    optimizer and, on GPUs, sum gradients during the backward pass."""
+    """Choose the keys of a layout that concern data-parallel ranks: whether the optimizer's state
+    is distributed over them and, on GPUs, whether gradients are summed during the backward
+    pass."""
     several = data_ranks(parallel, place.ranks) > 1
     matrices = OPTIMIZER_KINDS[config.optimizer.kind].needs_whole_matrices
     optimizer = "distributed" if several and not matrices else "replicated"
@@ -218,8 +239,8 @@ def _data_parallelism(config: Config, parallel: Parallel, place: _Place) -> dict
 
 
 def _micro_batches(config: Config, share: int) -> list[int]:
-    """List the micro-batches to try, largest first: the configured one alone, or else one rank's
-    share of the batch and the powers of two; each only if it divides that share."""
+    """List the micro-batches to try, the largest first: only the configured one, or else one rank's
+    share of the batch and the powers of two. Those that do not divide the share are left out."""
     if config.execution.micro_batch is not None:
         return [config.execution.micro_batch] if share % config.execution.micro_batch == 0 else []
     return [size for size in sorted({share, *_powers_of_two(share)})[::-1] if share % size == 0]

@@ -1,6 +1,8 @@
 """Peak rates of GPUs from the makers' data sheets, and the MFU that published trainings reached.
 
-A device that is not listed gets no estimate of MFU or hours: a guess would be worse than none.
+MFU is model FLOPs utilisation: the share of a device's peak FLOP/s that a training reaches. For a
+device that is not listed, neither MFU nor hours are estimated, because a guess would be worse than
+no number. Only the choice of a layout then assumes an H100 (`device_or_usual`).
 """
 
 from dataclasses import dataclass
@@ -8,9 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Device:
+    """A GPU with the rates of its data sheet, and the size of its usual node."""
+
     name: str
     peak: float
-    """Dense bfloat16 FLOP/s, without sparsity."""
+    """bfloat16 FLOP/s for dense matrices, that is, without structured sparsity."""
     memory: float
     """Bytes."""
     bandwidth: float
@@ -20,15 +24,17 @@ class Device:
     per_node: int = 8
     """GPUs of one node."""
     like: str = ""
-    """The device with the same chip whose published MFUs are used where this one has none."""
+    """The device of the same generation whose published MFUs are used if this one has none."""
 
 
 NETWORK = 50e9
-"""Bytes per second that a GPU can send to other nodes: one port of 400 Gbit/s for each."""
+"""Bytes per second that a GPU can send to other nodes. One port of 400 Gbit/s is assumed for each
+GPU, whatever the device."""
 
 
 DEVICES = (
-    # More specific names come first: `device_named` takes the first whose words are in a name.
+    # More specific names come first, because `device_named` takes the first device whose name is
+    # part of the given one.
     Device("GB300", 2.5e15, 288e9, 8e12, 900e9, per_node=4, like="B200"),
     Device("GB200", 2.5e15, 186e9, 8e12, 900e9, per_node=4, like="B200"),
     Device("B300", 2.25e15, 288e9, 8e12, 900e9, like="B200"),
@@ -48,8 +54,8 @@ DEVICES = (
 
 @dataclass(frozen=True)
 class PublishedMfu:
-    """The lowest and highest MFU of published trainings in bfloat16, as fractions of the peak, with
-    FLOPs counted as in `compute.py`."""
+    """The lowest and the highest MFU of published trainings in bfloat16, as fractions of the peak.
+    FLOPs are counted as in `compute.py`."""
 
     low: float
     high: float
@@ -79,13 +85,13 @@ PUBLISHED_MFU = {
         0.23, 0.38, f"{BRIDGE} (GPT-OSS 120B, Qwen3 235B-A22B, DeepSeek V3)"
     ),
 }
-"""Published MFUs by device and kind of model. All mixtures of experts but the paper's were measured
-with routing forced to be even."""
+"""Published MFUs by device and kind of model. Except for the paper's, all mixtures of experts were
+measured with routing that was forced to be even."""
 
 
 def device_named(name: str) -> Device | None:
-    """Find a device by the name that its driver reports, such as `NVIDIA H100 80GB HBM3`, in upper
-    or lower case; None for one that is not listed."""
+    """Find a device by the name that its driver reports, such as `NVIDIA H100 80GB HBM3`, or by its
+    name in `DEVICES`, in upper or lower case; None if it is not listed."""
     words = name.upper().replace("-", " ").split()
     for device in DEVICES:
         parts = device.name.upper().split()
@@ -95,22 +101,22 @@ def device_named(name: str) -> Device | None:
 
 
 def device_or_usual(name: str | None) -> Device:
-    """Find a device as `device_named` does, or return an H100 where it is not listed or has no
-    name."""
+    """Find a device as `device_named` does; return an H100 if it is not listed or has no name."""
     device = device_named(name or "") or device_named("H100")
     assert device is not None
     return device
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:
-    """Peak FLOP/s of a device in bfloat16; None for a device that is not listed, and for every
-    other `dtype`."""
+    """Return the peak FLOP/s of a device in bfloat16; None for a device that is not listed, and for
+    every other `dtype`."""
     device = device_named(device_name) if dtype == "bfloat16" else None
     return device.peak if device else None
 
 
 def published_mfu(device: Device, *, experts: bool) -> PublishedMfu | None:
-    """Published MFUs on this device, or else on the same chip; None where there are none."""
+    """Return the published MFUs on this device, or else on the device that it is `like`; None if
+    there are none for this kind of model (`experts`: a mixture of experts)."""
     kind = "mixture" if experts else "dense"
     own = PUBLISHED_MFU.get((device.name, kind))
     return own or PUBLISHED_MFU.get((device.like, kind))

@@ -1,9 +1,9 @@
-"""Predicts the memory of the fullest rank of a layout from the config alone.
+"""Predicts, from the config alone, the memory of the rank that needs most of it in a layout.
 
-Weights, gradients and optimizer state follow from the layout. Activations count the tensors that
-the layers of `model/layers.py` keep for the backward pass; tests compare the sum with the peak of
-allocated tensors on a CPU. On a GPU the norms, SwiGLU and the projections of queries and keys keep
-other tensors; those numbers come from reading the kernels, not from a measurement.
+Weights, gradients and optimizer state follow from the layout. The activations are the tensors that
+the layers of `model/layers.py` keep for the backward pass. Tests compare the predicted total with
+the peak of allocated tensors on a CPU. On a GPU the norms, SwiGLU and the projections of queries
+and keys keep other tensors; their numbers come from reading the kernels, not from a measurement.
 """
 
 import math
@@ -18,32 +18,36 @@ from tst_study.superposition.loss_kinds import loss_of
 from tst_study.superposition.row_chunks import GPU_CHUNK_ELEMENTS, rows_with_head
 
 UNEVEN_LOAD = 1.5
-"""Assumed load of the busiest of several expert ranks, as a multiple of a balanced load. A rank
-that has all experts computes every routed position, whichever experts are chosen."""
+"""The load that is assumed for the busiest of several expert ranks, as a multiple of a balanced
+load. It does not apply to a rank that holds all experts: the load of such a rank does not depend on
+the routing."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one rank."""
+    """Bytes on one rank at the peak of a step, by part.
+
+    The head and the loss free their tensors before the backward pass of the layers begins. So the
+    tensors inside one layer's backward pass first use the memory of `logits`, and only what exceeds
+    it is counted: the activations that are computed again in `activations`, the rest in `buffers`.
+    """
 
     weights: int
     gradients: int
     optimizer: int
     activations: int
-    """Kept for the backward pass of a micro-batch; and those of one layer that are computed again,
-    as far as they exceed `logits`."""
+    """Tensors that are kept for the backward pass of a micro-batch."""
     logits: int
-    """Tensors that the head and the loss hold at the same time."""
+    """Tensors that the output head and the loss hold at the same time."""
     buffers: int
-    """Gradients inside one layer's backward pass, as far as they exceed what `logits` has freed."""
+    """Gradients inside one layer's backward pass."""
     total: int
 
 
 def estimate_memory(config: Config, ranks: int = 1, *, on_gpu: bool = False) -> Memory:
     """Predict the memory of the rank that needs most, in a step of either phase.
 
-    `ranks`: processes in all. Raises `ValueError` for the layout `"auto"`, which must be resolved
-    first.
+    `ranks`: processes in all. Raises `ValueError` if the layout is still `"auto"`.
     """
     model, parallel = config.model, layout_of(config)
     width = 2 if config.numerics.dtype == "bfloat16" else 4
@@ -61,8 +65,8 @@ def estimate_memory(config: Config, ranks: int = 1, *, on_gpu: bool = False) -> 
         kept, again = residual, kept - residual
 
     logits = _head(config, parallel, positions, width, on_gpu)
-    # Head and loss are freed before the first layer's backward pass, so that the peaks of the two
-    # do not add up: of the layer's, the excess over `logits` counts.
+    # The tensors of head and loss are freed before the backward pass of the layers begins, so only
+    # what a layer needs beyond them counts (see `Memory`).
     backward = max(0, positions * (again + 8 * residual) - logits)
     again_bytes = min(backward, positions * again)
     parts = {
@@ -78,18 +82,18 @@ def estimate_memory(config: Config, ranks: int = 1, *, on_gpu: bool = False) -> 
 
 @dataclass(frozen=True)
 class HeldParameters:
-    """Weights that one rank holds."""
+    """The number of weights that one rank holds."""
 
     dense: int
-    """Weights that all data-parallel ranks hold alike."""
+    """All weights except those of experts; they are the same on all data-parallel ranks."""
     experts: int
     """Weights of this rank's experts."""
     projections: int
-    """The part of `dense` that is in matrices of attention and feed-forward layers."""
+    """The part of `dense` that is in the matrices of attention and feed-forward layers."""
 
 
 def held_parameters(model: Model, parallel: Parallel) -> HeldParameters:
-    """Count the weights of a rank, exactly as Megatron allocates them."""
+    """Count the weights of one rank, exactly as Megatron allocates them."""
     whole = count_parameters(model)
     projections, of_experts = whole.attention, 0
     if model.experts is None:
@@ -103,7 +107,8 @@ def held_parameters(model: Model, parallel: Parallel) -> HeldParameters:
 
 
 def _optimizer(config: Config, held: HeldParameters, ranks: int) -> int:
-    """Bytes of the update rule's states, and of the main weights that bfloat16 needs beside."""
+    """Return the bytes of the optimizer's state on a rank, including the float32 copy of the
+    weights that it updates if the model's weights are bfloat16."""
     parallel, kind = layout_of(config), OPTIMIZER_KINDS[config.optimizer.kind]
     main = 4 if config.numerics.dtype == "bfloat16" else 0
     per_projection = main + 4 * kind.states_per_projection_weight
@@ -118,13 +123,13 @@ def _optimizer(config: Config, held: HeldParameters, ranks: int) -> int:
 
 @dataclass(frozen=True)
 class _LayerBytes:
-    """Bytes that one layer keeps per latent position of a micro-batch."""
+    """Bytes that one layer keeps for the backward pass, per latent position of a micro-batch."""
 
     attention: int
-    """Attention with its norm, and the norm of the feed-forward layer."""
+    """For attention and both norms of the layer."""
     feed_forward: int
     sequence_parallel_ranks: int
-    """Tensor ranks that share the positions between the matrices; 1 without sequence
+    """The number of tensor ranks that share the positions between the matrices; 1 without sequence
     parallelism."""
 
     @classmethod
@@ -135,12 +140,13 @@ class _LayerBytes:
         query = model.attention_heads * model.head_size // tensor
         key_value = model.key_value_heads * model.head_size // tensor
         heads = model.attention_heads // tensor
-        # A norm keeps its output; on a GPU also its input; on a CPU its normalised input, with
-        # bfloat16 both this and a copy of the input in float32.
+        # A norm keeps its output. On a GPU it also keeps its input; on a CPU, the normalised input
+        # and, with bfloat16, a copy of the input, these two in float32.
         cpu_bfloat16 = width == 2 and not on_gpu
         norm = width + (4 + 4 if cpu_bfloat16 else width)
-        # Queries and keys rotated, values head by head; attention's output in its own order and
-        # in Megatron's.
+        # The rotated queries and keys, the values laid out head by head, and attention's output
+        # twice: in its own order and in Megatron's. Then, in float32, one number for each head (the
+        # log of its sum of exponentials) and the scale of each of the two norms.
         attention = 2 * norm * hidden // sharers + width * (3 * query + 2 * key_value)
         attention += 4 * (heads + 2)
         if model.qk_norm:
@@ -150,7 +156,7 @@ class _LayerBytes:
                 attention += (8 if cpu_bfloat16 else 4) * (query + key_value) + 8 * heads
         experts = model.experts
         if experts is None:
-            # Gate and up, their product, and on a CPU SiLU of gate.
+            # Gate and up projections, the product of SiLU(gate) and up, and on a CPU SiLU(gate).
             inner = (3 if on_gpu else 4) * width * model.feed_forward_size
             return cls(attention, inner // tensor, sharers)
         ffn = experts.feed_forward_size // parallel.expert_tensor_ranks
@@ -162,8 +168,10 @@ class _LayerBytes:
 
 
 def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu: bool) -> int:
-    """Peak bytes of head and loss: a chunk of logits with its gradient, the gradient of the head's
-    weight, and four tensors of the size of the head's input."""
+    """Return the peak bytes of head and loss: a chunk of logits with its gradient, the gradient of
+    the head's weight, and four tensors of the size of the head's input. If the loss cannot be
+    computed in one pass with the head (`linear_loss.py`), all logits and their gradient come on
+    top."""
     hidden = config.model.hidden_size
     vocabulary = config.model.vocabulary_size // parallel.tensor
     in_one_pass = parallel.tensor == 1 and loss_of(config.superposition.loss).in_one_pass
@@ -171,8 +179,9 @@ def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu
         chunk = rows_with_head(positions, vocabulary, on_gpu=on_gpu) * vocabulary
     else:
         chunk = min(positions * vocabulary, GPU_CHUNK_ELEMENTS)
-    # With bfloat16 the weight's gradient is there in float32 and in bfloat16 (6 bytes); for the
-    # chunk, 8 bytes leave room beside these two.
+    # With bfloat16, a chunk is held in bfloat16 and in float32 (6 bytes an element); 8 are counted,
+    # which leaves room for temporary tensors. The gradient of the head's weight is held in both
+    # formats, too (6 bytes).
     logits = (4 if width == 4 else 8) * chunk + (
         0 if in_one_pass else 2 * width * positions * vocabulary
     )

@@ -1,7 +1,9 @@
-"""The rules of which layouts work for a model on a number of ranks.
+"""The rules for which layouts work for a model on a number of ranks.
 
-Every rule is either arithmetic (a number that does not divide) or a row of the table in
-`docs/parallel.md`.
+A layout says how a run is split over ranks (`config.schema.Parallel`). Most rules are arithmetic: a
+number of the model or the batch does not divide by a number of ranks. The others exclude
+combinations that are not supported, such as tensor parallelism with an optimizer that needs whole
+matrices. `docs/parallel.md` lists which layouts are tested.
 """
 
 import json
@@ -15,7 +17,7 @@ from tst_study.errors import UserError
 
 
 def layout_of(config: Config) -> Parallel:
-    """Get a config's layout. Raises `ValueError` where it is still `"auto"`."""
+    """Return a config's layout. Raises `ValueError` if it is still `"auto"`."""
     parallel = config.execution.parallel
     if parallel == "auto":
         raise ValueError('execution.parallel = "auto" must be resolved first (auto_layout.py)')
@@ -47,33 +49,36 @@ def check(config: Config, ranks: int) -> None:
 
 
 def works(config: Config, parallel: Parallel, ranks: int) -> bool:
-    """Return True where a layout can work for this config on `ranks` processes. Whether the batch
-    divides by the data-parallel ranks is not checked."""
+    """Return whether a layout can work for this config on `ranks` processes. Whether the batch
+    divides by the data-parallel ranks is not checked here."""
     return next(_problems(config, parallel, ranks), None) is None
 
 
 def least_ranks(parallel: Parallel) -> int:
-    """The fewest processes that make up one whole model."""
+    """Return the smallest number of processes on which a layout can hold one whole model."""
     return math.lcm(parallel.tensor, parallel.expert * parallel.expert_tensor_ranks)
 
 
 def data_ranks(parallel: Parallel, ranks: int) -> int:
-    """The number of data-parallel ranks, among which the sequences of a batch are divided."""
+    """Return the number of data-parallel ranks, among which the sequences of a batch are
+    divided."""
     return ranks // parallel.tensor
 
 
 def bucket_weights(weights: int, ranks: int) -> int:
-    """The number of gradients in a bucket, which is summed over `ranks` as a whole during the
-    backward pass.
+    """Return the number of gradients in a bucket. A bucket is summed over `ranks` ranks as a whole,
+    during the backward pass if gradients are overlapped.
 
-    The gradients of a rank's `weights` make 16 buckets. They make fewer, but at least four, where
-    each rank's share of a bucket would be below 2^16 numbers: so short a message takes longer to
-    start than to send.
+    The gradients of a rank's `weights` weights make 16 buckets. They make fewer, but at least four,
+    if otherwise each rank's share of a bucket had less than 2^16 numbers, because a message that
+    short takes longer to start than to send.
     """
     return max(1, min(weights // 4, max(weights // 16, 2**16 * ranks)))
 
 
 def _shared_by_tensor_ranks(model: Model) -> dict[str, int]:
+    """Return the sizes that tensor ranks divide among them, by key; those of experts are left
+    out."""
     shared = {
         "model.attention_heads": model.attention_heads,
         "model.key_value_heads": model.key_value_heads,
@@ -85,7 +90,7 @@ def _shared_by_tensor_ranks(model: Model) -> dict[str, int]:
 
 
 def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[str, str]]:
-    """Yield each key of the layout whose value cannot work, with the reason."""
+    """Yield each key of the layout whose value cannot work, and the reason why."""
     model, experts, tensor = config.model, config.model.experts, parallel.tensor
     divided = [("tensor", tensor, *named) for named in _shared_by_tensor_ranks(model).items()]
     if experts is not None:
@@ -123,5 +128,5 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[
 
 
 def divisors(number: int, at_most: int) -> list[int]:
-    """The divisors of a number, in ascending order."""
+    """Return the divisors of a number up to `at_most`, in ascending order."""
     return [d for d in range(1, min(number, at_most) + 1) if number % d == 0]

@@ -1,4 +1,5 @@
-"""GPU-hours of planned runs on a device, and their price."""
+"""GPU-hours of planned runs on a device, and their price. The commands that plan a study or a
+single run use them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,15 +18,17 @@ class Prices:
     """The device for which GPU-hours are estimated, and its price."""
 
     device: str | None = None
-    """None where hours come from elsewhere, such as those measured on CPUs for a study's plan."""
+    """The device's name, as `device_named` takes it. None if hours come from elsewhere: the plan of
+    a study then uses hours that were measured on CPUs."""
     mfu: float | None = None
-    """A measured MFU, which replaces the published ones."""
+    """A measured MFU (the share of the peak FLOP/s that training reaches), which replaces the
+    published ones."""
     per_gpu_hour: float | None = None
     """The price of one GPU-hour, in any currency; None leaves costs out."""
 
     def gpu(self) -> Device | None:
-        """The device's data sheet; None where no device is named. Raises `UserError` for a device
-        that is not listed."""
+        """Return the device's data sheet; None if no device is named. Raises `UserError` for a
+        device that is not listed."""
         known = device_named(self.device or "")
         if self.device and known is None:
             names = ", ".join(device.name for device in DEVICES)
@@ -35,16 +38,20 @@ class Prices:
         return known
 
     def mfus(self, model: Model) -> PublishedMfu | None:
-        """The range of MFU to expect on the device, with its source; None without a device or where
-        none is published."""
+        """Return the range of MFU to expect on the device, with its source.
+
+        It is `mfu`, if that is set, and otherwise the published range; None if no device is named
+        or none is published. Raises `UserError` if a published range is wanted for a device that
+        is not listed.
+        """
         if self.mfu is not None:
             return PublishedMfu(self.mfu, self.mfu, "as given")
         device = self.gpu()
         return published_mfu(device, experts=model.experts is not None) if device else None
 
     def gpu_hours(self, model: Model, flops: float) -> list[float] | None:
-        """The fewest and the most GPU-hours to expect; None without a device or where no MFU on it
-        is known."""
+        """Return the fewest and the most GPU-hours to expect; None if no device is named or no MFU
+        on it is known. Raises `UserError` for a device that is not listed."""
         device, mfus = self.gpu(), self.mfus(model)
         if device is None or mfus is None:
             return None
@@ -54,7 +61,8 @@ class Prices:
         """Format hours as `120–180 GPU-hours of H100 in bfloat16, costing 240–360 (2 per
         GPU-hour)`.
 
-        `hours`: the fewest and the most. Published MFUs and peaks are those of bfloat16.
+        `hours`: the fewest and the most. The number format is always bfloat16, because the peaks
+        and the published MFUs are.
         """
         text = f"{range_of(hours, rounded)} GPU-hours of {self.device} in bfloat16"
         price = self.per_gpu_hour
@@ -64,7 +72,7 @@ class Prices:
         return f"{text}, costing {costs} ({price:g} per GPU-hour)"
 
     def unknown(self) -> str:
-        """Say why hours on the device, which must be named, are not known."""
+        """Say why hours on the device are not known. A device must be named."""
         device = self.gpu()
         assert device is not None
         return f"hours not known: no MFU on {device.name} is published here, say --mfu"
@@ -76,8 +84,8 @@ def mfu_source(mfus: PublishedMfu) -> str:
 
 
 def range_of(ends: Sequence[T] | None, written: Callable[[T], str]) -> str:
-    """Format a range as `least–most`, as one value where both read the same, and as an empty string
-    where `ends` is None."""
+    """Format a range as `least–most`, as one value if both read the same, and as an empty string if
+    `ends` is None."""
     return "–".join(dict.fromkeys(map(written, ends or ())))
 
 

@@ -1,8 +1,8 @@
-"""Bytes that a layout makes each rank move in a step, by the link that they take.
+"""Bytes that a layout makes each rank move in a step, by the link over which they move.
 
-Layouts that fit differ in what they send. Matrix products are not counted here: a rank has the same
-in all layouts that recompute alike. Nor is it counted that a GPU can compute while a message is on
-its way.
+`auto_layout` uses the time of these transfers to choose among layouts that fit. Matrix products are
+left out, because a rank computes the same amount in all layouts with the same recomputation. That a
+GPU can compute while a message is on its way is left out as well.
 """
 
 from dataclasses import dataclass
@@ -19,14 +19,16 @@ class Traffic:
     """Bytes of one rank in one step."""
 
     memory: float
-    """Weights and gradients, read and written in the device's own memory by every micro-batch."""
+    """Bytes of weights and gradients that are read and written in the device's own memory, over all
+    micro-batches of the step."""
     node: float
     """Bytes sent to other ranks of the same node."""
     network: float
     """Bytes sent to other nodes through this rank's port."""
 
     def seconds(self, device: Device) -> float:
-        """The time that all transfers take one after another, at the rates of the data sheets."""
+        """Return the seconds that all transfers take one after another, at the rates of the data
+        sheets."""
         return self.memory / device.bandwidth + self.node / device.link + self.network / NETWORK
 
     def __str__(self) -> str:
@@ -38,11 +40,14 @@ class Traffic:
 
 
 def count_traffic(config: Config, ranks: int, per_node: int) -> Traffic:
-    """Count the bytes of a resolved layout on `ranks` ranks, `per_node` of them on each node.
+    """Count the bytes of a config's layout on `ranks` ranks, `per_node` of them on each node.
 
-    Ranks are numbered as in Megatron: tensor ranks are neighbours, then come expert and data ranks.
-    Where a ring spans several nodes, the bytes that leave a node are divided evenly over the
-    network ports of those of its ranks that are in the ring.
+    Ranks are numbered as in Megatron: neighbours are tensor ranks first, then expert ranks, then
+    data-parallel ranks. Collective operations send their messages around a ring of ranks. If a ring
+    spans several nodes, the bytes that leave a node are divided evenly over the network ports of
+    those ranks of the node that are in the ring.
+
+    Raises `ValueError` if the layout is still `"auto"`.
     """
     model, parallel = config.model, layout_of(config)
     width = 2 if config.numerics.dtype == "bfloat16" else 4
@@ -51,19 +56,20 @@ def count_traffic(config: Config, ranks: int, per_node: int) -> Traffic:
     share = config.batch.sequences // data_ranks(parallel, ranks)
     layers, recomputes = model.layers, config.execution.recompute == "layer"
 
-    # Bytes per weight: gradients are summed in float32 by a reduce-scatter; then a gather returns
-    # the new weights (distributed optimizer) or the summed gradients (replicated optimizer).
+    # Bytes per weight. Gradients are summed in float32 by a reduce-scatter. Then a gather brings
+    # every rank the new weights (distributed optimizer) or the summed gradients (replicated one).
     update = 4 + (width if parallel.optimizer == "distributed" else 4)
     expert_ranks = expert * parallel.expert_tensor_ranks
-    # One vector per latent position of this rank's sequences.
+    # The bytes of one vector for each latent position of this rank's sequences.
     vectors = width * share * config.batch.sequence_length * model.hidden_size
-    # Gathers and reductions around attention's matrices, around those of a feed-forward layer that
-    # tensor ranks share, and around embedding and head together: four each. Sequence parallelism
-    # adds one, because the backward pass gathers the inputs again.
+    # Tensor ranks exchange these vectors around the matrices of attention, around those of a
+    # feed-forward layer that they share, and around embedding and head together. Each of the three
+    # takes four gathers or reductions. Sequence parallelism adds one, because the backward pass
+    # gathers the inputs again. Recomputing a layer repeats two for each of its parts.
     around = 5 if parallel.sequence_parallel else 4
     halves = 2 if model.experts is None or parallel.expert_tensor_ranks > 1 else 1
     again = 2 * halves if recomputes else 0
-    rings = [  # bytes, ranks, and how far apart they are
+    rings = [  # bytes, ranks, and by how much neighbours' numbers differ
         (update * held.dense, ranks // tensor, tensor),
         (update * held.experts, ranks // expert_ranks, expert_ranks),
         (vectors * (around + layers * (around * halves + again)), tensor, 1),
@@ -75,14 +81,14 @@ def count_traffic(config: Config, ranks: int, per_node: int) -> Traffic:
         node += sent if near > 1 else 0
         network += sent / near if members > near else 0
     if model.experts is not None:
-        # Each position sends one copy to every chosen expert and gets one back, in the forward and
-        # in the backward pass, and once more if the layer is computed again.
+        # Each position sends a copy to each of its experts and gets one back. This happens in the
+        # forward and in the backward pass, and once more if the layer is computed again.
         sent = layers * (6 if recomputes else 4) * model.experts.per_token * vectors
         near = min(expert, per_node)
         node += sent / tensor * (near - 1) / expert
         network += sent / tensor * (expert - near) / expert
-    # Forward and backward passes read the weights. The backward pass also writes a gradient, which
-    # is then read and added to the sum in float32.
+    # The forward and the backward pass each read the weights. The backward pass also writes a
+    # gradient. Adding it to the sum in float32 reads the gradient, and reads and writes the sum.
     per_weight = (5 if recomputes else 4) * width + 8
     passes = share // (config.execution.micro_batch or share)
     return Traffic(passes * per_weight * (held.dense + held.experts), node, network)

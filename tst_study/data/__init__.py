@@ -1,6 +1,13 @@
-"""Token files, and the batches of a run that are read from them. Torch-free.
+"""Token files, and the batches of a run that are read from them. Importing this does not import
+torch.
 
-`preparation/` turns text into Megatron's `.bin/.idx` pairs (`token_file`) and their `manifest`,
-with which `integrity` compares them. `token_stream` deals the tokens to training steps, `held_out`
-cuts those of evaluation, and `run_data` opens both for a run.
+- `preparation/`: turns text into token files and their manifest, once
+- `token_file`: Megatron's pairs of `.bin` and `.idx`, in which the tokens are stored
+- `manifest`: the file that describes the token files of a folder
+- `integrity`: compares token files with their manifest
+- `blend`, `corpus_order`, `permutation`: in which order sequences are read, across and within
+  corpora
+- `token_stream`: the sequences that each step of a run reads
+- `held_out`: the tokens that a run is evaluated on
+- `run_data`: opens the stream and the held-out tokens of a run, and identifies its data
 """

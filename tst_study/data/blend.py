@@ -1,5 +1,6 @@
-"""The corpus from which each sequence of a run comes. Sequences are dealt in a fixed cycle, so that
-the sequence's number and the weights alone decide."""
+"""Decides from which corpus each sequence of a run comes. Sequences are dealt to the corpora in a
+fixed cycle, so the decision depends only on the number of the sequence and on the weights of the
+corpora."""
 
 import math
 from collections.abc import Sequence
@@ -10,17 +11,17 @@ from numpy.typing import NDArray
 from tst_study.errors import UserError
 
 FINEST_SHARE = 10_000
-"""Weights are rounded to multiples of 1/`FINEST_SHARE` of their sum, so the cycle is never longer
-than this."""
+"""The longest possible cycle. The weights of several corpora are rounded to multiples of
+1/`FINEST_SHARE` of their sum."""
 
 
 class Blend:
-    """Deal sequences to corpora by weight, as evenly as possible.
+    """Deals sequences to corpora by weight, as evenly as possible.
 
-    Weights are rounded to 1/10,000 of their sum, and sequences are dealt in a cycle: every slot
-    goes to the corpus that is furthest behind its share. So in any stretch of sequences, such as a
-    step or a rank's part of one, the number from each corpus is within about one of what the
-    rounded weights ask for.
+    Weights are rounded to multiples of 1/10,000 of their sum. The sequences are dealt in a cycle,
+    in which every slot goes to the corpus that is furthest behind its share. So in any stretch of
+    sequences, such as a step or a rank's part of a step, the number that comes from each corpus
+    differs by only one or two from its rounded share.
 
     Raises `UserError` for a weight so small that its corpus would never be read.
     """
@@ -59,8 +60,8 @@ def _shares(weights: Sequence[float]) -> list[int]:
 
 
 def _cycle(shares: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the corpus of each slot, (length,), and how many slots before it went to each corpus,
-    (length + 1, corpora); the last row counts the whole cycle."""
+    """Return the corpus of each slot of the cycle, (length,), and how many earlier slots went to
+    each corpus, (length + 1, corpora). The last row of the counts is for the whole cycle."""
     length = sum(shares)
     share = np.array(shares, dtype=np.int64)
     dealt_before = np.zeros((length + 1, len(shares)), dtype=np.int64)

@@ -1,18 +1,20 @@
-"""The order in which one corpus is read: the tokens of its g-th sequence, a pure function of g.
+"""The order in which one corpus is read: which tokens its g-th sequence holds, as a function of g.
 
-Reading order. Sequence g begins after all tokens of the sequences before it, so an epoch of T
-tokens ends after exactly T tokens, usually inside a sequence. In epoch e the corpus is cut so:
+**Within an epoch.** An epoch reads each of the T tokens of the corpus once. Sequences of n tokens
+follow each other without gaps, so an epoch usually ends inside a sequence, which the next epoch
+completes. An epoch cuts the corpus into three parts:
 
-    [0, c)             completes the sequence that the epoch before left unfinished
-    [c, T − rest)      whole pieces of n tokens, read in an order shuffled by (seed, epoch)
-    [T − rest, T)      fewer than n tokens, read last; the next epoch's [0, c) completes them
+    [0, c)             completes the sequence that the previous epoch left unfinished
+    [c, T − rest)      whole pieces of n tokens, shuffled by the seed and the number of the epoch
+    [T − rest, T)      fewer than n tokens, read last; [0, c) of the next epoch completes them
 
-Every token is read once per epoch, and every sequence but the one that spans two epochs is one
-contiguous piece. c moves from epoch to epoch, so each epoch is cut at other places.
+So every sequence is one contiguous piece of the corpus, except one that spans two epochs. Unless n
+divides T, c changes from epoch to epoch, and the corpus is cut at other places.
 
-The switch. The superposition phase reads pieces of n₁ tokens, the recovery phase pieces of n₂,
-which divides n₁. In the epoch of the switch, recovery reads the tokens that superposition has not
-read: the remaining pieces of n₁ tokens and the rest, cut into pieces of n₂ and shuffled anew.
+**At the switch.** The superposition phase reads pieces of n₁ tokens, and the recovery phase reads
+pieces of n₂ tokens, where n₂ divides n₁. In the epoch in which the switch lies, recovery reads the
+tokens that superposition has not read: the remaining pieces of n₁ tokens and the rest behind them.
+They are cut into pieces of n₂ tokens and shuffled anew.
 """
 
 from collections.abc import Callable
@@ -25,29 +27,36 @@ from numpy.typing import NDArray
 from tst_study.data.permutation import permutation_key, permuted
 
 SUPERPOSITION, RECOVERY = 1, 2
+"""Numbers of the phases, which are part of the key of a permutation."""
 
 
 @dataclass(frozen=True)
 class EpochSequences:
-    """The sequences that one phase reads of one epoch.
+    """The sequences that one phase reads from one epoch.
 
-    First come `shuffled` pieces of `length` tokens; the k-th of them is the q-th in file order,
-    where q is the k-th entry of a permutation. After them, if `rest` is not 0, comes one sequence
-    that begins with the corpus's last `rest` tokens and is completed by its first ones.
+    First come `shuffled` pieces of `length` tokens, in the order of a random permutation. After
+    them, if `rest` is not 0, comes one sequence that begins with the last `rest` tokens of the
+    corpus and is completed by its first tokens.
     """
 
     first_sequence: int
-    """The number of the first of them among all sequences that the run reads from the corpus."""
+    """The number of the first of these sequences among all that the run reads from the corpus."""
     length: int
+    """Tokens of a sequence."""
     shuffled: int
+    """The number of whole pieces."""
     rest: int
+    """Tokens behind the last whole piece, fewer than `length`."""
     key: NDArray[np.uint64]
+    """Selects the permutation (`permutation.permuted`)."""
     starts_in_file_order: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     """Maps a piece's number in file order to the token at which it begins."""
 
     def starts(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the tokens at which pieces begin, (n,); `order`, (n,), numbers the pieces in the
-        order in which they are read."""
+        """Return the tokens at which pieces begin, (n,).
+
+        `order`, (n,): the numbers of the pieces in the order in which they are read, from 0.
+        """
         return self.starts_in_file_order(permuted(order, self.shuffled, self.key))
 
 
@@ -56,15 +65,16 @@ class CorpusOrder:
 
     Args:
         token_count: T, the tokens of the corpus; at least as many as a sequence has.
-        superposed_sequences: how many sequences the superposition phase takes from it.
-        superposed_length, recovery_length: n₁ and n₂, tokens per sequence in the two phases.
-            Where they are equal the whole run is read as one recovery phase, so that bags of one
-            token read what the baseline reads.
-        seed, corpus: the shuffling depends on these, the epoch and the phase.
+        superposed_sequences: how many sequences the superposition phase takes from the corpus.
+        superposed_length, recovery_length: n₁ and n₂, tokens per sequence in the two phases. If
+            they are equal, the whole run is read as one recovery phase, so that it reads what the
+            baseline reads.
+        seed, corpus: the shuffling depends on the seed, the number of the corpus, the epoch and the
+            phase.
 
-    The order does not depend on the number of steps, and that of the superposition phase does not
-    depend on when the switch comes: runs that differ only in these read the same data as long as
-    both superpose.
+    The order is independent of the number of steps of the run. During the superposition phase it is
+    also independent of when the switch comes. So runs that differ only in these two read the same
+    text as long as both superpose.
     """
 
     def __init__(
@@ -87,18 +97,18 @@ class CorpusOrder:
         self._epoch_sequences = lru_cache(maxsize=8)(self._cut)
 
     def tokens_before(self, sequence: int) -> int:
-        """Count the tokens in all sequences before this one."""
+        """Count the tokens in all sequences before sequence `sequence`."""
         superposed = min(sequence, self.superposed_sequences)
         recovered = sequence - superposed
         return superposed * self.superposed_length + recovered * self.recovery_length
 
     def spans(self, first: int, stop: int) -> list[tuple[int, int, int]]:
-        """Locate sequences `first` … `stop - 1`, all of one phase, in the corpus.
+        """Locate sequences `first` … `stop - 1` in the corpus. All must be of the same phase.
 
         Returns:
-            Per sequence (start, length, wrapped): `length` tokens from `start`, then `wrapped`
-            tokens from the corpus's beginning. `wrapped` is 0 except in the sequence that spans
-            the end of an epoch.
+            For each sequence (start, length, wrapped): it consists of `length` tokens from `start`
+            on and then of `wrapped` tokens from the beginning of the corpus. `wrapped` is 0 except
+            in a sequence that spans two epochs.
         """
         spans: list[tuple[int, int, int]] = []
         while first < stop:
@@ -120,6 +130,7 @@ class CorpusOrder:
         return self.tokens_before(sequence) // self.token_count, phase
 
     def _cut(self, epoch: int, phase: int) -> EpochSequences:
+        """Cut what one phase reads of one epoch into sequences."""
         length = self.superposed_length if phase == SUPERPOSITION else self.recovery_length
         total = self.token_count
         key = permutation_key(self._seed, self._corpus, epoch, phase)
@@ -127,7 +138,7 @@ class CorpusOrder:
         switch = self.tokens_before(self.superposed_sequences)
         if phase == RECOVERY and switch > begin:
             return self._cut_unread(self._cut(epoch, SUPERPOSITION), key)
-        # Both phases' sequences begin at multiples of their length (n₂ divides n₁).
+        # The sequences of both phases begin at multiples of their length, because n₂ divides n₁.
         offset = -begin % length
         whole, rest = divmod(total - offset, length)
         first = (begin + offset) // length
@@ -138,7 +149,10 @@ class CorpusOrder:
         )
 
     def _cut_unread(self, superposition: EpochSequences, key: NDArray[np.uint64]) -> EpochSequences:
-        """Cut what superposition has not read of its last epoch into sequences of recovery."""
+        """Cut what superposition has not read of its last epoch into sequences of recovery.
+
+        `superposition`: the sequences that superposition would have read of that epoch.
+        """
         first, length = self.superposed_sequences, self.recovery_length
         parts = superposition.length // length
         already_read = first - superposition.first_sequence
@@ -146,7 +160,8 @@ class CorpusOrder:
 
         def starts(piece: NDArray[np.int64]) -> NDArray[np.int64]:
             parent = already_read + piece // parts
-            # Superposition shuffles whole pieces of n₁ tokens; those behind them are in file order.
+            # A parent is a piece of n₁ tokens. Superposition shuffles the whole ones; the rest
+            # behind them stays in file order.
             begin = superposition.starts_in_file_order(parent)
             whole = parent < superposition.shuffled
             begin[whole] = superposition.starts(parent[whole])

@@ -1,4 +1,4 @@
-"""The held-out tokens that every method is judged on, each predicted once."""
+"""The held-out tokens on which next-token losses are measured, each predicted at most once."""
 
 import hashlib
 import math
@@ -15,37 +15,43 @@ from tst_study.errors import UserError
 from tst_study.superposition.loss_kinds import IGNORE
 
 MOST_DOCUMENTS = 256
-"""The most documents whose losses a row of `evals.jsonl` lists."""
+"""The largest number of documents, or groups of documents, whose losses a row of `evals.jsonl`
+lists."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A fixed evaluation set: sequences of L tokens of a token file.
+    """A fixed evaluation set: N sequences of L tokens from a token file.
 
-    Each sequence predicts the token after each of its own tokens, from those up to it; no token is
-    a target twice.
+    At each of its positions a sequence predicts the next token from the tokens up to there. No
+    token is a target twice.
     """
 
     name: str
     ids: NDArray[np.int64]
-    """(N, L); short sequences are padded with their own last id."""
+    """(N, L) token ids. Short sequences are padded with their own last id."""
     labels: NDArray[np.int64]
-    """(N, L) next tokens; −100 at padding and where there is no next token."""
+    """(N, L) the token after each of `ids`; −100, which no loss counts, at padding and if there is
+    no next token in the document (`spread`) or in the file (`beginning`)."""
     documents: NDArray[np.int64] | None
-    """(N,) the document of each sequence, from 0 on without gaps; where there are more than
-    `MOST_DOCUMENTS`, neighbours count as one. None where sequences straddle documents."""
+    """(N,) the number of each sequence's document, from 0 on without gaps. If there are more than
+    `MOST_DOCUMENTS`, neighbouring documents share a number. None if the file was cut without regard
+    to documents (`beginning`)."""
     fingerprint: str
-    """Hash of the tokens and of how they are cut; only results with the same one compare."""
+    """Hash of the file's fingerprint and of how it is cut. Only losses on held-out tokens with the
+    same fingerprint are comparable."""
     bytes_per_token: float | None
-    """UTF-8 bytes per token of the whole file, from its manifest; None where it has no text."""
+    """UTF-8 bytes of text per token, as an average over the whole file; None if the file's manifest
+    does not know the size of the text."""
 
     @property
     def predicted_tokens(self) -> int:
-        """Number of labels that are not −100."""
+        """The number of labels that are not −100."""
         return int((self.labels != IGNORE).sum())
 
     def bits_per_byte(self, nats_per_token: float) -> float | None:
-        """Convert a loss: nats per token / ln 2 / bytes per token; None without known bytes."""
+        """Convert a loss from nats per token to bits per byte: divide by ln 2 and by the bytes per
+        token. None if these are not known."""
         if self.bytes_per_token is None:
             return None
         return nats_per_token / math.log(2) / self.bytes_per_token
@@ -59,13 +65,19 @@ def held_out(
     *,
     taken: Literal["spread", "beginning"] = "spread",
 ) -> HeldOut:
-    """Cut `tokens` tokens (all by default) of a token file into sequences of L.
+    """Cut about `tokens` tokens (by default all) of a token file into sequences of L tokens.
 
-    `spread`: every document is cut from its beginning, and pieces are taken evenly, until about
-    `tokens` tokens are predicted. `beginning`: the first tokens, cut as if they were one text.
+    Args:
+        split: the token file with its manifest.
+        sequence_length: L.
+        name: what the evaluation set is called in the logs.
+        taken: with "spread", every document is cut into pieces from its beginning on, and as many
+            pieces are taken, evenly from the whole file, as predict about `tokens` tokens. With
+            "beginning", the first `tokens` tokens are cut as if they were one text.
 
-    Raises `UserError` for a file that is not what its manifest describes and, with `spread`, for
-    one without a document of two tokens.
+    Raises:
+        UserError: the file is not the one that its manifest describes, or, with "spread", no
+            document has two tokens.
     """
     file = split.file
     count = file.token_count if tokens is None else min(tokens, file.token_count)
@@ -92,7 +104,8 @@ def held_out(
 def _spread(
     file: TokenFile, length: int, count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return each piece's start, the end of its document, and the document's number: (N,) each."""
+    """Return, for each piece that is taken, its start, the end of its document, and the number of
+    the document or of its group, each (N,)."""
     bounds = file.document_starts(0, file.document_count + 1)
     predicted = np.maximum(np.diff(bounds) - 1, 0)
     pieces = -(-predicted // length)
@@ -100,7 +113,7 @@ def _spread(
     total = int(before[-1])
     if total == 0:
         raise UserError(f"{file.prefix}: no document has two tokens to evaluate on")
-    wanted = min(total, -(-count * total // int(predicted.sum())))  # short pieces predict less
+    wanted = min(total, -(-count * total // int(predicted.sum())))  # for average pieces
     taken = (np.arange(wanted) * total + total // 2) // wanted
     document = np.searchsorted(before, taken, side="right") - 1
     starts = bounds[document] + (taken - before[document]) * length
@@ -116,8 +129,8 @@ def _cut(
     ends: NDArray[np.int64],
     last_labels: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Read ids and labels, (N, L) each, of the pieces at `starts`: ids before `ends`, and labels
-    before `last_labels` and the end of the file."""
+    """Read the ids and labels, each (N, L), of the pieces that begin at `starts`. Ids are read up
+    to `ends`, and labels up to `last_labels` or the end of the file (all three exclusive)."""
     places = starts[:, None] + np.arange(length)
     ids = file.tokens[np.minimum(places, ends[:, None] - 1)].astype(np.int64)
     limit = np.minimum(last_labels, file.token_count)[:, None]

@@ -1,5 +1,5 @@
-"""Comparison of token files with their manifest: of a sample at every start of a run, or of all
-ids."""
+"""Compares token files with their manifest: a sample of the ids at every start of a run, and all of
+them for `tst-study data verify`. Also makes the records that a manifest holds."""
 
 import hashlib
 import os
@@ -24,32 +24,33 @@ from tst_study.data.token_file import TokenFile, bin_path, idx_path
 from tst_study.errors import UserError
 
 BLOCK_BYTES = 1 << 22
-"""Bytes of ids that have one checksum in the manifest."""
+"""Size of a block: the ids of a token file that share a checksum in the manifest."""
 BLOCKS_AT_A_START = 16
-"""Blocks that the start of a run checks in each token file."""
+"""The number of blocks that the start of a run checks in each token file."""
 FINGERPRINT_PARTS, FINGERPRINT_PART_BYTES = 256, 16_384
+"""How many parts of a file a fingerprint covers, and their size."""
 
 
 def fingerprint(prefix: str | Path) -> str:
     """Return the `sampled_sha256` of a token file's `.idx` and `.bin`.
 
-    Another text, order of documents, tokenizer or split shifts all tokens behind the first
-    difference, which changes the fingerprint. A few altered ids between the sampled parts do not
-    change it: `verify` finds them by the digests in the manifest, and `check_sample` finds them if
-    they lie in a block that it checks.
+    Another text, order of documents, tokenizer or split usually shifts all tokens behind the first
+    difference, and so changes the fingerprint. A few altered ids between the sampled parts do not
+    change it. `verify` finds these by the checksums in the manifest, and `check_sample` finds them
+    if they lie in a block that it checks.
 
-    Raises `UserError` where a file of the pair cannot be read.
+    Raises `UserError` if a file of the pair cannot be read.
     """
     return sampled_sha256([idx_path(prefix), bin_path(prefix)])
 
 
 def sampled_sha256(paths: Iterable[Path]) -> str:
-    """Hash files in milliseconds, also where they hold terabytes.
+    """Hash a sample of files, which takes milliseconds even for terabytes.
 
-    Of each file the size is hashed and 256 parts of 16 KiB, evenly spaced from the first byte to
-    the last; a file of up to 4 MiB is hashed whole.
+    The hash covers the size of each file and 256 parts of 16 KiB, evenly spaced from the first byte
+    to the last. A file of up to 4 MiB is hashed whole.
 
-    Raises `UserError` where a file cannot be read.
+    Raises `UserError` if a file cannot be read.
     """
     digest = hashlib.sha256()
     for path in paths:
@@ -69,7 +70,8 @@ def sampled_sha256(paths: Iterable[Path]) -> str:
 
 
 def recorded_fingerprint(split: Split) -> str:
-    """Return a split's `fingerprint`. Raises `UserError` where its manifest has another one."""
+    """Return the fingerprint of a split's token file. Raises `UserError` if it is not the one in
+    the manifest."""
     if fingerprint(split.file.prefix) != split.record.fingerprint:
         raise _changed(split.file.prefix)
     return split.record.fingerprint
@@ -88,11 +90,16 @@ def record_of(
     before: SplitRecord | None = None,
     **known: Any,
 ) -> SplitRecord:
-    """Describe a token file, as it lies on disk, for a manifest.
+    """Describe a token file, as it is on disk, for a manifest.
 
-    `text_bytes` and `known` are fields of the record that the file does not tell. Raises
-    `UserError` where the file is damaged, has ids outside the vocabulary, or has a block whose
-    checksum is not the one in `before`.
+    Args:
+        prefix: the path of the token file without `.bin` or `.idx`.
+        text_bytes, known: fields of the record that cannot be read from the file.
+        before: an earlier record, with whose checksums the blocks are compared.
+
+    Raises:
+        UserError: the file is damaged, an id lies outside the vocabulary, or a checksum differs
+            from the one in `before`.
     """
     file = TokenFile(prefix)
     file.check_index()
@@ -114,11 +121,12 @@ def record_of(
 
 
 def check_sample(split: Split, sample: str) -> None:
-    """Compare up to 64 MiB of a token file's ids, so all of a small file, with its manifest.
+    """Compare a sample of up to 64 MiB of a token file's ids with its manifest. A file that is not
+    larger is compared whole.
 
-    `sample`: any text; different texts pick different blocks.
+    `sample`: any text. It selects the blocks, so different texts usually check different ones.
 
-    Raises `UserError` where ids have changed or lie outside the vocabulary.
+    Raises `UserError` if ids have changed or lie outside the vocabulary.
     """
     blocks, words = _blocks(split.file), split.manifest.tokenizer.vocabulary_size
     chosen = random.Random(sample).sample(blocks, min(len(blocks), BLOCKS_AT_A_START))
@@ -127,13 +135,14 @@ def check_sample(split: Split, sample: str) -> None:
 
 
 def verify(folder: str | Path) -> Manifest:
-    """Compare all ids of a prepared folder, its indexes and its tokenizer with its manifest.
+    """Compare all ids of a prepared folder, its indexes and its tokenizer with its manifest, and
+    return the manifest.
 
-    An index of more than 4 MiB is compared by its fingerprint's sample, and checked whole only for
-    lengths and offsets that agree with each other.
+    Of an index (`.idx`) of more than 4 MiB, only the parts that the fingerprint samples are
+    compared. In addition, all its lengths and offsets must agree with each other.
 
-    Raises `UserError` where a file is missing, has changed, or holds ids outside the vocabulary,
-    and where the manifest is missing or describes no token files.
+    Raises `UserError` if a file is missing, has changed, or holds ids outside the vocabulary, and
+    if the manifest is missing, damaged or describes no token files.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -158,8 +167,8 @@ def _blocks(file: TokenFile) -> range:
 def _check_block(
     file: TokenFile, number: int, vocabulary_size: int, record: SplitRecord | None = None
 ) -> NDArray[Any]:
-    """Check the ids of a block, against its checksum in `record` too if one is given, and return
-    them."""
+    """Check that the ids of a block lie in the vocabulary and, if a record is given, that they have
+    the checksum in it. Return the ids."""
     size = BLOCK_BYTES // file.dtype.itemsize
     ids = file.tokens[number * size : (number + 1) * size]
     if record and record.blocks[8 * number : 8 * number + 8] != f"{zlib.crc32(ids.data):08x}":

@@ -1,4 +1,8 @@
-"""The manifest of a prepared folder, and how paths in a config name its token files."""
+"""The manifest of a prepared folder, and how paths in a config name its token files.
+
+A prepared folder holds the token files of one corpus. `tst-study data prepare` writes them, or
+`data adopt` describes files that other tools made. `manifest.json` says what they are.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,86 +18,98 @@ from tst_study.errors import UserError, first_line, first_problem
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 UNFINISHED = ".unfinished"
-"""The subfolder of unfinished work in a folder that is being prepared."""
+"""The subfolder that holds unfinished work while a folder is being prepared."""
 SPLITS = ("train", "validation")
+"""The token files that a preparation writes: text to train on, and held-out text."""
 
 Count = Annotated[int, Field(ge=0)]
 
 
 class NoTokenFilesError(UserError):
-    """A corpus has not been prepared, or lies elsewhere."""
+    """There are no token files at a path, or their preparation has not ended."""
 
 
 class SourceRecord(Strict):
-    """One source as it was read. `sha256`, `bytes` and `modified_ns` are those of the file on disk,
-    compressed or not; None for a dataset of the Hugging Face hub."""
+    """A file, or a dataset of the Hugging Face hub, from which documents were read.
+
+    `sha256`, `bytes` and `modified_ns` describe the file as it is on disk, so a compressed file
+    before it is unpacked. They are None for a dataset.
+    """
 
     name: str
     split: str
+    """The split for which it was given; part of its documents may be held out."""
     bytes: Count | None = None
     sha256: str | None = None
     modified_ns: int | None = None
+    """Time of the last change, in nanoseconds since 1970."""
 
 
 class TokenizerRecord(Strict):
+    """The tokenizer that made the ids of a folder."""
+
     kind: str
-    """"bytes", "bpe", "huggingface", "generated" where words are numbers, or "unnamed"."""
+    """"bytes", "bpe" (trained on the corpus), "huggingface", "generated" (a generated language,
+    whose words are numbers), or "unnamed" (adopted token files without a tokenizer)."""
     fingerprint: str | None = None
-    """The sha256 of `tokenizer.json`; None where there is none."""
+    """The sha256 of `tokenizer.json`; None if there is no such file."""
     vocabulary_size: int
     end_of_document: int | None = None
-    """The id that ends documents; None where there is none or it is not known."""
+    """The id that ends documents; None if there is none or it is not known."""
     end_of_document_token: str | None = None
+    """How the vocabulary spells that id; None if it is not known."""
 
 
 class SplitRecord(Strict):
-    """One pair of token files."""
+    """One token file, that is, a pair of `.bin` and `.idx`."""
 
     documents: Count
     tokens: Count
     """End-of-document tokens included."""
     text_bytes: Count | None
-    """UTF-8 bytes of the documents' text; None where they are not known (adopted token files) or
-    there never was a text (a generated language)."""
+    """UTF-8 bytes of the documents' text; None if they are not known (adopted token files) or there
+    never was a text (a generated language)."""
     dtype: str
     fingerprint: str
     """See `integrity.fingerprint`."""
     sha256: str
     """sha256 of the ids in the `.bin`."""
     blocks: Annotated[str, Field(pattern="^([0-9a-f]{8})+$")]
-    """CRC-32 of each 4 MiB of the ids in the `.bin`, 8 hex digits each."""
+    """The CRC-32 of each 4 MiB of the ids in the `.bin`, 8 hex digits each."""
     text_sha256: str | None = None
-    """sha256 over the sha256 digests of the documents' texts, in order; None where they are not
+    """sha256 of the concatenated sha256 digests of the documents' texts; None if the texts are not
     known."""
     empty_documents: Count = 0
-    """Number of documents without text, which were left out."""
+    """The number of documents without text, which were left out."""
 
     @property
     def bytes_per_token(self) -> float | None:
-        """UTF-8 bytes of text per token, by which nats per token become bits per byte; None where
-        `text_bytes` is None."""
+        """UTF-8 bytes of text per token, with which a loss in nats per token is converted to bits
+        per byte; None if `text_bytes` is None."""
         return None if self.text_bytes is None else self.text_bytes / self.tokens
 
 
 class GeneratedRecord(Strict):
-    """How a language was generated."""
+    """How a language was generated (`preparation/generated_language.py`)."""
 
     parameters: dict[str, Any]
+    """The fields of its `LanguageParameters`."""
     entropies: dict[str, float | str]
-    """`optimal_validation_loss`, the mean loss of the best possible predictor on the validation
-    text, and its standard error, both in nats per token; `unit` says so."""
+    """`optimal_validation_loss` is the mean loss of the best possible predictor on the validation
+    text. The other keys are its standard error and the `unit` of both, nats per token."""
 
 
 class Manifest(Strict):
-    """`manifest.json` of a prepared folder."""
+    """The content of the `manifest.json` of a prepared folder."""
 
     schema_version: Literal[1] = 1
     request: dict[str, Any]
-    """The request for which the folder was prepared: a second call with the same request has
-    nothing to do. `{"adopted": [splits]}` for token files that other tools made."""
+    """What the folder was prepared from, and with which options. A later call with the same request
+    has nothing to do. It is `{"adopted": [splits]}` for token files that other tools made."""
     sources: tuple[SourceRecord, ...] = ()
     tokenizer: TokenizerRecord
     splits: dict[str, SplitRecord]
+    """The token files by their name without ending, such as `train`."""
     licence: str | None = None
     notes: str | None = None
     generated: GeneratedRecord | None = None
@@ -104,7 +120,8 @@ class Manifest(Strict):
         return f"{self.tokenizer.kind} of {self.tokenizer.vocabulary_size:,} tokens"
 
     def write(self, folder: Path, tokenizer: bytes | None = None) -> Self:
-        """Complete a folder of token files with its `tokenizer.json`, if any, and this manifest."""
+        """Write this manifest into a folder, after its `tokenizer.json` if the content of one is
+        given. Returns the manifest."""
         if tokenizer is not None:
             with written_atomically(folder / TOKENIZER) as file:
                 file.write(tokenizer)
@@ -115,7 +132,7 @@ class Manifest(Strict):
 def read_manifest(folder: str | Path) -> Manifest:
     """Read the manifest of a prepared folder.
 
-    Raises `UserError` where there is none, or it is damaged or from another version.
+    Raises `UserError` if there is none, or if it is damaged or of another schema version.
     """
     path = Path(folder) / MANIFEST
     try:
@@ -130,11 +147,12 @@ def read_manifest(folder: str | Path) -> Manifest:
 
 
 def token_prefix(path: str | Path, split: str = "train") -> Path:
-    """Return the token-file prefix of a split: in `path` if that is a prepared folder, else `path`
-    itself, without `.bin` or `.idx`, whatever the split.
+    """Return the prefix of a token file, that is, its path without `.bin` or `.idx`.
 
-    Raises `NoTokenFilesError` where `path` is neither a folder with that split nor the prefix of a
-    `.bin/.idx` pair.
+    If `path` is a folder, it is that of the split in the folder. Otherwise `path` itself names the
+    token file, with or without ending, and `split` has no effect.
+
+    Raises `NoTokenFilesError` if there is no index (`.idx`) of this prefix.
     """
     path = Path(path)
     if path.suffix in (".bin", ".idx"):
@@ -149,11 +167,10 @@ def token_prefix(path: str | Path, split: str = "train") -> Path:
 
 
 def held_out_prefix(corpus: str | Path) -> Path:
-    """Return the token-file prefix of the `validation` split in a corpus' folder, or beside a
-    corpus that is a `.bin/.idx` pair.
+    """Return the prefix of the token file `validation` in the folder of a corpus, or beside a
+    corpus that is given as a prefix.
 
-    Raises `NoTokenFilesError` where there is none. `corpus` itself, which is trained on, does not
-    count as its held-out text.
+    Raises `NoTokenFilesError` if there is none, or if it is `corpus` itself, which is trained on.
     """
     path = Path(corpus)
     prefix = (path if path.is_dir() else path.parent) / "validation"
@@ -166,10 +183,10 @@ def held_out_prefix(corpus: str | Path) -> Path:
 
 
 def folder_manifest(folder: Path) -> Manifest | None:
-    """Read the manifest of a folder; None where there is none.
+    """Read the manifest of a folder; None if there is none.
 
-    Raises `UserError` where it is damaged, and `NoTokenFilesError` where the folder's preparation
-    has not ended.
+    Raises `UserError` if it is damaged or of another schema version, and `NoTokenFilesError` if the
+    preparation of the folder has begun but not ended.
     """
     if (folder / MANIFEST).exists():
         return read_manifest(folder)
@@ -183,7 +200,7 @@ def folder_manifest(folder: Path) -> Manifest | None:
 
 @dataclass(frozen=True)
 class Split:
-    """A token file, and the manifest beside it."""
+    """A token file, and the manifest beside it, which describes it."""
 
     file: TokenFile
     manifest: Manifest
@@ -196,17 +213,20 @@ class Split:
 def open_split(prefix: str | Path) -> Split:
     """Open a token file together with its manifest, without comparing the two (see `integrity`).
 
-    Raises `UserError` where the file cannot be read (see `TokenFile`) or the folder's preparation
-    has not ended, and where the manifest is missing, damaged or of other files, because then
-    nothing could show that ids have changed.
+    Raises `UserError` if the file cannot be opened (see `TokenFile`), or if `manifest_of` finds no
+    usable manifest.
     """
     file = TokenFile(prefix)
     return Split(file, manifest_of(file.prefix))
 
 
 def manifest_of(prefix: str | Path) -> Manifest:
-    """Read the manifest beside a token file, which is not opened. Raises `UserError` for a manifest
-    as `open_split` does."""
+    """Read the manifest beside a token file, without opening the token file.
+
+    Raises `UserError` if the preparation of the folder has not ended, or if the manifest is
+    missing, damaged, or does not describe this token file. Without a manifest nothing could show
+    that ids have changed.
+    """
     prefix = Path(prefix)
     manifest = folder_manifest(prefix.parent)
     if manifest is None or prefix.name not in manifest.splits:

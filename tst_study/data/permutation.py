@@ -1,9 +1,10 @@
-"""A shuffled order that is computed, not stored.
+"""A shuffled order that is computed, not stored. `corpus_order` shuffles the pieces of a corpus
+with it.
 
-`permuted` maps 0 … size − 1 one-to-one onto itself, by a Feistel network on a grid that barely
-exceeds `size` (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). So any entry can
-be computed at once, without a table. `size` may be up to 2^62, and the order is the same on every
-machine.
+`permuted` maps 0 … size − 1 one-to-one onto itself, by a Feistel network on a grid that is only
+slightly larger than `size` (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). So
+each entry of the permutation can be computed without the others, and no table is needed. `size` may
+be up to 2^62, and the order is the same on every machine.
 """
 
 import hashlib
@@ -12,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROUNDS = 6
+"""Rounds of the Feistel network."""
 _MULTIPLY_1 = np.uint64(0xBF58476D1CE4E5B9)  # the finaliser of splitmix64 (Steele et al., 2014)
 _MULTIPLY_2 = np.uint64(0x94D049BB133111EB)
 _SHIFT = np.uint64(31)
 
 
 def permutation_key(*parts: int) -> NDArray[np.uint64]:
-    """Draw round keys from integers (seed, epoch, …), shape (ROUNDS,)."""
+    """Derive the keys of the rounds, (ROUNDS,), from integers such as a seed and an epoch."""
     text = ",".join(str(int(part)) for part in parts).encode()
     digest = hashlib.blake2b(text, digest_size=8 * ROUNDS).digest()
     return np.frombuffer(digest, dtype="<u8").astype(np.uint64)
@@ -33,13 +35,13 @@ def permuted(indices: NDArray[np.int64], size: int, key: NDArray[np.uint64]) -> 
         key: from `permutation_key`; another key gives another order.
 
     Returns:
-        int64 (n,), all different where the indices are.
+        int64 (n,), each in 0 … size − 1. Different indices have different entries.
     """
     rows = max(1, int(np.ceil(np.sqrt(size))))
     columns = max(1, -(-size // rows))
     result = _encrypted(indices, rows, columns, key)
-    # The grid holds fewer than `rows` points beyond `size`. Applying the network to such a point
-    # again, until the result is inside, keeps the map one-to-one; few points need it even once.
+    # Fewer than `rows` points of the grid lie outside 0 … size − 1. A result there is put through
+    # the network again until it is inside, which keeps the map one-to-one. Few results need it.
     outside = result >= size
     while outside.any():
         result[outside] = _encrypted(result[outside], rows, columns, key)
@@ -61,7 +63,8 @@ def _encrypted(
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hash each value, to below 2^33, so that adding it to a coordinate never wraps around."""
+    """Hash each value to a number below 2^33, so that adding it to a coordinate never
+    overflows."""
     values = values * _MULTIPLY_1
     values ^= values >> _SHIFT
     values *= _MULTIPLY_2

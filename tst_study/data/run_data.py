@@ -1,4 +1,9 @@
-"""The data of a run: its stream, its held-out tokens, and their fingerprints."""
+"""Opens the data of a run: the token stream that it trains on and its held-out tokens, and computes
+the fingerprints that identify them.
+
+Training opens all of it. Commands that only need to know which run a config describes, such as the
+planner of studies, take the fingerprints alone.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -14,15 +19,16 @@ from tst_study.errors import UserError
 
 
 def open_stream(config: Config) -> TokenStream:
-    """Open the token stream of a run, and compare a sample of its files with their manifests.
+    """Open the token stream of a run, and compare a sample of each training file with its manifest.
 
-    Raises `UserError` for files that are missing, damaged or do not fit the config.
+    Raises `UserError` for files that are missing, do not fit the config or are too short for it,
+    and for damage that lies in the sample.
     """
     plan = plan_phases(config)
     corpora = []
     for corpus in config.data.corpora:
         split = _open(config, token_prefix(corpus.path))
-        # The runs of a study sample different blocks, so that together they check more.
+        # Different runs of a study sample different blocks, so that together they check more.
         check_sample(split, f"{config.study}/{config.name}/{config.seed}")
         corpora.append(Corpus(split.file, corpus.weight))
     return TokenStream(
@@ -36,7 +42,8 @@ def open_stream(config: Config) -> TokenStream:
 
 
 def fingerprints(config: Config) -> dict[str, Any]:
-    """Identify a run's data, independently of where it lies, for the run's identity and record.
+    """Return the fingerprints of a run's data, which enter the run's id and its record. They do not
+    depend on where the files lie.
 
     Raises `UserError` as `fingerprints_and_held_out` does.
     """
@@ -44,12 +51,16 @@ def fingerprints(config: Config) -> dict[str, Any]:
 
 
 def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
-    """Identify the data, and the weights that the run begins with unless its seed draws them, and
-    cut the held-out text. Every token file is opened once.
+    """Return the fingerprints of a run's data, and its held-out text, cut into sequences.
 
-    Raises `UserError` where a file is missing, is not what its manifest describes, does not fit the
-    config, or has another tokenizer than the others; and where `fork_from` names no weights, or
-    those of another model.
+    The fingerprints are those of the corpora (with their weights and numbers of tokens), of the
+    held-out text and the tokenizer, and of the weights that the run begins with if it reads them
+    from files. One function returns both, so that no token file is opened twice.
+
+    Raises `UserError` for a token file that is missing, is not what its manifest describes, does
+    not fit the config, or was made with another tokenizer than the others; for a held-out text
+    without a document of two tokens (unless `data.held_out` is "beginning"); and for a `fork_from`
+    that names no weights, or those of another model.
     """
     data, length = config.data, config.batch.sequence_length
     splits = [_open(config, token_prefix(corpus.path)) for corpus in data.corpora]
@@ -61,7 +72,7 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
     tokenizer = _tokenizer_of([*splits, validation])
     held = held_out(validation, length, data.held_out_tokens, taken=data.held_out)
     of_held_out: dict[str, Any] = {"fingerprint": held.fingerprint, "tokens": held.predicted_tokens}
-    if validation.manifest.generated is not None:  # the least possible loss is known
+    if validation.manifest.generated is not None:  # then the least possible loss is known
         optimum = validation.manifest.generated.entropies["optimal_validation_loss"]
         of_held_out["optimal_nats_per_token"] = optimum
     corpora = [
@@ -77,7 +88,8 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
 
 
 def _initial_weights(config: Config) -> dict[str, str]:
-    """Fingerprint the weights that the run begins with, unless its seed draws them."""
+    """Return the fingerprint of the weights that the run begins with, under its key; an empty
+    dictionary if the run draws them from its seed."""
     folder = config.weights_folder
     if folder is None:
         return {}
@@ -89,7 +101,10 @@ def _initial_weights(config: Config) -> dict[str, str]:
 
 
 def _tokenizer_of(splits: list[Split]) -> str | None:
-    """Return the tokenizer fingerprint that all splits share; None where no manifest knows one."""
+    """Return the fingerprint of the tokenizer that all splits share; None if no manifest knows it.
+
+    Raises `UserError` if two manifests name different ones.
+    """
     known = {split.manifest.tokenizer.fingerprint: split for split in splits}
     known.pop(None, None)
     if len(known) < 2:
@@ -103,6 +118,8 @@ def _tokenizer_of(splits: list[Split]) -> str | None:
 
 
 def _open(config: Config, prefix: Path) -> Split:
+    """Open a split, and check that the model's vocabulary is at least as large as its
+    tokenizer's."""
     split = open_split(prefix)
     words, known = config.model.vocabulary_size, split.manifest.tokenizer.vocabulary_size
     if known > words:

@@ -1,15 +1,16 @@
-"""Megatron's indexed token files: `<prefix>.bin` holds ids, `<prefix>.idx` where documents lie.
+"""Reads and writes Megatron's indexed token files: `<prefix>.bin` holds the token ids, and
+`<prefix>.idx` tells where each document lies among them.
 
-The layout is that of `megatron.core.datasets.indexed_dataset` (version 1), so files prepared here
-feed Megatron's own tools, and files made by its `preprocess_data.py` are read here as they are.
-With S sequences and D documents:
+The layout is that of `megatron.core.datasets.indexed_dataset` (version 1). So Megatron's own tools
+can read the files that are prepared here, and this package can read those that Megatron's
+`preprocess_data.py` makes. With S sequences and D documents:
 
-    .idx  magic (9 bytes), version u64 = 1, dtype code u8, S u64, D + 1 u64,
-          sequence lengths int32[S], sequence byte offsets int64[S],
-          first sequence of each document int64[D + 1] (the last entry is S)
+    .idx  magic (9 bytes), version 1 (u64), code of the ids' type (u8), S (u64), D + 1 (u64),
+          length of each sequence in tokens int32[S], its first byte in the .bin int64[S],
+          first sequence of each document int64[D + 1], where the last entry is S
     .bin  the ids of all sequences, one after the other
 
-Everything is memory-mapped: opening a file costs the same memory whatever its size.
+Files are memory-mapped, so that opening one takes the same memory whatever its size.
 """
 
 import os
@@ -36,21 +37,24 @@ DTYPE_OF_CODE: dict[int, type[np.integer[Any]]] = {
     5: np.int64,
     8: np.uint16,
 }
+"""The types of ids by Megatron's codes. Codes 6 and 7 are floating-point numbers, which no ids
+are."""
 CODE_OF_DTYPE = {np.dtype(kind): code for code, kind in DTYPE_OF_CODE.items()}
 
 
 def dtype_for_vocabulary(vocabulary_size: int) -> np.dtype[Any]:
-    """Return the id type that Megatron picks: uint16 below 65,500 words, else int32."""
+    """Return the type of ids that Megatron picks: uint16 for a vocabulary of fewer than 65,500
+    entries, else int32."""
     return np.dtype(np.uint16 if vocabulary_size < 65_500 else np.int32)
 
 
 def bin_path(prefix: str | Path) -> Path:
-    """Return the file of ids of a prefix (`corpus/train` gives `corpus/train.bin`)."""
+    """Return the path of a prefix's file of ids (`corpus/train` gives `corpus/train.bin`)."""
     return Path(f"{prefix}.bin")
 
 
 def idx_path(prefix: str | Path) -> Path:
-    """Return the index file of a prefix."""
+    """Return the path of a prefix's index (`corpus/train` gives `corpus/train.idx`)."""
     return Path(f"{prefix}.idx")
 
 
@@ -58,15 +62,18 @@ class TokenFile:
     """A read-only, memory-mapped token file.
 
     Attributes:
-        prefix: path without `.bin` or `.idx` (either ending is accepted and dropped).
-        tokens: all ids of all documents in file order, shape (token_count,); a view of the mapped
-            file, never a copy.
+        prefix: the path without `.bin` or `.idx`. The constructor also takes a path with either
+            ending, and drops it.
+        tokens: the ids of all documents in file order, shape (token_count,); a view of the mapped
+            file, not a copy.
         token_count, document_count: how many tokens and documents there are.
-        header_bytes: length of what lies before the ids in the `.bin`; Megatron writes no header.
+        header_bytes: how many bytes lie before the first id in the `.bin`. Megatron writes no
+            header; other tools' files, which `tst-study data adopt` describes, may have one.
 
     Raises:
-        UserError: a file is missing, empty, cut off, or not a token file. Opening stays cheap: it
-            looks only at the header, the sizes and the ends of the index.
+        UserError: a file is missing, empty, cut off, or not a token file. To keep opening cheap,
+            only the index's header, the sizes of both files, and the first and last entries of the
+            index are looked at; `check_index` looks at the rest.
     """
 
     def __init__(self, prefix: str | Path) -> None:
@@ -81,7 +88,8 @@ class TokenFile:
         if sequences == 0 or entries < 2:
             raise self._damaged("holds no documents")
         parts = np.cumsum([HEADER.size, 4 * sequences, 8 * sequences, 8 * entries])
-        # Multimodal files append one mode byte per sequence; they are not text but do no harm.
+        # The index of a multimodal file ends with one more byte per sequence, its mode. These bytes
+        # are ignored.
         if index.size - parts[-1] not in (0, sequences):
             raise self._damaged(f"has {index.size} bytes, its header announces {parts[-1]}")
         lengths, offsets, documents = (index[a:b] for a, b in pairwise(parts))
@@ -114,10 +122,11 @@ class TokenFile:
         return self.tokens.dtype
 
     def document_starts(self, first: int, stop: int) -> NDArray[np.int64]:
-        """Return the places where documents `first` … `stop - 1` begin, in tokens: (stop - first,).
+        """Return where documents `first` … `stop - 1` begin, (stop - first,): the number of each
+        one's first token, counted from the beginning of the file.
 
-        `stop` may be `document_count + 1`: the last entry is then `token_count`, so that
-        differences of neighbours are document lengths.
+        `stop` may be `document_count + 1`. The last entry is then `token_count`, so that the
+        differences of neighbouring entries are the lengths of the documents.
         """
         sequences = self._document_sequences[first:stop]
         starts = np.full(sequences.size, self.token_count, dtype=np.int64)
@@ -127,7 +136,8 @@ class TokenFile:
         return starts
 
     def check_index(self) -> None:
-        """Raise `UserError` unless all lengths, offsets and documents of the index agree."""
+        """Raise `UserError` unless all entries of the index agree with each other and with the size
+        of the `.bin`: lengths and offsets of sequences, and first sequences of documents."""
         documents = self._document_sequences
         whole = bool((documents[1:] >= documents[:-1]).all())
         end = self.header_bytes
@@ -149,7 +159,8 @@ def _mapped(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
                 f"{path}: {size} bytes is not a whole, positive number of {dtype} values;"
                 " the file is empty or cut off, prepare it again"
             )
-        # The plain view drops memmap's per-slice bookkeeping, which would dominate reading.
+        # As a plain array: np.memmap does bookkeeping for every slice, which would take most of the
+        # time of reading.
         return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
     except OSError as error:
         raise UserError(
@@ -167,9 +178,10 @@ def write_tokens(
 
     Args:
         dtype: the type of the ids on disk, into which all of them must fit.
-        documents: some documents at a time: their ids, concatenated, and how many each has.
+        documents: the documents in batches. Each batch is a pair: the ids of its documents,
+            concatenated, and the number of ids in each document.
 
-    Raises `UserError` where the disk is full.
+    Raises `UserError` if the disk is full or the files cannot be written.
     """
     binary = bin_path(prefix)
     lengths: list[NDArray[np.int32]] = []
@@ -181,7 +193,8 @@ def write_tokens(
             lengths.append(np.asarray(of_documents, dtype=np.int32))
         file.flush()
         os.fsync(file.fileno())
-        # If the process dies between the two renames, an old index must not vouch for the new ids.
+        # Both files are written beside their place and then renamed. If the process dies between
+        # the two renames, an old index must not vouch for the new ids.
         idx_path(prefix).unlink(missing_ok=True)
     write_index(prefix, np.concatenate(lengths), dtype)
 
@@ -189,9 +202,10 @@ def write_tokens(
 def write_index(
     prefix: str | Path, lengths: NDArray[np.int32], dtype: np.dtype[Any], header_bytes: int = 0
 ) -> None:
-    """Write `<prefix>.idx` for documents of the given lengths, one sequence per document.
+    """Write `<prefix>.idx` for documents of the given lengths in tokens, each one sequence.
 
-    `header_bytes`: how many bytes lie before the first id in the `.bin`.
+    `dtype`: the type of the ids in the `.bin`. `header_bytes`: how many bytes lie before the first
+    of them. Raises `UserError` if the file cannot be written.
     """
     offsets = np.zeros(lengths.size, dtype=np.int64)
     np.cumsum(lengths[:-1], dtype=np.int64, out=offsets[1:])

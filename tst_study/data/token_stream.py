@@ -1,8 +1,9 @@
-"""The sequences that each step of a run reads, a pure function of the step's number.
+"""The sequences that each step of a run reads: under one config, a pure function of the number of
+the step.
 
 World size, micro-batch, rank and resumption do not appear here: sequences 3 … 5 of step 700 are the
-same tokens for every caller. See `corpus_order` for the order of reading and `blend` for several
-corpora.
+same tokens for every caller. See `corpus_order` for the order in which a corpus is read, and
+`blend` for the choice between several corpora.
 """
 
 from collections.abc import Sequence
@@ -20,8 +21,8 @@ from tst_study.superposition.loss_kinds import IGNORE
 
 @dataclass(frozen=True)
 class Corpus:
-    """A token file and its weight in the blend: its share of the sequences, and so of the tokens,
-    relative to the other corpora."""
+    """A token file and its weight in the blend. Each corpus gets a share of the sequences, and so
+    of the tokens, in proportion to its weight; weights need not add up to 1."""
 
     file: TokenFile
     weight: float = 1.0
@@ -36,14 +37,14 @@ class TokenStream:
         sequence_length: L, raw tokens per sequence in the recovery phase.
         superposed_steps: how many steps, from the first on, read `superposed_length` tokens per
             sequence.
-        superposed_length: n, a multiple of L: s·L with bags as input, L with bags as output only;
-            by default L.
-        seed: shuffles the pieces. A baseline and a run with bags as input read in different orders
-            under one seed, because their pieces differ; runs that share a prefix run read in the
-            same order up to its end.
+        superposed_length: raw tokens per sequence in these steps, a multiple of L: s·L with bags
+            as input, L with bags as output only; by default L.
+        seed: of the order in which the pieces of a corpus are read (`corpus_order`). A piece is as
+            long as a sequence, so a baseline and a run with bags as input read in different orders
+            under the same seed. Runs that share a prefix run read the same tokens until it ends.
 
     Raises:
-        UserError: a corpus is shorter than its share of one step.
+        UserError: a corpus has fewer tokens than its share of one step.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class TokenStream:
         seed: int = 0,
     ) -> None:
         superposed_length = sequence_length if superposed_length is None else superposed_length
-        if superposed_steps == 0:  # a baseline, whatever the unused settings of superposition say
+        if superposed_steps == 0:  # a baseline: the settings of superposition have no effect
             superposed_length = sequence_length
         self.sequences_per_step = sequences_per_step
         self.sequence_length = sequence_length
@@ -90,9 +91,10 @@ class TokenStream:
         """Read sequences `start` … `stop - 1` of a step; by default all B of them.
 
         Returns:
-            Ids and next-token labels, each int64 (stop - start, n). The label of a sequence's last
-            token is the token that follows it in the corpus. The corpus's last token, which also
-            occurs inside the sequence that ends one epoch and begins the next, has the label −100.
+            Ids and next-token labels, each int64 (stop - start, n), with n as in
+            `tokens_per_sequence`. The label of a token is the one that follows it in the corpus,
+            also at the end of a sequence. The last token of a corpus has the label −100 (ignored);
+            it may lie inside a sequence that ends one epoch and begins the next.
         """
         stop = self.sequences_per_step if stop is None else stop
         ids = np.empty((stop - start, self.tokens_per_sequence(step)), dtype=np.int64)
@@ -111,7 +113,8 @@ class TokenStream:
         return ids, labels
 
     def epochs(self, step: int) -> float:
-        """Return how many epochs of the corpus that is repeated most were read before this step."""
+        """Return how many epochs had been read before this step, as a fractional number. Of several
+        corpora, it is the epochs of the one that has been read most often."""
         dealt = step * self.sequences_per_step
         return max(
             order.tokens_before(self._blend.dealt(dealt, number)) / order.token_count

@@ -1,2 +1,2 @@
-"""Measurements of a trained model. `run` loads a checkpoint and records the results, `domains`
-measures held-out losses, `tasks` runs downstream tasks."""
+"""Measurements of a trained model, for `tst-study evaluate`: `run` loads a checkpoint and records
+the results, `domains` measures held-out losses, and `tasks` runs downstream tasks."""

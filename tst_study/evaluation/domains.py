@@ -1,9 +1,9 @@
 """Held-out next-token loss by domain, with standard errors over documents.
 
-Documents are the sampling unit, because tokens of one document are not independent; in a text of
-more than 256 documents, groups of neighbouring ones (`held_out.MOST_DOCUMENTS`). The mean equals
-that of training's own evaluation where both take the same tokens, which needs
-`data.held_out = "spread"`.
+A domain is a named held-out text. Documents are the sampling unit, because the tokens of one
+document are not independent. If more than 256 documents are evaluated, the units are groups of
+neighbouring ones (`held_out.MOST_DOCUMENTS`). The mean equals that of training's own evaluation if
+both take the same tokens, for which the run needs `data.held_out = "spread"`.
 """
 
 import sys
@@ -25,11 +25,11 @@ from tst_study.parallel.process_groups import Ranks
 
 
 def domains_of_run(run: TrainedRun) -> dict[str, Path]:
-    """Return held-out token files by name: `data.validation`, if the config names it, and the
-    held-out text beside each corpus.
+    """Return the prefixes of a run's held-out token files by name: `data.validation`, if the config
+    names it, and the held-out text beside each corpus.
 
     A corpus without held-out text on this machine is left out, with a note on stderr. Raises
-    `UserError` where `data.validation` is missing, or no text is left.
+    `UserError` if the files that `data.validation` names are missing, or if no text is left.
     """
     data = run.config.data
     prefixes: dict[str, Path] = {}
@@ -54,17 +54,22 @@ def evaluate_domains(
     tokens: int | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield task, data, metrics, samples, details and seconds of a `TaskResult` for each domain.
+    """Yield a result for each domain: task, data, metrics, samples, details and seconds of a
+    `TaskResult`, a row of `evals.jsonl`.
+
+    The metrics are `nats_per_token` and, if the number of bytes is known, `bits_per_byte`, each
+    with its standard error (`_stderr`) if there are at least two documents.
 
     Args:
         model: with the run's weights.
         domains: token-file prefixes (or prepared folders) by name.
         tokens: about how many tokens of each text to evaluate, spread evenly over it; all of them
             by default.
-        say: called with a message on the progress.
+        say: called with messages on the progress.
 
     Raises:
-        UserError: a text is missing, damaged, or was made with another tokenizer than the run's.
+        UserError: a text is missing, damaged, without a document of two tokens, or made with a
+            tokenizer that is known to differ from the run's or has more ids than the model.
     """
     for name, path in domains.items():
         began = time.perf_counter()
@@ -98,8 +103,8 @@ def _say_how_far(say: Callable[[str], None], held: HeldOut, tokens: int) -> None
 
 
 def _check_tokenizer(run: TrainedRun, name: str, manifest: Manifest) -> None:
-    """Raise `UserError` where ids may lie outside the model's vocabulary, or where both tokenizers
-    are known and differ, because then ids inside the vocabulary would mean other words."""
+    """Raise `UserError` if ids may lie outside the model's vocabulary, or if both tokenizers are
+    known and differ, because then the same ids would mean other words."""
     ours, theirs = run.header["data"]["tokenizer"], manifest.tokenizer.fingerprint
     larger = manifest.tokenizer.vocabulary_size > run.model.vocabulary_size
     if larger or (ours and theirs and theirs != ours):

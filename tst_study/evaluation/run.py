@@ -33,19 +33,21 @@ def evaluate_run(
 ) -> Iterator[str]:
     """Measure a run's checkpoint, and yield a line for each result once it is in `evals.jsonl`.
 
-    The caller must hold the run's lock.
+    The caller must hold the run's lock (`file_lock.hold`), since this writes to the run's folder.
 
     Args:
         held_out: texts as NAME=FOLDER; by default those of `domains_of_run`.
-        tokens: held-out tokens of each text; by default as many as in training.
-        tasks, max_length: see `evaluate_tasks`; by default no tasks.
-        tokenizer: the run's tokenizer.json; tasks need it where the run's corpus is not on this
-            machine or names no tokenizer.
-        say: called with a message on what is going on.
+        tokens: about how many tokens of each text to evaluate; by default as many as the run's own
+            evaluations.
+        tasks, max_length: as in `evaluate_tasks`; by default no tasks are run.
+        tokenizer: the run's tokenizer.json or a folder with it; needed for tasks if the run's
+            corpus is not on this machine or names no tokenizer.
+        say: called with messages on the progress.
 
     Raises:
-        UserError: the checkpoint is from inside the superposition phase or cannot be read, a text,
-            a task or the tokenizer for tasks cannot be used, or the disk is full.
+        UserError: the checkpoint is from inside the superposition phase or cannot be read or
+            exported; a text, a task or the tokenizer for the tasks cannot be used; or the disk is
+            full.
     """
     if run.phase == "superposition":
         raise UserError(
@@ -61,7 +63,7 @@ def evaluate_run(
     with trained_model(run) as (model, ranks):
         yield from _keep(run, evaluate_domains(run, model, ranks, domains, tokens, say))
         device = str(ranks.device)
-        del model  # frees its memory before its export is loaded
+        del model  # to free its memory before lm-eval loads the export
     if tasks is not None:
         say("exporting the checkpoint and starting lm-eval")
         with TemporaryDirectory() as folder:
@@ -72,9 +74,9 @@ def evaluate_run(
 
 @contextmanager
 def trained_model(run: TrainedRun) -> Iterator[tuple[SuperposedGPT, Ranks]]:
-    """Yield the model with the weights of the run's checkpoint, on one process.
+    """Yield the model, whole on this process, with the weights of the run's checkpoint.
 
-    Raises `UserError` where the checkpoint cannot be read.
+    Raises `UserError` if the checkpoint cannot be read.
     """
     with process_groups(run.config) as ranks:
         model = empty_model(run.config)
@@ -93,7 +95,7 @@ def _tokenizer_for_tasks(run: TrainedRun, given: Path | None) -> Tokenizer:
 
 
 def _keep(run: TrainedRun, results: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Append each result to the run's record, then yield its line."""
+    """Append each result to the run's record, then yield the line that is printed for it."""
     code = code_version()
     for result in results:
         details = {**result["details"], "code": code}

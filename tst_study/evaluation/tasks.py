@@ -1,7 +1,7 @@
-"""Downstream tasks by EleutherAI's lm-eval, which loads a run's export by its Hugging Face backend.
+"""Downstream tasks, run by EleutherAI's lm-eval.
 
-Task data come from the hub or, without a network, from a mirror in the working directory
-(docs/export.md).
+Its Hugging Face backend loads a checkpoint that has been exported. The data of the tasks come from
+the Hugging Face hub or, without a network, from a mirror in the working directory (docs/export.md).
 """
 
 import hashlib
@@ -34,21 +34,25 @@ BOOTSTRAPS = 1000
 """Bootstrap samples for the standard errors of the few metrics that are not means. With 0, lm-eval
 would give no metric a standard error."""
 PACKAGES = ("lm_eval", "datasets", "transformers", "tokenizers", "torch")
+"""Packages whose versions are recorded with each result."""
 
 
 def evaluate_tasks(
     exported: Path, tasks: str, max_length: int | None, device: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield task, data, metrics, samples, details and seconds of a `TaskResult` for each task.
+    """Yield a result for each task, without examples in the prompt (0-shot): task, data, metrics,
+    samples, details and seconds of a `TaskResult`, a row of `evals.jsonl`.
 
     Args:
-        exported: a folder that `tst-study export` wrote; no code of it is run.
-        tasks: names of tasks, groups or tags with commas between them, or `paper`. A group gives
-            one result, a tag one for each of its tasks.
+        exported: a folder that `export` wrote. Code that it may contain is not run.
+        tasks: names of lm-eval's tasks, groups or tags with commas between them, or `paper` for
+            `PAPER_TASKS`. A group gives one result, a tag one for each of its tasks.
         max_length: the longest context in tokens; None for that of training.
+        device: where the model runs, as torch names it.
 
     Raises:
-        UserError: a task is not known, its data are not there, or an answer is too long.
+        UserError: a task is not known, its data cannot be had, or lm-eval refuses a question, as it
+            does for an answer that is longer than the context.
     """
     names = PAPER_TASKS if tasks == "paper" else tasks.split(",")
     manager = TaskManager()
@@ -89,7 +93,7 @@ def evaluate_tasks(
                 f"than the context of {model.max_length} tokens; raise --max-length"
             ) from error
         seconds = time.perf_counter() - began
-        # A tag has no result of its own: it is a name for several tasks.
+        # A tag is only a name for several tasks and has no result itself.
         rows = [name] if name in results["results"] else sorted(results["results"])
         for row in rows:
             yield {**_row(row, results), "seconds": seconds / len(rows)}
@@ -122,14 +126,16 @@ def _row(name: str, results: dict[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(name: str, results: dict[str, Any]) -> list[str]:
-    """Return the tasks of a group, which may be a group of groups; of a task, itself alone."""
+    """Return the names of the tasks in a group, which may contain other groups. For a single task,
+    return its name alone."""
     below = results.get("group_subtasks", {}).get(name, [])
     return [leaf for part in below for leaf in _leaves(part, results)] if below else [name]
 
 
 def _metrics(values: dict[str, Any]) -> dict[str, float | None]:
-    """Return lm-eval's metrics by our names: `acc,none` becomes `acc`, and `acc,FILTER` becomes
-    `acc@FILTER`; `_stderr` comes last. A value that is not a finite number becomes None."""
+    """Return lm-eval's metrics by our names: `acc,none` becomes `acc`, `acc,FILTER` becomes
+    `acc@FILTER`, and `acc_stderr,FILTER` becomes `acc@FILTER_stderr`. A value that is not a finite
+    number becomes None. Entries without a comma in their keys are not metrics and are dropped."""
     metrics: dict[str, float | None] = {}
     for key, value in values.items():
         name, comma, filtered = key.partition(",")

@@ -1,10 +1,10 @@
-"""Trained models as ordinary Hugging Face models, and such models as the beginning of a run.
+"""Exports trained models as ordinary Hugging Face models, and starts runs from such models.
 
-    tensor_names.py     the part of a Megatron tensor that each tensor of an export is
+    tensor_names.py     which part of which Megatron tensor becomes each exported tensor
     tokenizer_files.py  the tokenizer as the run used it
     model_card.py       the README.md of an export
     export.py           writes weights, configuration, tokenizer and model card into one folder
-    start.py            loads the weights of such a folder into the model of a run
+    start.py            loads the weights of a Hugging Face model into the model of a run
 
 config/architecture.py makes config.json. Only export.py and start.py need torch.
 """

@@ -1,8 +1,11 @@
-"""A run's checkpoint as a folder that stock transformers loads.
+"""Exports a run's checkpoint as a folder that transformers loads without this package.
 
-Weights go layer by layer from the distributed checkpoint, whatever layout wrote it, into
-safetensors files of at most a gigabyte, or of one tensor that is larger. In memory at a time are
-the tensors of one file and up to two tensors of the checkpoint, each of one layer.
+`tst-study export` calls `export`, and `tst-study evaluate --tasks` does so in a temporary folder.
+
+The layout of ranks that wrote the checkpoint does not matter. Weights go layer by layer into
+safetensors files of at most a gigabyte (more only for a single tensor that is larger). At any time,
+memory holds the tensors of one file and at most two tensors of the checkpoint, each for a single
+layer if it belongs to the layers.
 """
 
 import json
@@ -30,20 +33,23 @@ from tst_study.huggingface.tokenizer_files import tokenizer_files
 from tst_study.record.reader import read
 
 FILE_BYTES = 10**9
-"""The most bytes of a safetensors file, unless a single tensor has more."""
+"""The most bytes of tensors in a safetensors file, unless a single tensor has more."""
 
 
 def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path:
     """Write weights, configuration, tokenizer, generation settings and model card into `to`.
 
     Args:
-        run: a run folder and which of its checkpoints.
+        run: the run and the checkpoint to export.
         to: a folder that does not exist yet; it appears whole or not at all.
-        tokenizer: of the run's corpus; None where it names none.
+        tokenizer: that of the run's corpora, or None if they name none.
+
+    Returns the folder.
 
     Raises:
-        UserError: the checkpoint is missing, damaged or from inside the superposition phase, or
-            the folder exists, cannot be written, or was written by another process meanwhile.
+        UserError: the checkpoint cannot be read or is from inside the superposition phase,
+            transformers has no model of this shape, or the folder exists, cannot be written, or was
+            written by another process meanwhile.
     """
     to = Path(to)
     if to.exists():
@@ -61,7 +67,7 @@ def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path
     with disk_errors_named(to):
         to.parent.mkdir(parents=True, exist_ok=True)
     with disk_errors_named(to), TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as hidden:
-        # A subfolder, since the temporary folder itself is readable for its owner alone.
+        # The export is made in a subfolder, since only their owner can read temporary folders.
         beside = Path(hidden) / to.name
         beside.mkdir()
         write_weights(reader, run.model, wanted, dtype, beside)
@@ -81,8 +87,8 @@ def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path
 def push(folder: Path, name: str) -> str:
     """Upload an export to the Hugging Face hub, and return its address.
 
-    A repository that is not there yet is made, and is private. Raises `UserError` where the hub
-    refuses.
+    If the repository `name` does not exist yet, it is created as a private one. Raises `UserError`
+    if the upload fails.
     """
     from huggingface_hub import HfApi
 
@@ -101,8 +107,12 @@ def push(folder: Path, name: str) -> str:
 def write_weights(
     reader: CheckpointReader, model: Model, wanted: Sequence[Entry], dtype: torch.dtype, to: Path
 ) -> None:
-    """Write `model.safetensors`, or several files of at most `FILE_BYTES` and the index that lists
-    their tensors. Raises `UserError` where a file cannot be written."""
+    """Write the tensors `wanted` as `model.safetensors`, or as several files of at most
+    `FILE_BYTES` with an index that tells which tensor lies in which file.
+
+    `dtype` is that of the checkpoint's weights. Raises `UserError` if a tensor cannot be read or a
+    file cannot be written.
+    """
     from huggingface_hub import split_state_dict_into_shards_factory
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -114,7 +124,7 @@ def write_weights(
         filename_pattern="model{suffix}.safetensors",
         max_shard_size=FILE_BYTES,
     )
-    read = lru_cache(2)(reader.read)  # the experts of a layer are read from two tensors in turn
+    read = lru_cache(2)(reader.read)  # the experts of a layer alternate between two tensors
     for file, names in split.filename_to_tensors.items():
         tensors = {
             entry.name: _part(entry, read(entry.source, entry.index[:1]), model)
@@ -124,8 +134,8 @@ def write_weights(
             save_file(tensors, to / file, metadata={"format": "pt"})
         except SafetensorError as error:
             raise UserError(f"{to.name}: cannot be written ({first_line(error)})") from error
-        # The library makes files that only their owner can read; give them the folder's
-        # permissions, which follow the user's umask.
+        # The library makes files that only their owner can read. Give them the permissions of the
+        # folder, which follow the user's umask, but not its executable bits.
         (to / file).chmod(to.stat().st_mode & 0o666)
         del tensors  # before the next file's are read
     if split.is_sharded:
@@ -134,8 +144,11 @@ def write_weights(
 
 
 def _part(entry: Entry, layer: Tensor, model: Model) -> Tensor:
-    """Copy an entry's tensor, of shape `entry.shape`, out of `layer`, which is its source at the
-    first of its indices (the whole source where it has none)."""
+    """Copy the tensor of an entry, of shape `entry.shape`, out of `layer`.
+
+    `layer` is the entry's source at the entry's first index, which is the layer; it is the whole
+    source if the entry has no index.
+    """
     whole = layer[entry.index[1:]]
     if entry.part in ("query", "key", "value"):
         mixed = whole.view(model.key_value_heads, -1, model.head_size, model.hidden_size)

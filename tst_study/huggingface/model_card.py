@@ -1,7 +1,10 @@
-"""The README.md of an export, filled from the run's record.
+"""The model card of an export, its README.md, filled from the run's record.
 
-`model_card.md.jinja` is its template. A record may have been written by anyone, so each value
-passes through `_plain` where the template inserts it."""
+The template is `model_card.md.jinja`. Anyone may have written a record, so each value that the
+template inserts passes through `_plain`, which makes it harmless in Markdown. Two blocks are
+inserted as they are: the front matter, whose texts have passed through `_plain` before, and the
+configuration, in which TOML's quoting serves the same purpose.
+"""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,7 +22,11 @@ from tst_study.text import printable
 
 
 def model_card(run: TrainedRun, record: RunRecord, dtype: str, tokenizer: Tokenizer | None) -> str:
-    """Write the card in Markdown, with the front matter that Hugging Face reads."""
+    """Return the card in Markdown, with the front matter that Hugging Face reads.
+
+    `dtype`: that of the exported weights, by name. `tokenizer`: that of the export, or None if it
+    has none.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -58,20 +65,21 @@ def model_card(run: TrainedRun, record: RunRecord, dtype: str, tokenizer: Tokeni
         measures=measures,
         corpora=zip(run.config.data.corpora, run.header["data"]["corpora"], manifests, strict=True),
         # The config without its last section, `execution`, which changes no result. TOML's quoting
-        # keeps every string on the line of its key, so that none can end the code block.
+        # keeps every string on the line of its key, so that no string can end the code block.
         toml=Markup(to_toml(run.config).partition("\n[execution")[0].strip()),
     )
 
 
 def _plain(value: Any) -> str:
-    """Reduce a text to one line without control characters, HTML, Markdown links, code or the
-    borders of table cells."""
+    """Reduce a value to one line of text without control characters, HTML, Markdown links, code
+    spans or borders of table cells."""
     text = printable(" ".join(str(value).split()))
     return text.translate(str.maketrans("[]`|", "()'/", "\\")).replace("<", "&lt;")
 
 
 def _front_matter(run: TrainedRun, record: RunRecord) -> str:
-    """Write YAML by Hugging Face's own class; `model-index` has the results of this checkpoint."""
+    """Return the YAML at the top of the card, made by Hugging Face's own class. Its `model-index`
+    has the results of this checkpoint."""
     from huggingface_hub import ModelCardData
 
     method = "token-superposition-training" if run.plan["superposed_steps"] else "baseline"
@@ -86,7 +94,7 @@ def _front_matter(run: TrainedRun, record: RunRecord) -> str:
 
 
 def _results(run: TrainedRun, record: RunRecord) -> Iterator[Any]:
-    """List the measurements of this checkpoint in the form of the hub's `model-index`."""
+    """Yield the measurements of this checkpoint in the form of the hub's `model-index`."""
     from huggingface_hub import EvalResult
 
     losses = ("nats_per_token", "bits_per_byte")
@@ -102,12 +110,12 @@ def _results(run: TrainedRun, record: RunRecord) -> Iterator[Any]:
 
 
 def _at(run: TrainedRun, rows: Iterable[Any]) -> list[Any]:
-    """Pick the rows of this checkpoint's step."""
+    """Return the rows that belong to the step of this checkpoint."""
     return [row for row in rows if row["step"] == run.step]
 
 
 def _manifest(path: str) -> Manifest | None:
-    """Read the manifest of a corpus; None where the corpus or its manifest cannot be read on this
+    """Read the manifest of a corpus; None if the corpus or its manifest cannot be read on this
     machine."""
     try:
         return manifest_of(token_prefix(path))

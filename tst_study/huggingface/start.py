@@ -1,4 +1,5 @@
-"""The weights of a Hugging Face model as the beginning of a run: the inverse of `export.py`."""
+"""Loads the weights of a Hugging Face model into the model of a run that begins with them
+(`fork_from = "hf:FOLDER"`): the inverse of `export.py`."""
 
 from __future__ import annotations
 
@@ -17,18 +18,20 @@ from tst_study.model.initialization import copy_slice, shards
 
 
 def load_weights(model: torch.nn.Module, shape: Model, folder: Path) -> None:
-    """Fill this rank's shards of the weights in place from a folder of `.safetensors`.
+    """Fill this rank's shards of the weights in place from a folder of `.safetensors` files.
 
-    Numbers are converted to the type in which the run trains.
+    `shape` describes the model. Numbers are converted to the dtype of the run's weights.
 
-    Raises `UserError` where a file cannot be read, or a tensor is missing or of another shape.
+    Raises `UserError` if a file cannot be opened, or if a tensor is missing or has another shape.
     """
     read = _tensors(folder)
     parts: dict[tuple[str, tuple[int, ...]], list[Entry]] = {}
     for entry in entries(shape):
         parts.setdefault((entry.source, entry.index), []).append(entry)
 
-    @lru_cache(1)  # the shards of gate and upward projection come one after the other
+    # The shards of the gate and the upward projection follow each other and have one source, so
+    # that a cache of one tensor saves reading it twice.
+    @lru_cache(1)
     def whole(source: str, index: tuple[int, ...]) -> Tensor:
         return _joined({entry.part: read(entry) for entry in parts[source, index]}, shape)
 
@@ -40,7 +43,8 @@ def load_weights(model: torch.nn.Module, shape: Model, folder: Path) -> None:
 
 
 def _joined(tensors: dict[str, Tensor], shape: Model) -> Tensor:
-    """Put the parts of one layer's Megatron tensor together, as `tensor_names` describes them."""
+    """Join parts of the Hugging Face model into the Megatron tensor of one layer or expert, in the
+    order that the docstring of `tensor_names` describes."""
     if "query" in tensors:
         by_group = [
             tensors[part].view(shape.key_value_heads, -1, shape.head_size, shape.hidden_size)
@@ -51,7 +55,7 @@ def _joined(tensors: dict[str, Tensor], shape: Model) -> Tensor:
 
 
 def _tensors(folder: Path) -> Callable[[Entry], Tensor]:
-    """Return a function that reads the tensor of an entry from a folder and checks its shape."""
+    """Return a function that reads the tensor of an entry from a folder, and checks its shape."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,9 +1,11 @@
-"""The tensors of a Hugging Face model as parts of Megatron's.
+"""The tensors of a Hugging Face model as parts of Megatron's, for `export.py` and `start.py`.
 
-Megatron's global tensors have layers, and after them experts, as leading axes. The gate and the
-upward projection of SwiGLU lie in one tensor, gate first. The projections of attention also lie in
-one tensor, group by group: the queries of a group, then its key and its value. Both formats rotate
-the same pairs of dimensions, half a head apart, so rotary embeddings need no reordering.
+In a Megatron checkpoint, one tensor holds the same weight of all layers, with the layer as its
+first axis; for weights of experts, the expert is the second. The gate and the upward projection of
+SwiGLU lie in one tensor, gate first. The query, key and value projections of attention also lie in
+one tensor, one group of heads after another: the queries of a group, then its key and its value.
+Both formats rotate the same pairs of dimensions, half a head apart, so rotary embeddings need no
+reordering.
 """
 
 from collections.abc import Iterator
@@ -21,22 +23,25 @@ class Entry:
     """One tensor of an export."""
 
     name: str
-    """The name in Hugging Face's model."""
+    """The tensor's name in the Hugging Face model."""
     shape: tuple[int, ...]
     source: str
-    """The global name in Megatron's model."""
+    """The name of the Megatron tensor that holds it, in a checkpoint."""
     index: tuple[int, ...] = ()
-    """Indices along the source's leading axes: layer, expert."""
+    """Indices along the source's leading axes: the layer, then the expert."""
     part: Part = "whole"
-    """The part of the source, at this index, that the tensor is."""
+    """Which part of the source, at this index, the tensor is."""
 
 
 QKV = "self_attention.linear_qkv.weight"
 EXPERTS = "mlp.experts.experts."
+"""Parts of Megatron's names: of the joined projections of attention, and of the weights of
+experts."""
 
 
 def entries(model: Model) -> Iterator[Entry]:
-    """Yield all tensors of a model's export, in the order of its layers."""
+    """Yield all tensors of a model's export: the embedding, the layers in order, the final norm,
+    and the head if it is not tied to the embedding."""
     hidden, words = model.hidden_size, model.vocabulary_size
     yield Entry("model.embed_tokens.weight", (words, hidden), "embedding.word_embeddings.weight")
     for layer in range(model.layers):

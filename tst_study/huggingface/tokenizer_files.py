@@ -1,4 +1,5 @@
-"""The tokenizer of an export, which is that of the run's corpus, in files for transformers."""
+"""Finds the tokenizer with which a run's corpus was prepared, and writes it for an export as files
+that transformers reads."""
 
 import json
 from pathlib import Path
@@ -13,10 +14,10 @@ def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> Tokeni
     """Find the tokenizer of a run's corpora, and return it as `plain` makes it.
 
     `given`: a tokenizer.json or a folder with one, to use instead of the one beside the first
-    corpus. Where the corpora name no tokenizer (generated words, or token files that came without
-    one), `given` is taken unchecked, and without it None is returned.
+    corpus. The corpora name no tokenizer if their words are generated, or if their token files came
+    without one. In that case `given` is taken unchecked; without `given`, None is returned.
 
-    Raises `UserError` where the tokenizer cannot be found, or is not the run's.
+    Raises `UserError` if the tokenizer cannot be found or used, or if it is not the run's.
     """
     fingerprint = run.header["data"]["tokenizer"]
     if fingerprint is None and given is None:
@@ -32,9 +33,10 @@ def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> Tokeni
 
 
 def plain(tokenizer: Tokenizer) -> Tokenizer:
-    """Reduce a tokenizer to what preparation used of it, which is how it splits a text into tokens.
+    """Reduce a tokenizer to what the preparation of a corpus uses: how it splits text into tokens.
 
-    Left out are truncation, padding, and a post-processor that puts special tokens around a text.
+    This drops truncation, padding, and a post-processor that puts special tokens around a text. A
+    tokenizer without any of these is returned as it is.
     """
     from tokenizers import Tokenizer as LibraryTokenizer
 
@@ -53,9 +55,9 @@ def plain(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def tokenizer_files(tokenizer: Tokenizer, positions: int) -> dict[str, bytes]:
-    """Return the contents of `tokenizer.json` and `tokenizer_config.json` by name.
+    """Return the contents of `tokenizer.json` and `tokenizer_config.json`, by file name.
 
-    `positions`: the longest context that the model was trained on.
+    `positions`: the longest context that the model was trained on, in tokens.
     """
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -69,7 +71,7 @@ def tokenizer_files(tokenizer: Tokenizer, positions: int) -> dict[str, bytes]:
 
 
 def _place(run: TrainedRun) -> Path:
-    """Return the path of the tokenizer.json beside the run's first corpus. Raises `UserError` where
+    """Return the path of the tokenizer.json beside the run's first corpus. Raises `UserError` if
     the corpus is not on this machine."""
     corpus = run.config.data.corpora[0].path
     try:

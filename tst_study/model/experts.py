@@ -1,5 +1,8 @@
-"""Routing of positions to experts and back, the balance loss, which is the same in every parallel
-layout, and statistics of the router for the log."""
+"""The parts of a mixture of experts around the experts themselves: the router with its balance
+loss, the exchange of positions between ranks, and the router's statistics for the log.
+
+The balance loss is the same in every parallel layout. `layers.MoE` puts the parts together.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +28,20 @@ from tst_study.model.kernels import (
 
 @dataclass
 class RoutingLog:
-    """The step's size, which the balance loss needs, and sums over the step for the log. All
-    routers of a rank share one object."""
+    """The size of the current step, which the balance loss needs, and sums over the step, from
+    which the log gets its statistics. All routers of a rank share one object."""
 
     layers: int
     experts: int
     positions: int | None = None
-    """Latent positions of the whole step, on all ranks. None before the first `begin_step`: the
-    balance loss is then a mean over each micro-batch."""
+    """Latent positions of the whole step, on all ranks. None before the first `begin_step`; each
+    micro-batch then adds its own mean balance loss."""
     _sums: Tensor | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> RoutingLog | None:
-        """Give all routers of `model` one log, and return it; None for a model without experts."""
+        """Make one log for all routers of `model`, and return it; None for a model without
+        experts."""
         config: Any = model.config
         if config.num_moe_experts is None:
             return None
@@ -48,15 +52,18 @@ class RoutingLog:
         return log
 
     def begin_step(self, positions: int, device: torch.device, *, recording: bool) -> None:
+        """Begin a step of `positions` latent positions on all ranks. Its sums are collected only
+        with `recording`."""
         self.positions = positions
-        # Per layer: copies sent to each expert; then the number of positions, and the sums over
-        # positions of router entropy and balance loss.
+        # For each layer: the number of copies of positions sent to each expert, then the number of
+        # positions, the sum of their router entropies, and the sum of the balance loss over them.
         shape = self.layers, self.experts + 3
         self._sums = torch.zeros(shape, device=device) if recording else None
 
     def add(self, layer: int, counts: Tensor, logits: Tensor) -> None:
-        """Add a micro-batch's counts (experts,) and logits (positions, experts) in a layer, counted
-        from 1. Does nothing in a step that is not recorded."""
+        """Add a micro-batch's routing to the sums of a layer: `counts` (experts,) of positions sent
+        to each expert, and the router's `logits` (positions, experts). `layer` counts from 1. In a
+        step that is not recorded, this does nothing."""
         if self._sums is None:
             return
         with torch.no_grad():
@@ -69,17 +76,21 @@ class RoutingLog:
             row[-2] += entropies.sum()
 
     def add_balance(self, layer: int, loss: Tensor, scale: float) -> None:
-        """Add a micro-batch's balance loss. `scale`, its positions divided by the coefficient,
-        turns it into a sum over positions without the coefficient."""
+        """Add this rank's summand of a micro-batch's balance loss to the sums of a layer.
+
+        The loss is a mean over positions, times its coefficient. `scale`, the micro-batch's
+        positions divided by that coefficient, makes it a sum over positions without the
+        coefficient. In a step that is not recorded, this does nothing.
+        """
         if self._sums is not None:
             self._sums[layer - 1, -1] += loss.detach() * scale
 
     def summary(self) -> dict[str, Any]:
-        """Summarize the step over all ranks and micro-batches; every rank must call this.
+        """Summarize a recorded step over all ranks and micro-batches; every rank must call this.
 
         Entropy (in nats) and balance loss (without its coefficient) are means over positions and
-        layers. Loads are those of the fullest and the emptiest expert of each layer, as multiples
-        of an even share: 1.0 is what each expert would get if all got the same.
+        layers. `load` lists for each layer the loads of its fullest and its emptiest expert, as
+        multiples of an even share: 1.0 is what each expert would get if all got the same.
         """
         assert self._sums is not None, "begin_step(recording=True) comes first"
         sums = self._sums.double()
@@ -99,26 +110,27 @@ class RoutingLog:
 
 
 class Routes(NamedTuple):
-    """The routing of positions to experts. A position that goes to k experts is copied k times;
-    copies are sorted by expert, and those of an expert by position."""
+    """The routing of n positions of d features to experts. Each position goes to k experts and is
+    copied k times. The copies are sorted by expert, and those of one expert by position."""
 
     rows: Tensor
-    """(n·k, d) the copies."""
+    """(n·k, d): the copies."""
     positions: Tensor
-    """(n·k,) the position of each copy."""
+    """(n·k,): the number of the position that each copy is of."""
     copies: Tensor
-    """(n, k) the copies of each position, ascending: experts' outputs are added in this order."""
+    """(n, k): the numbers of each position's copies, ascending. The experts' outputs for a position
+    are added in this order."""
     weights: Tensor
-    """(n·k,) the weight of each copy's output."""
+    """(n·k,): the factor by which the expert's output for each copy is multiplied."""
     counts: Tensor
-    """(experts,) int32, copies for each expert."""
+    """(experts,) int32: the number of copies for each expert."""
     groups: Groups
-    """The groups of rows by expert, in the form that `grouped_product` takes."""
+    """The same, in the form that `grouped_product` takes: the rows of an expert are a group."""
     logits: Tensor
-    """(n, experts) detached, for the log."""
+    """(n, experts): the router's scores, detached, for the log."""
     balance: Tensor | None
-    """This rank's summand of the micro-batch's balance loss, times its coefficient; detached, for
-    the log. None where the loss is off, as in evaluation."""
+    """This rank's summand of the micro-batch's balance loss, coefficient included; detached, for
+    the log. None if the loss is off, as in evaluation."""
 
 
 class Router(torch.nn.Module):
@@ -126,7 +138,8 @@ class Router(torch.nn.Module):
     these k scores.
 
     The balance loss (Switch, arXiv 2101.03961, equation 4) is computed for each sequence and
-    averaged over those of a whole step, so that neither the layout nor the micro-batch changes it.
+    averaged over all sequences of a step, so that neither the layout of ranks nor the size of a
+    micro-batch changes it.
     """
 
     log: RoutingLog | None = None
@@ -134,20 +147,23 @@ class Router(torch.nn.Module):
     def __init__(
         self, config: TransformerConfig, layer_number: int, group: dist.ProcessGroup
     ) -> None:
-        """`group`: ranks that share the positions of a sequence."""
+        """`group`: the tensor ranks, which share the positions of a sequence."""
         super().__init__()
         self.config, self.layer_number, self.group = config, layer_number, group
         shape = config.num_moe_experts, config.hidden_size
         device, dtype = torch.cuda.current_device(), config.params_dtype
         self.weight = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        # With sequence parallelism each rank of the group sees a part of the positions; by this
-        # mark Megatron sums the gradients over the group.
+        # With sequence parallelism, each rank of the group sees only a part of the positions. This
+        # mark makes Megatron sum the weight's gradients over the group.
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
         self.route = route  # or the same function compiled
 
     def forward(self, hidden: Tensor) -> Routes:
-        """hidden (l / tensor ranks, b, d) -> routes of its positions. Training with gradients adds
-        the balance loss; training adds to the log."""
+        """hidden (l / tensor ranks, b, d) -> routes of its positions.
+
+        In training mode, the statistics of the routing go to the log, and the balance loss gets its
+        gradient, if gradients are computed at all.
+        """
         log, coefficient, share = self.log, 0.0, 1.0
         positions = hidden.shape[0] * hidden.shape[1] * self.group.size()
         if self.training and torch.is_grad_enabled():
@@ -172,12 +188,19 @@ def route(
     group: dist.ProcessGroup,
 ) -> Routes:
     """hidden (l, b, d), this rank's positions, and the router's weight (experts, d) -> routes of
-    the n = l·b positions. Scores are computed in float32. `per_token`: k; `coefficient`: of the
-    balance loss, 0 turns it off; `share`: positions of this micro-batch over those of the step;
-    `group`: ranks that hold the other positions of the same sequences."""
+    the n = l·b positions. Scores are computed in float32.
+
+    Args:
+        per_token: k, the number of experts for each position.
+        coefficient: that of the balance loss; 0 turns it off.
+        share: the positions of this micro-batch on all ranks of `group`, as a fraction of those of
+            the whole step.
+        group: the ranks among which the positions of a sequence are divided.
+    """
     length, sequences = hidden.shape[:2]
     logits = router_gating_linear(hidden, weight, None, torch.float32).flatten(0, 1)
-    # Recorded runs were not compiled; their bits depend on a softmax that adds the largest first.
+    # The runs in docs/records were not compiled. To reproduce them bit for bit, code that is not
+    # compiled sorts the scores, because their softmax added the largest first.
     recorded = not torch.compiler.is_compiling()
     scores, experts = torch.topk(logits, per_token, dim=1, sorted=recorded)
     weights = torch.softmax(scores, dim=1)
@@ -187,11 +210,13 @@ def route(
         probabilities = torch.softmax(logits, dim=1)
         likeliest = experts
         if recorded:
-            # Rounding may make two probabilities equal whose scores differ, and then the likeliest
-            # experts may be others than the chosen ones. Recorded runs counted the likeliest.
+            # Two probabilities may round to the same number although their scores differ. The
+            # likeliest experts may then differ from the chosen ones. The recorded runs counted the
+            # likeliest.
             likeliest = torch.topk(probabilities, per_token, dim=1, sorted=False).indices
         chosen = _among(likeliest, logits.shape[1]).view(length, -1)
-        # For each sequence and expert, summed over the ranks that hold parts of the sequence.
+        # For each sequence and expert: how many positions chose the expert, summed over the ranks
+        # that hold parts of the sequence.
         counts = reduce_from_tensor_model_parallel_region(chosen.sum(dim=0), group)
         masses = probabilities.view(length, -1).sum(dim=0)
         whole = length * group.size()
@@ -200,9 +225,9 @@ def route(
         weights = _WithLoss.apply(weights, balance * share)
         balance = balance.detach()
 
-    # The place of a copy is the number of copies before it: all those of lower experts, and those
-    # of the same expert for earlier positions. Counting them takes a GPU fewer and smaller passes
-    # than sorting.
+    # The place of a copy is the number of copies before it: all copies for experts with lower
+    # numbers, and those for the same expert from earlier positions. Counting them takes a GPU fewer
+    # and smaller passes than sorting.
     until_here = _among(experts, logits.shape[1]).T.cumsum(dim=1, dtype=torch.int32)
     counts = until_here[:, -1].contiguous()
     groups = groups_of(counts)
@@ -225,14 +250,14 @@ def route(
 
 
 def _among(chosen: Tensor, count: int) -> Tensor:
-    """(n, k) numbers below `count` -> (n, count) bool: which numbers are among those of a row."""
+    """(n, k) numbers below `count` -> (n, count) bool: which of these numbers each row contains."""
     numbers = torch.arange(count, device=chosen.device)
     return (chosen.unsqueeze(2) == numbers).any(dim=1)
 
 
 class _WithLoss(torch.autograd.Function):
-    """Returns `output` unchanged, and in the backward pass gives `loss` a gradient of one, as if it
-    had been added to the training loss."""
+    """Returns `output` unchanged. In the backward pass, `loss` gets a gradient of one, as if it had
+    been added to the training loss."""
 
     @staticmethod
     def forward(context: Any, output: Tensor, loss: Tensor) -> Tensor:
@@ -244,27 +269,28 @@ class _WithLoss(torch.autograd.Function):
 
 
 class Dispatcher(MoEAlltoAllTokenDispatcher):
-    """Megatron's dispatcher, whose host waits for the device only where positions go to other
-    ranks, and there once.
+    """Megatron's dispatcher with fewer waits: the host waits for the device once, and only if
+    positions go to other ranks.
 
-    Megatron's waits for the sizes of two masked selections, which are known beforehand (every
-    position goes to the same number of experts), and moves the number of positions of each expert
-    to the host, though grouped products need it on the device. Only the sizes of messages have to
-    be on the host.
+    Megatron's own waits for the sizes of two masked selections, although these are known
+    beforehand, since every position goes to the same number of experts. It also moves the number of
+    positions of each expert to the host, although grouped products need it on the device. Only the
+    sizes of messages have to be on the host.
     """
 
     summed = staticmethod(sum_of_copies)
-    """Sums the experts' outputs for each position; may be replaced by its compiled form."""
+    """Sums the experts' outputs for each position; `compile_layers` replaces it by its compiled
+    form."""
 
     @property
     def _has_all_experts(self) -> bool:
-        """True where this rank has all experts whole: nothing is sent, and the copies are already
-        in the order of the experts."""
+        """True if this rank holds all experts, each of them whole. Nothing is sent then, and the
+        copies are already in the order of the experts."""
         return self.ep_size == self.tp_size == 1
 
     def dispatch(self, routes: Routes) -> tuple[Tensor, Groups, Tensor]:
-        """Return the copies that all ranks send to the experts here, sorted by expert; their groups
-        by expert; and their weights."""
+        """Exchange copies between ranks, and return those for the experts of this rank, sorted by
+        expert; their groups by expert; and their weights."""
         if self._has_all_experts:
             return routes.rows, routes.groups, routes.weights
         self.hidden_shape_before_permute = routes.copies.shape
@@ -276,7 +302,8 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
         return rows, groups_of(tokens_per_expert.to(rows.device, non_blocking=True)), weights
 
     def combine(self, rows: Tensor, routes: Routes) -> Tensor:
-        """Send the experts' outputs `rows` back, and return their sum (n, d) for each position."""
+        """Send the experts' outputs `rows` back to the ranks of their positions, and return the sum
+        of those for each position of this rank (n, d)."""
         if not self._has_all_experts:
             rows = self.token_combine(self.combine_preprocess(rows))
         combined: Tensor = Combined.apply(rows, routes.positions, routes.copies, self.summed)
@@ -285,7 +312,7 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
     def _maybe_dtoh_and_synchronize(
         self, point: str, tokens_per_expert: Tensor | None = None
     ) -> Tensor | None:
-        """Override Megatron's hook: move the sizes of messages to the host, and leave the number of
+        """Override Megatron's hook: move the sizes of messages to the host, but leave the number of
         positions of each expert on the device."""
         if not self._has_all_experts:
             super()._maybe_dtoh_and_synchronize(point)

@@ -1,4 +1,5 @@
-"""All experts of a rank in one grouped matrix product, without TransformerEngine."""
+"""The experts of a rank. Each of their two projections is one grouped matrix product for all of
+them, without TransformerEngine."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ from tst_study.model.kernels import Groups, grouped_product, weighted_swiglu
 
 
 class GroupedExperts(MegatronModule):
-    """SwiGLU experts with stacked matrices, which compute what Megatron's SequentialMLP does.
+    """SwiGLU experts whose matrices are stacked into one tensor for each projection. They compute
+    what Megatron's SequentialMLP does, which runs one expert after another.
 
-    A checkpoint holds them under SequentialMLP's names and shapes, whatever the number of expert
-    ranks.
+    A checkpoint holds them under SequentialMLP's names and shapes, whatever the number of ranks
+    among which they are divided.
     """
 
     def __init__(
@@ -32,7 +34,7 @@ class GroupedExperts(MegatronModule):
         config: TransformerConfig,
         groups: ProcessGroupCollection,
     ) -> None:
-        """`experts`: how many of them this rank holds."""
+        """`experts`: how many of the model's experts this rank holds."""
         super().__init__(config)
         self.groups = groups
         width = config.moe_ffn_hidden_size // groups.expt_tp.size()
@@ -45,15 +47,16 @@ class GroupedExperts(MegatronModule):
             shape, device=torch.cuda.current_device(), dtype=self.config.params_dtype
         )
         parameter = torch.nn.Parameter(data)
-        # For Megatron: with several expert ranks, gradients are reduced over the ranks that hold
-        # the same experts only; and the matrices are split over tensor ranks.
+        # Marks for Megatron. With several expert ranks, gradients are to be reduced only over ranks
+        # that hold the same experts. The matrices are split over tensor ranks.
         like_the_rest = self.config.expert_model_parallel_size == 1
         parameter.allreduce = like_the_rest  # type: ignore[attr-defined]
         parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
         return parameter
 
     def forward(self, rows: Tensor, groups: Groups, weights: Tensor) -> Tensor:
-        """rows (n, d), sorted by expert; weights (n,) -> weighted outputs (n, d)."""
+        """rows (n, d), sorted by expert, and a weight (n,) for each -> outputs (n, d), times their
+        weights. `groups`: the rows of each expert."""
         inner = self.activation(grouped_product(rows, self.linear_fc1, groups), weights)
         return grouped_product(inner, self.linear_fc2, groups)
 
@@ -63,6 +66,7 @@ class GroupedExperts(MegatronModule):
         sharded_offsets: tuple[tuple[int, int, int], ...] = (),
         metadata: dict[str, Any] | None = None,
     ) -> ShardedStateDict:
+        """Describe this rank's experts for Megatron's distributed checkpoints."""
         return {
             f"{prefix}{name}": self._factory(prefix, name, parts, axis, sharded_offsets)
             for name, parts, axis in (("linear_fc1", 2, 0), ("linear_fc2", 1, 1))
@@ -76,9 +80,12 @@ class GroupedExperts(MegatronModule):
         split_axis: int,
         layer: tuple[tuple[int, int, int], ...],
     ) -> ShardedTensorFactory:
-        """Describe a stack for checkpoints: split into experts, and each expert into `parts` (two
-        for gate and up) along `split_axis`, the axis that is split over tensor ranks. `layer`:
-        the offsets of the layer axis."""
+        """Describe a stack of matrices for checkpoints.
+
+        It is split into experts, and the matrix of each expert into `parts` (two for gate and up)
+        along `split_axis`, which is also the axis that tensor ranks divide among them. `layer`: the
+        offsets along the axis of layers, from Megatron.
+        """
         parameter: Tensor = getattr(self, name)
         held, leading = parameter.shape[0], len(layer) + 1
         expert_rank, expert_ranks = self.groups.ep.rank(), self.groups.ep.size()

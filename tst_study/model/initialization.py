@@ -1,8 +1,9 @@
-"""Initial weights of this rank's part of a model, which are the same in every parallel layout.
+"""Draws the initial weights of this rank's part of a model, so that the whole model begins with the
+same weights in every parallel layout.
 
-Each matrix of the whole model has a generator of its own, seeded by the run's seed, the weight's
-global name, and its layer and expert. A rank that holds a slice draws the whole matrix and keeps
-its slice. Norms begin with ones.
+Each matrix of the whole model has a random generator of its own, seeded by the run's seed, the
+weight's global name, and its layer and expert. A rank that holds only a slice of a matrix draws the
+whole and keeps its slice. The weights of norms begin as ones.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTenso
 
 from tst_study.config.schema import Model
 
-# These write into the residual stream, where variances add up over layers. They are drawn with a
-# deviation that is smaller by the square root of their number.
+# These matrices write into the residual stream, where variances add up over layers. Their standard
+# deviation is divided by the square root of the number of such matrices, two in each layer.
 RESIDUAL_PROJECTIONS = ("self_attention.linear_proj.weight", "linear_fc2.weight")
 EMBEDDINGS = ("embedding.word_embeddings.weight", "output_layer.weight")
+"""Global names of the embedding and of the output head."""
 
 
 def initialize(
@@ -29,7 +31,8 @@ def initialize(
     seed: int,
     only: Callable[[str], bool] = lambda name: True,
 ) -> None:
-    """Fill the weights of this rank in place. `only`: picks the weights to fill by global name."""
+    """Fill the weights of this rank in place. `only`: says by its global name whether a weight is
+    filled; by default all are."""
     residual_deviation = config.initial_deviation / math.sqrt(2 * config.layers)
     with torch.no_grad():
         for shard in shards(model):
@@ -43,10 +46,10 @@ def initialize(
 
 
 def shards(model: torch.nn.Module) -> Iterator[ShardedTensor]:
-    """Yield this rank's shards, with their global names and offsets; their data are views of the
-    parameters."""
+    """Yield this rank's shards of the model's weights, with their global names and offsets. Their
+    data are views of the parameters."""
     sharded = model.sharded_state_dict()  # type: ignore[operator]
-    # A factory splits one parameter into parts that are sharded each by itself: gate and up of
+    # A factory splits one parameter into parts, each of which is sharded by itself: gate and up of
     # SwiGLU, and the experts of a rank.
     dict_list_map_inplace(
         lambda x: x.build() if isinstance(x, ShardedTensorFactory) else x, sharded

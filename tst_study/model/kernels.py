@@ -1,8 +1,8 @@
-"""Operations of a layer: RMSNorm, the rotary embedding, SwiGLU, one product per group of rows for
-the experts of a rank, copies of rows and their sums.
+"""Operations of which the layers are made: RMSNorm, the rotary embedding, SwiGLU, matrix products
+by groups of rows (one group for each expert), and copying rows and adding the copies up again.
 
-An operation has a backward pass of our own where autograd's makes more passes over memory, refuses
-its input, or adds in no fixed order. `tests/model/test_kernels.py` compares each with autograd.
+An operation has a backward pass of our own if autograd's makes more passes over memory, refuses its
+input, or adds in no fixed order. `tests/model/test_kernels.py` compares each with autograd.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from torch import Tensor
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float | None) -> Tensor:
-    """x (…, d), weight (d,) -> (…, d): x over its root mean square, times weight. For float32
-    on a CPU, outside compiled code, by `_RMSNorm`; otherwise by torch's."""
+    """x (…, d), weight (d,) -> (…, d): x over its root mean square, times weight.
+
+    `_RMSNorm` computes it for float32 on a CPU outside compiled code, and torch in all other cases.
+    """
     if x.is_cuda or x.dtype != torch.float32 or torch.compiler.is_compiling():
         return F.rms_norm(x, weight.shape, weight, epsilon)
     result: Tensor = _RMSNorm.apply(x, weight, epsilon)
@@ -24,8 +26,8 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float | None) -> Tensor:
 
 
 class _RMSNorm(torch.autograd.Function):
-    """RMSNorm for a CPU, where torch's is a chain of small operations, whose backward pass walks
-    over memory twice as often as this one. On a GPU torch's is one kernel."""
+    """RMSNorm for a CPU. There, torch's own is a chain of small operations whose backward pass
+    walks over memory twice as often as this one. On a GPU torch's is one kernel."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -40,16 +42,18 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         (gradient,), (normalized, weight, scale) = gradients, ctx.saved_tensors
         product = gradient * normalized
-        # A move of a row along itself does not change the normalized row: that part is removed.
+        # Scaling a row does not change the normalized row (but for epsilon), so the gradient's
+        # component along the row is removed.
         along = (product @ weight).div_(-normalized.shape[-1]).unsqueeze(-1)
         of_x = (gradient * weight).addcmul_(normalized, along).mul_(scale)
         return of_x, product.flatten(0, -2).sum(0), None
 
 
 class RotaryTable(torch.nn.Module):
-    """Cosines and sines of the rotary angles, made once per sequence length.
+    """Cosines and sines of the rotary angles, computed once for each sequence length.
 
-    Megatron's RotaryEmbedding returns angles, and every layer computes cosines and sines anew.
+    Megatron's RotaryEmbedding returns the angles, from which every layer would compute cosines and
+    sines anew.
     """
 
     def __init__(self, head_size: int, theta: float) -> None:
@@ -58,8 +62,8 @@ class RotaryTable(torch.nn.Module):
         self._tables: dict[tuple[int, torch.device], Tensor] = {}
 
     def forward(self, length: int) -> Tensor:
-        """Return (2, l, head_size) float32: cosines, and sines, negative for the first half of the
-        features."""
+        """Return (2, l, head_size) float32: the cosines, then the sines, those of the first half of
+        the features with the opposite sign."""
         device = torch.device(torch.cuda.current_device())
         if (length, device) not in self._tables:
             exponents = torch.arange(0, self.head_size, 2, dtype=torch.float32) / self.head_size
@@ -71,20 +75,20 @@ class RotaryTable(torch.nn.Module):
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
-    """Rotary position embedding in Llama's layout: pairs are a half of the head size apart.
+    """Rotary position embedding in Llama's layout: the features of a pair lie half a head apart.
 
-    x (b, heads, l, head_size), in any memory order; table as `RotaryTable` makes it. Computed in
-    float32 where x is not. The result lies in memory head by head, which attention reads faster
-    than Megatron's order (l, b, heads, head_size).
+    x (b, heads, l, head_size), in any memory order, and a table that `RotaryTable` made -> the same
+    shape and dtype, computed in float32. The result lies in memory head by head, which attention
+    reads faster than Megatron's order (l, b, heads, head_size).
     """
-    if torch.compiler.is_compiling():  # which fuses this, forward and backward
+    if torch.compiler.is_compiling():  # the compiler fuses both passes of this by itself
         return _rotated(x, table[0], table[1])
     result: Tensor = _Rotation.apply(x, table)
     return result
 
 
 class _Rotation(torch.autograd.Function):
-    """A rotation whose backward pass turns the gradient back by the same angle, in as few passes
+    """A rotation whose backward pass rotates the gradient back by the same angle, in as few passes
     over memory as the forward pass."""
 
     @staticmethod
@@ -106,7 +110,8 @@ def _rotated(x: Tensor, cosines: Tensor, signed_sines: Tensor) -> Tensor:
 
 
 def swiglu(gate_and_up: Tensor) -> Tensor:
-    """(…, 2·f), gate before up -> (…, f): SiLU of gate, times up."""
+    """(…, 2·f), the gate before the upward projection -> (…, f): SiLU of the gate, times the other
+    half."""
     gate, up = gate_and_up.chunk(2, dim=-1)
     return F.silu(gate) * up
 
@@ -118,23 +123,24 @@ def weighted_swiglu(gate_and_up: Tensor, weights: Tensor) -> Tensor:
 
 
 class Groups(NamedTuple):
-    """Consecutive groups of rows."""
+    """A division of rows into consecutive groups, some of which may be empty."""
 
     ends: Tensor
-    """(groups,) int32, the number of the row after the last one of each group."""
+    """(groups,) int32: the number of rows up to the end of each group."""
     empty: Tensor
-    """(groups,) True for a group without rows."""
+    """(groups,) bool: True for a group without rows."""
 
 
 def groups_of(counts: Tensor) -> Groups:
-    """Groups of `counts` (groups,) rows."""
+    """Return the groups that have `counts` (groups,) rows, one after another."""
     return Groups(counts.cumsum(0, dtype=torch.int32), counts == 0)
 
 
 def grouped_product(rows: Tensor, weights: Tensor, groups: Groups) -> Tensor:
-    """rows (n, in) of consecutive groups, weights (groups, out, in) -> (n, out): each row times the
+    """rows (n, in) in consecutive groups, weights (groups, out, in) -> (n, out): each row times the
     transposed weight of its group."""
-    # The grouped kernel takes no empty input; this product gives all weights a gradient of zero.
+    # The grouped kernel refuses an empty input. This product has the right shape, and gives all
+    # weights a gradient of zero.
     if rows.shape[0] == 0:
         return rows @ weights.sum(dim=0).T
     product: Tensor = _GroupedProduct.apply(rows, weights, *groups)
@@ -142,7 +148,8 @@ def grouped_product(rows: Tensor, weights: Tensor, groups: Groups) -> Tensor:
 
 
 class _GroupedProduct(torch.autograd.Function):
-    """torch's grouped product; its own backward pass refuses gradients that are not contiguous."""
+    """torch's grouped product, whose own backward pass refuses gradients that are not
+    contiguous."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weights: Tensor, ends: Tensor, empty: Tensor) -> Tensor:
@@ -161,13 +168,13 @@ class _GroupedProduct(torch.autograd.Function):
 
 
 class Copied(torch.autograd.Function):
-    """Copies rows. The backward pass sums the gradients of a row's copies in a fixed order; that of
-    a gather would add them in a different order every time on a GPU."""
+    """Copies rows. The backward pass adds the gradients of a row's copies in a fixed order; on a
+    GPU, that of torch's gather would add them in a different order every time."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, of_copy: Tensor, copies_of: Tensor) -> Tensor:
-        """rows (n, d) -> (n·k, d); of_copy (n·k,): the row of each copy; copies_of (n, k): the
-        copies of each row."""
+        """rows (n, d) -> (n·k, d): k copies of each row. `of_copy` (n·k,): the number of the row
+        that each copy is of. `copies_of` (n, k): the numbers of each row's copies."""
         ctx.save_for_backward(copies_of)
         return rows.index_select(0, of_copy)
 
@@ -178,8 +185,8 @@ class Copied(torch.autograd.Function):
 
 
 class Combined(torch.autograd.Function):
-    """Sums the copies of each row, (n·k, d) -> (n, d); the indices are those of `Copied`. `summed`:
-    `sum_of_copies`, or its compiled form."""
+    """Adds up the copies of each row: (n·k, d) -> (n, d). The indices `of_copy` and `copies_of` are
+    those of `Copied`. `summed` is `sum_of_copies` or its compiled form."""
 
     @staticmethod
     def forward(
@@ -196,11 +203,13 @@ class Combined(torch.autograd.Function):
 
 
 def sum_of_copies(copies: Tensor, copies_of: Tensor) -> Tensor:
-    """copies (n·k, d) and the copies of each row (n, k) -> their sums (n, d)."""
+    """copies (n·k, d), and the numbers (n, k) of each row's copies -> the sum of each row's copies
+    (n, d)."""
     own = copies.index_select(0, copies_of.view(-1)).view(*copies_of.shape, -1)
     if own.device.type != "cpu":
         return own.sum(dim=1)
-    total = own[:, 0].clone()  # added one after another, for the bits of recorded runs
+    # On a CPU they are added one after another, to give the same bits as the runs in docs/records.
+    total = own[:, 0].clone()
     for nth in own.unbind(dim=1)[1:]:
         total += nth
     return total

@@ -1,8 +1,9 @@
-"""The layers of the model: our attention and norms around Megatron's parallel products.
+"""The layers of the model: our attention, norms and experts, with Megatron's tensor-parallel matrix
+products for the projections. `model.py` builds the model from `Decoder`.
 
-One set of layers for CPU and GPU, so that what the tests run is what a cluster runs. Nothing here
-needs TransformerEngine. Without tensor parallelism, Megatron's wrappers of these products are
-bypassed: in small models their Python costs as much as the arithmetic.
+The same layers run on a CPU and on a GPU, so that what the tests run is what a cluster runs.
+Nothing here needs TransformerEngine. Without tensor parallelism, Megatron's wrappers of the matrix
+products are bypassed, because in small models their Python code takes as long as the arithmetic.
 """
 
 from __future__ import annotations
@@ -43,18 +44,19 @@ ATTENTION = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
+"""torch's kernels of attention, by the names that `execution.attention` takes."""
 ATTENTION_TOLERANCE = 0.05
-"""The largest relative error at which cuDNN's attention is used. bfloat16 rounds to a relative
-0.004, and correct gradients have an error of about that size."""
+"""The largest relative error with which torch's choice of cuDNN is accepted. bfloat16 rounds to a
+relative precision of 0.004, and correct gradients have an error of about that size."""
 
 
 def attention_backend(config: Config, device: torch.device) -> str:
-    """Choose what computes attention of the run's shape and dtype on a device: a key of
-    `ATTENTION`.
+    """Choose the kernel that computes attention of the run's shape and dtype on a device, and
+    return its key in `ATTENTION`.
 
-    It is the one that `execution.attention` names, untested, or for "auto" torch's choice. If torch
-    chooses cuDNN and its gradients are wrong here, flash takes its place, with a warning. Raises
-    `UserError` where the named one cannot compute this shape.
+    If `execution.attention` names one, it is used without a test of its results. For "auto" torch
+    chooses. If torch chooses cuDNN, its results are tested; if they are wrong here, flash takes its
+    place, with a warning on stderr. Raises `UserError` if the named one cannot compute this shape.
     """
     model, asked = config.model, config.execution.attention
     size = config.batch.sequence_length, model.head_size
@@ -75,7 +77,8 @@ def attention_backend(config: Config, device: torch.device) -> str:
         ) from None
     name = next(name for name, backend in ATTENTION.items() if backend == SDPBackend(chosen))
     if asked == "auto" and name == "cudnn":
-        # NaN in its gradients is reported (pytorch issue 196678, NVIDIA/cudnn-frontend issue 160).
+        # NaN in cuDNN's gradients has been reported (pytorch issue 196678, NVIDIA/cudnn-frontend
+        # issue 160).
         error = attention_error(name, query, key)
         if error > ATTENTION_TOLERANCE:
             problem = f"gradients of cuDNN's attention are wrong here (relative error {error:.2g})"
@@ -85,12 +88,12 @@ def attention_backend(config: Config, device: torch.device) -> str:
 
 
 def attention_error(backend: str, query: Tensor, key: Tensor) -> float:
-    """The relative error of a backend's attention and gradients against the formula in float32;
-    infinite for NaN and where the backend fails.
+    """Return the largest relative error of a backend's attention and its gradients, compared with
+    the `math` backend in float32; infinity if there is a NaN or the backend fails.
 
-    query (1, heads, l, size) and key (1, groups, l, size) give shapes, dtype and device alone. Two
-    random sequences of at most 2,048 positions are tried. In the second all scores are near -120,
-    for which NaN has been seen.
+    `backend` is a key of `ATTENTION`. The tensors query (1, heads, l, size) and key (1, groups, l,
+    size) only give shapes, dtype and device. Two random sequences of at most 2,048 positions are
+    tried. In the second, all scores are near -120, for which NaN has been seen.
     """
     generator = torch.Generator().manual_seed(0)
     length, size = min(2048, query.shape[2]), query.shape[3]
@@ -109,8 +112,8 @@ def attention_error(backend: str, query: Tensor, key: Tensor) -> float:
                 gradients = torch.autograd.grad(mixed, rounded, upstream.to(dtype))
         except RuntimeError:
             return math.inf
-        # The first feature of a head makes the scores of -120. Its gradients are sums that cancel,
-        # and are not compared.
+        # The first feature of each head, which makes the scores of -120, is not compared: its
+        # gradients are sums of large terms that cancel.
         results.append([x.detach()[..., 1:].float() for x in (mixed, *gradients)])
     errors = [float((a - b).norm() / b.norm()) for a, b in zip(*results, strict=True)]
     return math.inf if any(map(math.isnan, errors)) else max(errors)
@@ -119,10 +122,10 @@ def attention_error(backend: str, query: Tensor, key: Tensor) -> float:
 class RMSNorm(torch.nn.RMSNorm):
     """torch's RMSNorm with the mark that Megatron's sequence parallelism looks for.
 
-    Under sequence parallelism each rank sees a part of the positions; the mark on the weight makes
-    `finalize_model_grads` sum its gradient over the tensor-parallel ranks. Norms of queries and
-    keys see whole sequences but only a part of the heads, and need the same sum; Megatron finds
-    these by their names, also without sequence parallelism.
+    Under sequence parallelism each rank sees only a part of the positions. The mark on the weight
+    makes Megatron's `finalize_model_grads` sum its gradient over the tensor-parallel ranks. Norms
+    of queries and keys see whole sequences but only a part of the heads, and need the same sum.
+    Megatron finds them by their names, also without sequence parallelism.
     """
 
     def __init__(
@@ -138,8 +141,8 @@ class RMSNorm(torch.nn.RMSNorm):
 
 
 class _SkipTensorParallel:
-    """A mixin for Megatron's products over tensor ranks: a plain product where there is only
-    one."""
+    """A mixin for Megatron's matrix products over tensor ranks, which makes them plain products if
+    there is only one tensor rank."""
 
     def forward(self: Any, input_: Tensor, *more: Any, **named: Any) -> tuple[Tensor, None]:
         if self.tp_group.size() == 1 and not more and not named:
@@ -148,18 +151,19 @@ class _SkipTensorParallel:
 
 
 class ColumnLinear(_SkipTensorParallel, ColumnParallelLinear):
-    """A product whose output features are split over tensor ranks."""
+    """A matrix product whose output features are split over tensor ranks."""
 
 
 class RowLinear(_SkipTensorParallel, RowParallelLinear):
-    """A product whose input features are split over tensor ranks."""
+    """A matrix product whose input features are split over tensor ranks."""
 
 
 class SelfAttention(MegatronModule):
-    """Causal attention with rotary positions; keys and values may be shared by groups of heads.
+    """Causal attention with rotary position embeddings. Each group of query heads shares one key
+    and one value head (grouped-query attention).
 
-    No mask tensor is made. Dropout is not offered: the paper's runs have none. Parameters have the
-    names, shapes and order of Megatron's own `SelfAttention`.
+    No mask tensor is made. Dropout is not offered, since the paper's runs have none. Parameters
+    have the names, shapes and order of those of Megatron's own `SelfAttention`.
     """
 
     def __init__(self, config: TransformerConfig, groups: ProcessGroupCollection) -> None:
@@ -175,7 +179,8 @@ class SelfAttention(MegatronModule):
             "tp_group": groups.tp,
         }
         shared["init_method"] = config.init_method  # not called: see initialization.py
-        # First, as in Megatron: the last bit of a gradient norm depends on the order.
+        # This one is created first, as in Megatron, because the last bit of a gradient norm depends
+        # on the order of the parameters.
         self.linear_proj = RowLinear(queries, config.hidden_size, input_is_parallel=True, **shared)
         self.linear_qkv = ColumnLinear(config.hidden_size, qkv, gather_output=False, **shared)
         norm = RMSNorm if config.qk_layernorm else IdentityOp
@@ -186,8 +191,8 @@ class SelfAttention(MegatronModule):
         """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism; same shape out.
         rotary: a table of `RotaryTable`."""
         mixed, _ = self.linear_qkv(hidden)
-        # The features of each group are its queries, its key and its value. Each of the three
-        # becomes (l, b, heads, size).
+        # The features of each group of heads are its queries, its key and its value, in this order.
+        # `query`, `key` and `value` become (l, b, heads, size) each.
         by_group = mixed.unflatten(-1, (-1, self.queries_per_group + 2, self.config.kv_channels))
         query, key, value = (
             part.flatten(2, 3) for part in by_group.split([self.queries_per_group, 1, 1], dim=3)
@@ -197,7 +202,7 @@ class SelfAttention(MegatronModule):
         attended = F.scaled_dot_product_attention(
             rotate(query, rotary),
             rotate(key, rotary),
-            # Attention walks over the values of one head; in Megatron's order they lie far apart.
+            # Attention walks over the values of one head, which lie far apart in Megatron's order.
             value.contiguous(),
             is_causal=True,
             enable_gqa=self.queries_per_group > 1,
@@ -207,8 +212,8 @@ class SelfAttention(MegatronModule):
 
 
 class FeedForward(MLP):
-    """Megatron's matrices around our SwiGLU: the forward pass of Megatron's `MLP` serves a dozen
-    activations."""
+    """A dense feed-forward layer: the matrices of Megatron's `MLP` with our SwiGLU between them, in
+    place of Megatron's own forward pass, which serves a dozen activations."""
 
     def __init__(self, config: TransformerConfig, groups: ProcessGroupCollection) -> None:
         matrices = MLPSubmodules(linear_fc1=ColumnLinear, linear_fc2=RowLinear)
@@ -223,7 +228,8 @@ class FeedForward(MLP):
 
 
 class MoE(MegatronModule):
-    """Router, exchange of positions between ranks, and experts."""
+    """A mixture of experts: the router, the exchange of positions between ranks, and the experts of
+    this rank."""
 
     def __init__(
         self, config: TransformerConfig, layer_number: int, groups: ProcessGroupCollection
@@ -244,10 +250,11 @@ class MoE(MegatronModule):
 
 
 class Layer(MegatronModule):
-    """Attention and feed-forward, each applied to its normed input and added to the input itself.
+    """Attention, then a feed-forward layer or a mixture of experts, each applied to the normed
+    hidden states and added to them.
 
-    It replaces Megatron's TransformerLayer, which also serves inference, and since 0.20 opens a
-    telemetry span for each layer, because of which torch.compile would compile each layer anew.
+    It replaces Megatron's TransformerLayer, which also serves inference. Since 0.20 that one also
+    opens a telemetry span for each layer, so that torch.compile would compile each layer anew.
     """
 
     def __init__(
@@ -257,7 +264,8 @@ class Layer(MegatronModule):
         pg_collection: ProcessGroupCollection,
         **unused: Any,
     ) -> None:
-        """`layer_number`: counted from 1, as TransformerBlock counts."""
+        """`layer_number`: counted from 1, as Megatron's TransformerBlock counts. `pg_collection`:
+        the process groups."""
         super().__init__(config)
         self.layer_number = layer_number
         shape = config, config.hidden_size, config.layernorm_epsilon
@@ -277,18 +285,19 @@ class Layer(MegatronModule):
         return hidden + self.mlp(normed)
 
     def attend(self, hidden: Tensor, rotary: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the hidden states after attention, and their norm, which the feed-forward
-        reads."""
+        """Return the hidden states after attention, and their normed form, which the feed-forward
+        layer or the experts read."""
         hidden = hidden + self.self_attention(self.input_layernorm(hidden), rotary)
         return hidden, self.pre_mlp_layernorm(hidden)
 
 
 class Decoder(TransformerBlock):
-    """The layers and the final norm. In a checkpoint they are named as in Megatron's
-    TransformerBlock."""
+    """All layers and the final norm. In a checkpoint they have the names that Megatron's
+    TransformerBlock gives them."""
 
     recomputed = False
-    """True: keep only the inputs of each layer, and compute it again in the backward pass."""
+    """Whether only the inputs of each layer are kept in the forward pass, and the layer is computed
+    again in the backward pass (activation checkpointing)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         layers = [ModuleSpec(Layer)] * config.num_layers
@@ -299,8 +308,8 @@ class Decoder(TransformerBlock):
         rotary: a table of `RotaryTable`."""
         for layer in self.layers:
             if self.recomputed:
-                # Megatron's checkpointing restores random generators that exist only on GPUs;
-                # nothing here draws random numbers.
+                # torch's checkpointing rather than Megatron's, which restores random generators
+                # that exist only on GPUs. Nothing here draws random numbers.
                 hidden = checkpoint(
                     layer, hidden, rotary, use_reentrant=False, preserve_rng_state=False
                 )
@@ -310,14 +319,15 @@ class Decoder(TransformerBlock):
 
 
 def compile_layers(layers: Iterable[Any], backend: str = "inductor") -> None:
-    """Apply torch.compile to the parts of layers, one compiled graph per part for all layers.
+    """Apply torch.compile to the parts of layers. All layers share one compiled graph per part.
 
     A dense layer is one part. The parts of a layer with experts are attention, routing, activation
-    and the sum of the experts' outputs; between these, messages and grouped products have sizes
-    that depend on the data.
+    and the sum of the experts' outputs. What lies between these, messages and grouped products, has
+    sizes that depend on the data and is not compiled.
 
-    With one tensor rank, a part that cannot be a single graph raises at its first call. With
-    several, Megatron's messages between them break the graph, which is then allowed.
+    With one tensor rank, a part that cannot become a single graph raises an error at its first
+    call. With several tensor ranks, Megatron's messages between them break the graph, which is then
+    allowed.
     """
     alone = parallel_state.get_tensor_model_parallel_world_size() == 1
     compiled = partial(torch.compile, backend=backend, fullgraph=alone)

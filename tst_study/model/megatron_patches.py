@@ -1,14 +1,15 @@
-"""Patches of Megatron-Core: all of them, each with its cause and the versions that need it.
+"""All patches of Megatron-Core, each with its cause and the versions of Megatron that need it.
 
-A subclass that overrides a private method is elsewhere: `Dispatcher`
-(`_maybe_dtoh_and_synchronize`).
-`tests/model/test_megatron_patches.py` takes one patch away at a time and expects the failure that
-it prevents. Remove a patch when its test fails.
+(One private method of Megatron's is overridden in a subclass instead:
+`Dispatcher._maybe_dtoh_and_synchronize`.)
 
-Most patches serve runs on **CPUs** (`ON_PROCESSORS`). Megatron's distributed code runs on gloo, but
-it asks for `torch.cuda.current_device()` wherever it allocates. These patches depend on the device
-of the run, not on the machine: a run on CPUs touches no GPU that happens to be there. Importing
-this module asks CUDA nothing.
+`tests/model/test_megatron_patches.py` takes one patch away at a time and checks that it is still
+needed. When such a test fails, remove the patch.
+
+Most patches serve runs on **CPUs** (`ON_PROCESSORS`). Megatron's distributed code works on gloo,
+but it asks for `torch.cuda.current_device()` wherever it allocates a tensor. These patches depend
+on the device of the run, not on the machine: a run on CPUs touches no GPU that happens to be there.
+Importing this module asks CUDA nothing.
 
 "Main too" means that Megatron's main branch of August 2026 still needs the patch.
 """
@@ -33,8 +34,8 @@ from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispa
 
 @contextmanager
 def working_on(device: torch.device) -> Iterator[None]:
-    """Within the block, have Megatron allocate on `device`: `ON_PROCESSORS` is in force for a CPU.
-    For a GPU nothing is changed."""
+    """Within the block, have Megatron allocate on `device`. For a CPU, the replacements of
+    `ON_PROCESSORS` are in force; for a GPU nothing is changed."""
     if device.type == "cuda":
         yield
         return
@@ -49,6 +50,8 @@ def working_on(device: torch.device) -> Iterator[None]:
 
 
 def _sizes_are_on_the_host(self: Any, point: str, tokens_per_expert: Any = None) -> Any:
+    """Replace the dispatcher's method that copies sizes to the host. On a CPU they are there
+    already, and only have to become numpy arrays."""
     if point == self.cuda_dtoh_point:
         for name in ("input_splits", "output_splits", "output_splits_tp"):
             sizes = getattr(self, name)
@@ -58,30 +61,32 @@ def _sizes_are_on_the_host(self: Any, point: str, tokens_per_expert: Any = None)
 
 
 ON_PROCESSORS: dict[tuple[Any, str], Any] = {
-    # All of Megatron's modules allocate there, in every version; main too.
+    # All of Megatron's modules allocate on this device, in every version; main too.
     (torch.cuda, "current_device"): lambda: torch.device("cpu"),
-    # From 0.19 on every gradient reduction looks for events of CUDA graphs to wait for
+    # From 0.19 on, every gradient reduction looks for events of CUDA graphs to wait for
     # (distributed/param_and_grad_buffer.py); main too.
     (torch.cuda, "current_stream"): lambda device=None: None,
-    # Torch's optimizers ask in every step for an accelerator, and if there is one for its stream
+    # torch's optimizers ask in every step for an accelerator and, if there is one, for its stream
     # (torch/optim/optimizer.py); torch 2.15 too.
     (torch.accelerator, "current_accelerator"): lambda check_available=False: None,
-    # The dispatcher's constructor makes a side stream, on which the sizes of messages are copied to
-    # the host (moe/token_dispatcher.py). On a CPU they are there already. Main too.
+    # The constructor of the dispatcher makes a side stream, on which it later copies the sizes of
+    # messages to the host (moe/token_dispatcher.py). On a CPU they are there already. Main too.
     (MoEAlltoAllTokenDispatcher, "cuda_dtoh_stream"): object(),
     (MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize"): _sizes_are_on_the_host,
 }
-"""Replacements in a run on CPUs, by (module or class, name of its attribute)."""
+"""The values of attributes of torch and Megatron in a run on CPUs, by (module or class, name of the
+attribute)."""
 
 
 @contextmanager
 def one_group_for_the_same_ranks() -> Iterator[None]:
-    """Within the block, give Megatron one and the same process group for the same ranks.
+    """Within the block, give Megatron the same process group whenever it asks for one of the same
+    ranks.
 
     Megatron makes some 20 groups (parallel_state.py, main too), most of them of the same ranks. A
-    gloo group has three threads, one of which wakes a hundred times a second: that slows the
-    training of a small model. Not for NCCL, where messages that overlap need communicators of their
-    own.
+    gloo group has three threads, one of which wakes a hundred times a second, and that slows the
+    training of a small model. This is not for NCCL, with which messages that overlap need
+    communicators of their own.
     """
     original = parallel_state.create_group
     groups = {tuple(range(dist.get_world_size())): dist.group.WORLD}
@@ -100,17 +105,20 @@ def one_group_for_the_same_ranks() -> Iterator[None]:
 
 
 def forget_groups() -> None:
-    """Call Megatron's `destroy_model_parallel`, and drop the two groups that it keeps all the same
-    (parallel_state.py, main too): freed after a fork, they would hang the process."""
+    """Call Megatron's `destroy_model_parallel`, and drop the two groups that it forgets to drop
+    (parallel_state.py, main too). If these were freed after a fork, they would hang the process."""
     parallel_state.destroy_model_parallel()
     parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP = None
     parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO = None
 
 
 def mark_split_weights(model: torch.nn.Module) -> None:
-    """Mark weights that are split over tensor ranks, by which a gradient norm counts every weight
-    once. 0.16 sets the mark only where it draws the weights itself (tensor_parallel/layers.py),
-    which `initialization.py` does here; 0.19 sets it always."""
+    """Mark the weights that are split over tensor ranks, so that a gradient norm can count every
+    weight once.
+
+    Megatron 0.16 sets the mark only on weights that it draws itself (tensor_parallel/layers.py),
+    and here `initialization.py` draws them. 0.19 always sets it.
+    """
     split = ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding
     for module in model.modules():
         weight: Any = module.weight if isinstance(module, split) else None
@@ -119,5 +127,5 @@ def mark_split_weights(model: torch.nn.Module) -> None:
 
 
 if not hasattr(moe_utils, "te_general_gemm"):
-    # The router's code of 0.16 uses this name, but imports it only if TransformerEngine is there.
+    # The router's code in 0.16 uses this name, but imports it only if TransformerEngine is there.
     moe_utils.te_general_gemm = None

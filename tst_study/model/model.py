@@ -1,5 +1,9 @@
-"""The model, which reads and predicts bags: Megatron-Core's embedding, block and head around our
-layers."""
+"""The whole model, which reads and predicts bags or single tokens: Megatron-Core's embedding and
+head around our layers, with the losses of both phases.
+
+The trainer calls `build_model`, and `tst-study evaluate` calls `empty_model`, into which it loads
+the weights of a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -32,26 +36,28 @@ from tst_study.superposition.vocabulary_shard import VocabularyShard
 
 @dataclass(frozen=True)
 class Targets:
-    """The inputs of a micro-batch's loss beside its logits."""
+    """What the loss of a micro-batch needs besides its logits."""
 
     labels: Tensor
-    """(b, l·stride) next-token labels of the raw sequence."""
+    """(b, l·stride): the next-token labels of the raw sequences."""
     valid_counts: Tensor
-    """(s,) valid targets per offset in the whole step, over all ranks."""
+    """(s,): for each offset in a bag, the number of targets that are not ignored, over the whole
+    step and all ranks."""
     objective: Objective = NEXT_TOKEN
 
 
 class SuperposedGPT(LanguageModule):
     """A decoder that can read bags and predict bags.
 
-    Superposition adds no weights and no state. Parameters are named as Megatron-Core's `GPTModel`
-    names them, and its checkpoints are this model's.
+    Superposition adds no weights and no state. Parameters have the names that Megatron-Core's
+    `GPTModel` gives them, so that both models have the same tensors in a checkpoint.
     """
 
     pre_process = post_process = True
-    """Megatron's words for a model that is in one piece: it has the embedding and the head."""
+    """What Megatron asks of a model: whether it has the embedding, and whether it has the head. A
+    model that is divided into pipeline stages may lack one; this one never is."""
     compiled_loss = False
-    """Where head and loss are computed in one pass, let torch.compile make one kernel of all but
+    """If head and loss are computed in one pass: whether torch.compile makes one kernel of all but
     the matrix products."""
 
     def __init__(self, config: TransformerConfig, model: Model, length: int) -> None:
@@ -76,17 +82,18 @@ class SuperposedGPT(LanguageModule):
         self.setup_embeddings_and_output_layer()
 
     def forward(self, bags: Tensor, targets: Targets | None = None) -> Tensor:
-        """bags (b, l, stride) token ids; stride 1 is ordinary text.
+        """Read bags of token ids (b, l, stride); with stride 1 each position reads one token.
 
-        Returns this micro-batch's summand of the step's loss, or the logits (b, l, V / tensor
-        ranks) where `targets` is None: those of bags pooled by their mean.
+        Returns this micro-batch's summand of the step's loss. If `targets` is None, returns the
+        logits (b, l, V / tensor ranks) instead, with bags pooled by their mean.
         """
         pooling = targets.objective.pooling if targets is not None else "mean"
         hidden = self.decoder(self.embed(bags, pooling), self.rotary(bags.shape[1]))
         return self.predict(hidden, targets)
 
     def embed(self, bags: Tensor, pooling: Pooling = "mean") -> Tensor:
-        """(b, l, stride) -> (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
+        """Embed bags of token ids, each as one vector: (b, l, stride) -> (l, b, d), or
+        (l / tensor ranks, b, d) under sequence parallelism."""
         table = self.embedding.word_embeddings
         # Positions first, so that a sequence-parallel rank's share is contiguous.
         bags = bags.transpose(0, 1)
@@ -104,12 +111,12 @@ class SuperposedGPT(LanguageModule):
         )
 
     def predict(self, hidden: Tensor, targets: Targets | None) -> Tensor:
-        """Head and loss: hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism;
-        returns what `forward` returns."""
+        """Apply the head and the loss to hidden states (l, b, d), or (l / tensor ranks, b, d) under
+        sequence parallelism, and return what `forward` returns."""
         tied = self.share_embeddings_and_output_weights
         weight = self.shared_embedding_or_output_weight() if tied else None
-        # Where this rank has the whole vocabulary, and the loss allows it, head and loss are
-        # computed in one pass over chunks of rows.
+        # If this rank has the whole vocabulary and the loss allows it, head and loss are computed
+        # in one pass over chunks of rows, without logits for all positions at once.
         if targets is not None and self.tp_group.size() == 1 and targets.objective.loss.in_one_pass:
             return linear_bag_loss(
                 hidden,
@@ -139,7 +146,8 @@ class SuperposedGPT(LanguageModule):
         )
 
     def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """(b, l) token ids and labels -> (b, l) losses in nats, 0 where a label is negative."""
+        """Return the loss of each position in nats, 0 if its label is negative: token ids (b, l)
+        and labels (b, l) -> (b, l)."""
         logits = self(NEXT_TOKEN.fold(ids)).flatten(0, 1)
         width = logits.shape[1]
         log_probabilities = bag_log_probabilities(
@@ -151,7 +159,8 @@ class SuperposedGPT(LanguageModule):
 
 
 def transformer_config(config: Config) -> TransformerConfig:
-    """Megatron's configuration of the model and its layout, as Megatron's modules and ours read it.
+    """Return the model's shape and layout as Megatron's configuration, which Megatron's modules and
+    ours read.
 
     Raises `ValueError` for a layout that is still "auto".
     """
@@ -165,7 +174,7 @@ def transformer_config(config: Config) -> TransformerConfig:
             "num_moe_experts": model.experts.count,
             "moe_ffn_hidden_size": width,
             "moe_router_topk": model.experts.per_token,
-            "moe_router_dtype": "fp32",  # as ours is anyway; Megatron warns of less
+            "moe_router_dtype": "fp32",  # our router uses it anyway; Megatron warns of less
             "moe_aux_loss_coeff": model.experts.balance_loss,
         }
     return TransformerConfig(
@@ -181,10 +190,10 @@ def transformer_config(config: Config) -> TransformerConfig:
         add_bias_linear=False,
         params_dtype=dtype,
         bf16=dtype is torch.bfloat16,
-        # A micro-batch's loss is its summand of the step's mean already, so that gradients are
-        # summed over ranks. Without this Megatron would average them.
+        # A micro-batch's loss is already its summand of the step's mean, so gradients must be
+        # summed over ranks. Without this setting Megatron would average them.
         calculate_per_token_loss=True,
-        perform_initialization=False,  # by parameter name instead: see initialization.py
+        perform_initialization=False,  # initialization.py draws the weights
         tensor_model_parallel_size=parallel.tensor,
         expert_model_parallel_size=parallel.expert,
         expert_tensor_parallel_size=parallel.expert_tensor_ranks,
@@ -194,14 +203,15 @@ def transformer_config(config: Config) -> TransformerConfig:
 
 
 def build_model(config: Config) -> SuperposedGPT:
-    """This rank's part of the model, with initial weights drawn from `config.seed`."""
+    """Build this rank's part of the model, with initial weights drawn from `config.seed`."""
     model = empty_model(config)
     initialize(model, config.model, config.seed)
     return model
 
 
 def empty_model(config: Config) -> SuperposedGPT:
-    """This rank's part of the model with uninitialized weights; also works on the meta device."""
+    """Build this rank's part of the model with uninitialized weights. This also works on torch's
+    meta device, where no memory is allocated."""
     model = SuperposedGPT(transformer_config(config), config.model, config.batch.sequence_length)
     mark_split_weights(model)
     model.decoder.recomputed = config.execution.recompute == "layer"

@@ -1,9 +1,10 @@
-"""Log rows, evaluations, checkpoints and stops after a step, at the same step on all ranks.
+"""Decides which log rows, evaluations, checkpoints and stops are due after a step, on all ranks
+alike. The training loop asks after every step.
 
-`Due` follows from the number of the step, except for a row that `TimedEvents` ask for.
-`TimedEvents` depend on the clock and on signals: the first rank's clock decides, a signal to any
-rank stops all, and the ranks learn of both in one message. Results depend on neither: a checkpoint
-or a row changes no weight.
+`Due` depends on the number of the step alone, except for log rows that `TimedEvents` asked for.
+`TimedEvents` depends on the clock and on signals: the first rank's clock decides, a signal to any
+rank stops all of them, and one message tells all ranks of both. Neither changes the results of a
+run, because log rows and checkpoints change no weight.
 """
 
 import time
@@ -14,22 +15,29 @@ from tst_study.parallel.process_groups import Ranks
 from tst_study.process.host import StopRequest
 
 POLL_SECONDS = {"cpu": 0.0, "cuda": 1.0}
-"""About how many seconds several ranks let pass between two polls; 0: they poll after every step,
-as a single rank always does. On GPUs the answer waits for all kernels before it, and nothing is
-queued meanwhile: at one poll a second that costs a thousandth of the time."""
+"""About how many seconds several ranks let pass between two polls (`TimedEvents.poll`). 0 means
+that they poll after every step, as a single rank always does. On GPUs the answer to a poll waits
+for all kernels before it, and no others are queued meanwhile; at one poll a second this costs a
+thousandth of the time."""
 
 
 class Due:
-    """Whether a log row, an evaluation and a checkpoint are due after `done` steps."""
+    """What is due after `done` steps.
+
+    Attributes:
+        is_last: whether this is the last step of the run.
+        logs, evaluates, saves: whether a log row, an evaluation and a checkpoint are due.
+        is_phase_boundary: whether the superposition phase ends here, or other runs fork from here.
+    """
 
     def __init__(self, config: Config, plan: PhasePlan, done: int, *, logs: bool) -> None:
-        """`logs`: `TimedEvents` ask for a row."""
+        """`logs`: whether `TimedEvents` asked for a row at this step."""
 
         def is_multiple_of(every: int | None) -> bool:
             return every is not None and done % every == 0
 
         execution = config.execution
-        forks = done in execution.keep_steps  # other runs fork here, maybe at their switch
+        forks = done in execution.keep_steps  # other runs fork here, perhaps at their own switch
         last = done == config.schedule.last_step
         self.is_last, self.is_phase_boundary = last, forks or done == plan.superposed_steps
         self.logs = last or logs or self.is_phase_boundary or is_multiple_of(execution.log_every)
@@ -38,8 +46,13 @@ class Due:
 
 
 class TimedEvents:
-    """The result of a poll, the same on all ranks: `stops`, whether to stop now; `saves`, whether
-    to write a checkpoint now; `logs`, whether to log the next step."""
+    """What the clock and signals ask for after a step, the same on all ranks.
+
+    Attributes:
+        stops: whether to stop now.
+        saves: whether to write a checkpoint now.
+        logs: whether to log the next step.
+    """
 
     def __init__(self, execution: Execution, ranks: Ranks, stop: StopRequest) -> None:
         self.stops = self.saves = self.logs = False
@@ -49,10 +62,10 @@ class TimedEvents:
         self._steps = self._until_poll = 1
 
     def poll(self, *, logged: bool) -> None:
-        """Agree with the other ranks on what to do; all of them call this after every step.
+        """Set the attributes to what all ranks agree on. All of them call this after every step.
 
-        Messages are sent only every few steps, about `POLL_SECONDS` apart; after the steps between,
-        nothing is to be done. `logged`: the step has a row in the log.
+        Messages are exchanged only every few steps, about `POLL_SECONDS` apart. After the steps
+        between, all attributes are False. `logged`: whether the step has a row in the log.
         """
         self.stops = self.saves = self.logs = False
         self._logged = time.monotonic() if logged else self._logged
@@ -72,5 +85,6 @@ class TimedEvents:
         self._until_poll, self._polled = self._steps, now
 
     def saved(self) -> None:
-        """Begin `checkpoint_minutes` anew: a checkpoint was written, for whatever reason."""
+        """Begin to count `checkpoint_minutes` anew. Call this whenever a checkpoint was written,
+        for whatever reason."""
         self._saved = time.monotonic()

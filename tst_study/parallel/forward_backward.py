@@ -1,4 +1,4 @@
-"""Micro-batches through the model, and their gradients into Megatron's buffers."""
+"""Runs micro-batches through the model, and adds their gradients to Megatron's buffers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from tst_study.model.model import SuperposedGPT, Targets
 from tst_study.superposition.steps import Objective
 
 MicroBatch = tuple[Tensor, Targets]
+"""The bags of token ids that a micro-batch reads, (b, l, stride), and what its loss needs."""
 
 
 def gradient_buffers(model: SuperposedGPT, parallel: Parallel) -> DistributedDataParallel:
-    """Wrap a model in Megatron's data parallelism: gradients go into float32 buffers, and are
-    summed over micro-batches and data-parallel ranks."""
+    """Wrap a model in Megatron's data parallelism, which adds gradients up in float32 buffers, over
+    micro-batches and over data-parallel ranks."""
     weights = sum(p.numel() for p in model.parameters())
     over = parallel_state.get_data_parallel_world_size()
     settings = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
-        # Megatron's default is a million weights for each rank, at least 40 million. With 512 ranks
-        # a model of up to 512 million weights would be one bucket, and nothing would overlap.
+        # By default, Megatron's buckets hold a million weights for each data-parallel rank, and at
+        # least 40 million. On 512 ranks, a model of up to 512 million weights would be one bucket,
+        # so that summing over ranks could not overlap with the backward pass.
         bucket_size=bucket_weights(weights, over),
         use_distributed_optimizer=parallel.optimizer == "distributed",
         # A single rank sends nothing that could be overlapped.
@@ -39,8 +41,8 @@ def gradient_buffers(model: SuperposedGPT, parallel: Parallel) -> DistributedDat
 def micro_batches(
     ids: Tensor, labels: Tensor, objective: Objective, valid_counts: Tensor, size: int
 ) -> list[MicroBatch]:
-    """Split a rank's sequences, ids and labels (b, l·stride), into micro-batches of `size`
-    sequences, the ids folded into bags. `valid_counts`: those of the whole step."""
+    """Split the sequences of a rank, ids and labels (b, l·stride), into micro-batches of `size`
+    sequences, and fold the ids into bags. `valid_counts`: as in `Targets`."""
     return [
         (objective.fold(some_ids), Targets(some_labels, valid_counts, objective))
         for some_ids, some_labels in zip(ids.split(size), labels.split(size), strict=True)
@@ -52,7 +54,8 @@ def forward_backward(model: DistributedDataParallel, micro_batches: Sequence[Mic
     of the step's loss."""
     total = torch.zeros((), device=micro_batches[0][0].device)
     for number, (bags, targets) in enumerate(micro_batches, start=1):
-        # Only the backward pass of the last micro-batch may start to sum gradients over ranks.
+        # Gradients are complete only in the backward pass of the last micro-batch, so only this one
+        # may begin to sum them over ranks.
         with model.no_sync() if number < len(micro_batches) else nullcontext():
             part = model(bags, targets)
             part.backward()

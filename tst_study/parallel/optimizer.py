@@ -1,9 +1,12 @@
-"""One optimizer step around any update rule: reduce, clip, update, write back; and checkpoints.
+"""The optimizer, which is everything around an update rule: it sums gradients over ranks and clips
+them, has the rule update the main weights, writes these back into the model, and describes its
+state for checkpoints.
 
-Megatron's own path without TransformerEngine costs three to four times a fused torch step (one host
-synchronisation per parameter in its gradient norm); this is the same arithmetic in a handful of
-kernels. Data-parallel ranks either all keep the whole optimizer state, or each keeps the state of
-its share of Megatron's buffers (`optimizer_shards.py`); both write the same checkpoints.
+Without TransformerEngine, Megatron's own optimizer takes three to four times as long as a fused
+torch step, because its gradient norm makes the host wait for the device once for each parameter.
+This is the same arithmetic in a handful of kernels. Data-parallel ranks either all keep the whole
+optimizer state, or each keeps the state of its share of Megatron's buffers (`optimizer_shards.py`).
+Checkpoints are the same in both cases.
 """
 
 from __future__ import annotations
@@ -25,7 +28,11 @@ from tst_study.parallel.update_rules import RULES, STATES, STEP, MainWeight, pro
 
 
 class ModelOptimizer:
-    """Float32 main weights of a model, and the rule that updates them from its gradients."""
+    """The float32 main weights of a model, and the rule that updates them from its gradients.
+
+    Main weights are what the rule updates. The model's own weights are these, if it trains in
+    float32, or copies of them in bfloat16.
+    """
 
     def __init__(self, model: DistributedDataParallel, config: Optimizer) -> None:
         self.model = model
@@ -33,9 +40,9 @@ class ModelOptimizer:
         self.is_distributed = model.ddp_config.use_distributed_optimizer
         named = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
         decays = {p: _decays(name, p, config) for name, p in named}
-        named.sort(key=lambda entry: not decays[entry[1]])  # the norm's last bit depends on it
+        named.sort(key=lambda entry: not decays[entry[1]])  # the order changes the norm's last bit
         self.parameters: list[Tensor] = [p for _, p in named]
-        # The part of each flattened parameter that this rank updates; None: all of it.
+        # The part of each flattened parameter that this rank updates; None stands for all of it.
         self.ranges: dict[Tensor, slice | None] = dict.fromkeys(self.parameters)
         if self.is_distributed:
             self.ranges |= shards_of_parameters(model)
@@ -61,17 +68,19 @@ class ModelOptimizer:
         }
 
     def local(self, tensors: list[Tensor]) -> list[Tensor]:
-        """This rank's share of tensors, one per parameter and of its shape, as flat views."""
+        """Return flat views of this rank's shares of some tensors. There is one tensor for each
+        parameter, in the order and with the shapes of `parameters`."""
         ranges = (self.ranges[p] or slice(None) for p in self.parameters)
         return [x.view(-1)[share] for x, share in zip(tensors, ranges, strict=True)]
 
     def zero_gradients(self) -> None:
+        """Set the gradient buffers to zero before a step."""
         self.model.zero_grad_buffer()
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> Tensor:
-        """Update the weights from the gradient buffers; returns the gradients' global norm before
-        clipping."""
+        """Update the weights from the gradient buffers, and return the norm of the whole model's
+        gradient before clipping."""
         # A single rank has nothing to reduce, and would copy every gradient through gloo.
         if dist.get_world_size() > 1:
             finalize_model_grads([self.model])
@@ -93,7 +102,7 @@ class ModelOptimizer:
         return norm
 
     def _norm(self, gradients: list[Tensor]) -> Tensor:
-        """The 2-norm of the whole model's gradient, in which every weight counts once."""
+        """Return the 2-norm of the whole model's gradient, in which every weight counts once."""
         norms = torch.stack(torch._foreach_norm(gradients))
         if dist.get_world_size() == 1:
             return torch.linalg.vector_norm(norms)
@@ -103,8 +112,9 @@ class ModelOptimizer:
 
     @torch.no_grad()
     def copy_to_model(self) -> None:
-        """Write the main weights into the model, and let distributed ranks gather each other's
-        shares. The main weights of a float32 model are views of its parameters and need no copy."""
+        """Write the main weights into the model, and with a distributed optimizer let the ranks
+        gather each other's shares. In float32 the main weights are views of the model's parameters,
+        so that nothing is copied."""
         if self.parameters[0].dtype != torch.float32:
             torch._foreach_copy_(self.local([p.detach() for p in self.parameters]), self.main)
         if self.is_distributed:
@@ -112,36 +122,38 @@ class ModelOptimizer:
 
     @torch.no_grad()
     def copy_from_model(self) -> None:
-        """Copy weights that have been changed in the model into the main weights."""
+        """Copy weights that something else has changed in the model into the main weights."""
         weights = self.local([p.detach() for p in self.parameters])
         for weight, main in zip(weights, self.main, strict=True):
-            # Where the model's weight has not changed, the main one keeps its further digits.
+            # A main weight of which the model's weight is still the rounded value keeps its further
+            # digits.
             main.copy_(torch.where(main.to(weight.dtype) == weight, main, weight.float()))
 
     def reset(self) -> None:
-        """Forget all moments and the step count, as a new optimizer would (an ablation)."""
+        """Forget all moments and the step count, so that the optimizer is as new. This serves an
+        ablation, `superposition.optimizer_at_switch = "reset"`."""
         for optimizer in self._optimizers:
             optimizer.state.clear()
         self.steps_taken = 0
 
     def state_of(self, main: Tensor) -> dict[str, Tensor]:
-        """The update rule's state of a main weight; empty until it is updated, saved or
-        restored."""
+        """Return the update rule's state of a main weight by name, such as its moments. It is empty
+        until the weight is first updated, saved or restored."""
         state: dict[str, Tensor] = self._optimizer_of[main].state.get(main, {})
         return state
 
     def sharded_state_dict(self, model_state: ShardedStateDict) -> dict[str, Any]:
-        """Return the state as Megatron's distributed checkpoints want it, for saving and for
+        """Return the state in the form of Megatron's distributed checkpoints, for saving and for
         loading.
 
-        The tensors are views of this rank's own part: nothing is gathered, and loading fills them
-        in place. They are named after the weights and have their shapes and offsets, so that any
-        layout can read them.
+        `model_state`: the same of the model. The tensors are views of this rank's own part, so that
+        nothing is gathered, and loading fills them in place. They are named after the weights and
+        have their shapes and offsets, so that any layout can read them.
         """
         of_parameter = get_param_id_to_sharded_param_map(model_state, self.parameters)
         sharded = {p: of_parameter[number] for number, p in enumerate(self.parameters)}
         return {
-            # AdamW counts steps per parameter; they all agree, so one number is stored.
+            # AdamW counts steps for each parameter. All counts agree, so one number is stored.
             "steps_taken": float(self.steps_taken),
             "tensors": {
                 name: [
@@ -154,7 +166,8 @@ class ModelOptimizer:
         }
 
     def restored(self, steps_taken: int) -> None:
-        """Go on from a state that was read into the tensors of `sharded_state_dict`."""
+        """Take over a state that has been read into the tensors of `sharded_state_dict`, after
+        `steps_taken` steps, and write its main weights into the model."""
         self.steps_taken = steps_taken
         for main in self.main:
             if STEP in self.state_of(main):
@@ -162,15 +175,18 @@ class ModelOptimizer:
         self.copy_to_model()
 
     def _stored(self) -> dict[str, dict[Tensor, Tensor]]:
-        """This rank's shares of all that a checkpoint holds beside the model's weights and the step
-        count, by name and parameter: the rule's states, made as zeros where there are none yet, and
-        the main weights of a model that is not in float32."""
+        """Return this rank's shares of what a checkpoint holds besides the model's weights and the
+        step count, by name and parameter.
+
+        These are the states of the update rule, created as zeros if there are none yet, and the
+        main weights of a model that is not in float32.
+        """
         stored: dict[str, dict[Tensor, Tensor]] = {}
         for parameter, main in zip(self.parameters, self.main, strict=True):
             optimizer = self._optimizer_of[main]
             for name in STATES[type(optimizer)]:
-                # Each weight has its own count of steps: fused AdamW counts in place, so that a
-                # shared one would run ahead.
+                # Each weight has a count of steps of its own, because fused AdamW adds one to it in
+                # place: a shared count would be raised once for each weight.
                 zeros = main.new_zeros(() if name == STEP else main.shape)
                 value = optimizer.state[main].setdefault(name, zeros)
                 if name != STEP:
@@ -181,7 +197,8 @@ class ModelOptimizer:
 
 
 def _decays(name: str, parameter: Tensor, config: Optimizer) -> bool:
-    """Whether a parameter decays: matrices do, norms do not, embeddings and head by a setting."""
+    """Return whether a parameter has weight decay. Matrices have it and norms do not; for the
+    embedding and the head, `optimizer.decay_embeddings` decides."""
     if parameter.dim() < 2:
         return False
     is_embedding = "word_embeddings" in name or "output_layer" in name
@@ -189,8 +206,8 @@ def _decays(name: str, parameter: Tensor, config: Optimizer) -> bool:
 
 
 def _weight_of_norm(parameter: Tensor, is_distributed: bool) -> float:
-    """The factor with which this rank adds the squared norm of a parameter's gradient to the sum
-    over all ranks, so that every weight counts once there."""
+    """Return the factor with which this rank adds the squared norm of a parameter's gradient to the
+    sum over all ranks, so that every weight counts once in that sum."""
     of_experts = not getattr(parameter, "allreduce", True)
     if not of_experts and not param_is_not_tensor_parallel_duplicate(parameter):
         return 0.0

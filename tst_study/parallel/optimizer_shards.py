@@ -1,7 +1,9 @@
-"""The shard of each parameter that a data-parallel rank updates, under a distributed optimizer.
+"""The shard of each parameter that a data-parallel rank updates, if each rank keeps only its share
+of the optimizer state (`execution.parallel.optimizer = "distributed"`).
 
-Megatron lays parameters and gradients out in buffers of buckets; a reduce-scatter leaves each rank
-the sum of its equal share of every bucket, and an all-gather gives all ranks the new weights.
+Megatron lays parameters and gradients out in buffers, which are divided into buckets. Each rank has
+an equal share of every bucket. A reduce-scatter gives it the sum of the gradients in its share, and
+an all-gather gives all ranks the new weights.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torch import Tensor
 
 
 def shards_of_parameters(model: DistributedDataParallel) -> dict[Tensor, slice]:
-    """This rank's shard of each parameter, as a slice of the flattened parameter; it may be
+    """Return this rank's shard of each parameter, as a slice of the flattened parameter. It may be
     empty."""
     shards: dict[Tensor, slice] = {}
     for buffer in (*model.buffers, *model.expert_parallel_buffers):
@@ -38,17 +40,23 @@ def parts_of(
     prefix: str,
     share: slice | None,
 ) -> Iterator[ShardedTensor]:
-    """Describe this rank's part of a weight, or of an optimizer state of its shape, for a
-    checkpoint.
+    """Describe this rank's part of an optimizer state, or of the main weights, for a checkpoint.
 
-    `sharded`: the parameter's own description. `flat`: the elements `share` of the flattened
-    tensor, or all of them if `share` is None. Yields views of `flat` in order; nothing is copied. A
-    range of a matrix is up to three rectangles: the rest of its first row, whole rows, and the
-    beginning of its last.
+    Checkpoints hold rectangles. A range of elements of a matrix is up to three of them: the rest of
+    its first row, whole rows, and the beginning of its last row.
+
+    Args:
+        parameter: the parameter to which the state belongs; both have the same shape.
+        sharded: Megatron's description of the parameter itself.
+        flat: the elements `share` of the flattened state.
+        prefix: what stands before the parameter's name in the state's name.
+        share: a range of the flattened parameter; None for all of it.
+
+    Yields the parts in order. Their data are views of `flat`, so that nothing is copied.
     """
     wholes = sharded.build() if isinstance(sharded, ShardedTensorFactory) else [sharded]
     for whole in wholes:
-        assert whole.data.is_contiguous()  # a factory splits between rows alone
+        assert whole.data.is_contiguous()  # a factory splits only between rows
         start, size = whole.data.storage_offset() - parameter.storage_offset(), whole.data.numel()
         named = replace(whole, key=f"{prefix}.{whole.key}", dtype=flat.dtype, data=None)
         if share is None:
@@ -66,7 +74,7 @@ def parts_of(
                 data=flat[begin : begin + length].view(*ones, *shape),
                 local_shape=(*ones, *shape),
                 global_offset=tuple(a + b for a, b in own),
-                # The pieces form no regular grid, and one data-parallel rank alone holds each.
+                # The pieces form no regular grid, and only one data-parallel rank holds each.
                 axis_fragmentations=None,
                 prepend_axis_num=0,
                 replica_id=(*whole.replica_id[:-1], 0),
@@ -76,8 +84,8 @@ def parts_of(
 def _rectangles(
     start: int, stop: int, shape: tuple[int, ...]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Offset and shape of the blocks that together hold the elements [start, stop) of a flattened
-    vector or matrix, in order."""
+    """Yield offset and shape of the rectangles that together hold the elements `start` … `stop - 1`
+    of a flattened vector or matrix, in order."""
     if stop <= start:
         return
     if len(shape) == 1:

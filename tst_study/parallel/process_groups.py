@@ -1,4 +1,5 @@
-"""torch.distributed and Megatron's process groups, alike for one process and for many."""
+"""Sets up torch.distributed and Megatron's process groups, in the same way for one process and for
+many, and chooses the device and the layout of ranks of a launch."""
 
 from __future__ import annotations
 
@@ -32,31 +33,37 @@ from tst_study.process.rank_environment import LOOPBACK, rank_variable
 
 T = TypeVar("T")
 AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
-"""Set by torchrun where its own process hosts the store at which the ranks meet."""
+"""The variable that torchrun sets if its own process hosts the store through which the ranks
+meet."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The place of this process among all: its rank, its slice of the batch, its device."""
+    """The place of this process among all: its rank, its part of the batch, its device."""
 
     rank: int
     world_size: int
     data_rank: int
+    """The number of the data-parallel rank, which says which sequences of a batch this one reads.
+    Tensor ranks that share a part of the batch have the same."""
     data_size: int
+    """The number of data-parallel ranks."""
     device: torch.device
 
     @property
     def is_first(self) -> bool:
+        """Whether this is rank 0, which writes the run's record."""
         return self.rank == 0
 
     def sum_over_data(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum over data-parallel ranks, in place; every rank gets it."""
+        """Sum a tensor over the data-parallel ranks, in place, and return it. Every rank gets the
+        sum."""
         if self.data_size > 1:
             dist.all_reduce(tensor, group=parallel_state.get_data_parallel_group())
         return tensor
 
     def largest(self, numbers: list[int]) -> list[int]:
-        """The largest value of each number over all ranks."""
+        """Return, for each place in the list, the largest number that any rank has there."""
         if self.world_size == 1:
             return numbers
         tensor = torch.tensor(numbers, dtype=torch.int64, device=self.device)
@@ -65,8 +72,8 @@ class Ranks:
         return largest
 
     def from_first(self, read: Callable[[], T]) -> T:
-        """Have the first rank read something and send it to all; a `UserError` there is raised on
-        all ranks."""
+        """Have the first rank call `read` and send the result to all ranks. A `UserError` in `read`
+        is raised on all ranks."""
         if self.world_size == 1:
             return read()
         sent: list[Any] = [None, None]
@@ -83,55 +90,64 @@ class Ranks:
 
 
 def barrier() -> None:
-    """Wait until all ranks are here. NCCL warns that it has to guess the device, unless told."""
+    """Wait until all ranks have called this. With NCCL the device is named, since NCCL would
+    otherwise warn that it has to guess it."""
     on_gpus = dist.get_backend() == "nccl"
     dist.barrier(device_ids=[torch.cuda.current_device()] if on_gpus else None)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """The settings by which this launch computes its steps, made before the trainer is built."""
+    """The settings with which this launch computes its steps; they are complete before the trainer
+    is built."""
 
     config: Config
-    """The run's config with layout, micro-batch and recomputation filled in."""
+    """The run's config. Layout, micro-batch and recomputation are filled in if they were to be
+    chosen automatically."""
     ranks: Ranks
     attention: str
+    """The kernel of attention, a key of `layers.ATTENTION`."""
     why_layout: str
+    """The reason for the layout, in words for the record."""
 
     @property
     def share(self) -> int:
-        """Sequences of a step that this rank computes."""
+        """The number of sequences of a step that this rank computes."""
         return self.config.batch.sequences // self.ranks.data_size
 
     @property
     def micro_batch(self) -> int:
-        """Sequences of a micro-batch: by default the rank's whole share."""
+        """The number of sequences of a micro-batch; by default the rank's whole share."""
         return self.config.execution.micro_batch or self.share
 
     @property
     def on_gpu(self) -> bool:
+        """Whether this launch runs on GPUs."""
         return self.ranks.device.type == "cuda"
 
     @property
     def compiles(self) -> bool:
+        """Whether the model's layers are compiled."""
         return self.config.execution.compiles(on_gpu=self.on_gpu)
 
     def record(self) -> dict[str, str]:
-        """Return what the launch has decided by itself, for the run's record."""
+        """Return what was decided when the launch started, for its row in the run's record."""
         return {"layout_chosen": self.why_layout, "attention": self.attention}
 
 
 @contextmanager
 def process_groups(config: Config) -> Iterator[Ranks]:
-    """Set up the groups of `execution.parallel`, and yield this process' place in them. They are
-    taken down at the end, on GPUs only if no exception is raised.
+    """Set up the process groups of `execution.parallel`, and yield this process' place in them.
 
-    Ranks come from the environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT: what
-    torchrun sets); without it, this process is the only one. A default process group that is there
-    already is used and left alone.
+    The groups are taken down at the end of the block. On GPUs, if the block raises an exception,
+    that is left to the end of the process.
 
-    Raises `UserError` for a layout or batch that cannot work on these ranks, or a device that is
-    not there.
+    The variables that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
+    MASTER_PORT) say which rank this is. Without them, this process is the only one. If torch
+    already has a default process group, it is used and not taken down.
+
+    Raises `UserError` for a layout or batch that cannot work on these ranks, and as `choose_device`
+    does.
     """
     device = choose_device(config.execution)
     joined = not dist.is_initialized()
@@ -147,7 +163,7 @@ def process_groups(config: Config) -> Iterator[Ranks]:
                     expert_model_parallel_size=parallel.expert,
                     expert_tensor_parallel_size=parallel.expert_tensor_ranks,
                     distributed_timeout_minutes=config.execution.timeout_seconds / 60,
-                    create_gloo_process_groups=False,  # second copies, which nothing here uses
+                    create_gloo_process_groups=False,  # copies of groups that nothing here uses
                 )
             yield Ranks(
                 rank=dist.get_rank(),
@@ -157,21 +173,22 @@ def process_groups(config: Config) -> Iterator[Ranks]:
                 device=device,
             )
     except BaseException:
-        # Taking down NCCL's groups would wait for ranks that wait for this one in a collective. The
-        # end of this process, which its error brings about, frees them.
+        # Taking down NCCL's groups would wait for other ranks, which may themselves wait for this
+        # one in a collective. The exception ends this process, which frees the groups.
         joined = joined and device.type != "cuda"
         raise
     finally:
         forget_groups()
         if joined:
             dist.destroy_process_group()
-            gc.collect()  # models are reference cycles that hold groups and so their threads
+            gc.collect()  # models, which are reference cycles, hold groups and thus their threads
 
 
 def with_layout(config: Config) -> Choice:
-    """Resolve the config's layout for the ranks that are there: their number and device memory.
+    """Fill in what a config leaves to be chosen for the ranks at hand, by their number and memory:
+    layout, micro-batch and recomputation. See `auto_layout.resolve`.
 
-    Raises `UserError` as `choose_device`, or where no layout fits.
+    Raises `UserError` as `choose_device` and `resolve` do.
     """
     ranks = dist.get_world_size() if dist.is_initialized() else rank_variable("WORLD_SIZE")
     device = choose_device(config.execution)
@@ -186,10 +203,10 @@ def with_layout(config: Config) -> Choice:
 
 
 def choose_device(execution: Execution) -> torch.device:
-    """Choose this rank's device; a GPU becomes torch's current device. A run on a CPU asks CUDA
-    nothing.
+    """Choose this rank's device. A GPU also becomes torch's current device. If the config asks for
+    a CPU, CUDA is not even asked whether there is a GPU.
 
-    Raises `UserError` where a GPU is asked for and none is there, or ranks would have to share one.
+    Raises `UserError` if a GPU is asked for and there is none, or if ranks would have to share one.
     """
     gpus = torch.cuda.device_count() if execution.device != "cpu" else 0
     if not gpus:
@@ -202,7 +219,7 @@ def choose_device(execution: Execution) -> torch.device:
         return torch.device("cpu")
     rank = rank_variable("LOCAL_RANK")
     ranks = rank_variable("LOCAL_WORLD_SIZE")
-    # Slurm may show each of its tasks the one GPU that is the task's own, and call all of them 0.
+    # Slurm may show each of its tasks only the task's own GPU, which then is number 0 in each.
     if gpus < ranks and not (gpus == 1 and "SLURM_PROCID" in os.environ):
         raise UserError(
             f"{ranks} ranks on this node, but GPUs: {gpus}; start as many ranks as there are "
@@ -214,15 +231,16 @@ def choose_device(execution: Execution) -> torch.device:
 
 
 def _join(device: torch.device, timeout: timedelta) -> None:
+    """Set up torch's default process group: NCCL on a GPU, gloo on a CPU."""
     settings: dict[str, Any] = {"backend": "gloo", "timeout": timeout}
     alone = rank_variable("WORLD_SIZE") == 1
     if device.type == "cuda":
-        # Given `device_id`, NCCL makes the communicators of all groups at once: thousands of them
-        # over 512 ranks, most of which send nothing. So only a single rank gives it, to whom NCCL
-        # would otherwise warn that it has to guess the device.
+        # Given `device_id`, NCCL makes the communicators of all groups at once: on 512 ranks there
+        # are thousands, and most of them never send anything. So only a rank that is alone gives
+        # it, because NCCL would otherwise warn that it has to guess the device.
         settings |= {"backend": "nccl", "device_id": device if alone else None}
     if alone:
-        # No port is opened: nothing can collide with other runs on this machine.
+        # No port is opened, so that nothing can collide with other runs on this machine.
         settings |= {"store": HashStore(), "rank": 0, "world_size": 1}
     elif os.environ.get("MASTER_ADDR") == LOOPBACK and AGENTS_STORE not in os.environ:
         settings |= _meet_on_loopback(timeout)
@@ -230,10 +248,11 @@ def _join(device: torch.device, timeout: timedelta) -> None:
 
 
 def _meet_on_loopback(timeout: timedelta) -> dict[str, Any]:
-    """Let ranks that are all on this machine listen on its loopback alone.
+    """Return settings with which ranks that are all on this machine meet through its loopback
+    interface only.
 
-    torch's own store would listen on every interface, and anyone who reaches it can make ranks load
-    a pickle.
+    torch's own store would listen on every network interface, and anyone who can reach it can make
+    the ranks load a pickle, which may run any code.
     """
     loopback = "lo" if sys.platform == "linux" else "lo0"
     for library in ("GLOO", "NCCL"):
@@ -247,8 +266,8 @@ def _meet_on_loopback(timeout: timedelta) -> dict[str, Any]:
 
 @contextmanager
 def other_ranks_failing(rank: int) -> Iterator[None]:
-    """Turn an exception from torch.distributed, or one caused by it, into `OtherRankError`; others
-    pass."""
+    """Turn an exception of torch.distributed within the block, or one that it has caused, into
+    `OtherRankError`. Other exceptions pass unchanged. `rank`: this rank, for the message."""
     try:
         yield
     except (RuntimeError, UserError) as error:
@@ -257,7 +276,8 @@ def other_ranks_failing(rank: int) -> Iterator[None]:
             cause = cause.__cause__
         if cause is None:
             raise
-        # Its first sentence, without the source line that torch puts before it, and without advice.
+        # The first sentence of the cause, without the source line that torch puts before it, and
+        # without the advice that follows.
         reason = re.sub(r"^\[[^]]*\] ", "", first_line(cause)).split(". ")[0]
         raise OtherRankError(
             f"rank {rank}: waited in vain for another rank, which has failed or hangs; what that "
@@ -266,7 +286,8 @@ def other_ranks_failing(rank: int) -> Iterator[None]:
 
 
 def _is_of_collectives(error: BaseException) -> bool:
-    # UserError and OSError name files, and a folder may be called "gloo" or "NCCL".
+    """Return whether an exception comes from a collective operation of torch.distributed."""
+    # The messages of UserError and OSError name files, and a folder may be called "gloo" or "NCCL".
     own = isinstance(error, UserError | OSError)
     named = any(library in str(error) for library in ("gloo", "NCCL"))
     return isinstance(error, dist.DistError) or (named and not own)

@@ -1,7 +1,8 @@
-"""Update rules: which torch optimizers turn a model's gradients into its next weights.
+"""Update rules: the torch optimizers that turn a model's gradients into its next weights.
 
-A rule sees weights, gradients and learning rate, and nothing of reduction, clipping, mixed
-precision or checkpoints: those are `optimizer.py`'s and the same for all rules.
+`optimizer.py` chooses a rule by `optimizer.kind`. A rule sees only weights, gradients and the
+learning rate. Gradient reduction, clipping, mixed precision and checkpoints are the same for all
+rules, and `optimizer.py` does them.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ class MainWeight:
     """One parameter, as an update rule sees it."""
 
     main: Tensor
-    """(n,) float32: the part of the flattened parameter that this rank updates. Its `grad` is set
-    before each step."""
+    """(n,) float32: the part of the flattened parameter that this rank updates, at full precision
+    even if the model itself is in bfloat16. Its `grad` is set before each step."""
     decays: bool
+    """Whether weight decay applies to the parameter under AdamW; Muon decays all its matrices."""
     projections: Projections | None
-    """How the parameter divides into matrices of attention or a feed-forward layer; None for all
-    other parameters."""
+    """How the parameter divides into projection matrices of attention or of a feed-forward layer;
+    None for all other parameters."""
 
 
 def adamw(weights: Sequence[MainWeight], config: Optimizer) -> list[torch.optim.Optimizer]:
-    """Decoupled weight decay (Loshchilov and Hutter, 2019), in one fused kernel per group."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), torch's fused implementation.
+    Weights that decay and weights that do not are two parameter groups."""
     decayed = [weight.main for weight in weights if weight.decays]
     others = [weight.main for weight in weights if not weight.decays]
     groups = [
@@ -53,7 +56,8 @@ def adamw(weights: Sequence[MainWeight], config: Optimizer) -> list[torch.optim.
 
 
 def muon(weights: Sequence[MainWeight], config: Optimizer) -> list[torch.optim.Optimizer]:
-    """Muon for the hidden projections, AdamW for embeddings, head, norms and routers."""
+    """Muon for the projections of attention and feed-forward layers; AdamW for embeddings, head,
+    norms and routers."""
     matrices = [(w.main, w.projections) for w in weights if w.projections is not None]
     others = [weight for weight in weights if weight.projections is None]
     hidden = Muon(
@@ -64,22 +68,24 @@ def muon(weights: Sequence[MainWeight], config: Optimizer) -> list[torch.optim.O
 
 QUINTIC = 3.4445, -4.7750, 2.0315
 """Coefficients a, b, c of the Newton-Schulz iteration, which maps each singular value x to a·x +
-b·x³ + c·x⁵. They make it steep at zero, so that few iterations are enough; in return, singular
-values end between about 0.7 and 1.2 rather than at 1."""
+b·x³ + c·x⁵. With these values the polynomial is steep at zero, so that few iterations are enough;
+in return, singular values end between about 0.7 and 1.2 rather than at 1."""
 ITERATIONS = 5
+"""Number of Newton-Schulz iterations."""
 SCALE = 0.2
-"""Root mean square to which updates are scaled: that of AdamW's updates, measured by Liu et al."""
+"""The root mean square that the entries of Muon's updates have, about, before they are multiplied
+by the learning rate. It is that of AdamW's updates, as Liu et al. measured it."""
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon: momentum whose matrices are made orthogonal before they are applied.
+    """Muon: Nesterov momentum whose update matrices are made orthogonal before they are applied.
 
     Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024), with the update
     scaled to the root mean square of AdamW's (Liu et al., "Muon is scalable for LLM training",
-    2025), so that AdamW's learning rate and weight decay serve. The same as
-    `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")`, with Nesterov's momentum, but for weights as
-    Megatron keeps them: each projection of a joined tensor is a matrix by itself, and experts are
-    orthogonalized in one batch.
+    2025), so that learning rate and weight decay can stay as they are for AdamW. The method is that
+    of `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")`, but it takes weights as Megatron keeps
+    them: each projection in a tensor of several is a matrix by itself, and the matrices of all
+    experts are orthogonalized in one batch.
     """
 
     def __init__(
@@ -112,7 +118,8 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
-    """(n, rows, columns) -> about U·Vᵀ of each matrix U·S·Vᵀ, by Newton-Schulz iterations."""
+    """Make each of the (n, rows, columns) matrices nearly orthogonal by Newton-Schulz iterations: a
+    matrix with the singular value decomposition U·S·Vᵀ becomes about U·Vᵀ."""
     a, b, c = QUINTIC
     x = matrices.to(working_dtype(matrices.device))
     is_tall = x.shape[-2] > x.shape[-1]
@@ -127,42 +134,49 @@ def orthogonalized(matrices: Tensor) -> Tensor:
 
 
 def working_dtype(device: torch.device) -> torch.dtype:
-    """The dtype of Newton-Schulz iterations: bfloat16, which is precise enough, on a GPU; float32
-    on a CPU, which takes thirty times as long in bfloat16 if it has no instructions for it."""
+    """The dtype of Newton-Schulz iterations. On a GPU it is bfloat16, which is precise enough. On a
+    CPU it is float32, because a CPU without bfloat16 instructions takes thirty times as long in
+    bfloat16."""
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 @dataclass(frozen=True)
 class Projections:
-    """How one of Megatron's tensors divides into projections. It may hold several: queries, keys
-    and values, one group of heads after another; gate and upward projection; or the experts of a
-    rank.
+    """How one of Megatron's weight tensors divides into projections. A tensor may hold several:
+    queries, keys and values, one group of heads after another, or the gate and the up projection
+    of SwiGLU. In a mixture of experts, a tensor holds the projections of all experts of a rank.
 
-    The tensor is (`blocks`, sum of `rows`, columns): every block holds `rows[i]` rows of projection
-    i. Blocks are groups of heads, or experts.
+    Viewed as (`blocks`, sum of `rows`, columns), each block of the tensor holds `rows[i]` rows of
+    projection i. The blocks are groups of heads, or experts; any other tensor is one block.
     """
 
     blocks: int
     rows: tuple[int, ...]
     joined: bool
-    """True where a projection's rows from all blocks form one matrix (groups of heads), False where
-    those of each block are a matrix (experts)."""
+    """True if a projection's rows from all blocks together form one matrix (groups of heads); False
+    if its rows in each block form a matrix of their own (experts, or a single block)."""
 
     def split(self, tensor: Tensor) -> list[Tensor]:
-        """A tensor in any shape -> a view (blocks, rows, columns) per projection."""
+        """Split a contiguous tensor of any shape into one view (blocks, `rows[i]`, columns) for
+        each projection i."""
         blocks = tensor.view(self.blocks, sum(self.rows), -1)
         return list(blocks.split(self.rows, dim=1))
 
     def matrices(self, part: Tensor) -> Tensor:
-        """One of `split`'s views -> (matrices, rows, columns), a copy if there is no such view."""
+        """Turn one of `split`'s views into a batch of matrices, (matrices, rows, columns). It is a
+        view if the memory allows one, else a copy."""
         return part.reshape(1, -1, part.shape[-1]) if self.joined else part
 
 
 def projections_of(
     name: str, shape: tuple[int, ...], config: TransformerConfig
 ) -> Projections | None:
-    """Find the projections in a parameter by its name; None if it is no hidden projection. The
-    parameter has to be whole: Muon works on one tensor rank only."""
+    """Find how a parameter divides into projections, by its name; None for embeddings, head, norms
+    and routers.
+
+    The result is right only for parameters that are not split over ranks. That is enough, because
+    only Muon uses it, which needs whole matrices (`OptimizerKind.needs_whole_matrices`).
+    """
     match = re.search(r"\.linear_(qkv|proj|fc1|fc2)\b", name)
     if match is None:
         return None
@@ -178,11 +192,13 @@ def projections_of(
 RULES: dict[
     OptimizerName, Callable[[Sequence[MainWeight], Optimizer], list[torch.optim.Optimizer]]
 ] = {"adamw": adamw, "muon": muon}
+"""By `optimizer.kind`: a function of all weights of a rank that returns the optimizers for them."""
 
 STEP = "step"
+"""The name under which torch's AdamW keeps its count of steps."""
 STATES: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
     torch.optim.AdamW: (STEP, "exp_avg", "exp_avg_sq"),
     Muon: ("momentum",),
 }
-"""Names of the states that each optimizer keeps for a weight; all but the count of steps have the
-weight's shape."""
+"""Names of the states that each optimizer keeps for a weight. All of them have the weight's shape,
+except for `STEP`, which is a single number."""

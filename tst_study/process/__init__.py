@@ -1,2 +1,3 @@
-"""The training process: its rank, the ranks that it starts, its cores and memory, requests to stop,
-and the timing of its steps."""
+"""A training process and its surroundings. `rank_environment`: its rank among others, from the
+environment. `local_ranks`: starts several ranks on this machine. `host`: cores, memory and requests
+to stop. `step_clock`: times its steps."""

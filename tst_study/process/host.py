@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-# Parameters of glibc's mallopt(3).
+# The numbers by which glibc's mallopt(3) knows its parameters.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 MEBIBYTE = 2**20
 GPU_DRIVERS = "/dev/nvidiactl", "/dev/dxg", "/dev/kfd"
-"""Device files of NVIDIA, of Windows Subsystem for Linux, and of AMD."""
+"""Device files of GPU drivers: NVIDIA's, that of Windows Subsystem for Linux, and AMD's."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+"""Signals that ask the process to stop: from `kill` or a scheduler, from Ctrl-C, or because the
+terminal was closed (SIGHUP)."""
 
 
 def cores() -> int:
@@ -27,7 +29,8 @@ def cores() -> int:
 
 
 def has_gpu() -> bool:
-    """Return True where torch can use a GPU. torch is imported only if there is a driver."""
+    """Return whether torch can use a GPU. Importing torch is slow, so it is imported only if there
+    is one of the device files `GPU_DRIVERS`."""
     if not any(map(os.path.exists, GPU_DRIVERS)):
         return False
     import torch
@@ -36,10 +39,11 @@ def has_gpu() -> bool:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory, as a step allocates the same large tensors every time.
+    """Tell glibc to keep freed memory, because every step allocates the same large tensors again.
 
-    By default glibc returns them to the kernel, and getting them back costs about 1,000 page faults
-    a step: a tenth of the time in the laptop study. This has no effect on other C libraries.
+    By default glibc returns this memory to the kernel, and getting it back costs about 1,000 page
+    faults a step, which took a tenth of the time in the laptop study. The call has no effect with
+    other C libraries.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -59,20 +63,23 @@ def leave(status: int) -> NoReturn:
 
 
 class StopRequest:
-    """A request to stop a running loop at its next step, made by a signal."""
+    """Remembers that a signal has asked a running loop to stop. The loop looks at it between its
+    steps."""
 
     signal: str | None = None
-    """The name of the signal that asked for a stop; None: none has."""
+    """The name of the last signal that asked for a stop; None if there was none."""
 
     def ask(self, number: int, frame: FrameType | None = None) -> None:
+        """Handle the signal `number`: remember its name. Raises KeyboardInterrupt for Ctrl-C if a
+        stop has been asked for before."""
         if self.signal is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt  # a second Ctrl-C does not wait for the checkpoint
+            raise KeyboardInterrupt  # a user who insists does not wait for the checkpoint
         self.signal = signal.Signals(number).name
 
 
 @contextmanager
 def listening() -> Iterator[StopRequest]:
-    """Yield a request that signals set while the block runs."""
+    """Yield a `StopRequest` that remembers any of `SIGNALS` while the block runs."""
     request = StopRequest()
     with signals_handled(request.ask):
         yield request
@@ -82,9 +89,12 @@ def listening() -> Iterator[StopRequest]:
 def signals_handled(
     handle: Callable[[int, FrameType | None], None], signals: Iterable[signal.Signals] = SIGNALS
 ) -> Iterator[None]:
-    """Call `handle` for signals that ask the process to stop, while the block runs. SIGHUP stays
-    ignored if `nohup` has turned it off. Only the main thread can handle signals; in any other
-    thread nothing changes."""
+    """Call `handle` for each of `signals` that arrives while the block runs; then restore the
+    handlers from before.
+
+    SIGHUP stays ignored if it was before, as under `nohup`. Python lets only the main thread set
+    handlers; in any other thread the block runs and nothing else happens.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""`tst-study train --processes N`: the ranks of one run as processes of this machine."""
+"""Starts the ranks of one run as processes of this machine (`tst-study train --processes N`)."""
 
 import ctypes
 import os
@@ -16,18 +16,20 @@ from tst_study.process.rank_environment import rank_variables
 GRACE_SECONDS = 10.0
 """Seconds that the other ranks have to end by themselves after one has failed; then they are
 killed."""
-PR_SET_PDEATHSIG = 1  # of prctl(2)
+PR_SET_PDEATHSIG = 1  # an option of prctl(2): the signal to send when the parent ends
 
 
 def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
-    """Run `tst-study ARGUMENTS` as `count` ranks.
+    """Run `tst-study ARGUMENTS` as `count` ranks, and wait for them to end.
 
-    Returns an exit status and a message. The status is that of the first rank that failed, 1 if a
-    signal ended it, and 0 if none failed. The message names that signal, as the rank could not do
-    so itself; it is empty if there is none, or if this process had received one to pass on.
+    Returns an exit status and a message. The status is 0 if all ranks ended with 0. Otherwise it is
+    that of the first rank that did not, or 1 if a signal ended this rank. In the latter case the
+    message names the rank and the signal, because the rank could not report them itself. In all
+    other cases the message is empty, and also if this process had received a signal before.
 
-    Signals to this process are passed on to all ranks. When a rank fails, the others are killed
-    after `GRACE_SECONDS`: they cannot go on without it, and checkpoints on disk are whole.
+    Signals that ask this process to stop (`host.SIGNALS`) are passed on to all ranks. When a rank
+    fails, the others have `GRACE_SECONDS` to end and are then killed: they cannot go on without it,
+    and a kill does not damage the checkpoints on disk.
     """
     port = free_port()
     ranks = [_start(rank, count, port, arguments) for rank in range(count)]
@@ -50,8 +52,8 @@ def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> tuple[int, str]:
-    """Return the exit status, and a message if a signal ended a rank while this process had
-    received none; the message is printed, too."""
+    """Wait for the ranks as `train_on_processes` describes, and return its exit status and message;
+    a message is printed, too. `received`: the signals that this process has received so far."""
     status, words, deadline = 0, "", float("inf")
     trains = True
     while trains and time.monotonic() < deadline:
@@ -72,22 +74,23 @@ def _start(rank: int, count: int, port: int, arguments: Sequence[str]) -> subpro
     ours = rank_variables(rank, count, port)
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **ours}
     command = [sys.executable, "-m", "tst_study", *arguments]
-    # A session of its own: Ctrl-C in the terminal reaches the launcher alone, which passes it on.
+    # Each rank has a session of its own, so that Ctrl-C in the terminal reaches only the launcher,
+    # which passes it on.
     return subprocess.Popen(
         command, env=environment, start_new_session=True, preexec_fn=_end_with_launcher
     )
 
 
 def _end_with_launcher() -> None:
-    """Have the kernel end this rank when its launcher ends: otherwise it would run on unnoticed.
-    Only Linux can do so."""
+    """Have the kernel kill this rank when its launcher ends, because it would run on unnoticed
+    otherwise. Only Linux can do so."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_port() -> int:
-    """A port of the loopback interface on which nothing listens now; another process may take it
-    before it is used."""
+    """A port of the loopback interface that is free now; another process may take it before it is
+    used."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,5 @@
-"""The timing of steps, from which tokens per second and MFU follow; and peak memory."""
+"""The training loop's clock: seconds per step, tokens per second and model FLOPs utilisation (MFU)
+for the log, with the peak memory."""
 
 import resource
 import time
@@ -13,15 +14,19 @@ from tst_study.cost.devices import peak_flops
 
 
 class StepClock:
-    """Counts seconds of training over all launches of a run, without evaluation and checkpoints.
-    `flops_per_step`: of all ranks together."""
+    """Counts the seconds of training steps over all launches of a run, without evaluation and
+    checkpoints.
+
+    `flops_per_step`: FLOPs of all ranks together. `dtype`: the number format of the model, on which
+    a GPU's peak FLOPs per second depend.
+    """
 
     def __init__(
         self, device: torch.device, world_size: int, flops_per_step: int, dtype: str
     ) -> None:
         self.device = device
         self.flops_per_step = flops_per_step
-        self.training_seconds = 0.0  # a launch that resumes sets it to that of the checkpoint
+        self.training_seconds = 0.0  # a launch that resumes sets it to the checkpoint's value
         self._peak_flops: float | None = None
         if device.type == "cuda":
             of_one = peak_flops(torch.cuda.get_device_name(device), dtype)
@@ -31,8 +36,8 @@ class StepClock:
 
     @contextmanager
     def timing(self, steps: int = 0) -> Iterator[None]:
-        """Time the block: it queues `steps` steps, or, with none, waits for earlier ones, as by
-        reading their loss from a GPU."""
+        """Add the time that the block takes. The block runs `steps` steps, which a GPU only queues.
+        With `steps` 0, it waits for earlier steps to finish, for example by reading their loss."""
         began = time.perf_counter()
         yield
         seconds = time.perf_counter() - began
@@ -41,12 +46,16 @@ class StepClock:
         self.training_seconds += seconds
 
     def speed(self, plan: PhasePlan, done: int) -> dict[str, Any]:
-        """Return the speed of the steps since the last call, after `done` steps; at least one has
-        to be among them. The first steps of a launch and of a phase include the time of
-        torch.compile.
+        """Return the values of a log row that tell the speed of the steps since the last call.
 
-        "mfu" is None on a CPU or an unknown GPU. "peak_memory" is in bytes: the most that torch has
-        allocated on this rank's GPU, or on a CPU the largest resident size of the process.
+        `done`: the steps done so far; at least one of them must have been timed since the last
+        call. If layers are compiled, the first steps of a launch and of a phase include the time
+        that torch.compile takes.
+
+        "step_seconds" is the mean of these steps, and "training_seconds" the total so far.
+        "tokens_per_second" counts raw tokens over all ranks. "mfu" is None on a CPU or an unknown
+        GPU. "peak_memory" is in bytes, over the whole process: the most that torch has allocated on
+        this rank's GPU, or on a CPU the largest resident size.
         """
         seconds, steps = self._seconds, self._steps
         self._seconds, self._steps = 0.0, 0

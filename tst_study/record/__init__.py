@@ -1,2 +1,3 @@
-"""A run's folder: its schema and `reader`, its `writer`, the `launch_facts` of each launch, the
-`log` that a launch keeps, and the `trackers` that copy the log. Torch-free."""
+"""A run's folder. `reader` holds its schema and reads it, `writer` writes it, and `launch_facts`
+collects what it records of each launch. `log` is what the training loop calls; `trackers` copy the
+log to TensorBoard and W&B. Imports without torch."""

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("tst-study", "torch", "megatron-core", "numpy")
+"""Packages whose installed versions are recorded."""
 JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT")
 
 COPY_FACTS = "code.json"
-"""The file in which a copy of the code keeps the `code_version` of the original."""
+"""The name of a file beside a copy of the code that holds the `code_version` of the original."""
 
 
 def launch_facts() -> dict[str, Any]:
+    """Return the facts about this process that its row records."""
     return {
         "code": code_version(),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -31,13 +33,13 @@ def launch_facts() -> dict[str, Any]:
 
 
 def code_version(root: Path = Path(__file__).parents[2]) -> dict[str, Any]:
-    """Return the commit of the checkout that holds this package, and whether tracked files have
-    uncommitted changes.
+    """Return "commit", the commit of the git checkout that holds this package, and "dirty", whether
+    tracked files have uncommitted changes.
 
-    Both are None outside a checkout and inside one of another project. A copy of the code with a
-    `COPY_FACTS` file returns what was recorded there.
+    Both are None if there is no checkout or no git, or if the checkout is another project's. For a
+    copy of the code with a `COPY_FACTS` file, return the content of that file.
     """
-    if (root / COPY_FACTS).exists():  # a copy may lie inside another checkout
+    if (root / COPY_FACTS).exists():  # comes first: a copy may lie inside another checkout
         copied: dict[str, Any] = json.loads((root / COPY_FACTS).read_bytes())
         return copied
     with suppress(OSError, subprocess.SubprocessError):
@@ -55,7 +57,7 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def package_version(name: str) -> str | None:
-    """Return the installed version of a package, or None."""
+    """Return the installed version of a package, or None if it is not installed."""
     with suppress(PackageNotFoundError):
         return version(name)
     return None

@@ -1,4 +1,5 @@
-"""A launch's rows, status, progress line and trackers, which rank 0 writes while it trains."""
+"""The log of one launch: the rows and status in the run folder, the progress line on the terminal,
+and the trackers. The training loop calls it on every rank, but only rank 0 writes anything."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,14 +17,15 @@ from tst_study.record.trackers import Trackers
 from tst_study.record.writer import RunWriter, header_of, write_status
 
 HEARTBEAT_SECONDS = 2.0
-"""The least number of seconds between updates of `status.json` by rows and evaluations."""
+"""Logged rows and the progress of an evaluation update `status.json` at most once in this number of
+seconds. The last row, checkpoints, and the start and the end of a launch always update it."""
 LINE_SECONDS = 10.0
-"""The least number of seconds between progress lines where there is no terminal."""
+"""The least number of seconds between two printed lines if the output is not a terminal."""
 
 
 class Progress(rich.Progress):
-    """The progress line of one run. Without a terminal it prints a line for a row that is logged at
-    least ten seconds after the last one printed."""
+    """The progress line of one run. If the output is not a terminal, this prints an ordinary line
+    instead when a row is logged, at most once in `LINE_SECONDS`."""
 
     def __init__(self, name: str, steps: int, *, enabled: bool) -> None:
         super().__init__(
@@ -40,10 +42,12 @@ class Progress(rich.Progress):
         self._printed = time.monotonic()
 
     def tell(self, facts: str, step: int | None = None) -> None:
+        """Show the text `facts` in the line, and the number of steps done if `step` is given."""
         self.update(self._line, facts=facts, completed=step)
 
     def show(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Show a row of `Metrics`, and return the values of it that go into `status.json`."""
+        """Show a row of `Metrics`. Return the values of it that go into `status.json`, and an
+        estimate of the seconds left."""
         step = row["step"]
         loss, speed = f"{row['loss_name']} {row['loss']:.4f}", f"{row['tokens_per_second']:,.0f}"
         facts = f"{loss}  {speed} tokens/s"
@@ -59,14 +63,18 @@ class Progress(rich.Progress):
 
 
 class RunLog:
-    """The log of one launch on rank 0."""
+    """The log of one launch, on rank 0."""
 
     def __init__(self, writer: RunWriter, line: Progress, trackers: Trackers) -> None:
         self._writer, self._line, self._trackers = writer, line, trackers
         self._last_heartbeat = float("-inf")
 
     def start(self, config: Config, resumed_from: int | None, **facts: Any) -> None:
-        """Begin a new segment of the run."""
+        """Begin this launch's segment of the record.
+
+        `resumed_from`: the step of the checkpoint at which the launch goes on, or None if it begins
+        at the first step. `facts` are recorded with those of `launch_facts`.
+        """
         self._writer.start_segment(
             resumed_from, {**launch_facts(), **facts, "execution": config.execution.model_dump()}
         )
@@ -74,11 +82,13 @@ class RunLog:
         self._line.tell("", resumed_from)
 
     def forked(self, config: Config, prefix: Path, step: int) -> None:
-        """Copy the rows of the shared prefix run at `prefix`, up to `step`, into a segment of their
-        own, so that this run's record is whole."""
+        """Copy the rows of the shared prefix run in the folder `prefix`, up to `step`, into a
+        segment of their own, so that this run's record begins at the first step."""
         self._writer.take_over(read(prefix), step, config.execution)
 
     def metrics(self, row: dict[str, Any], *, last: bool) -> None:
+        """Log a row of `Metrics`, to which `segment` is added here. `last`: whether it is the run's
+        last row."""
         self._writer.metrics({"segment": self._writer.segment, **row})
         self._trackers.row("training", row)
         now = self._line.show(row)
@@ -86,18 +96,21 @@ class RunLog:
             self._writer.status("running", **now)
 
     def evaluating(self, step: int, tokens: int, of: int) -> None:
+        """Show that `tokens` of `of` held-out tokens have been evaluated."""
         facts = f"evaluating {tokens:,} of {of:,} held-out tokens"
         self._line.tell(facts)
         if self._beats():
             self._writer.status("running", step, facts)
 
     def _beats(self) -> bool:
+        """Return whether `HEARTBEAT_SECONDS` have passed since this last returned True."""
         now = time.monotonic()
         due = now - self._last_heartbeat >= HEARTBEAT_SECONDS
         self._last_heartbeat = now if due else self._last_heartbeat
         return due
 
     def evaluation(self, row: dict[str, Any]) -> None:
+        """Log a row of `Evaluation`, to which `segment` is added here."""
         self._writer.evaluation({"segment": self._writer.segment, **row})
         self._line.tell(f"held-out loss {row['nats_per_token']:.4f}")
         self._trackers.row("held_out", row)
@@ -107,20 +120,23 @@ class RunLog:
         self._writer.status("running", step, last_checkpoint=step)
 
     def end(self, state: State, step: int, message: str = "") -> None:
+        """Record that the launch has ended in `state`, and why, if there is a message."""
         self._writer.status(state, step, message, seconds_left=None)
         self._writer.end_segment(message or state)
 
     def failed(self, error: BaseException) -> None:
-        with suppress(UserError):  # on a full disk, `error` is the one that matters
+        """Record that the launch has ended with `error`."""
+        with suppress(UserError):  # on a full disk this fails, too, and `error` tells more
             write_status(self._writer.folder, "failed", self._writer.steps, one_line(error))
             self._writer.end_segment(one_line(error))
 
     def close(self) -> None:
+        """Close the trackers; the run folder needs no closing."""
         self._trackers.close()
 
 
 class _NoLog:
-    """The log of a rank that writes none: every call does nothing."""
+    """The log of a rank that does not write: every method does nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None
@@ -130,10 +146,18 @@ class _NoLog:
 def run_log(
     config: Config, data: dict[str, Any], folder: Path, *, writes: bool, progress: bool
 ) -> Iterator[RunLog]:
-    """Open the log of one launch, on ranks that do not write (`writes`) one that does nothing.
+    """Open the log of one launch, and close it after the block.
 
-    An exception inside the block is recorded and raised again. Raises `UserError` if `folder` holds
-    another run or a damaged record.
+    An exception inside the block is recorded and raised again.
+
+    Args:
+        data: the run's fingerprints (`data.run_data.fingerprints`).
+        writes: whether this rank writes the log; if not, the log that is yielded does nothing.
+        progress: whether to show how far the run is.
+
+    Raises:
+        UserError: `folder` holds another run, its `run.json` or `status.json` is damaged, or
+            `run.json` cannot be written.
     """
     writer = RunWriter(folder, header_of(config, data)) if writes else None
     steps = config.schedule.last_step

@@ -1,17 +1,20 @@
-"""The schema and the tolerant reader of a run folder, which is the whole truth about a run.
+"""The schema of a run folder, and its reader, which serves analysis, launchers, the writer and
+`tst-study evaluate`.
 
 | file | holds |
 | --- | --- |
 | `run.json` | written once: identity, resolved config, parameters, FLOPs, plan, data |
-| `segments.jsonl` | per launch one row when it starts and one when it ends |
+| `segments.jsonl` | for each segment, one row when it starts and one when it ends |
 | `metrics.jsonl` | rows of training, each with all counters |
 | `evals.jsonl` | held-out losses during training, and what `tst-study evaluate` measured later |
 | `status.json` | state, heartbeat, last checkpoint |
 
-A killed launch leaves at most a torn last line, and rows beyond its last checkpoint; the next
-launch writes those steps again. Hence the reader's rules: for a step written twice the later
-segment wins; rows beyond a resume point are dropped; a torn last line is ignored. Anything else
-is an error that names the file and, in a log, the line.
+A segment is the part of the record that one launch has written; the rows copied from a shared
+prefix run are a segment, too. A launch that is killed may leave an incomplete last line, and rows
+beyond its last checkpoint, whose steps the next launch runs and writes again. So the reader ignores
+an incomplete last line, drops rows beyond the step at which a later launch resumed, and prefers the
+later of two rows for the same step. Anything else that does not fit the schema is an error that
+names the file and, in a log, the line.
 """
 
 import json
@@ -38,15 +41,18 @@ from tst_study.config.schema import from_dict, of_record
 from tst_study.errors import UserError, first_problem
 
 State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
+"""The state of a run. "queued": there is no status yet. "preempted": a signal stopped it after a
+checkpoint. "diverged": a loss was not finite or too large. "failed": an error ended it."""
 FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
+"""The states in which a run is over, so that launchers do not start it again."""
 
 _STRICT = ConfigDict(extra="forbid")
 _OPEN = ConfigDict(extra="allow")
-"""Keys that the reader does not know stay as they are."""
+"""Keys that the schema does not name are kept, and not checked."""
 Whole = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
-"""A count that 64 bits hold."""
+"""A count that fits into a signed 64-bit integer."""
 Large = Annotated[int, Field(ge=0, lt=10**300, strict=True)]
-"""FLOPs, which outgrow 64 bits."""
+"""A count of FLOPs, which may not fit into 64 bits."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 T = TypeVar("T")
 
@@ -78,7 +84,7 @@ class _HeldOutFacts(TypedDict):
 
 @with_config(_OPEN)
 class DataFacts(TypedDict):
-    """The part of `data.run_data.fingerprints` that readers need."""
+    """Those of the facts in `data.run_data.fingerprints` that readers need."""
 
     corpora: list[_CorpusFacts]
     tokenizer: str | None
@@ -106,24 +112,28 @@ class RunHeader(TypedDict):
     name: str
     role: str
     config: dict[str, Any]
-    """Resolved config, every key (`schema.to_dict`)."""
+    """The resolved config with every key, defaults included (`schema.to_dict`)."""
     parameters: Annotated[dict[str, Whole], _has("total", "active")]
     flops: Annotated[dict[str, Large], _has("per_step", "total")]
-    """`cost.compute.Flops`: per step, per phase, total."""
+    """The fields of `cost.compute.Flops`, for the steps that the run trains (see `raw_tokens`)."""
     plan: _Plan
-    """The plan for all `schedule.steps`, also where `schedule.stop_after` ends the run before."""
+    """The plan for all `schedule.steps`, even if `schedule.stop_after` ends the run earlier."""
     raw_tokens: Whole
-    """Tokens that the trained steps read; `flops` and `latent_tokens` are of these steps, too."""
+    """Tokens of text that the run reads until its last step, which may be
+    `schedule.stop_after`."""
     latent_tokens: Annotated[Whole, Field(gt=0)]
+    """Latent positions that the run trains in the same steps."""
     data: Annotated[dict[str, Any], AfterValidator(TypeAdapter(DataFacts).validate_python)]
-    """Fingerprints of corpora, tokenizer, evaluation set and initial weights (if read from
-    files)."""
+    """Fingerprints of the corpora, the tokenizer, the held-out tokens and, if they are read from
+    files, the initial weights (`data.run_data.fingerprints`)."""
     unique_raw_tokens: Whole
-    """Tokens in the training corpora; where `raw_tokens` is larger, text is read repeatedly."""
+    """Tokens in all training corpora together. If `raw_tokens` is larger, some text is read more
+    than once."""
 
 
 class _Counters(TypedDict):
-    """The counters that begin a row of any log: what has been done after `step` steps."""
+    """The counters that every row of `metrics.jsonl` and `evals.jsonl` has: totals over the first
+    `step` steps of the run, and the phase of the last of them."""
 
     segment: Whole
     step: Whole
@@ -135,26 +145,31 @@ class _Counters(TypedDict):
 
 @with_config(_STRICT)
 class Metrics(_Counters):
-    """A row of `metrics.jsonl`."""
+    """A row of `metrics.jsonl`: one training step, and the speed of the steps since the row
+    before."""
 
     bag_size: Whole
     loss_name: str
-    """`next_token`, `smoothed_token`, `bag_first_token` or `bag_` with the name of the loss. Values
-    under different names are different quantities."""
+    """`next_token`, `smoothed_token`, `bag_first_token`, or `bag_` and the name of the bag loss,
+    such as `bag_mce`. Losses with different names must not be compared."""
     loss: Finite | None
-    """Nats, mean over all micro-batches and ranks of this step; None where it is not finite."""
+    """Mean over all micro-batches and ranks of this step, in nats (a hinge loss has no unit); None
+    if it is not finite."""
     epochs: Finite
+    """How often the corpus that is repeated most has been read."""
     learning_rate: Finite
     gradient_norm: Finite | None
-    """Norm before clipping; None where it is not finite."""
+    """2-norm of the whole model's gradient before clipping; None if it is not finite."""
     step_seconds: Finite
-    """Mean seconds of the steps since the row before."""
+    """Mean seconds of a step, over the steps since the row before."""
     training_seconds: Finite
-    """Seconds of training steps so far, over all launches of the run and its shared prefix run;
-    compiling counts, evaluation and checkpoints do not."""
+    """Seconds that the steps so far took, over all launches of the run and its shared prefix run.
+    Compiling counts, evaluation and checkpoints do not. A step that was run again after a kill
+    counts once."""
     tokens_per_second: Finite
-    """Raw tokens per second."""
+    """Raw tokens per second on all ranks together, over the steps since the row before."""
     mfu: Finite | None
+    """Model FLOPs utilisation in these steps, a fraction; None on CPUs and unknown GPUs."""
     peak_memory: Whole
     """Peak memory of rank 0 in bytes: allocated on its GPU, or resident on a CPU."""
     moe: NotRequired[dict[str, Any]]
@@ -163,68 +178,79 @@ class Metrics(_Counters):
 
 @with_config(_STRICT)
 class Evaluation(_Counters):
-    """A row of `evals.jsonl`: next-token loss on held-out text."""
+    """A row of `evals.jsonl` that the run wrote itself: its next-token loss on held-out text."""
 
     epochs: Finite
+    """As in `Metrics`."""
     eval_set: str
-    """Name and fingerprint of the held-out tokens; only equal ones may be compared."""
+    """Name and fingerprint of the held-out tokens. Only losses on the same `eval_set` may be
+    compared."""
     nats_per_token: Finite
     bits_per_byte: Finite | None
-    """None where the corpus has no bytes (generated words)."""
+    """None if the size of the text is not known, as for corpora of generated words."""
     standard_error: Finite
     """Standard error of nats per token, over held-out sequences."""
     tokens: Whole
+    """Number of held-out tokens predicted."""
     document_losses: NotRequired[list[Finite] | None]
-    """Nats per token of each held-out document, in their order, or of groups of neighbours where
-    there are more than 256; None where pieces straddle documents."""
+    """Nats per token of each held-out document, in their order; if there are more than 256, of each
+    group of neighbouring documents. None if sequences straddle documents."""
     document_tokens: NotRequired[list[Whole] | None]
+    """Predicted tokens of each of these documents or groups."""
     annealed: bool
-    """Whether the learning rate's decay was over; methods are compared by such rows alone."""
+    """Whether the decay of the learning rate was over; always False for a schedule without decay.
+    Methods are compared by annealed rows alone."""
     seconds: Finite
     """Seconds that the evaluation took."""
     training_seconds: Finite
+    """As in `Metrics`."""
 
 
 @with_config(_STRICT)
 class TaskResult(_Counters):
-    """A row of `evals.jsonl` that names a task: a measurement of a checkpoint by `tst-study
-    evaluate`.
+    """A row of `evals.jsonl` with a `task`: a measurement of a checkpoint by `tst-study evaluate`.
 
-    The loss by which methods are compared is `Evaluation`. For the same step, task and data the
-    last row wins.
+    Methods are not compared by these rows but by those of `Evaluation`. Of several rows with the
+    same step, task and data, the last one counts.
     """
 
     annealed: bool
+    """As in `Evaluation`."""
     task: str
-    """`held_out`, `loss_by_position`, …, or a downstream task by its lm-eval name."""
+    """`held_out` for the loss on a held-out text, or the name of a downstream task in lm-eval."""
     data: str
-    """Name and fingerprint of the data; only equal ones may be compared."""
+    """Name and fingerprint of the data. Only results on the same `data` may be compared."""
     metrics: dict[str, Finite | None]
     """Values by name, with `…_stderr` beside those that have a standard error. Accuracies are
     fractions."""
     samples: Whole
-    """Independent units behind the standard errors: documents, sequences or questions."""
+    """Number of independent units behind the standard errors: documents or questions."""
     details: dict[str, Any]
-    """Versions, settings, and values by position or by sequence."""
+    """Versions of code and packages, settings, and results for the parts of a task."""
     seconds: Finite
+    """Seconds that the measurement took."""
 
 
 @with_config(_OPEN)
 class Status(TypedDict):
-    """`status.json`, replaced whole at every change."""
+    """`status.json`, a new file at every change."""
 
     state: State
     step: Whole
+    """Steps done when the file was written."""
     steps: Whole
+    """Number of steps that the run trains in all."""
     heartbeat: Finite
-    """Seconds since the epoch."""
+    """The time at which the file was written, in seconds since the Unix epoch."""
     last_checkpoint: Whole | None
+    """The number of steps after which the last checkpoint was written."""
     message: str
     phase: NotRequired[str]
     loss: NotRequired[Finite | None]
-    """None where it is not finite."""
+    """Training loss of the last log row that updated the file; None if it is not finite."""
     tokens_per_second: NotRequired[Finite | None]
     seconds_left: NotRequired[Finite | None]
+    """Estimated seconds to the end; None if there is no estimate, or the launch has ended."""
 
 
 @with_config(_OPEN)
@@ -241,7 +267,7 @@ class _Devices(TypedDict):
 
 @with_config(_OPEN)
 class _SegmentRow(TypedDict):
-    """The part of a row of `segments.jsonl` that readers need; its other facts are for people."""
+    """The keys of a row of `segments.jsonl` that readers need; the other facts are for people."""
 
     segment: Whole
     resumed_from: NotRequired[Whole | None]
@@ -268,8 +294,9 @@ _EVALUATION_ROW: TypeAdapter[Any] = TypeAdapter(
 
 @dataclass
 class RunRecord:
-    """The content of a run folder, with the rows that count, in the order of steps: one of each
-    step in `metrics`, one of each step and evaluation set in `evals`."""
+    """The content of a run folder, in the order of steps and without the rows that do not count
+    (see the module's docstring). `metrics` has at most one row for each step, `evals` at most one
+    for each step and evaluation set."""
 
     folder: Path
     header: RunHeader
@@ -278,9 +305,11 @@ class RunRecord:
     evals: list[Evaluation]
     status: Status | None
     dropped_rows: int = 0
-    """Rows that a later segment wrote again or that lay beyond a resume point."""
+    """Number of rows left out because they were written again, or because they lay beyond the step
+    at which a later launch resumed."""
     tasks: list[TaskResult] = field(default_factory=list)
-    """Measurements of the run's checkpoints by `tst-study evaluate`."""
+    """Measurements of the run's checkpoints by `tst-study evaluate`: at most one for each step,
+    task and data."""
 
     @property
     def run_id(self) -> str:
@@ -288,11 +317,16 @@ class RunRecord:
 
     @property
     def state(self) -> str:
+        """The state that `status.json` names, or "queued" if there is no such file."""
         return self.status["state"] if self.status else "queued"
 
 
 def read(folder: str | Path) -> RunRecord:
-    """Read a run folder. Raises `UserError` that names file and line for anything out of order."""
+    """Read a run folder and check it against the schema.
+
+    Raises `UserError`, which names the file and, in a log, the line, if something is damaged or
+    out of order, or if `run.json` is missing.
+    """
     folder = Path(folder)
     header = read_header(folder)
     segments = read_segments(folder)
@@ -312,13 +346,13 @@ def read(folder: str | Path) -> RunRecord:
 
 
 def last_evaluation(folder: str | Path) -> Evaluation | None:
-    """Return the last row of a held-out loss, or None.
+    """Return the last row with a held-out loss (`Evaluation`), or None if there is none.
 
-    It is quicker than `read`: rows are not validated, and it does not matter whether the row lies
-    beyond a resume point.
+    This is quicker than `read`, because it neither validates the row nor finds out whether the row
+    lies beyond the step at which a later launch resumed.
     """
     for line in reversed((_content(Path(folder) / "evals.jsonl") or b"").splitlines()):
-        with suppress(ValueError):  # a torn one
+        with suppress(ValueError):  # an incomplete line
             row = json.loads(line)
             if "nats_per_token" in row:
                 return cast(Evaluation, row)
@@ -326,15 +360,15 @@ def last_evaluation(folder: str | Path) -> Evaluation | None:
 
 
 def measures(metrics: Mapping[str, float | None]) -> Iterator[tuple[str, float, float | None]]:
-    """Yield name, value and standard error (or None) of each metric of a task."""
+    """Yield name, value and standard error (or None) of each metric of a task that has a value."""
     for name, value in metrics.items():
         if value is not None and not name.endswith("_stderr"):
             yield name, value, metrics.get(f"{name}_stderr")
 
 
 def read_header(folder: str | Path) -> RunHeader:
-    """Read `run.json`. Raises `UserError` where it is missing or damaged, or its config is no valid
-    one."""
+    """Read `run.json`. Raises `UserError` if it is missing or damaged, or if its config is not
+    valid."""
     path = Path(folder) / "run.json"
     header = _whole(path, _HEADER)
     if header is None:
@@ -344,15 +378,15 @@ def read_header(folder: str | Path) -> RunHeader:
 
 
 def read_status(folder: str | Path) -> Status | None:
-    """Read `status.json`, which the run or its launcher wrote; None where there is none yet.
+    """Read `status.json`, which the run or its launcher wrote; None if there is none yet.
 
-    Raises `UserError` where it is damaged.
+    Raises `UserError` if it is damaged.
     """
     return _whole(Path(folder) / "status.json", _STATUS)
 
 
 def _whole(path: Path, schema: TypeAdapter[T]) -> T | None:
-    """Read a file of one JSON value; None where there is no such file."""
+    """Read a file that holds one JSON value; None if there is no such file."""
     content = _content(path)
     try:
         return None if content is None else schema.validate_json(content)
@@ -376,7 +410,8 @@ def is_over(folder: str | Path) -> bool:
 
 
 def find_run_folders(root: str | Path) -> list[Path]:
-    """Find all run folders at or below `root`, sorted; run folders themselves are not searched."""
+    """Find all run folders at or below `root`, sorted. Run folders within a run folder are not
+    found."""
     run_folders: list[Path] = []
     for path, folders, files in os.walk(root):
         if "run.json" in files:
@@ -386,7 +421,8 @@ def find_run_folders(root: str | Path) -> list[Path]:
 
 
 def check_same_run(folder: Path, fingerprint: str) -> None:
-    """Raise `UserError` where a folder holds another run."""
+    """Raise `UserError` if a folder holds another run than the one with this fingerprint, or if its
+    `run.json` is damaged."""
     if (folder / "run.json").is_file():
         there = read_header(folder)["fingerprint"]
         if there != fingerprint:
@@ -397,7 +433,8 @@ def check_same_run(folder: Path, fingerprint: str) -> None:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the whole lines of a log with their numbers; a torn last one is left out."""
+    """Yield the lines of a log with their numbers, from 1 on. A last line without a line break is
+    incomplete and left out."""
     whole, _, _torn = (_content(path) or b"").rpartition(b"\n")
     if whole:
         yield from enumerate(whole.split(b"\n"), start=1)
@@ -406,8 +443,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def read_segments(folder: Path) -> list[dict[str, Any]]:
     """Read `segments.jsonl`, with the start and the end of each segment joined into one row.
 
-    Rows come in the order of segments: one for each launch, and one for rows taken over from a
-    prefix run. A segment without an end has `ended` "lost". Raises `UserError` for a damaged line.
+    The rows returned are in the order of the segments: one for each launch, and one for rows copied
+    from a shared prefix run. A segment whose end is not recorded, as while its launch is running,
+    has `end` None and `ended` "lost". Raises `UserError` for a damaged line.
     """
     path = folder / "segments.jsonl"
     segments: dict[int, dict[str, Any]] = {}
@@ -426,10 +464,10 @@ def read_segments(folder: Path) -> list[dict[str, Any]]:
 
 
 def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tuple[list[Any], int]:
-    """Return the rows that count, in order of steps, and the number of rows that do not.
+    """Return the rows of a log that count, in the order of steps, and the number of rows dropped.
 
-    A launch begins where its checkpoint was. Rows that earlier launches wrote beyond that step are
-    void, even if the later launch was killed before it wrote a row of its own.
+    `starts`: the step after which each segment began. Rows that earlier segments have beyond that
+    step are dropped, even if the later launch was killed before it wrote a row of its own.
     """
     limits: dict[int, float] = {}
     limit = float("inf")
@@ -447,7 +485,8 @@ def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tu
             raise UserError(f"{path}:{number}: segment {row['segment']} is out of order")
         segment = row["segment"]
         key = (row["step"], row.get("eval_set"), row.get("task"), row.get("data"))
-        # A task measured again replaces its row, which does not count as dropped.
+        # The row of a task that is measured again replaces the earlier one, which does not count as
+        # dropped.
         if row["step"] > limits[segment] or (key in kept and "task" not in row):
             dropped += 1
         if row["step"] <= limits[segment]:

@@ -1,7 +1,8 @@
-"""Copies of a run's rows for TensorBoard and W&B. The run folder stays the truth.
+"""Sends copies of a run's rows to TensorBoard and Weights & Biases (W&B), if `execution.track`
+names them. The record that counts is the run folder.
 
-A tracker that fails costs a line on the terminal, but no run. Both libraries send rows in the
-background.
+If a tracker fails, a line on stderr says so and the run goes on without it. Both libraries write
+or send rows in the background.
 """
 
 import sys
@@ -21,7 +22,7 @@ step."""
 
 @contextmanager
 def _tensorboard(folder: Path, header: RunHeader) -> Iterator[Show]:
-    """Write event files into `tensorboard/` of the run folder."""
+    """Write event files into the folder `tensorboard` of the run folder."""
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder / "tensorboard")) as writer:
@@ -30,8 +31,8 @@ def _tensorboard(folder: Path, header: RunHeader) -> Iterator[Show]:
 
 @contextmanager
 def _wandb(folder: Path, header: RunHeader) -> Iterator[Show]:
-    """Log to a W&B run in the project of the study's name; `WANDB_MODE` and W&B's other environment
-    variables apply."""
+    """Log to a W&B run, in a project that has the study's name. `WANDB_MODE` and W&B's other
+    environment variables apply."""
     import wandb
 
     run_id = header["run_id"]
@@ -43,13 +44,14 @@ def _wandb(folder: Path, header: RunHeader) -> Iterator[Show]:
         config=header["config"],
         resume="allow",
     ) as run:
-        # W&B's own step may only grow, so that it would drop steps that a resumed run logs again;
-        # a metric `step` serves as the axis in its place.
+        # W&B's own step may only grow, so W&B would drop rows of steps that a resumed run logs
+        # again. A metric `step` is the horizontal axis instead.
         run.define_metric("*", step_metric="step")
         yield lambda values, step: run.log({**values, "step": step})
 
 
 Tracker = Callable[[Path, RunHeader], AbstractContextManager[Show]]
+"""A function that opens a tracker for a run folder and its `run.json`."""
 TRACKERS: dict[TrackerName, Tracker] = {"tensorboard": _tensorboard, "wandb": _wandb}
 
 
@@ -64,8 +66,9 @@ class Trackers:
                 self._shows[name] = self._open.enter_context(TRACKERS[name](folder, header))
 
     def row(self, kind: str, row: Mapping[str, Any]) -> None:
-        """Show the numbers of a logged row as `KIND/NAME`. A loss is shown under its own name,
-        because a bag loss and a next-token loss are two curves."""
+        """Show the numbers of a logged row as `KIND/NAME`; `kind` is "training" or "held_out". The
+        name of a training loss tells which loss it is (`training/bag_mce_loss`), because the losses
+        of bags and of next tokens are two curves."""
         values = {
             f"{kind}/{row['loss_name']}_loss" if name == "loss" else f"{kind}/{name}": float(value)
             for name, value in row.items()
@@ -76,14 +79,14 @@ class Trackers:
                 show(values, row["step"])
 
     def close(self) -> None:
-        """Let the trackers send what they hold back, and end them."""
+        """Let the trackers send the rows that they still hold, and close them."""
         with self._failing_alone("a tracker"):
             self._open.close()
 
     @contextmanager
     def _failing_alone(self, name: str) -> Iterator[None]:
-        """Go on without a tracker that fails: no error of a library, network or disk stops a
-        run."""
+        """Drop the tracker `name` if the block raises an exception, and print why: no error of a
+        tracker's library, network or disk may stop a run."""
         try:
             yield
         except Exception as error:

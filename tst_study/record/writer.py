@@ -1,4 +1,5 @@
-"""The writer of a run folder; `tst_study.record.reader` has the schema and the rules."""
+"""The writer of a run folder. `tst_study.record.reader` holds the schema, and the rules for rows
+that were written twice."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -24,7 +25,7 @@ from tst_study.record.reader import (
 
 
 def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
-    """Return the content of `run.json`: everything known about a run before its first step.
+    """Return the content of `run.json`: what is known about a run before its first step.
 
     `data`: the result of `data.run_data.fingerprints`.
     """
@@ -50,12 +51,14 @@ def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
 
 
 class RunWriter:
-    """Writes one launch (segment) of a run. Only rank 0 has a writer."""
+    """Writes the record of one launch, which is a segment of its run's record. Only rank 0 has a
+    writer."""
 
     def __init__(self, folder: str | Path, header: RunHeader) -> None:
         """Create the folder with its `run.json`, or check that an existing one holds the same run.
 
-        Raises `UserError` for another run's folder, and for one whose status is damaged.
+        Raises `UserError` if the folder holds another run, if its `run.json` or `status.json` is
+        damaged, or if `run.json` cannot be written.
         """
         self.folder = Path(folder)
         self.header = header
@@ -67,10 +70,14 @@ class RunWriter:
             write_json(self.folder / "run.json", header)
         self.segment = 0
         self._segment_open = False
-        read_status(self.folder)  # raises before the first step if it is damaged
+        read_status(self.folder)  # so that a damaged status is an error before the first step
 
     def start_segment(self, resumed_from: int | None, facts: Mapping[str, Any]) -> int:
-        """Begin a new segment and return its number. `facts`: command, host, versions, …"""
+        """Begin a new segment and return its number.
+
+        `resumed_from`: the number of steps done before the segment; None if it begins at the first
+        step. `facts`: command, host, versions, …
+        """
         earlier = read_segments(self.folder)
         self.segment = 1 + max((row["segment"] for row in earlier), default=-1)
         row = {"segment": self.segment, "resumed_from": resumed_from, "start": time.time(), **facts}
@@ -79,7 +86,8 @@ class RunWriter:
         return self.segment
 
     def end_segment(self, why: str) -> None:
-        """End the segment if one is open: a launch may fail before it begins one."""
+        """End the segment. Without an open one this does nothing, because a launch may fail before
+        it begins its segment."""
         if not self._segment_open:
             return
         self._segment_open = False
@@ -87,10 +95,12 @@ class RunWriter:
         _append(self.folder / "segments.jsonl", row)
 
     def take_over(self, prefix: RunRecord, step: int, execution: Execution) -> None:
-        """Copy the rows of a shared prefix run, up to the fork, into a segment that names that run.
+        """Copy the rows of a shared prefix run, up to the fork after `step`, into a segment that
+        names the prefix run.
 
-        Only rows of steps at which this run would log or evaluate are copied: not, for example, the
-        row of the prefix run's last step. A fork that was taken over before is left alone.
+        Only rows of steps at which this run itself would log or evaluate are copied: not, for
+        example, the row of the prefix run's last step. If an earlier launch has copied the rows,
+        nothing is done.
         """
         source = {
             "run_id": prefix.run_id,
@@ -99,7 +109,7 @@ class RunWriter:
         }
         earlier = read_segments(self.folder)
         if any(row.get("forked_from") == source and row["end"] for row in earlier):
-            return  # by an earlier launch, which then ended without a checkpoint
+            return  # an earlier launch copied them, and then ended before its first checkpoint
         segment = self.start_segment(None, {"forked_from": source})
         switch = self.header["plan"]["superposed_steps"]
         for row in prefix.metrics:
@@ -113,11 +123,12 @@ class RunWriter:
         self.end_segment("forked")
 
     def metrics(self, row: Mapping[str, Any]) -> None:
-        """Append a row with the keys of `Metrics`; only the reader checks them."""
+        """Append a row with the keys of `Metrics`. They are not checked here but by the reader."""
         _append(self.folder / "metrics.jsonl", row)
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
-        """Append a row with the keys of `Evaluation`; only the reader checks them."""
+        """Append a row with the keys of `Evaluation`. They are not checked here but by the
+        reader."""
         _append(self.folder / "evals.jsonl", row)
 
     def status(self, state: State, step: int, message: str = "", **more: Any) -> None:
@@ -126,21 +137,24 @@ class RunWriter:
 
 
 def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append rows with the keys of `TaskResult` but `segment`, which is that of the last launch.
+    """Append results of `tst-study evaluate` to `evals.jsonl`. The rows have the keys of
+    `TaskResult` except for `segment`, which is set to the run's last segment.
 
-    The caller must hold the run's lock. Raises `UserError` if they cannot be written.
+    The caller must hold the run's lock. Raises `UserError` if the rows cannot be written.
     """
     segment = read_segments(Path(folder))[-1]["segment"]
     _append(Path(folder) / "evals.jsonl", *({"segment": segment, **row} for row in rows))
 
 
 def _json(value: Any, indent: int | None = None) -> bytes:
-    """Return JSON that ends in a line break, with null for infinity and NaN, which JSON lacks."""
+    """Return a value as JSON that ends in a line break. Infinity and NaN, which JSON lacks, become
+    null."""
     return to_json(value, indent=indent, inf_nan_mode="null") + b"\n"
 
 
 def _append(path: Path, *rows: Mapping[str, Any]) -> None:
-    """Append rows to a log, in place of a torn last line that a killed launch may have left."""
+    """Append rows to a log. An incomplete last line, as a killed launch may leave it, is removed
+    first."""
     with disk_errors_named(path), open(path, "ab+") as file:
         file.seek(max(0, file.tell() - 1))
         if file.read() not in (b"", b"\n"):
@@ -149,13 +163,14 @@ def _append(path: Path, *rows: Mapping[str, Any]) -> None:
 
 
 def mark(folder: Path, config: Config, state: State, message: str) -> None:
-    """Write a run's status for it, before it has begun or after it has ended without doing so."""
+    """Write a run's status from outside: a launcher calls this before the run begins, or after it
+    has ended without writing its own."""
     write_status(folder, state, config.schedule.last_step, message)
 
 
 def write_status(folder: Path, state: State, steps: int, message: str = "", **more: Any) -> None:
-    """Replace `status.json`. `steps`: those of the whole run; `more`: other keys of `Status`, which
-    keep their last value where they are not given."""
+    """Replace `status.json`. `steps`: the number of steps that the run trains in all. `more`: other
+    keys of `Status`; those that are not given keep their last value."""
     kept = {"step": 0, "last_checkpoint": None, **(read_status(folder) or {})}
     now = {"state": state, "steps": steps, "heartbeat": time.time(), "message": message, **more}
     with written_atomically(folder / "status.json") as file:

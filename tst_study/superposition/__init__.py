@@ -1,19 +1,21 @@
-"""Token superposition: everything that differs between the two phases (paper, section 3).
+"""Token superposition: what the steps of the two phases read and predict, and by which loss (paper,
+section 3).
 
-The data flow of a superposed step, in file names::
+`method.py` has the class `Superposition`, which adds all this to any trainer, and `misuse.py` finds
+mistakes in calls of it. `steps.py` says what a step reads and predicts. The data of a superposed
+step flow through these files::
 
-    steps.py: what a step reads and predicts, by its number
-    method.py: the same as a trainer calls it; misuse.py: mistakes in these calls
+    bags.py -> embedding.py -> (the model, unchanged) -> linear_loss.py, or losses.py
 
-    bags.py -> embedding.py -> (the model, unchanged) -> linear_loss.py (`mce` with the head, where
-                                                      |           a rank has the whole vocabulary)
-                                                      `> losses.py
-                                                           |- weighting.py, loss_kinds.py
-                                                           |- log_probabilities.py   (softmax)
-                                                           `- one_vs_rest.py         (BCE, hinge)
+    linear_loss.py: output head and loss in one pass, for `mce` without label smoothing on a rank
+                    that has the whole vocabulary
+    losses.py: all losses, from logits
+        |- weighting.py, loss_kinds.py
+        |- log_probabilities.py   (losses from a softmax)
+        `- one_vs_rest.py         (binary cross-entropy, hinge)
 
-Importing this package does not import torch: the configuration validates weightings and loss
-kinds without it. Each name is loaded from its module on first use (PEP 562).
+Importing this package does not import torch, because the configuration validates weightings and
+losses without it. Each name is loaded from its module on first use (PEP 562).
 """
 
 from importlib import import_module

@@ -1,4 +1,9 @@
-"""Contiguous bags of tokens: the input and the targets of each latent position (section 3)."""
+"""Cuts sequences into bags of s contiguous tokens, and finds the targets of each position (paper,
+section 3).
+
+A latent position is a position of the model: it reads a whole bag in a superposed step, and one
+token in an ordinary step. Shapes are given for B sequences of l latent positions.
+"""
 
 import torch
 from torch import Tensor
@@ -9,7 +14,8 @@ from tst_study.superposition.loss_kinds import IGNORE
 def bag_inputs(token_ids: Tensor, bag_size: int) -> Tensor:
     """Split token ids (B, l·s) into non-overlapping bags of s contiguous tokens: (B, l, s).
 
-    A view: nothing is copied. Raises ValueError where the length is not a multiple of `bag_size`.
+    The result is a view: nothing is copied. Raises ValueError if the ids are not (B, l·s) with at
+    least one bag per sequence, or if `bag_size` is below 1.
     """
     _check_rows(token_ids, "token_ids", bag_size, bag_size)
     return token_ids.view(token_ids.shape[0], -1, bag_size)
@@ -20,12 +26,12 @@ def bag_targets(labels: Tensor, bag_size: int, stride: int | None = None) -> Ten
 
     Latent position k has read `stride` raw tokens more than position k - 1, so its targets are
     `target[:, k, i] = labels[:, k·stride + (stride - 1) + i]` for i = 0 … s-1: the ordinary
-    next-token labels shifted left by `stride - 1`. What lies beyond the end of the sequence is
+    next-token labels shifted left by `stride - 1`. Targets beyond the end of the sequence are
     `IGNORE`.
 
-    * `stride = s` (default; bags in, next bag out): labels (B, l·s). Bag k predicts raw tokens
-      (k+1)·s … (k+2)·s - 1; the last bag keeps one valid target.
-    * `stride = 1` (tokens in, next s tokens out; the output-only ablation): labels (B, l).
+    * `stride = s` (default; bags in, next bag out): labels are (B, l·s). Bag k predicts raw tokens
+      (k+1)·s … (k+2)·s - 1. The last bag has one valid target, the last label.
+    * `stride = 1` (tokens in, next s tokens out; the mode `output_only`): labels are (B, l).
 
     Args:
         labels: (B, l·stride) next-token labels of the raw sequence: `labels[:, j]` is the token
@@ -37,7 +43,8 @@ def bag_targets(labels: Tensor, bag_size: int, stride: int | None = None) -> Ten
         (B, l, s) of the dtype of `labels`.
 
     Raises:
-        ValueError: labels that are not (B, l·stride), or a stride other than 1 and `bag_size`.
+        ValueError: labels that are not (B, l·stride), a stride other than 1 and `bag_size`, or a
+            bag size below 1.
     """
     stride = bag_size if stride is None else stride
     _check_rows(labels, "labels", bag_size, stride)
@@ -49,30 +56,32 @@ def bag_targets(labels: Tensor, bag_size: int, stride: int | None = None) -> Ten
 
 
 def count_valid_targets(labels: Tensor, bag_size: int, stride: int | None = None) -> Tensor:
-    """Count the valid targets of each of the s offsets: (s,) int64, on the device of `labels`.
+    """Count the valid targets at each of the s offsets in a bag: (s,) int64, on the device of
+    `labels`.
 
-    Summed over all micro-batches and data-parallel ranks of a step, this is the `valid_counts`
-    with which the shards' `bag_loss` values add up to the loss of the whole batch.
-    Arguments and errors as in `bag_targets`.
+    The sum of these counts over all micro-batches and data-parallel ranks of a step is the argument
+    `valid_counts` of `bag_loss`. With it, the losses of the micro-batches add up to the loss of the
+    whole step. Arguments and errors are those of `bag_targets`.
     """
     return (bag_targets(labels, bag_size, stride) != IGNORE).sum(dim=(0, 1))
 
 
 def shuffle_bags(labels: Tensor, bag_size: int, order: Tensor) -> Tensor:
-    """Move the target bags of a batch to other positions: a control in which the text that a
-    position has read tells nothing of its target.
+    """Move the target bags of a batch to other positions: a control in which a position's targets
+    do not follow the text that it has read.
 
-    Each position gets the whole next bag of another position of the batch. The labels before the
-    first bag and after the last whole one stay where they are.
+    Each position but the last of each sequence gets the whole next bag of another position in the
+    batch. The labels before the first target bag and after the last whole one stay where they are.
 
     Args:
         labels: (B, l·s) next-token labels of the raw sequence.
         bag_size: s. The bags are those of `bag_targets` with `stride = s`.
-        order: (B·(l - 1),) a permutation, read as a cycle: each bag goes to the place of the next
-            one, so that none stays where it was.
+        order: (B·(l - 1),) a permutation of the whole bags. Bag `order[i]` goes to the place of bag
+            `order[i + 1]`, and the last one to that of the first, so that none of several bags
+            stays where it was.
 
     Returns:
-        (B, l·s), a copy.
+        (B, l·s), a copy of the labels with the bags moved.
     """
     batch, length = labels.shape
     shuffled = labels.clone()
@@ -84,12 +93,12 @@ def shuffle_bags(labels: Tensor, bag_size: int, order: Tensor) -> Tensor:
 
 
 def distinct_members(targets: Tensor, valid: Tensor) -> Tensor:
-    """Mark the members of each bag as a set: True at the first valid occurrence of a token.
+    """Mark the members of each bag as a set: True at the first valid occurrence of each token.
 
     targets, valid: (N, s), integer and bool. Returns (N, s) bool.
     """
     same = targets.unsqueeze(2) == targets.unsqueeze(1)  # [n, i, j]
-    repeats = (same & valid.unsqueeze(1)).tril(diagonal=-1).any(dim=2)  # of some valid j < i
+    repeats = (same & valid.unsqueeze(1)).tril(diagonal=-1).any(dim=2)  # of a valid target j < i
     return valid & ~repeats
 
 
@@ -99,15 +108,16 @@ def add_at_targets_(rows: Tensor, targets: Tensor, values: Tensor) -> None:
     rows (N, V); targets (N, s) int64, repeats allowed; values (N, s).
     """
     if rows.is_cuda:
-        # Atomic additions to one address come in any order. So repeats of a target are merged
-        # first, and all of them write the same value.
+        # On a GPU, scatter_add_ adds in an order that changes from run to run. So the values of a
+        # repeated target are merged first, and each repeat writes the same sum.
         rows.scatter_(1, targets, rows.gather(1, targets) + merge_repeats(targets, values))
     else:
-        rows.scatter_add_(1, targets, values)  # one thread per row on a CPU: ordered
+        rows.scatter_add_(1, targets, values)  # on a CPU, one thread adds up a row, in order
 
 
 def merge_repeats(targets: Tensor, values: Tensor) -> Tensor:
-    """(N, s) targets and values -> (N, s): at each target the sum of all values of that target."""
+    """Sum the values of repeated targets: (N, s) targets and values -> (N, s), at each place the
+    sum of all values in the row that have the same target."""
     same = targets.unsqueeze(2) == targets.unsqueeze(1)
     return (same * values.unsqueeze(1)).sum(dim=2)
 

@@ -1,6 +1,7 @@
-"""The input fold: the mean of the s token embeddings of a bag is one latent token (section 3).
+"""Embeds bags: the embeddings of a bag's s tokens become one vector, their mean (paper, section 3)
+or another pooling of them.
 
-To add a pooling, write a line in `pool`, and its name in `loss_kinds.py`.
+To add a pooling, write it in `pool`, and its name in `Pooling` of `loss_kinds.py`.
 """
 
 from collections.abc import Callable
@@ -25,31 +26,34 @@ def bag_embedding(
     """Embed each bag as the mean of its s embeddings, summed in float32 (float64 for a float64
     weight).
 
-    Any other `pooling` keeps all B·l·s embeddings in memory, and needs the whole table on each
-    rank.
+    A `pooling` other than "mean" keeps all B·l·s embeddings in memory, and needs the whole table on
+    each rank.
 
-    A bag of one token is `F.embedding`, bit for bit. Gradients have the same bits in every run
-    on a CPU.
+    For bags of one token and the whole table, the result is that of `F.embedding`, bit for bit. On
+    a CPU, gradients have the same bits in every run.
 
-    Vocabulary-parallel, each rank holds rows [vocabulary_start, vocabulary_start + V): tokens of
-    other shards contribute zero, and `reduce` sums B·l float32 vectors (not B·l·s) over the shards.
+    If the vocabulary is sharded over ranks, each rank holds the rows [vocabulary_start,
+    vocabulary_start + V). Tokens of other shards contribute zero to its sums, and `reduce` adds up
+    B·l float32 vectors (not B·l·s) over the shards.
 
     Args:
         weight: (V, d), this rank's rows of the embedding table.
-        token_ids: (B, l, s) integer ids of the whole vocabulary.
-        vocabulary_start: the id of the first row of `weight`.
+        token_ids: (B, l, s) integer ids of the whole vocabulary. The first two axes may be swapped,
+            as in Megatron's layout.
+        pooling: how the vectors of a bag become one; for bags of one token it has no effect.
+        vocabulary_start: the id of the first row of `weight`; read only with `reduce`.
         reduce: maps this shard's sums (B, l, d) in float32 to the sums over all shards,
             differentiably: an all-reduce (`sum_over_group`), or a reduce-scatter along l under
-            sequence parallelism. None where `weight` is the whole table.
+            sequence parallelism. None if `weight` is the whole table.
 
     Returns:
         (B, l, d), or the shape that `reduce` returns, in the dtype of `weight`.
 
     Raises:
-        ValueError: token ids without a bag axis, or another `pooling` than the mean together with
-            `reduce`.
-        IndexError or RuntimeError (from torch, on a CPU): an id outside an unsharded vocabulary; on
-            a GPU a device assertion fails.
+        ValueError: token ids without a bag axis, or a `pooling` other than "mean" together with
+            `reduce` for bags of several tokens.
+        IndexError or RuntimeError (from torch, on a CPU): an id outside the vocabulary, without
+            `reduce`. On a GPU a device assertion fails instead.
     """
     if token_ids.dim() != 3 or token_ids.shape[2] == 0:
         raise ValueError(
@@ -72,7 +76,8 @@ def bag_embedding(
 
 
 def pool(vectors: Tensor, pooling: Pooling) -> Tensor:
-    """The vectors of each bag, (B, l, s, d), as one, (B, l, d)."""
+    """Pool the s vectors of each bag into one: (B, l, s, d) -> (B, l, d). A mean is summed in
+    float32 (float64 for float64 vectors)."""
     if pooling == "max":
         return vectors.amax(dim=2)
     wide = torch.promote_types(vectors.dtype, torch.float32)
@@ -80,12 +85,12 @@ def pool(vectors: Tensor, pooling: Pooling) -> Tensor:
 
 
 def _bag_sums(weight: Tensor, bags: Tensor, mask: Tensor | None) -> Tensor:
-    """Sum the rows of each bag: (N, s) -> (N, d), in float32, or float64 for a float64 weight.
-    Rows where `mask` (N, s) is False are left out.
+    """Sum the weight's rows for each bag: (N, s) row numbers -> (N, d), in float32, or float64 for
+    a float64 weight. Rows where `mask` (N, s) is False are left out.
 
     `F.embedding_bag` reads each row once and never writes the (N, s, d) embeddings. But its result
-    has the dtype of the weight: in bfloat16 the sum would be rounded before it is divided or
-    reduced, so there the forward is our own.
+    has the dtype of the weight, so a sum in bfloat16 would be rounded before it is divided or
+    reduced. Half-precision weights therefore have a forward pass of our own.
     """
     if weight.dtype in (torch.float32, torch.float64):
         return _embedding_bag_sum(weight, bags, mask)
@@ -99,7 +104,7 @@ def _embedding_bag_sum(weight: Tensor, bags: Tensor, mask: Tensor | None) -> Ten
 
 
 class _WidenedBagSum(torch.autograd.Function):
-    """Bag sums of a half-precision table in float32; the gradient is that of `F.embedding_bag`."""
+    """Bag sums of a half-precision table in float32. The gradient is that of `F.embedding_bag`."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bags: Tensor, mask: Tensor | None) -> Tensor:
@@ -114,7 +119,9 @@ class _WidenedBagSum(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         weight, bags, mask = ctx.saved_tensors
-        with torch.enable_grad():  # a forward pass costs little, and saves calling a private kernel
+        # This second forward pass costs little, and avoids a call of torch's private kernel for the
+        # gradient.
+        with torch.enable_grad():
             table = weight.detach().requires_grad_()
             sums = _embedding_bag_sum(table, bags, mask)
         (grad_weight,) = torch.autograd.grad(sums, table, grads[0].to(weight.dtype))

@@ -1,11 +1,12 @@
-"""Output head and multi-hot cross-entropy in one pass that never holds the logits of a batch.
+"""Output head and multi-hot cross-entropy in one pass that never holds the logits of a whole batch.
 
-Rows are taken chunk by chunk: logits, loss, gradient of the logits, gradients of hidden states
-and head, all while the chunk is in the cache (on a GPU: without the memory of N·V logits). The
-backward pass of the model then finds both gradients ready.
+The pass takes the N positions of a batch chunk by chunk. For each chunk it computes logits, loss,
+the gradient of the logits, and from it the gradients of hidden states and head. On a CPU the chunk
+stays in the cache meanwhile, and on a GPU no memory for all N·V logits is needed. The backward pass
+of the model then finds both gradients ready.
 
-Where it may be compiled, a chunk's softmax and gradient are one kernel, which reads the logits
-twice and writes their gradient.
+With `compiled`, softmax and gradient of a chunk are a single kernel, which reads the logits twice
+and writes their gradient.
 """
 
 from collections.abc import Callable
@@ -39,24 +40,26 @@ def linear_bag_loss(
     cross_entropy: CrossEntropy | None = None,
     compiled: bool = False,
 ) -> Tensor:
-    """`bag_loss(hidden @ weight.T, …)` of kind "mce", up to the order of additions.
+    """Return `bag_loss(hidden @ weight.T, …)` of kind "mce", up to rounding, without holding all
+    logits at once.
 
     Under autocast, hidden states and head are cast as `F.linear` casts them.
 
     Args:
-        hidden: (l, B, d), Megatron's layout: positions first; (B, l, d) with `batch_first`.
-        weight: (V, d), the whole vocabulary.
+        hidden: (l, B, d), Megatron's layout with positions first; (B, l, d) with `batch_first`.
+        weight: (V, d), the head's rows for the whole vocabulary.
         labels, bag_size, weighting, stride, valid_counts: as for `bag_loss`.
-        cross_entropy: a fused kernel to use in place of ours: from hidden (N, d), weight (V, d) and
-            targets (N,) it returns the loss (N,) of each row.
-        compiled: softmax and gradient by a kernel that torch.compile makes. It pays on a GPU; on a
-            CPU the chunk is in the cache anyway.
+        cross_entropy: a fused kernel to use in place of our pass over chunks. From hidden (N, d),
+            weight (V, d) and targets (N,) it returns the loss of each row, (N,).
+        compiled: whether torch.compile makes the kernel for softmax and gradient. This pays on a
+            GPU; on a CPU the chunk is in the cache anyway. It has no effect with `cross_entropy`.
 
     Returns:
         A scalar in nats, float32 (float64 for float64 inputs).
 
     Raises:
-        ValueError: shapes that do not fit together, or an unknown weighting.
+        ValueError: shapes that do not fit together, an unknown weighting, or a stride other than 1
+            and `bag_size`.
     """
     targets = bag_targets(labels, bag_size, stride)
     order = "(batch, latent positions, d)" if batch_first else "(latent positions, batch, d)"
@@ -68,7 +71,8 @@ def linear_bag_loss(
             f"{tuple(labels.shape)}, and the head (vocabulary, d); got {tuple(hidden.shape)} and "
             f"{tuple(weight.shape)}"
         )
-    # Torch raises when asked for the autocast of meta tensors, which follow that of the CPU here.
+    # Torch raises an error when it is asked whether autocast is on for the meta device. So meta
+    # tensors follow the CPU's autocast here.
     device = "cpu" if hidden.is_meta else hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
@@ -76,7 +80,8 @@ def linear_bag_loss(
     targets, valid, share, counts = weighted_targets(
         targets.flatten(0, 1), weighting, valid_counts, hidden.dtype
     )
-    # The loss is linear in the log-probabilities: -sum over rows and offsets of c · log P.
+    # The loss is linear in the log-probabilities: -sum over rows and offsets of c · log P. If the
+    # whole batch has no valid target, the share is nan, and so are the coefficients c.
     coefficients = torch.where(valid, share / counts, torch.where(share.isnan(), share, 0.0))
     rows = hidden.reshape(-1, hidden.shape[-1])
     with torch.autocast(device, enabled=False):
@@ -95,11 +100,12 @@ def _by_first_target(
     coefficients: Tensor,
     cross_entropy: CrossEntropy,
 ) -> Tensor:
-    """The bag loss from a kernel that takes one target a row.
+    """Compute the bag loss by a cross-entropy kernel that takes one target per row.
 
-    With z = W h the logits, y(i) the targets, c(i) their coefficients and C = sum c(i):
-    sum c(i) (logsumexp(z) - z[y(i)]) is C (logsumexp(z) - z[y(1)])
-    + h · (C W[y(1)] - sum c(i) W[y(i)]); `F.embedding_bag` computes the last bracket.
+    For a row with hidden state h, let z = W h be the logits, y(i) the targets, c(i) their
+    coefficients and C = sum c(i). Then its loss, sum c(i) (logsumexp(z) - z[y(i)]), is
+    C (logsumexp(z) - z[y(1)]) + h · (C W[y(1)] - sum c(i) W[y(i)]). The kernel computes the first
+    bracket, `F.embedding_bag` the last one.
     """
     totals = coefficients.sum(dim=1)
     losses = cross_entropy(hidden, weight, targets[:, 0])
@@ -114,8 +120,11 @@ def _by_first_target(
 def log_probabilities_and_softmax(
     logits: Tensor, targets: Tensor, totals: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """logits (n, V), targets (n, s), totals (n, 1) -> log-probabilities at the targets (n, s) in
-    the type of `totals`, and the probabilities times `totals` (n, V) in that of the logits."""
+    """Return the log-probabilities at the targets, (n, s) in the dtype of `totals`, and the
+    probabilities times `totals`, (n, V) in the dtype of the logits.
+
+    logits (n, V); targets (n, s); totals (n, 1), the sum of a row's coefficients.
+    """
     log_probabilities = torch.log_softmax(logits, dim=1, dtype=totals.dtype)
     gradient = (log_probabilities.exp() * totals).to(logits.dtype)
     return log_probabilities.gather(1, targets), gradient
@@ -123,12 +132,15 @@ def log_probabilities_and_softmax(
 
 @cache
 def _in_one_kernel() -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
-    # A run has few shapes: of a chunk and of a shorter last one, with s targets and with one.
+    # Compiled for each shape by itself, because a run has few: a chunk and a shorter last one, each
+    # with s targets and with one.
     return torch.compile(log_probabilities_and_softmax, dynamic=False)
 
 
 class _LinearMultiHot(torch.autograd.Function):
-    """hidden (N, d), weight (V, d), targets and coefficients (N, s) -> scalar."""
+    """The pass over chunks: hidden (N, d), weight (V, d), targets and coefficients (N, s) -> the
+    loss, a scalar. The forward pass computes the gradients, too, and the backward pass scales
+    them."""
 
     @staticmethod
     def forward(
@@ -158,8 +170,8 @@ class _LinearMultiHot(torch.autograd.Function):
                 totals = row_totals[rows]
                 at_targets, gradient = _in_one_kernel()(chunk, some_targets, totals)
                 loss -= (at_targets * some_coefficients).sum()
-                # The gradient at the targets is computed anew: a subtraction from the rounded one
-                # would round twice.
+                # The gradient at the targets is computed again from the log-probabilities, because
+                # a subtraction from the kernel's rounded result would round twice.
                 merged = merge_repeats(some_targets, some_coefficients)
                 of_targets = at_targets.exp() * totals - merged
                 gradient.scatter_(1, some_targets, of_targets.to(gradient.dtype))
@@ -167,8 +179,9 @@ class _LinearMultiHot(torch.autograd.Function):
                 largest = chunk.amax(dim=1, keepdim=True).to(dtype)
                 at_targets = chunk.gather(1, some_targets).to(dtype)
                 probabilities = torch.softmax(chunk, dim=1, dtype=dtype, out=work[:count])
-                # logsumexp = largest logit - log(largest probability), which is at least 1/V, so
-                # that no digits are lost: the exponentials of the softmax serve loss and gradient.
+                # logsumexp = largest logit - log(largest probability). No digits are lost, because
+                # the largest probability is at least 1/V. So the exponentials of one softmax serve
+                # both the loss and the gradient.
                 logsumexp = largest - probabilities.amax(dim=1, keepdim=True).log()
                 loss -= ((at_targets - logsumexp) * some_coefficients).sum()
                 gradient = probabilities.mul_(row_totals[rows])
@@ -180,7 +193,7 @@ class _LinearMultiHot(torch.autograd.Function):
             torch.mm(gradient, weight, out=grad_hidden[rows])
             if grad_weight.dtype == gradient.dtype:
                 grad_weight.addmm_(gradient.t(), hidden[rows])
-            elif grad_weight.is_cuda:  # there addmm adds a bfloat16 product to a float32 sum
+            elif grad_weight.is_cuda:  # on a GPU, addmm can add a bfloat16 product to a float32 sum
                 product = gradient.t(), hidden[rows]
                 torch.addmm(grad_weight, *product, out_dtype=dtype, out=grad_weight)
             else:

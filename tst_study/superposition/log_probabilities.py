@@ -1,8 +1,8 @@
 """Log-probabilities of the s targets of every position, from one softmax over the vocabulary.
 
-All softmax losses of a bag are small functions of these (N, s) numbers, label smoothing aside. So
-their forward pass reads the logits here alone, and for all offsets together; a loop over offsets
-would read them s times.
+The losses `mce` and `sum_to_one` of a bag are small functions of these (N, s) numbers, apart from
+label smoothing. So they need the logits only here, where they are read for all s targets together;
+a loop over the targets would read them s times.
 """
 
 from typing import Any
@@ -19,20 +19,21 @@ from tst_study.superposition.vocabulary_shard import VocabularyShard
 def bag_log_probabilities(
     logits: Tensor, targets: Tensor, *, shard: VocabularyShard | None = None
 ) -> Tensor:
-    """log softmax(logits) at the targets, in float32 (float64 for float64 logits).
+    """Compute log softmax(logits) at the targets, in float32 (float64 for float64 logits).
 
-    Memory beside the result is a few chunks of rows, and in the backward pass the gradient of the
-    logits.
+    Besides the result this takes the memory of a few chunks of rows, and in the backward pass that
+    of the gradient of the logits.
 
     Args:
-        logits: (N, V), or this rank's V columns under `shard`.
-        targets: (N, s) int64 ids in [0, V) of the whole vocabulary, repeats allowed. The caller
-            replaces ignored labels by any id and drops the results.
+        logits: (N, V) for the whole vocabulary; with `shard`, this rank's columns.
+        targets: (N, s) int64 ids in the whole vocabulary, repeats allowed. The caller replaces
+            ignored labels by any valid id and does not use their results.
         shard: which columns these are; None for the whole vocabulary. A shard takes two
-            all-reduces: of N row maxima, and of N·(1 + s) sums of exponentials and target logits.
+            all-reduces: one of N row maxima, and one of N sums of exponentials and N·s target
+            logits.
 
     Returns:
-        (N, s); under `shard` the same on every rank of its group.
+        (N, s); with `shard` the same on every rank of its group.
     """
     kernel = _LogProbabilities if shard is None else _ShardedLogProbabilities
     result: Tensor = kernel.apply(logits, targets, shard)  # type: ignore[no-untyped-call]
@@ -40,11 +41,11 @@ def bag_log_probabilities(
 
 
 class _LogProbabilities(torch.autograd.Function):
-    """Runs `F.cross_entropy`'s own two kernels on chunks of rows.
+    """Runs the kernels of `F.cross_entropy`, log-softmax and its gradient, on chunks of rows.
 
-    With one target per row the result and the gradient therefore have the bits of
-    `F.cross_entropy`, as `bag_loss` in the recovery phase and in a baseline has. Beside the logits
-    nothing of their size is kept: the backward pass computes each chunk's log-softmax again.
+    With one target per row, result and gradient therefore have the bits of `F.cross_entropy`, which
+    `bag_loss` promises for bags of one token. Apart from the logits, no tensor of their size is
+    kept: the backward pass computes each chunk's log-softmax again.
     """
 
     @staticmethod
@@ -80,7 +81,8 @@ class _LogProbabilities(torch.autograd.Function):
 
 
 def _log_softmax_backward(grad: Tensor, log_softmax: Tensor, out: Tensor) -> None:
-    """`out = grad - softmax · sum(grad)` per row, by the kernel that autograd itself runs."""
+    """Compute `out = grad - softmax · sum(grad)` per row, by the kernel that autograd itself
+    runs."""
     if out.dtype == grad.dtype:
         torch._log_softmax_backward_data(grad, log_softmax, 1, grad.dtype, out=out)
     else:
@@ -88,7 +90,8 @@ def _log_softmax_backward(grad: Tensor, log_softmax: Tensor, out: Tensor) -> Non
 
 
 class _ShardedLogProbabilities(torch.autograd.Function):
-    """The same over a vocabulary that is split over ranks; the backward pass needs no exchange."""
+    """The same for a vocabulary that is split over ranks. The backward pass needs no communication
+    between them."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, shard: VocabularyShard) -> Tensor:
@@ -97,8 +100,8 @@ class _ShardedLogProbabilities(torch.autograd.Function):
         maximum = logits.amax(dim=1, keepdim=True).to(dtype)
         dist.all_reduce(maximum, op=dist.ReduceOp.MAX, group=shard.group)
 
-        # Column 0: sum of exponentials. Columns 1 … s: target logits, zero where another shard
-        # holds them. All relative to the maximum, and one all-reduce for both.
+        # Column 0: sum of exponentials. Columns 1 … s: target logits, zero if another shard holds
+        # the target. Both are relative to the row's maximum, and one all-reduce sums both.
         packed = logits.new_empty(targets.shape[0], 1 + targets.shape[1], dtype=dtype)
         scratch = logits.new_empty(chunk_rows(logits), logits.shape[1], dtype=dtype)
         for rows in row_chunks(logits):

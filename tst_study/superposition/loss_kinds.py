@@ -17,23 +17,27 @@ if TYPE_CHECKING:
     from tst_study.superposition.losses import Bags
 
 Mode: TypeAlias = Literal["full", "input_only", "output_only"]
+"""What is bagged in a superposed step: input and targets, the input alone, or the targets alone."""
 Pooling: TypeAlias = Literal["mean", "max"]
+"""How the vectors of a bag become one: their mean, or the largest value of each component."""
 BagLossKind: TypeAlias = Literal["mce", "sum_to_one", "binary_cross_entropy", "hinge"]
+"""The names of the losses in `LOSSES`."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 BAG_LOSS_KINDS: tuple[BagLossKind, ...] = get_args(BagLossKind)
 
 IGNORE = -100
-"""The label that no loss counts; torch's own."""
+"""The label of a position without a target, which no loss counts. It is torch's default, too."""
 
 
 @dataclass(frozen=True)
 class BagLoss:
-    """A loss of one set of logits against a bag; the fields of a subclass are its parameters.
+    """A loss of each position's logits against its bag of targets. The fields of a subclass are the
+    loss's parameters.
 
-    Called with `Bags`, it returns the mean loss of their positions, a scalar: in nats, except for
-    the hinge loss.
+    Called with a batch as `losses.Bags`, it returns the mean loss of its positions, a scalar in
+    nats (the hinge loss has no unit).
     """
 
     takes_weights = False
@@ -41,13 +45,14 @@ class BagLoss:
     in_one_pass = False
     """Whether `linear_bag_loss` can compute this loss together with the output head."""
     is_sharded = True
-    """Whether the loss can be computed where the vocabulary is split over tensor ranks."""
+    """Whether the loss can be computed if the vocabulary is split over tensor-parallel ranks."""
 
     def __call__(self, bags: Bags) -> Tensor:
         raise NotImplementedError
 
     @property
     def name(self) -> str:
+        """The loss's name in `LOSSES`, or that of its class if it is not there."""
         names = {kind: name for name, kind in LOSSES.items()}
         return names.get(type(self), type(self).__name__)
 
@@ -57,9 +62,11 @@ class MultiHot(BagLoss):
     """Multi-hot cross-entropy, the paper's: `sum_i g(i) CE_i / sum_i g(i)`, where CE_i is the mean
     of `logsumexp(z) - z[y_i]` over the valid positions of offset i.
 
-    It is a cross-entropy, not a divergence: the entropy of the target, log s, is not subtracted,
-    and the loss starts near log V whatever s is. With `label_smoothing` ε each target keeps 1 − ε
-    of its weight, and the whole vocabulary shares ε, as in `F.cross_entropy`.
+    Here z are the logits of a position, y_i is its target at offset i, and g(i) the weight of that
+    offset. This is a cross-entropy, not a divergence: the entropy of the target (log s if its s
+    tokens differ and weigh the same) is not subtracted, and the loss starts near log V for any s.
+    With `label_smoothing` ε each target keeps 1 − ε of its weight, and all tokens of the vocabulary
+    share ε evenly, as in `F.cross_entropy`.
     """
 
     label_smoothing: float = 0.0
@@ -81,18 +88,21 @@ class MultiHot(BagLoss):
 
 
 MULTI_HOT = MultiHot()
+"""The loss without label smoothing; with bags of one token it is next-token cross-entropy."""
 
 
 @dataclass(frozen=True)
 class SumToOne(BagLoss):
-    """`-log sum_{y in Y} P(y)`, Y being the set of valid targets.
+    """`-log sum_{y in Y} P(y)`, where Y is the set of a position's valid targets.
 
-    A token that the bag repeats counts once, so the sum is a probability and the loss not negative.
+    A token that occurs several times in the bag counts once. So the sum is a probability, and the
+    loss is not negative.
     """
 
     def __call__(self, bags: Bags) -> Tensor:
         members = bags.members()
-        # An empty set has loss inf and gradient nan, which a weight of zero would not remove.
+        # The loss of an empty set would be inf and its gradient nan, and a weight of zero would
+        # remove neither. So a position without a valid target keeps its first one.
         keep = members.clone()
         keep[:, 0] |= ~members.any(dim=1)
         kept = bags.log_probabilities().masked_fill(~keep, float("-inf"))
@@ -101,7 +111,8 @@ class SumToOne(BagLoss):
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy(BagLoss):
-    """`1/V sum_v softplus(-t_v z_v)`, t_v = +1 in the set of valid targets and -1 elsewhere."""
+    """`1/V sum_v softplus(-t_v z_v)`, where t_v = +1 if token v is a valid target of the position,
+    and -1 if it is not."""
 
     def __call__(self, bags: Bags) -> Tensor:
         return bags.mean_of_positions(bags.one_vs_rest("binary_cross_entropy"))
@@ -121,15 +132,16 @@ LOSSES: dict[str, type[BagLoss]] = {
     "binary_cross_entropy": BinaryCrossEntropy,
     "hinge": Hinge,
 }
+"""The losses by the names that configurations and logs use."""
 
 LossSetting: TypeAlias = BagLossKind | Mapping[str, Any] | BagLoss
-"""The name of a loss, a table of its name (`kind`) and parameters, or the loss itself."""
+"""The name of a loss, a table with its name as `kind` and its parameters, or the loss itself."""
 
 
 def loss_of(setting: LossSetting) -> BagLoss:
     """Return the loss that a setting names.
 
-    Raises `ValueError`, which names the value and what would be accepted.
+    Raises `ValueError` for an unknown name or parameter, or a value that a parameter cannot have.
     """
     if isinstance(setting, BagLoss):
         return setting
@@ -144,14 +156,15 @@ def loss_of(setting: LossSetting) -> BagLoss:
                 f"loss kind {kind!r} has no parameter {key} = {value!r}: "
                 + (f"use numbers for {', '.join(known)}" if known else "it has none")
             )
-    # 1 and 1.0 are the same loss, which gives a run the same id.
+    # A parameter of 1 or of 1.0 gives the same loss, so that it gives a run the same id.
     return LOSSES[kind](**{key: type(known[key])(value) for key, value in parameters.items()})
 
 
 def check_loss_kind(setting: LossSetting, weighting: WeightingOverSteps = "uniform") -> None:
-    """Refuse an unknown loss, and a weighting where the loss has no term per offset to weight.
+    """Check that a loss exists and takes the weighting. A loss that sees the bag as a set has no
+    term for each offset, and takes "uniform" only. The weighting itself is not checked.
 
-    Raises `ValueError`, which names the value and what would be accepted.
+    Raises `ValueError` as `loss_of` does, and for a weighting that the loss does not take.
     """
     loss = loss_of(setting)
     if not loss.takes_weights and weighting != "uniform":

@@ -1,4 +1,9 @@
-"""The loss of one set of logits against a bag of s target tokens (section 3 and its ablations)."""
+"""The losses of each position's logits against its bag of s target tokens (paper, section 3 and
+ablations).
+
+`bag_loss` is the function that the model and other trainers call. It puts a batch into the form
+`Bags`, from which the classes of `loss_kinds.py` compute the loss.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -34,41 +39,43 @@ def bag_loss(
     The classes of `loss_kinds.py` give the formulas, in which z are the logits of a position,
     y_1 … y_s its targets, and Y the set of its valid targets.
 
-    Losses that take the bag as a set are averaged over positions, each with the weight that it has
-    in the uniform `mce`: position k weighs `sum over its valid offsets i of 1 / (s N_i)`, N_i being
-    the number of positions at which offset i is valid. A position without a valid target weighs
-    nothing.
+    Losses that take the bag as a set are averaged over positions. Each position has the weight that
+    its targets have together in the `mce` with uniform weights: the sum of `1 / (s N_i)` over the
+    offsets i at which it has a valid target, where N_i is the number of positions with a valid
+    target at offset i. A position without a valid target weighs nothing.
 
-    An offset that is valid at no position is left out, and the weights g are normalised over the
-    others; with no valid target at all the loss is nan, as in `F.cross_entropy`.
-    `bag_size=1` with `mce` is `F.cross_entropy` of float32 or float64 logits, bit for bit, values
-    and gradients.
+    An offset at which no position has a valid target is left out, and the weights g are normalised
+    over the others. With no valid target at all the loss is nan, as in `F.cross_entropy`. With
+    `bag_size=1`, the default `mce` is `F.cross_entropy` of float32 or float64 logits, bit for bit,
+    in value and gradient.
 
     Args:
         logits: (B, l, V) float; this rank's columns if `group` is given. A transposed view of
             contiguous (l, B, V), Megatron's layout, is read in place. Reductions over the
             vocabulary are in float32 for half-precision logits.
-        labels: (B, l·stride) ordinary next-token labels of the raw sequence, −100 where a position
-            has no target; see `bag_targets`.
+        labels: (B, l·stride) ordinary next-token labels of the raw sequence, −100 where there is no
+            target; see `bag_targets`.
         bag_size: s.
-        kind: a loss, its name, or its name and parameters.
-        weighting: g, see `offset_weights`, or (s,) numbers as a tensor, which may change from step
-            to step under `torch.compile` and are not checked. Only "uniform" for a loss that takes
-            no weights.
+        kind: a loss, its name, or a table of its name and parameters.
+        weighting: the weights g: a name or numbers as for `offset_weights`, or a tensor (s,). A
+            tensor may change from step to step under `torch.compile`, and its values are not
+            checked. A loss that takes no weights accepts "uniform" only.
         stride: raw tokens per latent position: `bag_size` (default; bags in) or 1 (tokens in).
-        valid_counts: (s,) valid targets per offset of the whole batch: the sum of
+        valid_counts: (s,) valid targets at each offset in the whole step: the sum of
             `count_valid_targets` over all micro-batches and data-parallel ranks. The result is
-            then a summand: added up (not averaged) over them, it is the loss of the whole batch.
+            then a summand: the sum of the results over them, not their mean, is the loss of the
+            whole step. None if this call has the whole step.
         vocabulary_start: id of this rank's first column, if the vocabulary is sharded.
-        group: the ranks that hold the other columns (equally many each). All of them get the
-            same loss; each gets the gradient of its own columns.
+        group: the ranks over which the vocabulary is sharded, with equally many columns on each;
+            None if it is not. All of them get the same loss, and each the gradient of its own
+            columns.
 
     Returns:
         A scalar, float32 (float64 for float64 logits).
 
     Raises:
-        ValueError: in one line, for shapes that do not fit together, an unknown kind or weighting,
-            or a weighting for a kind that has none.
+        ValueError: in one line, for shapes that do not fit together, a stride other than 1 and
+            `bag_size`, an unknown kind or weighting, or a weighting that the kind does not take.
     """
     check_loss_kind(kind, () if isinstance(weighting, Tensor) else weighting)
     targets = bag_targets(labels, bag_size, stride)
@@ -88,34 +95,37 @@ def bag_loss(
 
 @dataclass(frozen=True)
 class Bags:
-    """N positions with their logits and targets, as a loss sees them: s' of the s offsets. Those
-    that a weighting gives no weight are left out, unless it is a tensor."""
+    """The logits and targets of N positions, in the form from which a loss is computed.
+
+    The targets are those at s' of the s offsets: offsets to which the weighting gives weight zero
+    are left out, unless the weighting is a tensor.
+    """
 
     logits: Tensor
-    """(N, V), or this rank's columns under `shard`."""
+    """(N, V); with `shard`, this rank's columns."""
     targets: Tensor
-    """(N, s') int64, 0 where ignored."""
+    """(N, s') int64 ids, 0 where there is no valid target."""
     valid: Tensor
-    """(N, s') bool."""
+    """(N, s') bool, whether there is a valid target."""
     share: Tensor
-    """(s',) g(i) / sum g over the offsets that have a valid target somewhere in the batch; 0 for
-    the others, nan if there is no such offset."""
+    """(s',) each offset's share of the weights: g(i) divided by the sum of g over all offsets that
+    have a valid target in the whole step; 0 for an offset that has none, nan if none has any."""
     counts: Tensor
-    """(s',) valid targets per offset in the whole batch, at least 1."""
+    """(s',) the number of valid targets at each offset in the whole step, but at least 1."""
     shard: VocabularyShard | None = None
 
     @property
     def weights(self) -> Tensor:
-        """The weight (N, s') of each target in the batch's mean; 0 where it is ignored."""
+        """(N, s') the weight of each target in the mean loss; 0 where it is not valid."""
         return torch.where(self.valid, self.share / self.counts, 0.0)
 
     def log_probabilities(self) -> Tensor:
-        """log P of each target, (N, s'), from one softmax over the vocabulary."""
+        """The log-probability of each target, (N, s'), from one softmax over the vocabulary."""
         return bag_log_probabilities(self.logits, self.targets, shard=self.shard)
 
     def one_vs_rest(self, kind: Literal["binary_cross_entropy", "hinge"]) -> Tensor:
-        """Return the mean over the vocabulary, (N,), of the yes/no losses "is this token in the
-        bag?"."""
+        """Return the mean over the vocabulary of the losses of the yes/no questions "is this token
+        in the bag?": (N,)."""
         return one_vs_rest_means(kind, self.logits, self.targets, self.members(), self.shard)
 
     def members(self) -> Tensor:
@@ -123,10 +133,11 @@ class Bags:
         return distinct_members(self.targets, self.valid)
 
     def mean(self, losses: Tensor) -> Tensor:
-        """The weighted mean of a loss (N, s') for each target: over the valid positions of each
-        offset, then over the offsets."""
+        """The mean of losses (N, s'), one for each target: first over the valid targets at each
+        offset, then over the offsets, weighted by `share`."""
         if losses.shape[1] == 1:
-            # F.nll_loss adds in the order of F.cross_entropy: a bag of one token has the same bits.
+            # F.nll_loss adds in the same order as F.cross_entropy, so that the loss of bags of one
+            # token has the same bits.
             class_or_ignore = self.valid.squeeze(1).long() - 1  # the only class is 0
             total = -F.nll_loss(losses, class_or_ignore, ignore_index=-1, reduction="sum")
             return total / self.counts[0] * self.share[0]
@@ -134,13 +145,14 @@ class Bags:
         return torch.dot(totals / self.counts, self.share)
 
     def mean_of_positions(self, losses: Tensor) -> Tensor:
-        """The mean of one loss per position, (N,), weighted by the weights of all its targets."""
+        """The mean of losses (N,), one for each position, weighted by the sum of the weights of its
+        targets."""
         mean = torch.dot(losses, self.weights.sum(dim=1))
-        return mean + 0.0 * self.share.sum()  # nan without a valid target
+        return mean + 0.0 * self.share.sum()  # nan if no target is valid
 
     def mean_above_vocabulary(self) -> Tensor:
-        """Return the term that label smoothing adds to the loss, per unit of ε: the weighted mean
-        of the targets' logits less the mean logit of the vocabulary."""
+        """Return what label smoothing adds to the loss, divided by ε: the weighted mean, over the
+        targets, of the target's logit minus the mean logit of the vocabulary."""
         if self.shard is None:
             above = self.logits.gather(1, self.targets) - self.logits.mean(dim=1, keepdim=True)
         else:
@@ -158,10 +170,10 @@ def weighted_targets(
     valid_counts: Tensor | None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Prepare the targets (N, s) of any bag loss, for logits of `dtype`.
+    """Prepare the targets (N, s) for any loss of bags. `dtype`: that of the logits.
 
     Returns:
-        targets, valid, share and counts, as `Bags` describes them.
+        The fields targets, valid, share and counts of `Bags`.
 
     Raises:
         ValueError: an unknown weighting, or `valid_counts` that is not (s,).
@@ -182,7 +194,7 @@ def weighted_targets(
             targets = targets[:, weighted_offsets]
             valid_counts = None if valid_counts is None else valid_counts[weighted_offsets]
         g = torch.tensor([weights[i] for i in weighted_offsets], dtype=dtype)
-        g = g.to(targets.device, non_blocking=True)  # torch.tensor(…, device) would wait for it
+        g = g.to(targets.device, non_blocking=True)  # torch.tensor(…, device) would block
     valid = targets != IGNORE
     targets = torch.where(valid, targets, 0)
     counts = valid.sum(dim=0) if valid_counts is None else valid_counts.to(targets.device)

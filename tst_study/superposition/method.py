@@ -6,7 +6,8 @@
         hidden = tst.embed(model.embedding, tokens[:, :-1], step)
         loss = tst.loss(model(hidden), tokens[:, 1:], step)
 
-Everything else of a trainer stays: optimizer, schedule, layers, parallelism.
+Here L is the number of positions that the model runs per sequence. Everything else of a trainer
+stays as it is: optimizer, schedule, layers, parallelism.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from tst_study.superposition.weighting import (
 
 @dataclass(frozen=True)
 class Superposition:
-    """The paper's method for a run of `steps` steps, which count from 0.
+    """The paper's method for a run of `steps` optimizer steps, which count from 0.
 
-    Every call takes the step, which is the number of optimizer steps done. A loop that leaves it
-    out calls `advance` after each of them instead; only `raw_length` needs it.
+    A `step` argument is the number of optimizer steps done. A loop may leave it out and call
+    `advance` after each optimizer step instead; only `raw_length` always needs it.
 
-    Raises ValueError, in one line, for settings that do not go together.
+    Raises ValueError, in one line, for settings that are not possible or do not go together.
     """
 
     bag_size: int
@@ -56,25 +57,28 @@ class Superposition:
     step_ratio: float
     """r, the superposed share of the steps. r · `steps` is rounded to the nearest number."""
     steps: int
-    """The steps of both phases together. Steps beyond them are next-token steps, with a warning."""
+    """Number of steps in both phases together. Any further steps are next-token steps, with one
+    warning."""
     mode: Mode = "full"
-    """`full`: bags in, next bag out. `input_only`: bags in, one next token out, by cross-entropy
-    whatever `loss_kind` and `weighting`. `output_only`: tokens in, next bag out."""
+    """`full`: bags in, next bag out. `input_only`: bags in, one next token out, by cross-entropy;
+    `loss_kind` and `weighting` have no effect. `output_only`: tokens in, next bag out."""
     loss_kind: LossSetting = "mce"
-    """A loss of bags: a name, a table of its name and parameters, or an object (`loss_kinds`)."""
+    """The loss of bags: a name, a table of its name and parameters, or an object (see
+    `loss_kinds.py`)."""
     weighting: WeightingOverSteps = "uniform"
-    """Weights of the s targets: a name, s numbers, or rows of s numbers that lie evenly over the
-    superposed steps."""
+    """Weights of the s targets: a name, s numbers, or rows of s numbers. Rows lie evenly over the
+    superposed steps, and weights are interpolated between them (see `weighting.py`)."""
     pooling: Pooling = "mean"
-    """The way in which the vectors of a bag become one; `max` is an ablation."""
+    """How the vectors of a bag become one; `max` is an ablation."""
     positions: int | Literal["any"] | None = None
-    """L, latent positions per sequence, with which `embed` compares the length of its tokens. None:
-    those of the first call. "any": lengths vary, and are not compared."""
+    """L, the positions that the model runs per sequence. `embed` refuses sequences whose length
+    does not fit L. None: the first call of `embed` sets L. "any": any length fits."""
     equal_raw_length: bool = False
-    """Patch-level training: sequences of L tokens in both phases, hence L/s positions in steps that
-    read bags, which then cost fewer FLOPs than the others. `positions` then counts tokens."""
+    """Patch-level training: sequences have L tokens in both phases. Steps that read bags then run
+    only L/s positions and cost fewer FLOPs than other steps, and `positions` counts tokens."""
     phases: Phases = field(init=False, repr=False, compare=False)
-    """The two phases: number of steps, and the settings above."""
+    """The two phases that follow from these settings: their numbers of steps, and what their steps
+    read and predict."""
     _calls: Calls = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -102,30 +106,32 @@ class Superposition:
         check_loss_kind(self.loss_kind, self.weighting)
         for row in weight_rows(self.weighting) or (self.weighting,):
             offset_weights(row, self.bag_size)  # type: ignore[arg-type]  # raises where it is wrong
-        # The dataclass is frozen, as settings do not change under way.
+        # The dataclass is frozen, because settings do not change during a run.
         object.__setattr__(self, "phases", phases)
         object.__setattr__(self, "_calls", Calls(phases, self.positions, self.equal_raw_length))
 
     @property
     def step(self) -> int:
-        """Steps done: what `advance` has counted, or the last `embed` or loss was given."""
+        """The number of steps done: counted by `advance`, or the last `step` that was given to
+        `embed` or a loss."""
         return self._calls.step
 
     def advance(self, to: int | None = None) -> None:
-        """Count one more step, after that of the optimizer, or set the number of steps done to
-        `to`."""
+        """Count one more step as done, or set the number of steps done to `to`. A loop calls this
+        after each step of the optimizer."""
         self._calls.go_to(self._calls.step + 1 if to is None else to)
 
     def objective(self, step: int | None = None) -> Objective:
-        """Return what a step reads and predicts."""
+        """Return what a step reads and predicts; by default the current step."""
         return self.phases.objective(self._calls.resolve(step))
 
     def raw_length(self, step: int, positions: int | None = None) -> int:
-        """Return the number of token ids to read per sequence, the last label not included: s·L in
-        superposed steps with bags as input, else L; with `equal_raw_length` always L.
+        """Return the number of token ids that `embed` takes per sequence: s·L in superposed steps
+        with bags as input, else L; with `equal_raw_length` always L. The loader reads one id more,
+        the label of the last one.
 
         `positions`: L, by default that of the constructor. Raises ValueError if neither is a
-        number.
+        number, or for a negative step.
         """
         positions = positions if positions is not None else self.positions  # type: ignore[assignment]
         if not isinstance(positions, int):
@@ -134,27 +140,29 @@ class Superposition:
         return positions if self.equal_raw_length else positions * stride
 
     def embed(self, embedding: nn.Module, tokens: Tensor, step: int | None = None) -> Tensor:
-        """The model's input: one vector for each latent position.
+        """Return the model's input, one vector for each position.
 
         Call it where the model would call its embedding, in `forward`: DDP, FSDP and
-        torch.compile then see nothing new. A plain `nn.Embedding` is read once, by a fused sum in
-        float32. Any other module is called on the tokens, and its outputs are pooled, which keeps
-        what it does beyond a look-up (scales, shards, hooks). Where the input is not bagged, which
-        is so after the superposition phase, with `output_only`, and for a module in evaluation
-        mode (`model.eval()`), the module's own output is returned.
+        torch.compile then see nothing new. With mean pooling, a plain `nn.Embedding` is read once,
+        by a fused sum in float32. Any other module is called on the tokens and its outputs are
+        pooled, so that what it does beyond a look-up (scales, shards, hooks) takes effect.
+
+        If the input is not bagged, the module's own output is returned. This is so after the
+        superposition phase, in the mode `output_only`, and for a module in evaluation mode
+        (`model.eval()`), whose tokens and step are not checked.
 
         Args:
             embedding: the module that maps (B, n) ids to (B, n, d), not its weight.
-            tokens: (B, l·s) ids, int64 or int32; (B, l) where the input is not bagged.
-            step: steps done; by default, what `advance` has counted.
+            tokens: (B, l·s) ids, int64 or int32; (B, l) if the input is not bagged.
+            step: steps done; by default the current number, which `advance` counts.
 
         Returns:
             (B, l, d).
 
         Raises:
-            ValueError: a length that is no multiple of s or not what `positions` says, ids of
-                another type, a step that is negative or before the one resumed from, or a module
-                that does not return (B, n, d).
+            ValueError: a length that is not a multiple of s or not what `positions` says, ids of
+                another type, a step that is negative or before the one resumed from, or, if the
+                input is bagged, a module that does not return (B, n, d).
             TypeError: a weight in place of its module.
         """
         if not isinstance(embedding, nn.Module):
@@ -169,10 +177,12 @@ class Superposition:
         return self._pooled(embedding(tokens), tokens, stride)
 
     def attach(self, embedding: nn.Module) -> RemovableHandle:
-        """Register a forward hook by which an embedding returns what `embed` does.
+        """Register a forward hook that makes an embedding return what `embed` returns, up to
+        rounding.
 
-        For a model whose `forward` you cannot edit, and which takes its length from the embedding's
-        output, as Hugging Face's do. The step is what `advance` has counted.
+        This is for a model whose `forward` you cannot edit, and which takes its length from the
+        embedding's output, as Hugging Face's models do. The step is the current number of steps
+        done, which `advance` counts.
         """
 
         def bagged(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
@@ -191,26 +201,30 @@ class Superposition:
         vocabulary_start: int = 0,
         group: ProcessGroup | None = None,
     ) -> Tensor:
-        """Return the mean loss in nats: the loss of bags (`loss_kind`) in superposed steps, and
-        next-token cross-entropy afterwards.
+        """Return the mean loss in nats: in superposed steps the loss of bags that `mode` and
+        `loss_kind` define, afterwards next-token cross-entropy. (The hinge loss has no unit.)
 
         Add your model's auxiliary losses (router balance, z-loss) to it.
 
         Args:
             logits: (B, l, V).
-            labels: (B, l·s), the ids after each token of `embed`: shifted by one, −100 where there
-                is no target; (B, l) where the input is not bagged.
-            step: steps done; by default, those of `embed`.
-            valid_counts: with gradient accumulation or data parallelism, `objective(step)
-                .count_targets(labels)` summed over the whole step; losses then add up to its mean.
-            vocabulary_start, group: where the vocabulary is sharded, as for `bag_loss`.
+            labels: (B, l·s), for each token given to `embed` the id that follows it, or −100 if
+                there is no target; (B, l) if the input is not bagged.
+            step: steps done; by default the current number, such as that given to `embed`.
+            valid_counts: with gradient accumulation or data parallelism,
+                `objective(step).count_targets(labels)` summed over all micro-batches and ranks of
+                the step. The sum of their losses is then the mean of the whole step.
+            vocabulary_start, group: as for `bag_loss`, if the vocabulary is sharded.
 
         Returns:
             A scalar, float32 (float64 for float64 logits).
 
         Raises:
-            ValueError: shapes that do not fit, labels that are not shifted by one, another ignore
-                index, an embedding that was in evaluation mode.
+            ValueError: shapes that do not fit together; labels that are the tokens themselves or
+                the tokens shifted by another number than one (other labels that do not fit the
+                tokens draw a warning); an ignore index other than −100; labels of another type than
+                int64 or int32; a step that is negative or before the one resumed from; or a call
+                after `embed` in evaluation mode.
         """
         objective, weighting, labels = self._targets(labels, step)
         return bag_loss(
@@ -235,18 +249,19 @@ class Superposition:
         valid_counts: Tensor | None = None,
         cross_entropy: CrossEntropy | None = None,
     ) -> Tensor:
-        """Return `loss(head(hidden), …)` without ever holding the logits of a batch. In superposed
-        steps only for `mce` without label smoothing.
+        """Return `loss(head(hidden), …)` without ever holding the logits of a whole batch. In
+        superposed steps this works only for `mce` without label smoothing, and for the mode
+        `input_only`.
 
         Args:
             hidden: (B, l, d), what the head reads.
-            head: the output head (without bias), or its weight (V, d).
+            head: the output head, which must have no bias, or its weight (V, d).
             labels, step, valid_counts: as for `loss`.
             cross_entropy: a fused kernel to use in place of ours, as for `linear_bag_loss`.
 
         Raises:
-            ValueError: as for `loss`; also a loss of another kind, a head with a bias, or hidden
-                states and head swapped.
+            ValueError: as for `loss`; also for a loss of another kind, a head with a bias, or
+                hidden states and head swapped.
         """
         objective, weighting, labels = self._targets(labels, step)
         if not objective.loss.in_one_pass:
@@ -266,13 +281,14 @@ class Superposition:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The step and the settings, for a checkpoint."""
+        """Return the number of steps done and the settings, for a checkpoint."""
         return {"step": self.step, **self._settings()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at the step of a checkpoint; a call that names an earlier one is then an error.
+        """Go on at the step of a checkpoint. Giving an earlier step to `embed` or a loss is then an
+        error.
 
-        Raises ValueError where the checkpoint's run has other settings; `positions` may differ.
+        Raises ValueError if the checkpoint's run has other settings; `positions` may differ.
         """
         for name, value in self._settings().items():
             if name in state and state[name] != value:
@@ -295,7 +311,10 @@ class Superposition:
         }
 
     def _pooled(self, vectors: Tensor, tokens: Tensor, bag_size: int) -> Tensor:
-        """(B, l·s, d) -> (B, l, d), the vectors of each bag pooled into one."""
+        """Pool the vectors of each bag of `bag_size` tokens into one: (B, l·s, d) -> (B, l, d).
+
+        Raises ValueError if there is not one vector for each token.
+        """
         if bag_size == 1:
             return vectors
         if vectors.shape[:2] != tokens.shape:
@@ -311,7 +330,8 @@ class Superposition:
     ) -> tuple[Objective, Weighting | Tensor, Tensor]:
         """Check the labels; return a step's objective, the weights of its targets and the labels.
 
-        Weights that change over steps are a tensor, so that compiled code reads them anew.
+        Weights that change over steps are a tensor, because compiled code would keep numbers as
+        constants.
         """
         superposed, labels = self._calls.checked(labels, step)
         if not superposed:
@@ -323,7 +343,7 @@ class Superposition:
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Return True where an embedding only looks up whole rows of its own weight."""
+    """Return whether a module does nothing but look up whole rows of its own weight."""
     return (
         type(module) is nn.Embedding
         and type(module.weight) is nn.Parameter

@@ -1,7 +1,9 @@
-"""Mistakes in the calls of a `Superposition`: steps, lengths and labels that cannot be meant.
+"""Finds mistakes in the calls of a `Superposition`: steps, lengths and labels that the caller
+cannot have meant.
 
-Tokens are checked in every call. Labels are compared with the tokens once a phase, for which the
-host waits for the device; a custom operator does so also in code that torch.compile has made.
+The type and shape of tokens are checked in every call. Labels are compared with the tokens only
+once in each phase, because the host has to wait for the device to do it. Code that torch.compile
+has made does this, too, by a custom operator.
 """
 
 from __future__ import annotations
@@ -20,15 +22,19 @@ from tst_study.superposition.weighting import offset_weights
 
 
 class Calls:
-    """The step that a `Superposition` is at, and what its calls so far must have in common."""
+    """The step that a `Superposition` is at, and what it remembers of earlier calls to check the
+    next ones."""
 
     def __init__(
         self, phases: Phases, positions: int | Literal["any"] | None, equal_raw_length: bool
     ) -> None:
         self.phases, self.equal_raw_length = phases, equal_raw_length
-        self.positions = positions  # or those of the first call; with equal_raw_length, tokens
+        # Positions per sequence, or tokens per sequence with equal_raw_length; None until the first
+        # call sets it.
+        self.positions = positions
         self.changing_weights: Tensor | None = None
-        """(superposed steps, s) where the weights change."""
+        """(superposed steps, s) the weights of each step's targets; None if all steps have the
+        same."""
         if phases.weighting_changes:
             rows = [
                 offset_weights(phases.weighting_at(step), phases.bag_size)
@@ -38,22 +44,23 @@ class Calls:
         self.go_to(0)
         self.resumed = 0  # the step at which a checkpoint was loaded
         self.warned = False
-        self.tokens: Tensor | None = None  # embedded by the last call
-        self.evaluated = False  # the last call was in evaluation mode
-        self.checked_phases: set[bool] = set()  # superposed or not: those whose labels were checked
+        self.tokens: Tensor | None = None  # embedded by the last call in training mode
+        self.evaluated = False  # whether the last call embedded in evaluation mode
+        # The phases whose labels have been checked: True is the superposed one, False the other.
+        self.checked_phases: set[bool] = set()
         self.__setstate__({})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.key = next(_KEYS)  # a copy has one of its own
+        self.key = next(_KEYS)  # copies come here, too, so each has a key of its own
         _CALLS[self.key] = self
 
     def go_to(self, step: int) -> None:
-        """Remember that `step` steps are done.
+        """Remember that `step` steps are done. Raises ValueError if the number is negative.
 
-        torch.compile treats Python numbers as constants, so that compiled code that read `step`
-        would be compiled again in every step. It reads `superposed`, and changing weights as the
-        tensor `weights`.
+        torch.compile treats Python numbers as constants, so code that reads `step` would be
+        compiled again for every step. Compiled code reads `superposed` instead and, if weights
+        change over steps, the tensor `weights`.
         """
         self.step = _not_negative(step)
         self.superposed = step < self.phases.superposed_steps
@@ -65,8 +72,13 @@ class Calls:
         return self.step if step is None else _not_negative(step)
 
     def stride(self, tokens: Tensor, step: int | None, training: bool) -> int:
-        """Return the raw tokens per position of the step that embeds `tokens`. Raises ValueError
-        where they do not fit it."""
+        """Make `step` the current one, and return how many raw tokens a position reads in it.
+        `tokens`: those to embed.
+
+        In evaluation mode (`training` is False) this is 1, and nothing is checked. Otherwise raises
+        ValueError if the type or shape of the tokens does not fit the step, or for a step that
+        cannot be meant.
+        """
         self.evaluated = not training
         if not training:
             return 1
@@ -92,8 +104,12 @@ class Calls:
         return stride
 
     def checked(self, labels: Tensor, step: int | None) -> tuple[bool, Tensor]:
-        """Return whether the step that is being trained is superposed, and its labels. Raises
-        ValueError where they cannot be meant."""
+        """Make `step` the current one; return whether it is superposed, and the labels.
+
+        Raises ValueError if the tokens were embedded in evaluation mode, if the labels are not of
+        an integer type or do not fit the tokens (`_check_labels`), or for a step that cannot be
+        meant.
+        """
         superposed = self._enter(step)
         if self.evaluated:
             raise ValueError(
@@ -112,7 +128,8 @@ class Calls:
         """Make `step` the current one, if it is given; return whether the current one is
         superposed.
 
-        Raises ValueError for a step before the one resumed from; warns once beyond the last step.
+        Raises ValueError for a step that is negative or before the one resumed from. Warns once if
+        the step lies beyond the last one.
         """
         if step is not None:
             if 0 <= step < self.resumed:
@@ -133,13 +150,17 @@ class Calls:
 
 _KEYS = itertools.count()
 _CALLS: WeakValueDictionary[int, Calls] = WeakValueDictionary()
-"""All that exist, by key: compiled code cannot hold Python objects."""
+"""All `Calls` that exist, by their keys. Compiled code cannot hold Python objects, so it holds a
+key."""
 
 
 def _check_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) -> None:
-    """Once a phase, find labels that are not the tokens shifted by one; the host waits once.
+    """Find labels that are not the tokens shifted by one. Only the first labels of each phase are
+    checked, because the host waits for the device to compare them.
 
-    Raises ValueError, which names the shift, or an ignore index that is not `IGNORE`.
+    Raises ValueError if the labels are the tokens shifted by another number, or if they hold a
+    negative number other than `IGNORE`. Warns if they are not the tokens shifted by any number that
+    is tried: −1 to 2s.
     """
     calls = _CALLS.get(key)
     if calls is None or superposed in calls.checked_phases:
@@ -179,7 +200,8 @@ def _check_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) ->
 
 @torch.library.custom_op("tst_study::checked_labels", mutates_args=())
 def _checked_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) -> Tensor:
-    """Return the labels after `_check_labels`, in an operator that no compiler looks into."""
+    """Call `_check_labels` and return a copy of the labels. As a custom operator this also runs in
+    compiled code, because torch.compile does not look into it."""
     _check_labels(tokens, labels, key, superposed)
     return labels.clone()
 

@@ -1,6 +1,7 @@
-"""V independent yes/no questions per position, "is token v in the next bag?": BCE and hinge.
+"""Binary cross-entropy and hinge loss: V independent yes/no questions per position, "is token v in
+the next bag?".
 
-Both did worse than the baseline in the paper's ablation; they are here to repeat it.
+Both did worse than the baseline in the paper's ablation. They are here to reproduce it.
 """
 
 from typing import Any, Literal
@@ -21,16 +22,16 @@ def one_vs_rest_means(
     members: Tensor,
     shard: VocabularyShard | None = None,
 ) -> Tensor:
-    """Compute 1/V sum_v phi(t_v · z_v) per row, with t_v = +1 for the tokens of the bag, -1 for all
-    others.
+    """Compute 1/V sum_v phi(t_v · z_v) for each row of logits z, with t_v = +1 for the tokens of
+    the bag and -1 for all others.
 
-    phi(x) = log(1 + exp(-x)) for `binary_cross_entropy` and max(0, 1 - x) for `hinge`.
+    phi(x) is log(1 + exp(-x)) for `binary_cross_entropy` and max(0, 1 - x) for `hinge`.
 
     Args:
-        logits: (N, V), or this rank's V columns under `shard`.
+        logits: (N, V) for the whole vocabulary; with `shard`, this rank's columns.
         targets: (N, s) int64 ids of the whole vocabulary.
-        members: (N, s) bool, True at one occurrence of each token of the bag. Other entries of
-            `targets` are not counted.
+        members: (N, s) bool, True at exactly one occurrence of each token of the bag. The other
+            entries of `targets` are not counted.
         shard: which columns these are; None for the whole vocabulary.
 
     Returns:
@@ -47,8 +48,8 @@ def one_vs_rest_means(
 
 
 class _OneVsRestSums(torch.autograd.Function):
-    """Sums of phi over a row's columns: as if every token were absent from the bag, then corrected
-    for the tokens that are in it."""
+    """Sums of phi over the columns of each row. They are computed as if every token were absent
+    from the bag, and then corrected for the tokens that are in it."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, members: Tensor, hinge: bool) -> Tensor:

@@ -1,8 +1,8 @@
 """The two phases of a run: what each step reads and predicts. Imports without torch.
 
-Steps count from 0: step t comes after t steps are done. The first `superposed_steps` of them read
-bags, predict bags, or both, as `mode` says (paper, section 3); the others are ordinary next-token
-training.
+Steps count from 0: step t is the one after t steps are done. The first `superposed_steps` steps
+read bags, predict bags, or both, as `mode` says (paper, section 3). The others are ordinary
+next-token training, and their phase is called recovery.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ class Objective:
     """The inputs, targets and loss of a step."""
 
     name: str
+    """The name of the loss in logs, such as `next_token` or `bag_mce`."""
     bag_size: int
-    """Targets per latent position; 1 is next-token prediction."""
+    """Targets per latent position, s; 1 is next-token prediction. Some may have weight zero."""
     stride: int
-    """Raw tokens per latent position, whose embeddings become one vector."""
+    """Raw tokens that a latent position reads; their embeddings become one vector."""
     loss: BagLoss = MULTI_HOT
     weighting: Weighting = "uniform"
     pooling: Pooling = "mean"
-    """The way in which the vectors of a bag become one."""
+    """How the vectors of a bag become one."""
 
     def fold(self, token_ids: Tensor) -> Tensor:
         """Split token ids (B, l·stride) into bags (B, l, stride)."""
@@ -52,8 +53,9 @@ class Objective:
         return bag_inputs(token_ids, self.stride)
 
     def count_targets(self, labels: Tensor) -> Tensor:
-        """Count the valid targets per offset, (s,). Summed over all micro-batches and data-parallel
-        ranks they are the `valid_counts` by which partial losses add up to the step's exact mean.
+        """Count the valid targets at each offset, (s,). The sum of these counts over all
+        micro-batches and data-parallel ranks is the `valid_counts` of `bag_loss`, with which their
+        losses add up to the exact mean of the step.
         """
         from tst_study.superposition.bags import count_valid_targets
 
@@ -61,12 +63,14 @@ class Objective:
 
 
 NEXT_TOKEN = Objective("next_token", bag_size=1, stride=1)
+"""Ordinary next-token prediction."""
 
 
 def superposed_steps(steps: int, bag_size: int, step_ratio: float, given: int | None = None) -> int:
-    """The number of superposed steps: `given`, or the nearest to `step_ratio · steps`.
+    """The number of superposed steps: `given`, or else `step_ratio · steps` rounded to the nearest
+    whole number.
 
-    Bags of one token are the baseline, which has none.
+    Bags of one token are the baseline, which has no superposed steps.
     """
     if bag_size == 1:
         return 0
@@ -78,7 +82,7 @@ class Phases:
     """The two phases of a run. A baseline has no superposed steps."""
 
     steps: int
-    """Number of steps of both phases together."""
+    """Number of steps in both phases together."""
     superposed_steps: int
     bag_size: int
     """Tokens per bag, s."""
@@ -88,40 +92,43 @@ class Phases:
     pooling: Pooling = "mean"
 
     def phase(self, step: int) -> Phase:
+        """The phase of step `step`, counted from 0."""
         return "superposition" if step < self.superposed_steps else "recovery"
 
     def tokens_per_position(self, phase: Phase) -> int:
-        """Raw tokens that one latent position reads: s where the input is bags, else 1."""
+        """Raw tokens that one latent position reads: s if the input is bags, else 1."""
         bagged = phase == "superposition" and self.mode != "output_only"
         return self.bag_size if bagged else 1
 
     def tokens_read(self, done: int, positions: int) -> int:
-        """Raw tokens that `done` steps of `positions` latent positions each have read."""
+        """Raw tokens that the first `done` steps have read, with `positions` latent positions in
+        each step."""
         more = self.tokens_per_position("superposition") - 1
         return positions * (done + more * min(done, self.superposed_steps))
 
     @property
     def step_ratio(self) -> float:
-        """The actual r: superposed steps over all steps."""
+        """The actual r: the number of superposed steps divided by that of all steps."""
         return self.superposed_steps / self.steps
 
     @property
     def data_multiplier(self) -> float:
-        """Raw tokens read, over those that a baseline of as many steps reads: 1 + r(s − 1) with
-        bags as input."""
+        """Raw tokens read in all steps, as a multiple of what a baseline reads in as many steps:
+        1 + r(s − 1) if the input is bags, else 1."""
         return self.tokens_read(self.steps, 1) / self.steps
 
     def objective(self, step: int) -> Objective:
-        """Return what a step reads and predicts."""
+        """Return what a step reads and predicts, and its loss."""
         if self.phase(step) == "recovery":
             return NEXT_TOKEN
         return replace(self._superposed_objective(), weighting=self.weighting_at(step))
 
     def _superposed_objective(self) -> Objective:
-        """Return what superposed steps read and predict, but for the weighting of targets."""
+        """Return the objective of superposed steps, without the weighting of targets, which may
+        change over them."""
         stride = self.tokens_per_position("superposition")
         if self.mode == "input_only":
-            # Bags in, the one next token out: the bag loss with all weight on the first offset.
+            # Bags in, the next token out: `mce` with all weight on the first offset.
             loss: BagLoss = MULTI_HOT
             name = "bag_first_token"
         else:
@@ -131,11 +138,11 @@ class Phases:
 
     @property
     def weighting_changes(self) -> bool:
-        """True where the weights depend on the step."""
+        """Whether the weights of targets change over the superposed steps."""
         return len(weight_rows(self.weighting)) > 1 and self.mode != "input_only"
 
     def weighting_at(self, step: int) -> Weighting:
-        """The weights of the s targets in a superposed step."""
+        """The weighting of the s targets in superposed step `step`."""
         if self.mode == "input_only":
             return "first_token"
         return weighting_at(self.weighting, step / self.superposed_steps)

@@ -1,4 +1,5 @@
-"""One rank's share of the vocabulary under tensor parallelism (Megatron's vocabulary-parallel)."""
+"""One rank's share of the vocabulary under tensor parallelism: Megatron splits embedding and head
+over tensor ranks by rows of the vocabulary."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -11,7 +12,8 @@ from torch.distributed import ProcessGroup
 
 @dataclass(frozen=True)
 class VocabularyShard:
-    """Rows [start, start + size) of the vocabulary; the other rows are on the ranks of `group`."""
+    """Rows [start, start + size) of the vocabulary. The other rows are on the other ranks of
+    `group`."""
 
     start: int
     size: int
@@ -19,27 +21,30 @@ class VocabularyShard:
 
     @classmethod
     def of(cls, start: int, size: int, group: ProcessGroup | None) -> Self | None:
-        """Return the shard, or None where this rank holds the whole vocabulary: there is no group,
-        or a group of one."""
+        """Return the shard, or None if this rank holds the whole vocabulary, because `group` is
+        None or has one rank."""
         if group is None or dist.get_world_size(group) == 1:
             return None
         return cls(start, size, group)
 
     @property
     def vocabulary_size(self) -> int:
-        """The size of all shards together, which are equally large: our layouts require it, and in
-        other trainers Megatron pads the vocabulary for it. Padding counts."""
+        """The size of all shards together, with any padding of the vocabulary.
+
+        All shards are taken to be equally large. Our layouts require this; in other trainers that
+        use Megatron's layers, Megatron pads the vocabulary to make it so.
+        """
         return self.size * dist.get_world_size(self.group)
 
     def to_local(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return row numbers in this shard (0 for tokens of other shards), and whether each token
-        is in this shard."""
+        """Return each token's row number in this shard (0 for tokens of other shards), and whether
+        the token is in this shard."""
         return to_local(token_ids, self.start, self.size)
 
 
 def to_local(token_ids: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return token ids as row numbers in the vocabulary's [start, start + size), 0 for ids outside,
-    and whether each id is inside."""
+    """Return each token's row number in the shard [start, start + size) of the vocabulary (0 for
+    ids outside), and whether the id is inside."""
     local = token_ids - start
     is_local = (local >= 0) & (local < size)
     return torch.where(is_local, local, 0), is_local
@@ -49,8 +54,8 @@ class _SumOverGroup(torch.autograd.Function):
     """An all-reduce whose backward pass is the identity, as in Megatron's
     `reduce_from_tensor_model_parallel_region`.
 
-    Every rank of the group continues with the same sum, and so computes the same gradient of it,
-    which is also the gradient of its own summand.
+    Every rank of the group continues with the same sum and computes the same gradient for it. The
+    gradient of a rank's own summand equals this one, so nothing is communicated.
     """
 
     @staticmethod
@@ -65,6 +70,7 @@ class _SumOverGroup(torch.autograd.Function):
 
 
 def sum_over_group(summand: Tensor, group: ProcessGroup) -> Tensor:
-    """The sum of `summand` over the ranks of `group`; its gradient passes through unchanged."""
+    """Return the sum of `summand` over the ranks of `group`; its gradient passes through
+    unchanged."""
     total: Tensor = _SumOverGroup.apply(summand, group)  # type: ignore[no-untyped-call]
     return total

@@ -1,9 +1,9 @@
-"""Weights of the s tokens of the next bag in the loss. Imports without torch.
+"""The weights that the s tokens of the next bag have in the loss. Imports without torch.
 
-Weighted multi-hot cross-entropy is `sum_i g(i) CE_i / sum_i g(i)`, where i = 1 … s is the distance
-from the end of the bag that was read to the token that is predicted (paper, Figure 9 and the
-appendix on weighted losses). The weights here are the g(i), not normalised: `bag_loss` divides by
-their sum over the offsets that have a valid target.
+Weighted multi-hot cross-entropy is `sum_i g(i) CE_i / sum_i g(i)`. Here CE_i is the cross-entropy
+of the token at the distance i = 1 … s from the end of the text that a position has read (paper,
+Figure 9 and the appendix on weighted losses). The weights in this module are the g(i), not
+normalised: `bag_loss` divides by their sum over the offsets that have a valid target.
 """
 
 import math
@@ -16,8 +16,8 @@ NamedWeighting: TypeAlias = Literal[
 Weighting: TypeAlias = NamedWeighting | Sequence[float]
 """A name, or the s weights g(1) … g(s) themselves."""
 WeightingOverSteps: TypeAlias = Weighting | Sequence[Sequence[float]]
-"""A weighting, or several rows of s weights: they lie evenly over the superposed steps, and weights
-are interpolated between them."""
+"""A weighting for all superposed steps; or several rows of s weights, which are spread evenly over
+the superposed steps, with the weights of steps between two rows interpolated."""
 
 NAMED_WEIGHTINGS: tuple[NamedWeighting, ...] = get_args(NamedWeighting)
 
@@ -29,12 +29,12 @@ def mutual_information_weights(
     amplitude: float = 1.355,
     exponent: float = -1.246,
 ) -> tuple[float, ...]:
-    """g(i) = constant + amplitude · i**exponent for i = 1 … bag_size.
+    """Return the weights g(i) = constant + amplitude · i**exponent for i = 1 … bag_size.
 
-    The defaults are the least-squares fit to the paper's Figure 10: mutual information of two
-    tokens of DCLM against their distance in tokens (the figure states no unit; only ratios of
-    weights matter). Fit another corpus and pass its three numbers, or hand the result to
-    `bag_loss` as a sequence.
+    The defaults are the least-squares fit to the paper's Figure 10: the mutual information of two
+    tokens of DCLM against their distance in tokens. (The figure states no unit, but only ratios of
+    weights matter.) For another corpus, pass the three numbers of its own fit, and give the result
+    to `bag_loss` as its weighting.
     """
     return tuple(constant + amplitude * i**exponent for i in range(1, bag_size + 1))
 
@@ -46,7 +46,7 @@ def offset_weights(weighting: Weighting, bag_size: int) -> tuple[float, ...]:
     uniform              g(i) = 1 (the paper's default)
     power_law            g(i) = 1 / i
     exponential          g(i) = exp(-i)
-    first_token          g(1) = 1, all others 0
+    first_token          g(1) = 1, all other g(i) = 0
     mutual_information   g(i) = 3.625 + 1.355 · i**-1.246
     a sequence           its s numbers
     ==================== ==================================
@@ -82,7 +82,8 @@ def offset_weights(weighting: Weighting, bag_size: int) -> tuple[float, ...]:
 
 
 def weight_rows(weighting: WeightingOverSteps) -> tuple[Sequence[float], ...]:
-    """Return the rows of a weighting that is given as numbers, one or several; none for a name."""
+    """Return the rows of a weighting that is given in numbers, one or several; an empty tuple for a
+    name."""
     if isinstance(weighting, str) or not weighting:
         return ()
     if isinstance(weighting[0], Sequence):
@@ -91,11 +92,11 @@ def weight_rows(weighting: WeightingOverSteps) -> tuple[Sequence[float], ...]:
 
 
 def weighting_at(weighting: WeightingOverSteps, progress: float) -> Weighting:
-    """Return the weighting after the share `progress`, 0 … 1, of the superposed steps.
+    """Return the weighting after a fraction `progress`, from 0 to 1, of the superposed steps.
 
-    Several rows of weights lie evenly over the phase, the first at its beginning and the last at
-    its end; between two of them each weight is interpolated linearly. Any other weighting does not
-    change.
+    Several rows of weights are spread evenly over these steps, the first at their beginning and the
+    last at their end. Between two rows, each weight is interpolated linearly. Any other weighting
+    does not change.
     """
     rows = weight_rows(weighting)
     if len(rows) < 2:

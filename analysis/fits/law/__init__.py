@@ -1,2 +1,4 @@
-"""The law of superposition: its form, the rows that it is fitted to, its predictions of held-out
-rows beside two nulls, and its answer with advice."""
+"""The law of superposition, which predicts the gain from size, length, s and r: its form and its
+fit (`superposition_law`), the rows that it is fitted to (`rows`), its errors on rows left out of
+the fit, beside two simpler predictions (`held_out`), and the answer of `tst-study analyse law`
+(`law_answer`)."""

@@ -1,4 +1,9 @@
-"""The law judged by what it predicts, beside two predictions that need no law."""
+"""The law of superposition judged by its errors on rows left out of the fit.
+
+Beside the law stand two nulls, which are predictions that need no law: the gain copied from the
+nearest fitted runs (`copied`), and the mean of the fitted gains. `tst-study analyse law` prints all
+three.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +19,14 @@ from tst_study.errors import UserError
 from tst_study.text import big
 
 Parts = tuple[tuple[pd.Series, pd.Series], ...]
-"""Masks of the fitted and of the predicted rows; several pairs (leave one out) are one split."""
+"""One split of the rows: pairs of masks, of the fitted rows and of the predicted rows. A split that
+leaves one value out at a time has a pair for each value."""
 
 
 def splits(rows: pd.DataFrame) -> dict[str, Parts]:
-    """Return every split that these rows allow, by name: each size, length and weighting predicted
-    from the others and, where more than three values of s or of r were tried, each of these from
-    the rest."""
+    """Return every split that these rows allow, by name. Each size, each length and each weighting
+    is predicted from the others. If more than three values of s were tried, each of them is
+    predicted from the rest, and likewise for r."""
     named: dict[str, Parts] = {}
     factors: dict[str, Callable[[Any], str]] = {
         "size": str,
@@ -32,8 +38,8 @@ def splits(rows: pd.DataFrame) -> dict[str, Parts]:
         rest = rows[[other for other in factors if other != name]].apply(tuple, axis=1)
         for value in values:
             out = rows[name] == value
-            # Predict only rows whose other two factors were fitted together: a row that is new in
-            # one of them as well would ask two questions at once.
+            # Predict only rows whose other two factors occur together among the fitted rows: a row
+            # that is new in one of these as well would ask two questions at once.
             alike = out & rest.isin(rest[~out])
             if (alike & _superposed(rows)).any():
                 others = ", ".join(label(other) for other in values if other != value)
@@ -50,22 +56,27 @@ def _superposed(rows: pd.DataFrame) -> pd.Series:
 
 
 def observed_gains(rows: pd.DataFrame) -> pd.Series:
-    """Loss of the baseline of the same level (the mean of several) minus loss, nats per token."""
+    """Return each row's gain: the loss of the baseline of its level, or the mean of several, minus
+    its own loss, nats per token. Rows of one level are compared with the same baseline (`rows`)."""
     baselines = rows[rows["bag_size"] == 1].groupby("level")["loss"].mean()
     return pd.Series(baselines.reindex(rows["level"]).to_numpy() - rows["loss"], rows.index)
 
 
 def nearest(rows: pd.DataFrame, params: float, tokens: float) -> pd.DataFrame:
-    """Return the rows of the nearest size and length, by the logs of both."""
+    """Return the rows of the nearest size and length, by the sum of the distances in log size and
+    log length."""
     far: pd.Series = np.log(rows["params"] / params).abs() + np.log(rows["tokens"] / tokens).abs()
     return pd.DataFrame(rows[far <= far.min() + 1e-9])
 
 
 def copied(known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame) -> pd.Series:
-    """Predict by the first null: the mean gain of the same s and r at the nearest fitted size and
-    length, under the same weighting if that was fitted there. Where s was fitted but r was not,
-    interpolate linearly along r; where s was not, along log s at the nearest fitted r. Beyond the
-    fitted values take the last one."""
+    """Predict without a law: copy the mean gain of the same s and r at the nearest fitted size and
+    length, under the same weighting if it was fitted there.
+
+    If s was fitted there but r was not, interpolate linearly along r. If s was not, interpolate
+    along log s at the nearest fitted r. Beyond the fitted values take the value at the end.
+
+    known: the fitted superposed rows. gains: their gains. out: the rows to predict."""
     predicted = pd.Series(np.nan, out.index)
     for _, own in out.groupby(["params", "tokens", "weighting"]):
         first = own.iloc[0]
@@ -84,9 +95,11 @@ def copied(known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame) -> pd.Serie
 
 
 def predictions(rows: pd.DataFrame, parts: Parts) -> tuple[pd.DataFrame, str]:
-    """Return the predicted rows with their gains: observed, by the law (NaN where it cannot be
-    fitted), `copied`, and the mean of the fitted gains. Beside them return notes on parameters that
-    were held and fits that were refused."""
+    """Return the predicted rows of a split with four columns of gains, and a note.
+
+    The columns: observed, law (NaN if the law cannot be fitted), copied (`copied`), and mean (the
+    mean of the fitted gains). The note names parameters that were held and fits that were
+    refused."""
     gains, tables, notes = observed_gains(rows), [], []
     for fitted, predicted in parts:
         known, out = rows[fitted], rows[predicted & _superposed(rows)]
@@ -108,14 +121,14 @@ def predictions(rows: pd.DataFrame, parts: Parts) -> tuple[pd.DataFrame, str]:
 
 
 def held_out(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return errors of predicted gains (root mean square, nats per token), of the law and of both
-    nulls.
+    """Return a row for each split: how well the law and both nulls predict the gains that were left
+    out.
 
-    Columns: split, fitted, predicted (numbers of runs; fitted is the smallest where parts of a
-    split are predicted in turn), law, copied (`copied`), mean (the mean of the fitted gains), bias
-    (mean of law − observed), note (what was held, or why the law was refused). Errors are of gains,
-    not of losses, because a user knows the baseline of the planned run; the baseline's noise is in
-    all errors alike.
+    Columns: split; fitted and predicted (numbers of runs; if values are left out in turn, `fitted`
+    is the smallest number); law, copied and mean (root mean square errors of the law and of the two
+    nulls, nats per token); bias (the mean of law − observed); note (which parameters were held, or
+    why a fit was refused). The errors are of gains, not of losses, because a user knows the
+    baseline of the planned run. The noise of the baselines is in all errors alike.
     """
     judged: list[dict[str, Any]] = []
     for name, parts in splits(rows).items():

@@ -1,4 +1,5 @@
-"""`tst-study analyse law`: the law of Tables 4–7, or of one's own runs, judged beside its nulls."""
+"""The answer of `tst-study analyse law`: the law of superposition fitted to the paper's Tables 4–7,
+or to the user's runs, with its errors beside those of two simpler predictions (`held_out`)."""
 
 from __future__ import annotations
 
@@ -20,18 +21,19 @@ from tst_study.errors import UserError
 from tst_study.text import big
 
 CHINCHILLA = Base(0.5971, 6.17796, 7.64273, 0.34781, 0.36585)
-"""The law of Besiroglu et al. 2024 (arXiv 2404.10102), refitted in the tests. Only differences of
-losses at one size are taken from it, in which nothing but its data term counts."""
+"""Chinchilla's law as Besiroglu et al. 2024 (arXiv 2404.10102) refitted it: log E, log A, log B, α,
+β. A test fits it again. Only differences between losses at one size are taken from it, which depend
+on the data term alone."""
 Target = tuple[float, float]
 """Parameters and latent tokens."""
 
 
 def law_answer(target: Target | None = None) -> Answer:
-    """Answer for the published grids: the fit, its errors on held-out gains, the recommended
-    settings, and what it says of 3B and 10B-A1B, which were not fitted.
+    """Answer for the published grids: the fit, its errors on gains left out of it, the recommended
+    settings, and what it predicts at 3B and 10B-A1B, which were not fitted.
 
-    target: where to recommend, by default at each fitted size and length. Raises `UserError` for a
-    target outside these.
+    target: the size and length to recommend a setting for; by default each fitted size and length.
+    Raises `UserError` for a target outside the range of these.
     """
     law = published_law()
     tables, sentences = _described(law, target)
@@ -51,9 +53,11 @@ def law_answer(target: Target | None = None) -> Answer:
 
 
 def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | None = None) -> Answer:
-    """Answer for the user's runs: a law for each corpus and held-out text, or why there is none.
+    """Answer for the rows of a run table: a law for each corpus and held-out text, or a sentence
+    that says why there is none.
 
-    Raises `UserError` if no superposed run has a baseline, and for a target outside a fitted law.
+    inputs: fingerprints of the runs. target: as in `law_answer`. Raises `UserError` if no
+    superposed run has a baseline, and for a target outside the sizes and lengths of a fitted law.
     """
     rows, excluded = rows_of_runs(runs)
     tables: dict[str, pd.DataFrame] = {}
@@ -71,7 +75,7 @@ def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | Non
 
 
 def _described(law: Law, target: Target | None) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """Return the tables and sentences of a fitted law."""
+    """Return the tables and sentences that describe a fitted law."""
     fitted = law.rows[["params", "tokens"]].drop_duplicates().sort_values(["params", "tokens"])
     targets = [target] if target else fitted.to_numpy()
     advice = pd.DataFrame([recommend(law, params, tokens) for params, tokens in targets])
@@ -105,7 +109,9 @@ def _verdict(row: dict[str, Any]) -> str:
 
 
 def _parameters(law: Law) -> pd.DataFrame:
-    """Return parameter, value, low, high, held; the levels come last."""
+    """Return a row for each parameter: parameter, value, low and high (95% t-interval; NaN for a
+    parameter that was held), and held (why it was held, or empty). The levels, which are the fitted
+    losses of the baselines, come last."""
     levels = set(law.rows["level"])
     names = sorted(law.values, key=lambda name: name in levels)
     root, critical = linearised(law.fit)
@@ -124,15 +130,17 @@ def _parameters(law: Law) -> pd.DataFrame:
 
 
 def recommend(law: Law, params: float, tokens: float) -> dict[str, Any]:
-    """Find the (s, r) with the largest gain (nats per token) under uniform weights, among all whole
-    s and hundredths of r between those fitted.
+    """Find the s and r with the largest gain by the law, under uniform weights, for a size
+    (parameters) and a length (latent tokens). It tries every whole s, and r in steps of 0.01,
+    between the smallest and the largest that were fitted.
 
-    `low`, `high`: 95% interval of the law's gain there. `s_95`, `r_95`: range of s (with some r),
-    and of r (with some s), that the law does not show to be worse than the best. `best_run`,
-    `its_gain`: the fitted setting with the largest mean gain at the nearest size and length, and
-    that gain: advice that needs no law. `note`: whether the best lies at an end of what was tried.
+    `s`, `r`, `gain`: the best setting and its gain, nats per token. `low`, `high`: the 95% interval
+    of that gain. `s_95`: the smallest and the largest s for which some r is not shown to be worse
+    than the best setting; `r_95`: likewise for r. `best_run`, `its_gain`: advice that needs no law,
+    the fitted setting with the largest mean gain at the nearest fitted size and length, and that
+    gain. `note`: whether the best s or r is the smallest or the largest that was tried.
 
-    Raises `UserError` for a size (parameters) or a length (latent tokens) outside the fitted ones.
+    Raises `UserError` for a size or a length outside the fitted ones.
     """
     if far := law.outside(params, tokens):
         raise UserError(f"{far}; `tst-study advise` says what is known there")
@@ -145,7 +153,7 @@ def recommend(law: Law, params: float, tokens: float) -> dict[str, Any]:
     gains = law.of_rows(rows)
     best = rows.iloc[[int(gains.argmax())]]
     half = float(law.errors(best)[0])
-    # Everything that is not shown to be worse, by the interval of its difference from the best.
+    # The settings that are not shown to be worse, by the interval of the difference from the best.
     level = rows[gains.max() - gains <= law.errors(rows, best)]
     bag, ratio = int(best["bag_size"].item()), float(best["step_ratio"].item())
     at_end = [
@@ -174,12 +182,17 @@ def recommend(law: Law, params: float, tokens: float) -> dict[str, Any]:
 
 
 def published_beside_law(law: Law) -> pd.DataFrame:
-    """Compare the law's gains at 3B and 10B-A1B with those of Table 1 and of the figures, at equal
-    steps, and with `copied`, the gain of the same s and r at the largest fitted size.
+    """Compare the law with the published runs at 3B and 10B-A1B, which it was not fitted to.
 
-    The superposed mixture, of 49,983 steps, has no baseline of its own length: Chinchilla's data
-    term says how much higher than the baseline of 125,000 steps a baseline of that length would
-    end. A step of the mixture has 8M (2²³) tokens.
+    The table has a row for each of the two. Columns: run, tokens (latent), bag_size, step_ratio,
+    and four gains over a baseline of equal steps, nats per token: `law`; `copied`, which is copied
+    from the nearest fitted size and length; `table_1`, by the losses that Table 1 prints; and
+    `figures`, by the losses read from Figures 3a and 1. The law and the copy take all parameters of
+    the mixture for its size.
+
+    The superposed mixture has 49,983 steps, and no baseline of that length was published.
+    Chinchilla's data term says how much higher such a baseline would end than the published one of
+    125,000 steps. A step of the mixture has 8M (2²³) tokens.
     """
     ends = published.curves().sort_values("step").groupby(["panel", "run"])["loss"].last()
     table = published.headline_runs().set_index(["params", "method", "total_steps"])["final_loss"]

@@ -1,9 +1,11 @@
-"""Rows that a law of superposition is fitted to, or asked about: published, own or planned runs.
+"""The rows that the law of superposition is fitted to, from the paper's tables, from a user's table
+or from a user's runs, and the rows that it is asked about (`settings`).
 
-Columns: params, tokens (latent), bag_size, step_ratio, weighting, targets (`effective_targets`),
-loss (nats per token, annealed), level (label of the baseline that a run is compared with), prefix
-(label of the runs that are taken to share an error: runs of a level that differ in r alone usually
-fork from one shared prefix run), size (label)."""
+Every row has the columns params, tokens (latent), bag_size, step_ratio and targets
+(`effective_targets`). Rows to fit also have weighting, loss (nats per token, annealed), size (a
+label), level and prefix. Rows of one level are compared with the same baseline. Rows of one prefix
+are taken to share an error: they differ in r alone, and such runs are usually branches of one
+shared prefix run."""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ TOKENS_PER_STEP = 2**21
 
 
 def effective_targets(bag_size: int, weighting: Weighting = "uniform") -> float:
-    """Return exp(entropy) of the normalised target weights: a number of tokens from 1 to s."""
+    """Return ŝ, the exponential of the entropy of the normalised target weights: a number of tokens
+    from 1 to s, which is s for uniform weights."""
     weights = np.array(offset_weights(weighting, bag_size), dtype=float)
     share = weights[weights > 0] / weights.sum()
     return float(np.exp(-(share * np.log(share)).sum()))
@@ -39,7 +42,8 @@ def settings(
     step_ratio: float | Floats,
     weighting: Weighting = "uniform",
 ) -> pd.DataFrame:
-    """Return rows to ask a law about: every s with every r, r varying fastest."""
+    """Return rows to ask a law about, at one size and length: every s with every r, where r varies
+    fastest."""
     s, r = (
         part.ravel()
         for part in np.meshgrid(np.atleast_1d(bag_size), np.atleast_1d(step_ratio), indexing="ij")
@@ -50,7 +54,8 @@ def settings(
 
 
 def published_rows() -> pd.DataFrame:
-    """Return Tables 4–7 as rows of a law; the baseline that two tables share is there once."""
+    """Return the runs of Tables 4–7 with r < 1 as rows to fit. A baseline that two tables print is
+    there once."""
     rows = published.loss_grid().query("step_ratio < 1")
     shared = rows["bag_size"].eq(1) & rows.duplicated(["size", "steps", "bag_size", "loss"])
     rows = rows[~shared].reset_index(drop=True)
@@ -63,13 +68,14 @@ def published_rows() -> pd.DataFrame:
 
 
 def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return rows of a law from params, tokens, bag_size, step_ratio, loss and, if there,
-    weighting, seed, size and level.
+    """Return rows to fit from a table with the columns params, tokens, bag_size, step_ratio, loss
+    and, if there, weighting (`uniform` by default), seed, size and level.
 
-    Without `level`, runs of one size, token count and seed get one; `prefix` labels each s and
-    weighting of a level.
+    Without a column `level`, runs of one size, number of tokens and seed form a level. The rows of
+    each s and weighting of a level form a prefix.
 
-    Raises `UserError` for a missing column, a bad value, or a superposed run without a baseline.
+    Raises `UserError` for a missing column, a bad number, or a level without a baseline, and
+    `ValueError` for an unknown weighting.
     """
     rows = frame.reset_index(drop=True)
     for name, value in (("weighting", "uniform"), ("seed", 0)):
@@ -94,12 +100,15 @@ def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the rows of a law, and the runs left out with their reason, from a run table
-    (`source.load`).
+    """Return rows to fit from a run table (`source.load`), and the runs that were left out, each
+    with its reason.
 
-    Runs that share group, learning rate, held-out text and seeds have one level, the label of their
-    baseline. One law is fitted to one `kind`: a corpus and a held-out text. Ablations are left out,
-    except runs that differ by a named weighting alone.
+    Runs that agree in comparison group, learning rate, held-out text and both seeds form a level. A
+    further column, `kind`, names the corpus and the held-out text: a law is fitted to the rows of
+    one kind. Ablations are left out, except superposed runs that differ from the paper's method by
+    a named weighting alone.
+
+    Raises `UserError` if no superposed run is left.
     """
     kept, excluded = eligible(runs)
     level = kept[list(PAIRED)].map(str).agg(" ".join, axis=1)

@@ -6,15 +6,19 @@ For a model of N parameters after D latent tokens, s tokens a bag over a share r
     gain = D^−c { w (1 − exp(−(ŝ − 1) / a)) s^(d log D − b) r / (r + ρ s^−m)
                   − k N^κ log ŝ ((1 − r)^−q − 1) / q }
 
-All terms are nats per token. The first one, the *worth*, is what superposed steps bring: it
-saturates after a few targets, is blurred by large bags (less so in longer runs), and comes with the
-first few per cent of the steps. The second one, the *debt*, is what too short a recovery leaves
-unpaid: it is proportional to the entropy of the targets. Both shrink with one power of the length
-and vanish at s = 1 and at r = 0. No unit is built in: N and D are relative to the geometric means
-of the fitted runs, and other units only change w, k and b.
+Both terms are in nats per token. The first one, the *worth*, is what superposed steps bring. It
+saturates after a few targets, is blurred by large bags (less so in longer runs), and most of it
+comes with the first superposed steps. The second one, the *debt*, is what too short a recovery
+leaves unpaid; it is proportional to the entropy of the targets. Both shrink with the same power of
+the length, and vanish at s = 1 and at r = 0. N and D are relative to the geometric means of the
+fitted runs; other units would only change w, k and b.
 
-The baseline's loss is not part of the law: every baseline (of a size, a length and a seed) has a
-*level* of its own, its fitted loss in nats per token, which the runs compared with it share.
+The law does not predict the loss of a baseline. Each baseline, of one size, length and seed, has a
+parameter of its own, its *level*: its fitted loss in nats per token. The runs that are compared
+with this baseline share the level.
+
+`tst-study analyse law` fits the law to runs, `fit_superposition_law` to a table, and `tst-study
+advise` uses the fit to the paper's Tables 4–7 (`published_law`).
 """
 
 from __future__ import annotations
@@ -38,8 +42,8 @@ from tst_study.errors import UserError
 from tst_study.superposition.weighting import Weighting
 
 DATA_EXPONENT = 0.366
-"""β of Chinchilla (Besiroglu et al. 2024, arXiv 2404.10102; refitted in the tests): in place of c
-where there is one length only."""
+"""β of Chinchilla's law (Besiroglu et al. 2024, arXiv 2404.10102; a test fits it again). It takes
+the place of c if all runs have one length."""
 BOX: dict[str, tuple[float, float]] = {
     "log_width": (-0.7, 2.1),
     "blur": (0.0, 0.5),
@@ -50,18 +54,23 @@ BOX: dict[str, tuple[float, float]] = {
     "size": (-0.3, 0.3),
     "length": (0.0, 0.8),
 }
-"""Ranges from which the random starts are drawn, of log a, b, d, log ρ, m, q, κ and c; a fit may
-leave them."""
+"""Ranges of log a, b, d, log ρ, m, q, κ and c, in this order, from which the random starts are
+drawn. A fit may end outside them."""
 LINEAR = ("worth", "debt")
-"""w and k, in nats per token: at every start, linear least squares gives their values."""
+"""The parameters w and k, in nats per token. Linear least squares gives their values at every
+start."""
 _NEAR = 0.02
-"""Relative distance from a fitted size or length that still counts as inside."""
+"""How far a size or length may lie outside the fitted range, relative to its end, and still count
+as inside."""
 _STARTS, _REFINED = 24, 6
-"""Number of random starts, and of those that are followed to the end."""
+"""Number of random starts, and number of those that are followed to the end."""
 
 
 def gain(p: Mapping[str, Any], c: Columns) -> Any:
-    """Gain in nats per token; columns n and l (logs of N and D in their units), s, t (ŝ) and r."""
+    """Return the gain in nats per token, by the formula of the law.
+
+    p: parameters by the names in `BOX` and `LINEAR`. c: the columns n and l (logs of N and D,
+    relative to their units), s, t (ŝ) and r."""
     log_s = np.log(c["s"])
     onset = np.exp(p["log_onset"] - p["onset_bag"] * log_s)
     blurred = np.exp((p["drift"] * c["l"] - p["blur"]) * log_s)
@@ -80,15 +89,16 @@ class Law:
     values: Mapping[str, float]
     """Values of all parameters, the held ones included."""
     held: Mapping[str, str]
-    """Parameters that these runs do not determine and that were held, with the reason."""
+    """Parameters that were held because these runs do not determine them, with the reason."""
     noise: Noise
-    """Noise that all r at one s of a baseline share (they fork from one shared prefix run), and the
-    noise of a single run."""
+    """The noise that all r at one s, weighting and level share, because they are taken to be
+    branches of one shared prefix run, and the noise of a single run."""
     units: tuple[float, float]
-    """The units of N and D, a number of parameters and one of latent tokens: w, k and b hold for N
-    and D divided by these."""
+    """The units of N and D, a number of parameters and a number of latent tokens: N and D are
+    divided by these before the formula is applied."""
     rows: pd.DataFrame
-    """The fitted rows, with predicted and error (predicted − observed)."""
+    """The fitted rows, with the columns predicted (the loss by the fit) and error (predicted −
+    observed), nats per token."""
 
     def gain(
         self,
@@ -103,8 +113,8 @@ class Law:
         """Return the baseline's loss minus the loss after superposition, at equal steps; 0 at s = 1
         or r = 0.
 
-        Raises `UserError` for numbers that are no setting, and for a size or a length outside the
-        fitted ones unless `extrapolate`.
+        Raises `UserError` for an s below 1 or an r outside 0 ≤ r < 1 and, unless `extrapolate` is
+        true, for a size or a length outside the fitted ones; `ValueError` for an unknown weighting.
         """
         if not (bag_size >= 1 and 0 <= step_ratio < 1):
             raise UserError(f"s = {bag_size}, r = {step_ratio}: the law needs s ≥ 1 and 0 ≤ r < 1")
@@ -113,8 +123,8 @@ class Law:
         return float(self.of_rows(settings(params, tokens, bag_size, step_ratio, weighting))[0])
 
     def outside(self, params: float, tokens: float) -> str:
-        """Say which of a size (parameters) and a length (latent tokens) lies outside the fitted
-        ones; empty where neither does."""
+        """Say whether a size (parameters) or a length (latent tokens) lies more than 2% outside the
+        fitted range; return an empty text if neither does."""
         for name, value, unit in (("params", params, "parameters"), ("tokens", tokens, "tokens")):
             low, high = float(self.rows[name].min()), float(self.rows[name].max())
             if not low * (1 - _NEAR) <= value <= high * (1 + _NEAR):
@@ -129,11 +139,11 @@ class Law:
         return gains
 
     def errors(self, rows: pd.DataFrame, less: pd.DataFrame | None = None) -> Floats:
-        """Return half of the 95% t-interval of each row's gain, shape (n,), or of its difference
-        from the gain of `less` (n rows or one).
+        """Return half the width of the 95% t-interval of each row's gain, shape (n,), or of its
+        difference from the gain of `less` (n rows or one).
 
-        It comes from the linearised fit, in which misfit of the form counts as noise. That another
-        form might have been chosen is not allowed for.
+        The interval comes from the linearised fit, which counts misfit of the form as noise. It
+        does not allow for the choice among forms.
         """
         slopes = self._slopes(rows) - (0.0 if less is None else self._slopes(less))
         root, critical = linearised(self.fit)
@@ -153,7 +163,8 @@ class Law:
 
 
 def columns(rows: pd.DataFrame, units: tuple[float, float]) -> dict[str, Any]:
-    """Return the columns of `gain` for rows with params, tokens, bag_size, step_ratio, targets."""
+    """Return the columns that `gain` takes, from rows with params, tokens, bag_size, step_ratio and
+    targets."""
     return {
         "n": np.log(rows["params"].to_numpy(dtype=float) / units[0]),
         "l": np.log(rows["tokens"].to_numpy(dtype=float) / units[1]),
@@ -164,13 +175,14 @@ def columns(rows: pd.DataFrame, units: tuple[float, float]) -> dict[str, Any]:
 
 
 def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
-    """Fit rows (see `rows.py`) by generalised least squares on the loss, with one error for each
-    shared prefix run and one for each run. With `known`, the `as_data` of an earlier fit to the
-    same rows, nothing is searched again.
+    """Fit rows (see `rows.py`) by generalised least squares on the loss, with an error for each
+    prefix and an error for each run. `known` is the `as_data` of an earlier fit to the same rows;
+    with it nothing is searched again.
 
-    One size says nothing about κ, and one length nothing about c and d: they are held at 0, at
-    `DATA_EXPONENT` and at 0, and `held` says so; so is d where only one s was trained at several
-    lengths. Raises `UserError` where the other parameters are not determined either.
+    Parameters that the rows cannot determine are held, and `held` says why: κ at 0 if there is one
+    size, c at `DATA_EXPONENT` if there is one length, and d at 0 if fewer than two s were trained
+    at several lengths. Raises `UserError` if the fit fails, as `fit` in `solver/solve.py` does: for
+    instance where the rows do not determine the other parameters either.
     """
     size, length = (float(np.exp(np.log(rows[name]).mean())) for name in ("params", "tokens"))
     held: dict[str, tuple[float, str]] = {}
@@ -218,15 +230,18 @@ def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
 def fit_superposition_law(frame: pd.DataFrame) -> Law:
     """Fit the law to your own grid over s and r.
 
-    frame: columns params, tokens (latent), bag_size (1: the baseline), step_ratio, loss (nats per
-    token, final, annealed) and, if there, weighting (`uniform`) and seed (0). Every superposed run
-    needs a baseline of its params, tokens and seed.
+    frame: a row for each run, with the columns params, tokens (latent), bag_size (1 for the
+    baseline), step_ratio, loss (nats per token, final, annealed) and, if you have them, weighting
+    (`uniform` by default) and seed (0 by default). Every superposed run needs a baseline with the
+    same params, tokens and seed. Raises `UserError` for a missing column, a bad number or a missing
+    baseline, and if the fit fails.
     """
     return fit_law(rows_of_frame(frame))
 
 
 def as_data(law: Law) -> dict[str, Any]:
-    """Return everything about a fit that takes long to find; the rest follows from the rows."""
+    """Return the parts of a fit that take long to find, as JSON values; `fit_law` computes the rest
+    from the rows."""
     starts = {"started": law.fit.started, "agreed": law.fit.agreed}
     return {**starts, "noise": asdict(law.noise), "theta": law.fit.theta.tolist()}
 

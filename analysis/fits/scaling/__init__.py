@@ -1,3 +1,4 @@
-"""Loss against size, data and compute: the `points` that are fitted, the `laws` of the field, the
-compute-optimal `frontier`, the `compute_multiplier` between two methods, and `repetition` of
-text."""
+"""Scaling laws, of loss against size, data and compute. `points` selects the runs that are fitted,
+`laws` fits Chinchilla's law (approach 3), `frontier` finds compute-optimal sizes (approach 2),
+`compute_multiplier` compares the compute that two methods need for one loss, and `repetition` fits
+what repeated text is worth."""

@@ -1,4 +1,5 @@
-"""How much more compute the baseline needs for the same loss, as a function of loss."""
+"""How much more compute the baseline needs for the same loss, as a function of that loss, and the
+answer of `tst-study analyse compute`."""
 
 from __future__ import annotations
 
@@ -22,21 +23,25 @@ from tst_study.errors import UserError
 def compute_multiplier(
     baseline: pd.DataFrame, method: pd.DataFrame, losses: int = 9, comparisons: int = 1
 ) -> pd.DataFrame:
-    """Return baseline FLOPs over method FLOPs at equal loss, at `losses` values of the loss spaced
-    evenly over the range that both reached.
+    """Return the compute multiplier, which is baseline FLOPs over method FLOPs at equal loss, at
+    `losses` values of the loss, spaced evenly over the range that both reached.
 
-    Both tables: flops, loss (nats per token, annealed runs), seed; two or more lengths each. Only
-    seeds that every length has count, and lengths up to the first that the next does not improve
-    on; `attrs["note"]` of the result says what was left out. Between neighbouring lengths a power
-    law above a floor is used (`length_curve`); nothing is read beyond the shortest or the longest.
+    Both tables: flops, loss (nats per token, annealed runs) and seed; two or more lengths each.
+    Only seeds that were run at every length of both are used; if these are fewer than two, lengths
+    that only one seed ran are left out first. Of each arm only the lengths up to the first that the
+    next one does not improve on are used. `attrs["note"]` of the result says which lengths were
+    left out. Between neighbouring lengths the loss follows a power law above a floor
+    (`length_curve`). The multiplier is never read beyond the shortest or the longest run, but its
+    interval may reach beyond them.
 
-    Columns: loss, multiplier, seeds (their number), low and high. The interval is a 95% one for all
-    `comparisons` methods together, by the t-test of the seeds' paired differences; an end is None
-    for one seed, which makes no claim, and on a side that the lengths do not bound.
+    Columns of the result: loss, multiplier, seeds (their number), low and high. The interval is a
+    95% interval for all `comparisons` methods together, by the t-test of the seeds' paired
+    differences. An end is missing on a side that the lengths do not bound; both are missing for one
+    seed, which makes no claim.
 
-    Raises `UserError` where an arm has one length or its second one is no better than its first,
-    where no loss was reached by both, where no seed was run at every length, and where a seed ran a
-    length twice.
+    Raises `UserError` if an arm has one length only or its second one is no better than its first,
+    if no loss was reached by both, if no seed was run at every length, and if a seed ran a length
+    twice.
     """
     (first, second), note = paired_tables([baseline, method], "flops")
     curves = LengthCurve.of(first, "baseline"), LengthCurve.of(second, "method")
@@ -69,14 +74,16 @@ def compute_multiplier(
 def compute_answer(
     runs: pd.DataFrame | None = None, inputs: dict[str, str] | None = None
 ) -> Answer:
-    """Answer `tst-study analyse compute`: multipliers, and Chinchilla's second approach (`laws` has
-    the third).
+    """Answer `tst-study analyse compute`: compute multipliers, and compute-optimal sizes by
+    Chinchilla's second approach (`laws` has the third).
 
-    Where the runs do not allow a number, a sentence says what is missing.
+    runs: a run table (`source.load`); by default the published runs. inputs: fingerprints of the
+    runs. If the runs do not allow a number, a sentence says what is missing.
     """
     if runs is None:
-        # Table 2's own run is an ablation of one length. Table 1 prints some of the grids' runs
-        # again (`eligible` counts them once), but only there are 3B and the mixture.
+        # The one run that only Table 2 has is left out: it is an ablation, at one length. Table 1
+        # is kept, because only it has 3B and the mixture; it also prints some of the grids' runs
+        # again, which `eligible` counts once.
         runs = published.runs().query("source != 'Table 2'")
     kept, excluded = eligible(runs)
     points = points_of(kept)
@@ -129,9 +136,12 @@ def compute_answer(
 def multipliers_of(
     baseline: pd.DataFrame, superposed: pd.DataFrame, losses: int
 ) -> list[tuple[str, pd.DataFrame, pd.DataFrame | str]]:
-    """Return, for every setting that was run at two or more lengths, its label, its runs and the
-    multipliers at `losses` values of the loss, or the reason why there are none. Both tables are of
-    one family. The intervals hold together for all settings that have several seeds."""
+    """Return the label, the runs and the multipliers of every setting that was run at two or more
+    lengths; in place of the multipliers there may be the reason why there are none.
+
+    Both tables hold runs of one family, which agree in all but their setting and length. Step
+    ratios that agree to two decimals count as one. `losses`: number of losses, as in
+    `compute_multiplier`. The intervals hold together for all settings that have several seeds."""
     results: list[tuple[str, pd.DataFrame, pd.DataFrame | str]] = []
     keys = [name for name in SETTING if name != "superposed_steps"]
     rounded = superposed.assign(step_ratio=superposed["step_ratio"].astype(float).round(2))

@@ -1,5 +1,6 @@
-"""Compute-optimal model size and data by approach 2 of Hoffmann et al. 2022: the lowest loss over
-sizes at each FLOPs budget (`points` says which runs count)."""
+"""Compute-optimal model size and data by approach 2 of Hoffmann et al. 2022 (IsoFLOP curves): the
+size with the lowest loss at each FLOPs budget. `tst-study analyse compute` prints the result;
+`points` says which runs count."""
 
 from __future__ import annotations
 
@@ -16,41 +17,50 @@ from tst_study.analysis.statistics import critical_t
 from tst_study.errors import UserError
 
 SAME_BUDGET = 0.1
-"""Difference in log FLOPs from one run to the next larger one above which a new budget begins."""
+"""Runs are sorted by FLOPs; a new budget begins if the log of FLOPs rises by more than this from
+one run to the next."""
 NEAR = 1.2
-"""Distance in log N from a budget's best size within which a parabola is fitted; further away the
-curve is not a parabola."""
+"""Largest distance in log N from the best size of a budget at which a size takes part in the fit of
+a parabola; further away the curve is not a parabola."""
 LEAST_SIZES = 4
-"""Fewest model sizes at a budget, one more than a parabola has coefficients."""
+"""Fewest model sizes that a budget must have; one more than a parabola has coefficients."""
 Lowest = Callable[[Floats, Floats], tuple[float, float]]
-"""A function from x (rising) and y to the place and height of a curve's minimum, or of an end of
-the curve where the minimum is not inside."""
+"""A function that draws a curve through or near points, x (rising) and y, and returns the place and
+the height of its minimum, or of one of its ends if it has no minimum inside."""
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """Compute-optimal sizes by budget, and N ∝ C^a through them (so that D ∝ C^(1 − a))."""
+    """Compute-optimal sizes by budget, and the power law N ∝ C^a through them. With C = 6 N D it
+    follows that D ∝ C^(1 − a)."""
 
     table: pd.DataFrame
-    """Columns flops, params, tokens (flops / 6 / params), loss (nats per token), edge (whether the
-    best size was the smallest or largest tried)."""
+    """A row for each budget: flops, params (the best size), tokens (flops / 6 / params), loss (nats
+    per token), edge (whether the best size was the smallest or the largest tried)."""
     params_exponent: float | None
-    """a; None with fewer than three budgets whose best size is inside the sizes tried."""
+    """a; None if fewer than three budgets have their best size inside the sizes tried."""
     params_interval: tuple[float, float] | None
-    """95% t-interval of a, by the scatter of the budgets around the line; `isoflop` widens it where
-    two forms of the curve disagree."""
+    """95% t-interval of a, by the scatter of the budgets about the power law; `isoflop` widens it
+    if two forms of the curve disagree. None if there is no exponent."""
     note: str
+    """How the interval was computed and what was left out, or why there is no exponent."""
 
 
 def isoflop(points: pd.DataFrame) -> Frontier:
-    """Find the compute-optimal sizes by approach 2: at each budget the minimum over log N of a
-    parabola fitted to the losses of the sizes within `NEAR` of the best one, or of all sizes where
-    fewer than `LEAST_SIZES` are so near.
+    """Find the compute-optimal sizes by approach 2.
 
-    Akima's interpolation through all sizes is the check: it assumes no form of the curve, but noise
-    moves it, because it goes through every point. Where the parabola's interval does not hold the
-    exponent that the interpolation gives, the form is not settled: the interval is widened to hold
-    both, and `note` says so. Raises `UserError` where no budget has `LEAST_SIZES` sizes.
+    At each budget the best size is the minimum, over log N, of a parabola. It is fitted to the
+    losses of the sizes within `NEAR` of the size with the lowest loss, or of all sizes if these are
+    fewer than `LEAST_SIZES`.
+
+    Akima's interpolation through all sizes is the check. It assumes no form of the curve, but noise
+    moves it, because it goes through every point. If the parabola's interval does not hold the
+    exponent that the interpolation gives, the form of the curve is not settled: the interval is
+    widened to hold both, and `note` says so.
+
+    points: columns params, flops, loss (nats per token) and, if there, annealed (rows for which it
+    is not true are left out). Raises `UserError` for a missing column, a bad value, no annealed
+    row, and if no budget has `LEAST_SIZES` sizes.
     """
     points = annealed_points(points, ("params", "flops", "loss")).sort_values("flops")
     chosen, rival = _of_form(points, _parabola), _of_form(points, _akima)
@@ -73,7 +83,7 @@ def _of_form(points: pd.DataFrame, lowest: Lowest) -> Frontier:
     if len(inside) < 3:
         note = f"{len(inside)} budgets with their best size inside the sizes tried: no exponent"
         return Frontier(table, None, None, note)
-    from scipy.stats import linregress  # here, because importing it takes longer than pandas does
+    from scipy.stats import linregress  # here, as importing it takes longer than pandas
 
     line = linregress(np.log(inside["flops"]), np.log(inside["params"]))
     slope, half = float(line.slope), critical_t(len(inside) - 2) * float(line.stderr)
@@ -84,8 +94,7 @@ def _of_form(points: pd.DataFrame, lowest: Lowest) -> Frontier:
 
 
 def _minima(rows: pd.DataFrame, lowest: Lowest) -> pd.DataFrame:
-    """Return flops, params, tokens, loss, edge of the best size of each budget with enough
-    sizes."""
+    """Return the best size of each budget that has enough sizes (`Frontier.table`)."""
     minima = []
     logs = np.log(rows["flops"].to_numpy(dtype=float))
     for _, own in rows.groupby(np.cumsum(np.diff(logs, prepend=logs[0]) > SAME_BUDGET)):

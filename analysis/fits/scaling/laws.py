@@ -1,9 +1,11 @@
-"""A law of loss fitted to runs: E + A N^−α + B D^−β, approach 3 of Hoffmann et al. 2022
-(arXiv 2203.15556). N in parameters, D in tokens.
+"""Chinchilla's law of loss, L = E + A N^−α + B D^−β, fitted to runs: approach 3 of Hoffmann et al.
+2022 (arXiv 2203.15556). L is in nats per token, N in parameters, D in tokens.
 
-law = analysis.fit_chinchilla(frame)     # columns params, tokens (or flops), loss
-print(law)                               # a table with intervals
-law.E, law.alpha, law.predict(other)
+`tst-study analyse chinchilla` prints the fit to one's runs. From Python:
+
+    law = analysis.fit_chinchilla(frame)     # columns params, tokens (or flops), loss
+    print(law)                               # a table with intervals
+    law.E, law.alpha, law.predict(other)
 """
 
 from __future__ import annotations
@@ -31,26 +33,27 @@ from tst_study.analysis.statistics import CONFIDENCE, rmse
 from tst_study.errors import UserError
 
 NAMES = ("E", "A", "B", "alpha", "beta")
-"""Printed names of the fitted parameters; the logs of the first three are fitted."""
+"""Printed names of the parameters. The fit is over the logs of the first three."""
 LEAST_RUNS = 10
-"""Fewest runs for a fit: five parameters, and runs left over to judge it."""
+"""Fewest runs for a fit: one for each of the five parameters, and as many to judge it by."""
 GRID = {
     "log_E": (-0.5, 0.0, 0.5, 1.0),
     "alpha": (0.1, 0.3, 0.5, 0.8),
     "beta": (0.1, 0.3, 0.5, 0.8),
 }
-"""Values whose combinations are the starts of a fit."""
+"""Values of the parameters, all combinations of which are starts of a fit."""
 _BUDGETS = 5
 """Number of FLOPs budgets for which compute-optimal sizes are printed."""
 
 
 def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str], huber: float = HUBER) -> Answer:
-    """Answer `tst-study analyse chinchilla`: a fit for each corpus, held-out text and kind of
-    model.
+    """Answer `tst-study analyse chinchilla`: a fit for each corpus, held-out text and kind of model
+    (dense or mixture), or a sentence that says why there is none.
 
-    points: rows with params, tokens, flops, loss, corpus, eval_set and bag_size (`points_of`).
-    Superposed runs are left out, and so are rows that are not annealed or not at the best learning
-    rate of their size, length and set-up. Raises `UserError` where all runs are superposed.
+    points: runs as `points_of` returns them. Runs with superposed steps are left out, and so are
+    runs that are not annealed or not at the best learning rate of their size, length and set-up.
+    inputs: fingerprints of the runs. huber: as in `fit_chinchilla`. Raises `UserError` if every run
+    has superposed steps.
     """
     tables: dict[str, pd.DataFrame] = {}
     sentences: list[str] = []
@@ -77,13 +80,15 @@ def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str], huber: float
 
 @dataclass(frozen=True)
 class ChinchillaFit:
-    """A fitted L = E + A N^−α + B D^−β, with attributes E (nats per token), A, B, alpha, beta."""
+    """A fitted L = E + A N^−α + B D^−β. Its attributes E (nats per token), A, B, alpha and beta are
+    the parameters."""
 
     fit: Fit
     drawn: Bootstrap
-    """Refits to models drawn with replacement; the intervals come from these."""
+    """Refits to models drawn with replacement; the intervals come from these. A model is a group of
+    runs that share errors (`fit_chinchilla`)."""
     points: pd.DataFrame
-    """The fitted runs."""
+    """The fitted runs, with a column `size` (`points.sizes_of`)."""
 
     def __getattr__(self, name: str) -> float:
         """Return a parameter by its printed name."""
@@ -92,9 +97,9 @@ class ChinchillaFit:
         return float(_printed(self.fit.theta[None])[name].iloc[0])
 
     def summary(self) -> pd.DataFrame:
-        """Return parameter, value, low, high (95%) and note. A parameter that the runs do not
-        determine has no interval, and none has one where fewer than `LEAST_CLUSTERS` models were
-        run."""
+        """Return a row for each parameter: parameter, value, low and high (95% interval), note. A
+        parameter that the runs do not determine has no interval; if fewer than `LEAST_CLUSTERS`
+        models were run, no parameter has one. `note` says why an interval is missing."""
         rows, draws = [], _printed(self.drawn.draws.to_numpy())
         for parameter, name in zip(self.fit.values, NAMES, strict=True):
             value, (low, high) = getattr(self, name), self.drawn.interval(draws[name].to_numpy())
@@ -108,8 +113,11 @@ class ChinchillaFit:
         return pd.DataFrame(rows)
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the frame's rows with the law's loss and its 95% interval (low, high; NaN where
-        there is none). The interval is for the law, not for a single run."""
+        """Return the frame's rows with the law's loss, nats per token, and its 95% interval:
+        columns loss (one that is there is replaced), low and high (NaN if there is no interval).
+        The interval is for the law, not for a single run.
+
+        frame: columns params, and tokens or flops (C = 6 N D)."""
         model = chinchilla(*(with_tokens(frame)[name] for name in ("params", "tokens")))
         draws = model.loss(self.drawn.draws.to_numpy())
         ends = [self.drawn.interval(draws[:, row]) for row in range(len(frame))]
@@ -130,13 +138,13 @@ class ChinchillaFit:
         )
 
     def each_size_from_the_others(self) -> pd.DataFrame:
-        """Return the errors with which each model size is predicted by the law of all others, and
-        without a law. The smallest and the largest size are extrapolated; only the largest tells
-        how the law does at scale.
+        """Return how well each model size is predicted by the law fitted to all other sizes, and
+        how well without a law. The smallest and the largest size are extrapolations; only the
+        largest shows how the law does at scale.
 
-        Columns: group (the size, parameters), runs, rmse (of the loss, nats per token), copied (the
-        null: rmse of the loss of the nearest other size at the nearest number of tokens), note (why
-        there is no rmse).
+        Columns: group (the size in parameters), runs (their number), rmse (root mean square error
+        of the law's loss, nats per token), copied (the same error if each loss is copied from the
+        nearest other size at the nearest number of tokens), note (why there is no rmse).
         """
         problem = self.fit.problem
         starts = grid_of_starts(problem.model, GRID)
@@ -155,9 +163,12 @@ class ChinchillaFit:
         return pd.DataFrame(rows, columns=["group", "runs", "rmse", "copied", "note"])
 
     def allocation(self, flops: Floats | list[float]) -> pd.DataFrame:
-        """Return the compute-optimal params, tokens and loss at FLOPs budgets (C = 6 N D), and the
-        exponent a of N ∝ C^a, each with its 95% interval over models: columns NAME, NAME_low,
-        NAME_high."""
+        """Return a row for each FLOPs budget (C = 6 N D): flops, the compute-optimal params and
+        tokens, the loss there, and params_exponent, which is a in N ∝ C^a.
+
+        All but flops have a 95% interval over models, in columns such as params_low and
+        params_high. Sizes, tokens and losses are NaN for a law that does not fall with both N and
+        D."""
         law = Base(*np.vstack([self.fit.theta, self.drawn.draws.to_numpy()]).T)
         total = law.alpha + law.beta
         with np.errstate(all="ignore"):
@@ -178,16 +189,18 @@ class ChinchillaFit:
 
 
 def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER) -> ChinchillaFit:
-    """Fit E + A N^−α + B D^−β by the Huber loss on log L (Hoffmann et al. 2022, approach 3), whose
-    delta is `huber` (theirs by default; infinite for least squares). `draws`: number of refits for
-    the intervals.
+    """Fit L = E + A N^−α + B D^−β by the Huber loss on log L (Hoffmann et al. 2022, approach 3).
 
-    frame: columns loss (nats per token, final, annealed), params, and tokens or flops (C = 6 N D).
-    If there: annealed (rows where it is not true are left out), model (a label shared by rows of
-    one training, which are drawn together; by default all rows of one size). The coefficient of a
-    term that the data do not need ends close to 0. Raises `UserError` for a missing column or a bad
-    value, for fewer than three sizes, three lengths or `LEAST_RUNS` runs, and for an unreliable
-    fit."""
+    frame: a row for each run, with the columns loss (nats per token, final, annealed), params, and
+    tokens or flops (C = 6 N D). Two more columns are used if they are there. Rows for which
+    `annealed` is not true are left out. Rows with one label in `model`, such as those of one
+    training, are drawn together for the intervals; by default these are all rows of one size.
+    draws: number of refits for the intervals. huber: delta of the Huber loss; by default that of
+    Hoffmann et al., infinite for least squares.
+
+    The coefficient of a term that the data do not need ends close to 0. Raises `UserError` for a
+    missing column or a bad value, for fewer than three sizes, three lengths or `LEAST_RUNS` runs,
+    and for an unreliable fit."""
     points = annealed_points(with_tokens(frame), ("params", "tokens", "loss"))
     sizes, lengths = (points[name].nunique() for name in ("size", "tokens"))
     if sizes < 3 or lengths < 3:
@@ -209,7 +222,7 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER)
 
 def _check_identified(fitted: Fit) -> None:
     """Raise `UserError` if halving or doubling an exponent does not worsen the fit significantly
-    (F-test), as where all sizes but one are nearly equal, or where noise dominates."""
+    (F-test), as happens if all sizes but one are nearly equal, or if noise dominates."""
     problem, freedom = fitted.problem, len(fitted.problem.observed) - len(fitted.theta)
     allowed = 1 + float(special.fdtri(1, freedom, CONFIDENCE)) / freedom
     for place, name, column in ((3, "alpha", "size"), (4, "beta", "data")):
@@ -232,13 +245,14 @@ def _copied(out: pd.DataFrame, rest: pd.DataFrame, size: float) -> float:
 
 
 def _printed(thetas: Floats) -> pd.DataFrame:
-    """Return parameters, shape (n, 5), under their printed names."""
+    """Return parameters as they are fitted, shape (n, 5), as a table under their printed names."""
     with np.errstate(over="ignore"):
         return pd.DataFrame(np.hstack([np.exp(thetas[:, :3]), thetas[:, 3:]]), columns=NAMES)
 
 
 def chinchilla(params: ArrayLike, tokens: ArrayLike) -> Formula:
-    """Return E + A N^−α + B D^−β with parameters log_E, log_A, log_B, alpha, beta."""
+    """Return the formula E + A N^−α + B D^−β for runs of these params and tokens; its parameters
+    are log_E, log_A, log_B, alpha and beta."""
     columns = {"size": np.log(np.asarray(params, dtype=float))}
     columns["data"] = np.log(np.asarray(tokens, dtype=float))
     coefficients = ("log_E", "log_A", "log_B")
@@ -252,7 +266,7 @@ def chinchilla(params: ArrayLike, tokens: ArrayLike) -> Formula:
 
 @dataclass(frozen=True)
 class Base:
-    """A Chinchilla law; with arrays as parameters, many laws at once."""
+    """A Chinchilla law with given parameters; if these are arrays, many laws at once."""
 
     log_E: Any  # noqa: N815
     log_A: Any  # noqa: N815
@@ -261,10 +275,10 @@ class Base:
     beta: Any
 
     def loss(self, params: Any, tokens: Any) -> Any:
-        """Return the loss in nats per token; numbers or arrays."""
+        """Return the loss in nats per token. Arguments are numbers, or arrays that fit together."""
         return sum(self.terms(np.log(params), np.log(tokens)))
 
     def terms(self, size: Any, data: Any) -> tuple[Any, Any, Any]:
-        """Return E, A N^−α and B D^−β (nats per token) of log N and log D."""
+        """Return the three terms E, A N^−α and B D^−β (nats per token) at log N and log D."""
         of_size = np.exp(self.log_A - self.alpha * size)
         return np.exp(self.log_E), of_size, np.exp(self.log_B - self.beta * data)

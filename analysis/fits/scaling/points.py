@@ -1,10 +1,10 @@
-"""The runs that a scaling law is fitted to: final losses of annealed runs as points with params,
-tokens, flops and loss (nats per token).
+"""The points that a scaling law is fitted to: final losses of annealed runs, with params, tokens,
+flops and loss (nats per token).
 
-Where the learning rate was not annealed, a loss is too high by a few hundredths of a nat and pulls
+If the learning rate was not annealed, a loss is too high by a few hundredths of a nat, and pulls
 the optimum towards small models; such points are left out. Rows with one label in a column `model`
-(checkpoints of one training, lengths forked from one shared prefix run) share errors, so that a
-bootstrap draws them together."""
+share errors, such as checkpoints of one training, or lengths that branch off one shared prefix run.
+The bootstrap therefore draws them together."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from tst_study.analysis.wording import disambiguate, number
 from tst_study.errors import UserError
 
 SAME_SIZE = 0.02
-"""Relative difference of parameters within which runs are of one size."""
+"""Relative difference in parameters up to which runs count as having one size."""
 
 
 def points_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return eligible runs of a run table as points of Chinchilla's laws: params, tokens, flops,
-    loss, and the table's other columns."""
+    """Return the runs of a run table as points: params (active ones), tokens (latent), flops, loss
+    (held-out, nats per token), and the table's other columns. The runs must be eligible
+    (`tables/eligible.py`)."""
     names = {"active_parameters": "params", "latent_tokens": "tokens", "nats_per_token": "loss"}
     numbers = dict.fromkeys(("params", "tokens", "flops", "loss"), float)
     return runs.rename(columns=names).astype(numbers)
 
 
 def with_tokens(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with tokens, computed from flops by C = 6 N D if they are missing."""
+    """Return the frame with a column tokens, which is computed from flops by C = 6 N D if it is not
+    there. Raises `UserError` if neither column is there, and for bad values to compute it from."""
     if "tokens" in frame:
         return frame
     if "flops" not in frame:
@@ -41,11 +43,11 @@ def with_tokens(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame:
-    """Return the annealed points, which are all of them without a column `annealed`, with a column
-    `size` (`sizes_of`).
+    """Return the annealed points, with a further column `size` (`sizes_of`). Without a column
+    `annealed` all points count as annealed.
 
-    Raises `UserError` for a missing one of the `needed` columns, for a bad value in one of them,
-    with its row, and where no point is annealed."""
+    Raises `UserError` if one of the `needed` columns is missing or holds a bad value, and if no
+    point is annealed."""
     positive(points, needed, "points")
     points = points.assign(size=sizes_of(points["params"]))
     if "annealed" not in points:
@@ -60,8 +62,9 @@ def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame
 
 
 def sizes_of(params: pd.Series) -> Floats:
-    """Return the size that each run belongs to, in parameters: runs within 2% of the smallest one
-    are of its size, because sources count the parameters of one model a little differently."""
+    """Return the size of each run in parameters, rounded down to the smallest run of its size. Runs
+    within 2% of the smallest count as one size, because sources count the parameters of one model a
+    little differently."""
     sizes, smallest = params.to_numpy(dtype=float, copy=True), 0.0
     for place in np.argsort(sizes):
         if sizes[place] > (1 + SAME_SIZE) * smallest:
@@ -71,8 +74,8 @@ def sizes_of(params: pd.Series) -> Floats:
 
 
 def alike_in_kind(baselines: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Split baselines by corpus, held-out text and kind of model (dense or mixture), within which
-    sizes are compared; each part with a label."""
+    """Split baselines by corpus, held-out text and kind of model (dense or mixture), and return
+    each part with a label. Sizes may be compared only within a part."""
     experts = baselines.get("experts", pd.Series(index=baselines.index, dtype=float))
     kinds = list(baselines.groupby(["corpus", "eval_set", experts.notna()], sort=True))
     names = disambiguate(
@@ -84,9 +87,13 @@ def alike_in_kind(baselines: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Return the points at the best learning rate of each size, length and set-up (columns
-    `family`, `batch`), and a note on the others. A law of badly tuned runs would describe the
-    tuning. The best rate has the lowest mean loss over the seeds that the rates share."""
+    """Return the points at the best learning rate of each size, length and set-up, and a note.
+
+    A law of badly tuned runs would describe the tuning. The best rate has the lowest mean loss over
+    the seeds that the rates share, or over all seeds if they share none. Runs of one set-up agree
+    in the columns `family` and `batch`, as far as these are there. The note counts the runs at
+    worse rates, and the sizes and lengths that mix several set-ups. Without a column
+    `learning_rate` all points are returned."""
     if "learning_rate" not in points:
         return points, ""
     points = points.reset_index(drop=True)

@@ -1,7 +1,12 @@
-"""The worth of repeated text: the law of Muennighoff et al. 2023 (arXiv 2305.16264) at one size.
+"""How much repeated text is worth: the law of Muennighoff et al. 2023 (arXiv 2305.16264) at one
+model size. `tst-study advise` uses the published constants; the study's figure of loss against
+unique text (`paper_figures/study/data_constrained.py`) fits the constants to runs.
 
-L = E + B (D'/10⁶)^−β, where D' = U + U R* (1 − exp(−R / R*)) is the number of fresh tokens that a
-run of D tokens over U unique ones is worth; R = D/U − 1 counts the repetitions.
+    L = E + B (D'/10⁶)^−β        D' = U + U R* (1 − exp(−R / R*))
+
+A run that reads D tokens of a text of U unique ones repeats the text R = D/U − 1 times, and is
+worth a run over D' fresh tokens. R* is the constant that says how fast repetitions lose their
+worth.
 """
 
 from __future__ import annotations
@@ -16,14 +21,16 @@ from tst_study.analysis.checks import Floats
 from tst_study.errors import UserError
 
 PUBLISHED = 15.39
-"""R* of Muennighoff et al., fitted to models of 7M to 8.7B parameters on C4."""
+"""R* as Muennighoff et al. fitted it, to models of 7M to 8.7B parameters on C4."""
 LEAST_LENGTHS = 4
-"""Fewest distinct lengths of fresh text: three determine E, B and β, the fourth tests the fit."""
+"""Fewest distinct lengths of runs on fresh text: three determine E, B and β, a fourth tests the
+fit."""
 
 
 def worth(tokens: Floats, unique: Floats, constant: float) -> Floats:
-    """Return the number of fresh tokens that are worth as much as `tokens` read from `unique` ones.
-    `constant` is R*; an infinite one discounts nothing."""
+    """Return the number of fresh tokens that are worth as much as `tokens` tokens read from a text
+    of `unique` tokens. `constant` is R*; if it is infinite, repetitions are worth as much as fresh
+    text."""
     fresh = np.minimum(unique, tokens)
     repetitions = tokens / fresh - 1
     if np.isinf(constant):
@@ -46,20 +53,22 @@ class Repetition:
     """R*, a number of repetitions, from the runs that repeat their text."""
     errors: dict[str, float]
     """Root mean square errors on the runs that repeat their text, nats per token: with the fitted
-    R* (`fitted`), with the published one (`published`), and without a discount (`null`)."""
+    R* (`fitted`), with the published R* (`published`), and with an infinite R* (`null`)."""
 
     def loss(self, tokens: Floats, unique: Floats, constant: float) -> Floats:
-        """Return the loss of runs for an R*, nats per token."""
+        """Return the loss of runs that read `tokens` tokens of `unique` ones, if R* is `constant`,
+        nats per token."""
         data = worth(tokens, unique, constant)
         loss: Floats = self.floor + self.amplitude * (data / 1e6) ** -self.exponent
         return loss
 
 
 def fit_repetition(runs: pd.DataFrame) -> Repetition:
-    """Fit E, B and β to the runs whose text is fresh, then R* to those that repeat it.
+    """Fit E, B and β to the runs on fresh text, then R* to the runs that repeat their text.
 
-    Columns: tokens, unique (both in tokens) and loss (nats), a row for each run. Raises `UserError`
-    where there are too few lengths of fresh text, or no repeated one.
+    runs: a row for each run, with the columns tokens (that it read), unique (tokens of its text)
+    and loss (nats per token). Raises `UserError` for fewer than `LEAST_LENGTHS` lengths of runs on
+    fresh text, and if no run repeats its text.
     """
     tokens, unique, losses = (runs[name].to_numpy(float) for name in ("tokens", "unique", "loss"))
     repeats = tokens > unique
@@ -84,7 +93,7 @@ def fit_repetition(runs: pd.DataFrame) -> Repetition:
         gaps = law.loss(tokens[repeats], unique[repeats], constant) - losses[repeats]
         return float(np.sqrt((gaps**2).mean()))
 
-    # R* from 0.02 to about 1,100 repetitions, searched by its logarithm.
+    # The search is over the log of R*, from 0.02 to about 1,100 repetitions.
     minimum = optimize.minimize_scalar(lambda x: error(np.exp(x)), bounds=(-4, 7), method="bounded")
     constant = float(np.exp(minimum.x))
     errors = {"fitted": error(constant), "published": error(PUBLISHED), "null": error(np.inf)}

@@ -1,2 +1,3 @@
-"""Fits that say when they failed, by numpy and scipy: a `problem`, many starts (`solve`), and how
-well the result is known (`uncertainty`)."""
+"""Non-linear fits that say when they failed, by numpy and scipy. `problem` states what is fitted,
+`solve` finds the optimum from many starts, and `uncertainty` says how well it is known. The laws in
+`fits/law/` and `fits/scaling/` use it."""

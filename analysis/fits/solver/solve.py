@@ -1,7 +1,8 @@
-"""Many starts, one optimum: scipy's least squares with its robust losses, convergence checked.
+"""The search for the optimum of a `Problem`: scipy's least squares, with the Huber loss if the
+problem has a delta, from many starts.
 
-The optimiser's word is not trusted: the gradient is measured afresh, and several starts must end
-in the same objective.
+The optimiser's own report of convergence is not trusted. The gradient is measured afresh, and
+several starts must end at the same objective.
 """
 
 from __future__ import annotations
@@ -19,29 +20,34 @@ from tst_study.analysis.fits.solver.problem import Formula, Problem
 from tst_study.errors import UserError
 
 GRADIENT_TOLERANCE = 1e-5
+"""Largest `gradient_measure` at which a fit counts as converged."""
 AGREEMENT = 1e-6
-"""Relative difference of objectives below which two starts ended in the same optimum."""
+"""Relative difference of objectives up to which two starts count as having found the same
+optimum."""
 
 _RANK_TOLERANCE = 1e-7
-"""Singular values of the Jacobian with normalised columns that are below this share of the largest
-count as zero: parameters in their directions are collinear."""
+"""Singular values of the Jacobian (with normalised columns) below this share of the largest one
+count as zero: the parameters that take part in their directions are collinear."""
 _TAKES_PART = 0.1
-"""A parameter takes part in such a direction if its component is larger than this."""
+"""A parameter takes part in such a direction, which is a unit vector, if the absolute value of its
+component is larger than this."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A fit with the evidence for it."""
+    """A fit, and how many starts agree on it."""
 
     problem: Problem
     theta: Floats
+    """The fitted parameters, shape (p,)."""
     started: int
-    """Number of starts refined to the end."""
+    """Number of starts that were followed to the end."""
     agreed: int
-    """Number of starts that ended in this objective."""
+    """Number of those that ended at this objective."""
 
     @property
     def values(self) -> dict[str, float]:
+        """The fitted parameters by name."""
         return dict(zip(self.problem.model.parameters, map(float, self.theta), strict=True))
 
     def __getitem__(self, name: str) -> float:
@@ -49,11 +55,13 @@ class Fit:
 
     @property
     def objective(self) -> float:
+        """The value that was minimised, at the optimum."""
         return self.problem.value(self.theta)
 
     @property
     def residuals(self) -> Floats:
-        """Predicted minus observed, shape (n,), as the objective sees them."""
+        """Predicted minus observed, shape (n,), as the objective sees it: of log L or of L, and
+        whitened if rows share errors."""
         return self.problem.residuals(self.theta)
 
     @property
@@ -65,10 +73,10 @@ class Fit:
 
 
 def refit(problem: Problem, theta: Floats) -> Floats:
-    """Return the parameters at the optimum that one start leads to."""
+    """Return the parameters where the optimiser ends from one start, converged or not."""
     robust = np.isfinite(problem.delta)
-    # Steps of equal size find the way from afar; steps scaled by the derivative find the end of a
-    # narrow valley.
+    # With parameters that are not scaled, steps find the way from afar; scaled by the derivatives,
+    # they find the end of a narrow valley.
     for scale in (1.0, "jac"):
         try:
             theta = optimize.least_squares(
@@ -92,8 +100,12 @@ def refit(problem: Problem, theta: Floats) -> Floats:
 
 
 def gradient_measure(problem: Problem, theta: Floats) -> float:
-    """Largest cosine of the angle between a parameter's effect on the residuals and the slopes of
-    the objective by the residuals (MINPACK's `gtol`). Parameters without effect do not count."""
+    """Return how far from zero the gradient of the objective is, from 0 to 1: the largest cosine,
+    over the parameters, of the angle between the effect of a parameter on the residuals and the
+    derivative of the objective by the residuals (MINPACK's `gtol`).
+
+    Parameters without an effect do not count. The result is 0 if all residuals are 0 up to
+    rounding, and infinite if residuals or derivatives are not finite."""
     residuals, jacobian = problem.residuals(theta), problem.jacobian(theta)
     if not (np.isfinite(residuals).all() and np.isfinite(jacobian).all()):
         return float("inf")
@@ -105,17 +117,19 @@ def gradient_measure(problem: Problem, theta: Floats) -> float:
 
 
 def grid_of_starts(model: Formula, grid: Mapping[str, Sequence[float]]) -> Floats:
-    """Return all combinations, shape (starts, p). A parameter that is not named starts at 0."""
+    """Return all combinations of the values in a grid as starts, shape (starts, p). A parameter
+    that the grid does not name starts at 0."""
     lists = [grid.get(name, (0.0,)) for name in model.parameters]
     return np.array(list(itertools.product(*lists)), dtype=float)
 
 
 def search(problem: Problem, starts: Floats, refine: int) -> tuple[Floats, Floats]:
-    """Follow some starts, shape (starts, p), to the end: parameters, shape (refine, p), and
-    objectives, best first.
+    """Follow `refine` of the starts, shape (starts, p), or all if there are fewer, to the end.
+    Return the parameters where they end, shape (followed, p), and the objectives there, best first.
 
-    Each start is improved by solving for its linear parameters. Half of those followed are then the
-    best, half are drawn from the rest. Raises `UserError` for fewer runs than parameters.
+    All starts are first improved by solving for their linear parameters. Half of those that are
+    followed are the best of them, and half are drawn from the rest. Raises `UserError` for fewer
+    runs than parameters.
     """
     count, parameters = len(problem.observed), problem.model.parameters
     if count < len(parameters):
@@ -134,14 +148,16 @@ def search(problem: Problem, starts: Floats, refine: int) -> tuple[Floats, Float
 
 
 def fit(problem: Problem, starts: Floats, refine: int = 16) -> Fit:
-    """Fit from many starts, shape (starts, p), of which `refine` are followed to the end.
+    """Fit from many starts, shape (starts, p), of which `refine` are followed to the end
+    (`search`).
 
-    Raises `UserError` unless the gradient vanishes, three of these (or all, if fewer were given)
-    agree, and no parameters are collinear. Parameters without an effect at the optimum are named in
-    `undetermined` and get no interval.
+    Raises `UserError` for fewer runs than parameters, if the gradient does not vanish, if fewer
+    than three of the starts that were followed agree (or not all of them, if they are fewer than
+    three), and if parameters are collinear. Parameters without an effect at the optimum do not make
+    the fit fail; `Fit.undetermined` names them.
     """
     ends, values = search(problem, starts, refine)
-    # Below residuals of 1e-9 all is rounding.
+    # Residuals below 1e-9 are rounding.
     nothing = 0.5e-18 * len(problem.observed)
     agreed = int((values <= (1 + AGREEMENT) * values[0] + nothing).sum())
     gradient, failures = gradient_measure(problem, ends[0]), []
@@ -166,7 +182,8 @@ def fit(problem: Problem, starts: Floats, refine: int = 16) -> Fit:
 
 
 def _sliding(problem: Problem, theta: Floats) -> list[str]:
-    """Find the parameters that can be changed together without any change in the losses."""
+    """Find the collinear parameters: those that can be changed together without any change in the
+    losses."""
     jacobian = problem.jacobian(theta)
     live = ~undetermined(problem.residuals(theta), jacobian)
     names = np.array(problem.model.parameters)[live]
@@ -177,9 +194,11 @@ def _sliding(problem: Problem, theta: Floats) -> list[str]:
 
 
 def undetermined(residuals: Floats, jacobian: Floats) -> NDArray[np.bool_]:
-    """Find the parameters that no residual depends on, shape (p,): moving one by a unit (an e-fold
-    of a coefficient) moves the residuals by less than a thousandth of their size. A term that
-    vanished leaves its coefficient and its exponent in this state."""
+    """Find the parameters that have next to no effect on the residuals; return a mask, shape (p,).
+
+    Moving such a parameter by 1, which is an e-fold for the log of a coefficient, moves the
+    residuals by less than a thousandth of their size, or by less than 1e-9. If a term vanished,
+    both its coefficient and its exponent are in this state."""
     size = float(np.sqrt((residuals**2).mean()))
     effect: Floats = np.sqrt((jacobian**2).mean(axis=0))
     return effect < max(1e-3 * size, 1e-9)

@@ -1,7 +1,9 @@
-"""How well a fit is known. Where rows share errors of unknown size (runs forked from one shared
-prefix run), the fit is by generalised least squares and its errors follow from the linearised fit;
-elsewhere they come from refits to models drawn with replacement. The ratio of shared to own noise
-is estimated from the residuals, alternating with the fit."""
+"""How well a fit is known, by one of two methods.
+
+The law of superposition is fitted to runs that usually branch off shared prefix runs, so that they
+share errors of unknown size. `fit_shared` fits by generalised least squares and estimates the ratio
+of shared to own noise from the residuals, in alternation; intervals follow from the linearised fit
+(`linearised`). Chinchilla's law is fitted again to models drawn with replacement (`bootstrap`)."""
 
 from __future__ import annotations
 
@@ -28,35 +30,38 @@ from tst_study.analysis.statistics import CONFIDENCE, critical_t
 LEAST_CLUSTERS = 6
 """Fewest models for which a bootstrap interval is given."""
 _ROUNDS = 3
-"""How often the ratio of shared to own noise is estimated; further estimates would change it by
-less than its own uncertainty."""
+"""How many times the ratio of shared to own noise is estimated; more estimates would change it by
+less than its uncertainty."""
 _CERTIFYING = 8
-"""Number of starts followed to the end once the noise is known; three must agree."""
+"""Number of starts that are followed to the end once the noise is known; three of them must
+agree."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Standard deviations of a fit's residuals, nats per token; misfit of the form is included."""
+    """The two parts of the residuals of a fit, as standard deviations in nats per token. Misfit of
+    the form is included."""
 
     shared: float
-    """Standard deviation of what all rows of a group have in common."""
+    """Standard deviation of the part that all rows of a group have in common."""
     own: float
-    """Standard deviation of what each row has for itself."""
+    """Standard deviation of the part that each row has by itself."""
 
     @property
     def ratio(self) -> float:
-        """Shared variance over own variance."""
+        """The shared variance over the own variance; 0 if the own variance is 0."""
         return (self.shared / self.own) ** 2 if self.own else 0.0
 
 
 def fit_shared(
     problem: Problem, groups: NDArray[np.intp], starts: Floats, refine: int
 ) -> tuple[Fit, Noise]:
-    """Fit the losses (nats per token) by generalised least squares, with an error that the rows of
-    each group share beside each row's own; return the fit and both noises.
+    """Fit losses (nats per token) by generalised least squares, with an error that the rows of a
+    group share and an error of each row; return the fit and the sizes of both errors.
 
-    groups: the group of each row, from 0, shape (n,). refine: how many of the starts are followed
-    to the end for a first fit, without shared errors. Raises `UserError` as `fit` does.
+    groups: the group of each row, numbered from 0, shape (n,). refine: how many of the starts are
+    followed to the end in a first fit, which has no shared errors. Raises `UserError` as `fit`
+    does.
     """
     noise = Noise(0.0, 1.0)
     theta = search(problem, starts, refine)[0][0]
@@ -68,8 +73,9 @@ def fit_shared(
 
 
 def _noise(problem: Problem, theta: Floats, codes: NDArray[np.intp]) -> Noise:
-    """Estimate both noises by a one-way analysis of variance of the residuals, in which each fitted
-    parameter costs degrees of freedom between or within groups, according to where it is learnt."""
+    """Estimate both noises by a one-way analysis of variance of the residuals. Each fitted
+    parameter costs one degree of freedom, between groups or within them, or partly in both,
+    according to which differences determine it."""
     residuals = problem.model.loss(theta) - problem.observed
     sizes = np.bincount(codes)
     means = np.bincount(codes, residuals) / sizes
@@ -80,8 +86,9 @@ def _noise(problem: Problem, theta: Floats, codes: NDArray[np.intp]) -> Noise:
 
 
 def degrees_of_freedom(jacobian: Floats, codes: NDArray[np.intp]) -> tuple[float, float]:
-    """Return the degrees of freedom that the fit leaves between groups and within them: those of
-    the rows less the part of the hat matrix's trace that lies there, at least one each."""
+    """Return the degrees of freedom that the fit leaves between groups and within groups: those of
+    the rows, less the part of the trace of the hat matrix that lies between or within groups. Each
+    is at least 1."""
     basis = np.linalg.svd(jacobian, full_matrices=False)[0]
     sizes = np.bincount(codes)
     sums = np.stack([np.bincount(codes, column) for column in basis.T])
@@ -92,9 +99,10 @@ def degrees_of_freedom(jacobian: Floats, codes: NDArray[np.intp]) -> tuple[float
 
 
 def linearised(fitted: Fit) -> tuple[Floats, float]:
-    """Return a square root of the covariance of a fit's parameters, shape (p, p), by the derivative
-    at the optimum, and half the width of a 95% t-interval in standard errors. Its degrees of
-    freedom are those between groups where rows share errors, else those over all rows."""
+    """Return a square root of the covariance of the fitted parameters, shape (p, p), from the
+    derivative at the optimum, and half the width of a 95% t-interval in standard errors. The
+    degrees of freedom of t are those left between groups if rows share errors, else those left
+    over all rows."""
     residuals, problem = fitted.residuals, fitted.problem
     jacobian = problem.jacobian(fitted.theta)
     freedom = max(1.0, len(residuals) - len(fitted.theta))
@@ -107,19 +115,20 @@ def linearised(fitted: Fit) -> tuple[Floats, float]:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """Refits to resampled models. Draws that did not converge are left out."""
+    """Refits to models drawn with replacement; those that did not converge are left out. A model is
+    a group of rows that are drawn together."""
 
     draws: pd.DataFrame
-    """One row per refit that converged, one column per parameter; NaN where the draw's rows do not
-    determine it (`undetermined`)."""
+    """One row per refit that converged, one column per parameter. A cell is NaN if the rows drawn
+    do not determine the parameter (`undetermined`)."""
     clusters: int
-    """Number of models to draw from."""
+    """Number of different models to draw from."""
 
     def interval(self, values: Floats) -> tuple[float | None, float | None]:
-        """Return the expanded 95% percentile interval of a number that was computed from each draw,
-        widened as for a t-distribution with `clusters − 1` degrees of freedom (Hesterberg 2015,
-        section 5.3). Return (None, None) if there are fewer than `LEAST_CLUSTERS` models, or if
-        over 5% of the draws leave the number undetermined."""
+        """Return the expanded 95% percentile interval of a number that was computed from each draw
+        (`values`): it is widened as for a t-distribution with `clusters − 1` degrees of freedom
+        (Hesterberg 2015, section 5.3). Return (None, None) if there are fewer than `LEAST_CLUSTERS`
+        models, or if more than 5% of the values are not finite."""
         known = values[np.isfinite(values)]
         if self.clusters < LEAST_CLUSTERS or len(known) < max(1.0, CONFIDENCE * len(values)):
             return None, None
@@ -130,10 +139,11 @@ class Bootstrap:
 
 
 def bootstrap(fitted: Fit, models: NDArray[np.intp], draws: int = 1000) -> Bootstrap:
-    """Refit to whole models drawn with replacement. Each refit starts from `fitted` and takes a few
-    milliseconds. Nothing is drawn where there are too few models for an interval.
+    """Refit to models drawn with replacement, each with all its rows. Each refit starts from
+    `fitted` and takes a few milliseconds. Nothing is drawn if there are too few models for an
+    interval.
 
-    models: index of each row's model, counted from 0, shape (n,).
+    models: the model of each row, numbered from 0, shape (n,). draws: number of refits.
     """
     random = np.random.default_rng(0)
     members = [np.flatnonzero(models == model) for model in range(models.max() + 1)]

@@ -1,4 +1,10 @@
-"""Text to token files, once: a `request` names its sources, `text_sources` reads them,
-`text_tokenizers` trains or loads a tokenizer, and `prepare` writes token files and their manifest
-into a `prepared_folder`. `generated_language` makes text with known statistics, and `adopt`
-describes token files that other tools made."""
+"""Makes the token files of a corpus, once, before any run reads them.
+
+- `request`: what is asked for: the sources and the options
+- `text_sources`: reads documents from files and from datasets of the Hugging Face hub
+- `text_tokenizers`: trains or loads a tokenizer
+- `prepare`: tokenises the documents, and writes token files and their manifest
+- `prepared_folder`: keeps finished work between calls, and two calls out of each other's way
+- `generated_language`: makes a text with known statistics instead
+- `adopt`: describes token files that other tools made
+"""

@@ -1,4 +1,5 @@
-"""Token files that other tools made: Megatron, nanoGPT, llm.c, modded-nanogpt, datatrove."""
+"""Makes token files of other tools usable where they are (`tst-study data adopt`): those of
+Megatron, nanoGPT, llm.c, modded-nanogpt and datatrove."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +15,14 @@ from tst_study.data.token_file import CODE_OF_DTYPE, bin_path, idx_path, write_i
 from tst_study.errors import UserError, one_of
 
 IDS_AT_ONCE = 1 << 24
+"""How many ids are searched at a time for the ends of documents."""
 DTYPES = {**{str(dtype): dtype for dtype in CODE_OF_DTYPE}, "uint32": np.dtype(np.int32)}
-"""Types of ids by name. Megatron has no uint32, but ids below 2³¹ have the same bytes as int32."""
+"""Types of ids by name. Megatron has no uint32, but ids below 2³¹ have the same bytes in int32."""
 HEADER_BYTES = 1024
+"""Length of the header of llm.c and modded-nanogpt: 256 int32, of which the third is the number of
+tokens."""
 DTYPE_OF_MAGIC = {20240520: "uint16", 20240801: "uint32"}
-"""The type of the ids by the first number of a file of llm.c or modded-nanogpt. The header of such
-a file is 256 int32, of which the third is the number of tokens."""
+"""The type of the ids in a file of llm.c or modded-nanogpt, by the first number of its header."""
 
 
 def adopt(
@@ -33,25 +36,31 @@ def adopt(
 ) -> Manifest:
     """Describe token files of one folder, as they are now, in the folder's manifest.
 
-    Files that an earlier call described stay in the manifest, and a later call need not name the
-    tokenizer or the vocabulary again.
+    Files that an earlier call described stay in the manifest. A later call for the same folder need
+    not name the tokenizer or the size of the vocabulary again.
+
+    A file without Megatron's index (`.idx`) gets one. In it, documents end where datatrove's own
+    `.index` says, or else after each end-of-document id. If neither is known, the file is one
+    document.
 
     Args:
-        files: token files of one folder: `.bin`, a prefix without it, or datatrove's `.ds`, which
-            gets a link that ends in `.bin`.
-        vocabulary_size, end_of_document: of the tokenizer that made the ids. `tokenizer`, its
-            `tokenizer.json`, tells both, and is copied beside the files.
-        dtype: type of the ids in a file without an index, such as nanoGPT's; files of llm.c,
-            modded-nanogpt and datatrove tell it themselves. Every file without an index gets one,
-            in which documents end where datatrove's `.index` says, or else after each
-            `end_of_document`.
+        files: token files of one folder, each as a `.bin` or its path without `.bin`. A `.ds` of
+            datatrove gets a link that ends in `.bin`.
+        vocabulary_size: the number of ids of the tokenizer that made the file.
+        tokenizer: the `tokenizer.json` of that tokenizer, or a folder with one. It tells the size
+            of the vocabulary and the end-of-document id, and is copied beside the files.
+        end_of_document: the id that ends a document. It has an effect only if `vocabulary_size` is
+            given and `tokenizer` is not.
+        dtype: the type of the ids in a file without an index, such as one of nanoGPT's. Files of
+            llm.c, modded-nanogpt and datatrove tell it themselves.
         header_bytes: how many bytes lie before the ids in a file without an index; by default 0,
             or 1024 in a file with the header of llm.c or modded-nanogpt.
 
     Raises:
-        UserError: a file is missing or damaged, ids lie outside the vocabulary, nothing tells the
-            size of the vocabulary or the type of the ids, or the folder has a manifest of a
-            preparation or of another tokenizer.
+        UserError: a file is missing, damaged or in another folder; ids lie outside the vocabulary;
+            the size of the vocabulary or the type of the ids is not known; a document is too long
+            for Megatron's index; or the folder has a manifest of a preparation or of another
+            tokenizer.
     """
     named = [Path(file) for file in files]
     paths = [path if path.suffix in (".bin", ".ds") else bin_path(path) for path in named]
@@ -89,7 +98,7 @@ def adopt(
                 made.append(bin_path(prefix))
                 bin_path(prefix).symlink_to(path.name)
             splits[prefix.name] = record_of(prefix, record.vocabulary_size)
-        except UserError:  # the next call, with other options, must not find a wrong index
+        except UserError:  # a later call with other options must not find a wrong index
             for file in made:
                 file.unlink(missing_ok=True)
             raise
@@ -98,7 +107,10 @@ def adopt(
 
 
 def _write_index(path: Path, dtype: str | None, header_bytes: int | None, end: int | None) -> None:
-    """Write Megatron's index for a file that has none. `end`: the id that ends a document."""
+    """Write Megatron's index for a file that has none.
+
+    `end`: the id that ends a document. The other arguments are those of `adopt`.
+    """
     with open(path, "rb") as file:
         magic, _, count = np.frombuffer(file.read(12).ljust(12, b"\0"), "<i4").tolist()
     announced, ends = None, None
@@ -130,9 +142,9 @@ def _write_index(path: Path, dtype: str | None, header_bytes: int | None, end: i
 
 
 def _document_ends(ids: NDArray[Any], end: int | None) -> NDArray[np.int64]:
-    """Find the places behind the last token of each document, shape (documents,).
+    """Find where documents end: for each, the place after its last token, (documents,).
 
-    Ids behind the last `end` are a document as well.
+    Ids after the last `end` form a document as well; without an `end`, all ids are one document.
     """
     starts = range(0, ids.size, IDS_AT_ONCE)
     ends = [at + 1 + np.flatnonzero(ids[at : at + IDS_AT_ONCE] == end) for at in starts]

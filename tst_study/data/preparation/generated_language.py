@@ -1,12 +1,14 @@
-"""A generated language, whose best possible loss is known.
+"""A generated language, whose best possible loss is known. Studies use it to show how superposition
+works; it is no evidence about real text.
 
-A document has one topic, drawn evenly. Every word belongs to one class; classes follow each other
-as a Markov chain that each topic bends towards the few classes it favours; within its class a word
-is drawn by Zipf's law. So the next word depends on the last word's class and on the topic, and the
-topic shows only in many words taken together, which superposition averages over a bag.
+Each document has one topic, and all topics are equally likely. Each word belongs to one class. The
+classes of successive words form a Markov chain, in which each topic makes the few classes that it
+favours more likely. Within its class, a word is drawn by Zipf's law. So the next word depends on
+the class of the last word and on the topic. A single word says little about the topic; many words
+together reveal it, and superposition averages over such words in a bag.
 
-Words are the tokens. No token ends a document: the topic just changes, each word being a
-document's last with the same small probability.
+The words are the tokens. No token marks the end of a document: after each word, with the same small
+probability, a new document begins and its topic is drawn.
 """
 
 import math
@@ -24,25 +26,27 @@ from tst_study.data.preparation.prepared_folder import prepared
 from tst_study.data.token_file import dtype_for_vocabulary, write_tokens
 
 GRAIN = 4096
-"""Class transitions are multiples of 1/4096, so that drawing one is a look-up."""
+"""Probabilities of class transitions are rounded to multiples of 1/4096, so that a class can be
+drawn by a look-up in a table of 4096 entries."""
 
 
 @dataclass(frozen=True)
 class LanguageParameters:
-    """All that defines a language; the same parameters are the same language."""
+    """Everything that defines a language; equal parameters give the same language."""
 
     words: int = 2048
-    """A multiple of `classes`."""
+    """Number of words, a multiple of `classes`; all classes have equally many."""
     classes: int = 64
     topics: int = 16
     document_tokens: float = 300.0
-    """Mean tokens per document."""
+    """Mean number of tokens per document."""
     zipf_exponent: float = 1.0
+    """The k-th word of a class has a probability proportional to 1 / k**zipf_exponent."""
     transition_concentration: float = 1.0
-    """Dirichlet parameter of the rows of class transitions; where it is small, few classes follow a
-    class."""
+    """Parameter of the Dirichlet distribution from which each row of class transitions is drawn. If
+    it is small, only a few classes are likely to follow a class."""
     favoured_share: float = 0.1
-    """Probability that a topic favours a class, drawn for each pair of them."""
+    """Probability that a topic favours a class, drawn for each pair of a topic and a class."""
     favour: float = 50.0
     """Factor by which a topic multiplies the probabilities of the classes that it favours, before
     each row of transitions is normalised again."""
@@ -50,7 +54,8 @@ class LanguageParameters:
 
 
 class Language:
-    """A language, which generates texts and the losses of the best possible predictor on them."""
+    """A language. It generates texts, and computes the losses of the best possible predictor on
+    them."""
 
     def __init__(self, parameters: LanguageParameters) -> None:
         self.parameters = parameters
@@ -59,7 +64,8 @@ class Language:
         draw = np.random.default_rng([parameters.seed, 0])
         concentration = np.full(classes, parameters.transition_concentration)
         rows = draw.dirichlet(concentration, size=classes)
-        # A little of the even distribution keeps every class within reach of every other.
+        # A little of the uniform distribution is mixed in, so that every class can follow every
+        # other.
         rows = 0.95 * rows + 0.05 / classes
         favoured = draw.random((topics, classes)) < parameters.favoured_share
         bent = rows[None] * np.where(favoured, parameters.favour, 1.0)[:, None, :]
@@ -67,8 +73,8 @@ class Language:
         self._next_class = np.stack([[_look_up(row) for row in of_topic] for of_topic in bent])
         counts = [[np.bincount(row, minlength=classes) for row in t] for t in self._next_class]
         self.transitions: NDArray[np.float64] = np.array(counts) / GRAIN
-        """(topics, classes, classes): the probability of the next word's class (last axis) after a
-        word's class (middle axis), given the next word's topic."""
+        """(topics, classes, classes): the probability of the next word's class (last axis), given
+        the topic of the next word (first axis) and the class of the word before (middle axis)."""
         zipf = np.arange(1, per_class + 1) ** -parameters.zipf_exponent
         self._zipf: NDArray[np.float64] = zipf / zipf.sum()
         self._word_of_rank: NDArray[np.int64] = draw.permutation(words).reshape(classes, per_class)
@@ -83,14 +89,17 @@ class Language:
         """Generate a text: words, (tokens,), and the length of each document, (documents,).
 
         Args:
-            part: which of the language's texts; different parts are independent.
+            tokens: the length of the text.
+            part: the number of the text, from 0. Texts with different numbers are independent; the
+                same number and length give the same text.
         """
         parameters = self.parameters
         draw = np.random.default_rng([parameters.seed, 1 + part])
         ends = np.flatnonzero(draw.random(tokens) < 1 / parameters.document_tokens) + 1
         lengths = np.diff(np.concatenate([[0], ends[ends < tokens], [tokens]]))
         topics = np.repeat(draw.integers(parameters.topics, size=lengths.size), lengths)
-        # A Markov chain cannot be vectorised along itself; a look-up per token is fast enough.
+        # Each class depends on the one before, so they are drawn one after another; one look-up per
+        # token is fast enough.
         table = self._next_class.ravel()
         state = int(draw.choice(parameters.classes, p=self.stationary.sum(axis=0)))
         tickets = topics * (parameters.classes * GRAIN) + draw.integers(GRAIN, size=tokens)
@@ -107,36 +116,38 @@ class Language:
 
     @cached_property
     def topic_changes(self) -> NDArray[np.float64]:
-        """(topics, topics): the probability of the next word's topic (column) given a word's topic
+        """(topics, topics): the probability of the next word's topic (column), given a word's topic
         (row)."""
         topics, change = self.parameters.topics, 1 / self.parameters.document_tokens
         return (1 - change) * np.eye(topics) + change / topics
 
     @cached_property
     def stationary(self) -> NDArray[np.float64]:
-        """(topics, classes): the share of words of this topic and class in the long run."""
+        """(topics, classes): the share of words with this topic and class in a long text."""
         shape = self.parameters.topics, self.parameters.classes
         size = shape[0] * shape[1]
-        # Next (topic u, class d) after (t, c): the topic changes, then u moves the class.
+        # The probability of topic u and class d after topic t and class c: first the topic may
+        # change, then the new topic determines how the class does.
         step = np.einsum("tu,ucd->tcud", self.topic_changes, self.transitions).reshape(size, size)
         balance = step.T - np.eye(size)
-        balance[-1] = 1.0  # one equation is redundant; shares sum to one instead
+        balance[-1] = 1.0  # in place of a redundant equation: shares sum to one
         share = np.linalg.solve(balance, np.eye(size)[-1]).clip(0)
         result: NDArray[np.float64] = (share / share.sum()).reshape(shape)
         return result
 
     def optimal_losses(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """−ln of the probability that the best possible predictor, which knows the language, gives
-        to each token but the first.
+        """Return the loss of the best possible predictor on each token except the first.
 
-        It is found by the forward algorithm, which updates the probability of each topic with every
-        word. The mean over a long text converges to the language's entropy rate.
+        This predictor knows the language, but not the topics of the text. Its probabilities come
+        from the forward algorithm of hidden Markov models, which updates the probability of each
+        topic with every word. For a longer and longer text, the mean loss converges to the
+        language's entropy rate.
 
         Args:
             tokens: words, (T,).
 
         Returns:
-            (T − 1,) nats.
+            (T − 1,) in nats: minus the logarithm of the probability of each token after the first.
         """
         classes = self.class_of[tokens]
         losses = -np.log(self.within_class[tokens[1:]])
@@ -157,16 +168,17 @@ def generate(
     tokens_validation: int,
     parameters: LanguageParameters = LanguageParameters(),
 ) -> Manifest:
-    """Write texts of a generated language as a prepared folder (without `tokenizer.json`).
+    """Write two texts of a generated language, for training and validation, as a prepared folder
+    without `tokenizer.json`, and return its manifest.
 
     `manifest.generated` holds the parameters, the mean of `optimal_losses` over the validation text
-    and its standard error. That mean is the best possible predictor's loss on this very text; as an
-    estimate of the language's entropy rate it has the standard error.
+    and its standard error. The mean is the best possible predictor's loss on this text itself. As
+    an estimate of the language's entropy rate it has the standard error.
 
-    A second call with the same request does nothing. It waits if this one is still at work, and
-    begins anew if this one was killed.
+    A second call with the same arguments writes nothing. It waits if the first is still at work,
+    and starts over if the first was killed.
 
-    Raises `UserError` where the folder holds something else or the disk is full.
+    Raises `UserError` if the folder holds something else or cannot be written.
     """
     folder = Path(to)
     sizes = {"train": tokens_train, "validation": tokens_validation}
@@ -199,14 +211,14 @@ def _generate(
 
 
 def _look_up(row: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return a table, (GRAIN,), in which each index occurs in proportion to its probability, so
-    that an evenly drawn entry has the row's distribution."""
+    """Return a table, (GRAIN,), in which each index of `row` occurs in proportion to its
+    probability. So an entry at a uniformly random place has the distribution `row`."""
     edges = np.round(np.cumsum(row) * GRAIN).astype(np.int64)
     return np.repeat(np.arange(row.size), np.diff(edges, prepend=0))
 
 
 def _standard_error(losses: NDArray[np.float64]) -> float:
-    """Estimate the standard error of a mean of correlated losses from the means of 50 stretches; 0
-    for a single loss."""
+    """Estimate the standard error of a mean of correlated losses, from the means of 50 successive
+    stretches of them; 0 for a single loss."""
     stretches = np.array([stretch.mean() for stretch in np.array_split(losses, 50) if stretch.size])
     return float(stretches.std(ddof=1) / math.sqrt(stretches.size)) if stretches.size > 1 else 0.0

@@ -1,10 +1,11 @@
 """From text to token files: `tst-study data prepare` and `data merge`.
 
-The folder that is written holds `train.bin/.idx`, `validation.bin/.idx`, `tokenizer.json` and, as
-the last file, `manifest.json`: a folder with a manifest is complete. Until then the tokenised
-documents lie in `.unfinished/`, in pieces of some megabytes. Where a piece begins depends on the
-text alone, so the pieces may be made in several calls, on several machines, and the merged token
-files are always the same.
+The folder that is written holds `train.bin` and `.idx`, `validation.bin` and `.idx`,
+`tokenizer.json` and `manifest.json`. The manifest is written last, so a folder with a manifest is
+complete. Until then the tokenised documents are kept in the subfolder `.unfinished/`, in pieces of
+a few megabytes. Where a piece begins depends on the text alone. So the pieces may be made by
+several calls and on several machines, and the token files into which they are merged are always the
+same.
 
     .unfinished/request.json            what was asked for
     .unfinished/manifest.json           the manifest so far, beside tokenizer.json
@@ -51,21 +52,26 @@ from tst_study.waiting import waiting
 PIECE_BYTES = 4 << 20
 """A piece ends with the document that brings it to this many bytes of its source."""
 TRAINING_BYTES_PER_WORD = 4096
-"""Bytes of text per entry of the vocabulary on which a BPE is trained."""
+"""A BPE tokenizer is trained on this many bytes of text for each entry of its vocabulary."""
 LEAST_WORDS, MOST_WORDS = 257, 1_000_000
-"""Bounds of a BPE's vocabulary, which holds at least the bytes and the end of a document."""
+"""Bounds of the size of a BPE's vocabulary, which holds at least 256 bytes and the end-of-document
+token."""
 DOCUMENT = np.dtype([("sha256", "V32"), ("text_bytes", "i8"), ("tokens", "i4"), ("held_out", "?")])
-"""The record of a document in a piece. A document without text has 0 tokens and does not get into
-the token files."""
+"""The type of the record that a piece has of each document. A document without text has 0 tokens
+and is left out of the token files."""
 
 
 def prepare(request: Request, to: str | Path) -> Manifest:
     """Tokenise a corpus into a folder of Megatron token files, and return its manifest.
 
-    Raises `UserError` where an input cannot be read or changes meanwhile, the folder holds
-    something else, the disk is full, or no document is left for one of the splits. The next call
-    finds the finished pieces again, except those of a source that has changed, and all where no
-    document was left. The second of two calls at once waits for the first.
+    If a call is killed or fails, the next call with the same request continues from the pieces that
+    are finished. If a source has changed since the first call, it fails as long as there are
+    finished pieces, and otherwise starts over. A call waits until another one that prepares the
+    same folder has ended.
+
+    Raises `UserError` if a source cannot be read or changes while it is read, the folder holds
+    something else or cannot be written, or no document is left for one of the splits. In the last
+    case the pieces are deleted.
     """
     request, to = request.resolved(), Path(to)
     sources = request.sources_besides(to)
@@ -78,16 +84,20 @@ def prepare(request: Request, to: str | Path) -> Manifest:
 
 
 def prepare_shard(request: Request, to: str | Path, shard: str) -> Manifest | None:
-    """Make one shard of a corpus' pieces, those of every n-th source; `merge` puts all together.
+    """Make one shard of the pieces of a corpus: those of every n-th source. `merge` then joins the
+    pieces of all shards.
 
     The calls for all shards may run at the same time, on machines that see the same folder.
 
     Args:
         shard: "i/n", with i from 1 to n.
 
-    Returns the manifest where the folder is complete already, else None. Raises `UserError` where
-    `prepare` does before it merges, for a shard outside 1/n … n/n, and for a request with
-    `limit_bytes`.
+    Returns:
+        The manifest if the folder is already complete, else None.
+
+    Raises:
+        UserError: as `prepare` does before it joins the pieces; and for a shard that is not one of
+            1/n … n/n, and for a request with `limit_bytes`.
     """
     parts = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", shard)
     number, count = (int(parts[1]), int(parts[2])) if parts else (0, 0)
@@ -106,10 +116,10 @@ def prepare_shard(request: Request, to: str | Path, shard: str) -> Manifest | No
 
 
 def merge(to: str | Path) -> Manifest:
-    """Put the pieces of all shards together, and return the manifest.
+    """Join the pieces of all shards into token files, and return the manifest.
 
-    Raises `UserError` where pieces are missing, nothing was begun in this folder, the disk is full,
-    or no document is left for one of the splits.
+    Raises `UserError` if pieces are missing, no preparation was begun in this folder, the folder
+    cannot be written, or no document is left for one of the splits.
     """
     to = Path(to)
     if (to / MANIFEST).exists():
@@ -128,8 +138,8 @@ def _make_pieces(
     unfinished: Path,
     shard: tuple[int, int] = (1, 1),
 ) -> int:
-    """Tokenise a shard of the sources. Returns how many sources, of all shards, lie within the
-    request's `limit_bytes`."""
+    """Tokenise a shard (number, count) of the sources, by default all. Return how many sources,
+    over all shards, are read within the request's `limit_bytes`."""
     with waiting(f"making the tokenizer, {request.tokenizer}"):
         tokenizer = _make_tokenizer(request, sources)
     record = tokenizer.as_recorded()
@@ -162,10 +172,10 @@ def _make_pieces(
 
 
 def _digest(source: Source, summary: Path) -> str | None:
-    """The sha256 of the file that has been read; None for a dataset of the hub, which has no file.
+    """Return the sha256 of the file that has been read; None for a dataset of the hub.
 
-    Raises `UserError` where the file is no longer as it was found, and deletes its pieces, which
-    may mix both versions.
+    If the file has been changed since it was found, its pieces are deleted, because they may mix
+    both versions, and `UserError` is raised.
     """
     if source.path is None:
         return None
@@ -182,8 +192,9 @@ def _digest(source: Source, summary: Path) -> str | None:
 
 
 def _summary(unfinished: Path, tokenizer: TokenizerRecord, source: int) -> Path:
-    """Name the file that says how many pieces a source has."""
-    # Another tokenizer makes other pieces; another request has another `unfinished`.
+    """Return the path of the file that says how many pieces a source has."""
+    # The name tells the tokenizer, because another one makes other pieces. It need not tell the
+    # request, because `unfinished` belongs to a single one.
     kind = f"{tokenizer.fingerprint}-{tokenizer.end_of_document}-{PIECE_BYTES}"
     return unfinished / f"{kind}-{source:06d}.json"
 
@@ -193,7 +204,8 @@ def _piece(summary: Path, number: int) -> Path:
 
 
 def _merge(unfinished: Path, sources: int) -> Manifest:
-    """Complete the folder around `unfinished` from the pieces of the first `sources` sources."""
+    """Complete the folder that contains `unfinished` from the pieces of the first `sources`
+    sources."""
     begun, folder = read_manifest(unfinished), unfinished.parent
     summaries = [_summary(unfinished, begun.tokenizer, number) for number in range(sources)]
     missing = sum(not path.exists() for path in summaries)
@@ -220,8 +232,8 @@ def _within_limit(
 ) -> Iterator[tuple[Source, Iterator[tuple[int, str]]]]:
     """Yield the sources, each with the sizes and texts of its documents.
 
-    Training sources end where they reach `limit_bytes` together; validation sources, which come
-    after them, are read whole.
+    Training sources end when together they reach the request's `limit_bytes`. Validation sources,
+    which come after them, are read whole.
     """
     remaining = request.limit_bytes or math.inf
 
@@ -243,16 +255,16 @@ def _within_limit(
 def is_held_out(text: bytes, share: float | None) -> bool:
     """Decide by the sha256 of its text whether a document belongs to the held-out share.
 
-    The same text always falls on the same side, whatever its file and the documents around it: a
-    corpus that grows keeps its held-out documents, and copies of a document share a split. Without
-    a share nothing is held out.
+    The decision depends on the text and the share alone, not on the file or on other documents. So
+    a corpus that grows keeps its held-out documents, and copies of a document are in the same
+    split. If `share` is None, nothing is held out.
     """
     mark = int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
     return share is not None and mark < share * 2**64
 
 
 def _batches(sized_texts: Iterable[tuple[int, str]]) -> Iterator[list[str]]:
-    """Yield some megabytes of texts at a time."""
+    """Group texts into batches, each of which becomes a piece (`PIECE_BYTES`)."""
     texts: list[str] = []
     size = 0
     for more, text in sized_texts:
@@ -268,9 +280,9 @@ def _batches(sized_texts: Iterable[tuple[int, str]]) -> Iterator[list[str]]:
 def _make_piece(
     texts: Sequence[str], split: str, share: float | None, tokenizer: Tokenizer
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Tokenise texts into records of type `DOCUMENT`, (D,), and their ids, concatenated.
+    """Tokenise D texts into records of type `DOCUMENT`, (D,), and their ids, concatenated.
 
-    Each document ends with an end-of-document id; an empty one has no ids.
+    Each document ends with an end-of-document id, but an empty one has no ids at all.
     """
     rows, ids = [], [np.empty(0, np.int64)]
     for text, tokens in zip(texts, tokenizer.encode_batch(texts), strict=True):
@@ -303,8 +315,8 @@ def _make_tokenizer(request: Request, sources: Sequence[Source]) -> Tokenizer:
 
 
 def _training_sample(request: Request, sources: Sequence[Source], most_bytes: int) -> Iterator[str]:
-    """Yield the first training documents that are not held out, about `most_bytes` of them, and
-    none beyond the request's `limit_bytes`."""
+    """Yield the first training documents that are not held out, about `most_bytes` bytes of text
+    and none beyond the request's `limit_bytes`."""
     train = [source for source in sources if source.record.split == "train"]
     for _, documents_of_source in _within_limit(request, train):
         for _, text in documents_of_source:
@@ -317,7 +329,7 @@ def _training_sample(request: Request, sources: Sequence[Source], most_bytes: in
 
 
 def _read(path: Path, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Read the documents and ids of one split from a piece."""
+    """Read the records of one split's documents, and their ids, from a piece."""
     with np.load(path) as shard:
         rows, ids = shard["documents"], shard["ids"]
     chosen = rows["held_out"] == (split == "validation")
@@ -325,11 +337,11 @@ def _read(path: Path, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _join(unfinished: Path, pieces: list[Path], words: int) -> dict[str, SplitRecord]:
-    """Put the pieces together, in order, into the token files of both splits."""
+    """Join the pieces, in order, into the token files of both splits."""
     folder = unfinished.parent
     for split in SPLITS:
         if not any(_read(path, split)[0]["tokens"].any() for path in pieces):
-            shutil.rmtree(unfinished)  # only another request helps, and it cannot use these pieces
+            shutil.rmtree(unfinished)  # another request is needed, which cannot use these pieces
             raise UserError(
                 f"{folder}: no document is left for {split}; give --validation files, another"
                 " --validation-share, or more text"

@@ -1,4 +1,9 @@
-"""Folders that hold a requested corpus, or one whose preparation has begun."""
+"""The folder into which a corpus is prepared: whether it is complete, belongs to another request,
+or holds the work of an interrupted call.
+
+In this module a "request" is a dictionary of JSON values that determines the corpus. The manifest
+of a complete folder records it.
+"""
 
 import json
 import os
@@ -24,14 +29,14 @@ def prepared(
     make: Callable[[Path], Manifest],
     sources: Sequence[Source] = (),
 ) -> Manifest:
-    """Return the manifest of a folder that answers a request, and `make` the folder first if need
-    be.
+    """Return the manifest of the folder that was prepared for the request `asked`. If it has not
+    been prepared yet, call `make` to do so.
 
-    `make` gets a subfolder for what it has finished, which the next call finds again if this one is
-    killed. The second of two calls at once waits for the end of the first.
+    `make` is given a subfolder in which it keeps what it has finished. If this call is killed, the
+    next one finds that again. A call waits for another one that prepares the same folder.
 
-    Raises `UserError` where the folder is a file, holds something else or the answer to another
-    request, was made or begun from a source that has changed since, or cannot be written or locked.
+    Raises `UserError` if `folder` is a file, holds something else or the corpus of another request,
+    was made or begun from a source that has changed since, or cannot be written or locked.
     """
     with locked(folder):
         manifest = _finished(folder, asked, sources) or make(_unfinished(folder, asked, sources))
@@ -40,10 +45,10 @@ def prepared(
 
 
 def begun(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Path | None:
-    """Return the subfolder for finished pieces, in which several calls may work at the same time.
+    """Return the subfolder for finished pieces, in which several calls may work at the same time;
+    None if the folder is already complete.
 
-    Returns None where the folder is complete and answers the request already. Raises `UserError` as
-    `prepared` does.
+    Raises `UserError` as `prepared` does.
     """
     with locked(folder):
         finished = _finished(folder, asked, sources)
@@ -52,7 +57,8 @@ def begun(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Pat
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder if need be, and keep other preparations out of it while the block runs."""
+    """Make a folder if there is none, and keep other preparations out of it while the block runs;
+    wait first until none is in it."""
     with disk_errors_named(folder):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
@@ -67,13 +73,13 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _finished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Manifest | None:
     """Return the manifest of a complete folder; None if the folder is not complete. Raises
-    `UserError` if it answers another request, or a source has changed since."""
+    `UserError` if it was prepared for another request, or a source has changed since."""
     if not (folder / MANIFEST).exists():
         return None
     manifest = read_manifest(folder)
     if manifest.request != asked:
         raise _other_request(folder, manifest.request, asked)
-    if asked.get("limit_bytes") is not None:  # a trial, which need not have read all sources
+    if asked.get("limit_bytes") is not None:  # a trial may not have read all sources
         return manifest
     for source, record in zip(sources, manifest.sources, strict=True):
         touched = record.modified_ns != source.record.modified_ns
@@ -86,17 +92,18 @@ def _finished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) ->
 
 
 def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Path:
-    """Return the subfolder of finished pieces, a new one or that of an interrupted call.
+    """Return the subfolder for finished pieces: that of an interrupted call for the same request,
+    or a new one.
 
-    Raises `UserError` where it holds pieces of another request or of sources that have changed
-    since, or where the folder holds other files.
+    Raises `UserError` if the subfolder holds pieces of another request or of sources that have
+    changed since, or if there is none and the folder holds other files.
     """
     unfinished = folder / UNFINISHED
     asked = {**asked, "modified_ns": [source.record.modified_ns for source in sources]}
     path = unfinished / "request.json"
     with disk_errors_named(folder):
         if unfinished.exists():
-            for temporary in folder.glob(".*.tmp"):  # of a killed call
+            for temporary in folder.glob(".*.tmp"):  # left by a killed call
                 temporary.unlink()
         if path.exists():
             begun = json.loads(path.read_bytes())
@@ -104,7 +111,7 @@ def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) 
                 return unfinished
             if any(unfinished.glob("*.npz")):
                 raise _other_request(unfinished, begun, asked)
-        if unfinished.exists():  # a call ended before it finished a piece, or while deleting them
+        if unfinished.exists():  # without pieces: the call that made it ended early
             shutil.rmtree(unfinished)
         elif any(folder.iterdir()):
             raise UserError(f"{folder}: holds other files; choose an empty or new folder")

@@ -1,4 +1,9 @@
-"""The request that a prepared folder answers."""
+"""The request for a corpus: which text to tokenise, with which tokenizer and options.
+
+`tst-study data prepare` and the corpora of the studies build a `Request`, and `prepare` carries it
+out. The manifest of the prepared folder records it, so that the same request again has nothing to
+do.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,41 +17,49 @@ from tst_study.data.preparation.text_sources import Source, find_sources
 from tst_study.errors import UserError
 
 BOOKS = "books"
+"""The name of the bundled corpus as a source."""
 BOOKS_FOLDER = Path(__file__).resolve().parents[3] / "data" / "books"
 DEFAULT_VALIDATION_SHARE = 0.01
 
 
 @dataclass(frozen=True)
 class Request:
-    """The sources and options of a corpus: equal requests on equal sources make equal token files,
-    byte by byte."""
+    """The sources and options of a corpus.
+
+    Equal requests on equal sources give the same token files byte for byte, as long as the
+    tokenizer is the same too: another version of the `tokenizers` library may train another one,
+    and the owner of a repository on the hub may change the one that it holds.
+    """
 
     sources: Sequence[str]
-    """Training text: names that `find_sources` takes, or "books" alone, the bundled corpus, which
-    brings its own validation text."""
+    """Training text: names as `find_sources` takes them, or "books" as the only name. That is the
+    bundled corpus, which has a validation file, a licence and notes of its own."""
     tokenizer: str = "bpe:1024"
     """"bytes"; "bpe:V", trained on about the first 4,096·V bytes of the training text; the path of
     a `tokenizer.json` or of a folder with one; or an id of the Hugging Face hub."""
     validation: Sequence[str] = ()
-    """Held-out text, named as `sources` are. Without it, `validation_share` of the documents are
-    held out."""
+    """Held-out text: names as `find_sources` takes them. Without any, a share of the training
+    documents is held out instead."""
     validation_share: float | None = None
-    """Share of the documents to hold out where there is no `validation`, between 0 and 1; 0.01 by
-    default. They are picked by the hash of their text (see `is_held_out`)."""
+    """The share of the training documents to hold out if there is no `validation`, as a fraction;
+    by default 0.01. A hash of its text decides whether a document is held out (`is_held_out` in
+    `prepare.py`)."""
     text_field: str = "text"
-    """The JSON field or dataset column with the text."""
+    """The JSON field or dataset column that holds the text of a document."""
     limit_bytes: int | None = None
-    """Stop after about this many bytes of training records; for quick trials."""
+    """Stop after about this many bytes of training records, for a quick trial; None for no limit.
+    Validation files are read whole all the same."""
     licence: str | None = None
-    """Licence of the text, for the manifest."""
+    """The licence of the text, to be recorded in the manifest."""
     notes: str | None = None
-    """Remarks on the text, for the manifest."""
+    """Remarks on the text, to be recorded in the manifest."""
 
     def resolved(self) -> Self:
-        """Name the files of the bundled corpus, and fill in the share that is held out.
+        """Return the request with its defaults filled in: the files of the bundled corpus in place
+        of "books", and the default share if no validation files are given.
 
-        Raises `UserError` where the bundled corpus is not there, or held-out text is given both by
-        files and by a share.
+        Raises `UserError` if the bundled corpus is not there, or if a share is given although there
+        are validation files ("books" has one of its own).
         """
         request = self
         if list(self.sources) == [BOOKS]:
@@ -66,9 +79,12 @@ class Request:
         return dataclasses.replace(request, validation_share=DEFAULT_VALIDATION_SHARE)
 
     def sources_besides(self, to: Path) -> list[Source]:
-        """Find the sources in reading order, without what the preparation itself writes to `to`.
+        """Find the sources in reading order, training text first.
 
-        Raises `UserError` for a source that cannot be read, or is both training and held-out text.
+        Files in the folder `to`, which the preparation writes, are left out.
+
+        Raises `UserError` for a name that `find_sources` refuses, and for a source that is both
+        training and held-out text.
         """
         train = find_sources(self.sources, "train", besides=to)
         held = find_sources(self.validation, "validation", besides=to)
@@ -81,15 +97,20 @@ class Request:
         return [*train, *held]
 
     def as_recorded(self, sources: Sequence[Source]) -> dict[str, Any]:
-        """Return plain JSON values for the manifest, in which sources stand by name and size, and
-        a tokenizer's file by its sha256."""
+        """Return the request as plain JSON values for the manifest.
+
+        A file of text is recorded by its split, its name without the folder and its size in bytes,
+        and a tokenizer that is a file by its sha256, so that the record does not depend on where
+        the files lie.
+        """
         records = [source.record for source in sources]
         return {
             "sources": [[record.split, record.name, record.bytes] for record in records],
             "tokenizer": _stable_name(self.tokenizer),
             "validation_share": self.validation_share,
             "text_field": self.text_field,
-            # A removed option: its default keeps requests equal to those that recorded it.
+            # This option no longer exists. Its old default stays in the record, so that the request
+            # still equals the one in the manifest of a folder that was prepared when it did.
             "end_of_document": None,
             "limit_bytes": self.limit_bytes,
             "licence": self.licence,
@@ -98,10 +119,12 @@ class Request:
 
 
 def bundled_books(shards: int | None = None) -> Request:
-    """Request the English prose of the checkout: the first `shards` of its five training files, or
-    all, and its validation file.
+    """Return a request for the English prose that the repository bundles.
 
-    Raises `UserError` where its files are not there.
+    `shards`: how many of its five training files to read, from the first on; by default all. The
+    validation file is always the same.
+
+    Raises `UserError` if the files are not there.
     """
     train = [str(path) for path in sorted(BOOKS_FOLDER.glob("books.train-*.jsonl.xz"))]
     validation = BOOKS_FOLDER / "books.val.jsonl.xz"
@@ -119,6 +142,7 @@ def bundled_books(shards: int | None = None) -> Request:
 
 
 def _stable_name(tokenizer: str) -> str:
+    """Return the sha256 of a tokenizer that is a file on this machine; any other name as it is."""
     path = Path(tokenizer)
     if path.is_dir():
         path = path / TOKENIZER

@@ -1,5 +1,8 @@
-"""Sources of documents: text and JSONL files, compressed or not, parquet files, and datasets of the
-Hugging Face hub."""
+"""Finds the sources of a corpus and reads the documents in them.
+
+A source is a text or JSONL file, compressed or not, a parquet file, or a dataset of the Hugging
+Face hub. `request.py` finds the sources of a request, and `prepare.py` reads them.
+"""
 
 import bz2
 import glob
@@ -33,7 +36,10 @@ PACKED: dict[str, Callable[[BinaryIO], Any]] = {
     ".bz2": bz2.open,
     ".zst": _unpacked_zst,
 }
+"""The function that opens a compressed file for reading, by the ending of the file's name."""
 Kind = Literal["text", "jsonl", "parquet", "huggingface"]
+"""The kinds of source: `text` is one document, `jsonl` has one in each line, the others in each
+row."""
 TEXTS: dict[str, Kind] = {
     **dict.fromkeys((".txt", ".md", ".text"), "text"),
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
@@ -43,36 +49,45 @@ KINDS: dict[str, Kind] = {
     ".parquet": "parquet",
     **{f"{end}{packed}": kind for end, kind in TEXTS.items() for packed in PACKED},
 }
+"""The kind of a file by the ending of its name."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file, or one dataset of the Hugging Face hub, which has no path."""
+    """One file, or one dataset of the Hugging Face hub."""
 
     record: SourceRecord
-    """The source as it was found, without its sha256, which `prepare` fills in after reading."""
+    """The source as it was found, for the manifest. `prepare` adds the sha256 of a file once it has
+    been read."""
     kind: Kind
     path: Path | None = None
+    """The path of the file; None for a dataset of the hub."""
 
     @property
     def place(self) -> str:
-        """The absolute path of the file, or the name of the dataset: equal for equal sources,
-        however the user named them."""
+        """The absolute path of the file, with links resolved, or the name of the dataset. Two names
+        of one file have the same place."""
         return self.record.name if self.path is None else str(self.path.resolve())
 
 
 def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source]:
     """Find the sources of a split by their names, in the order given.
 
-    Files of globs and folders are sorted; those in the folder `besides` are left out.
+    A name is one of:
 
-    A name is a file (`.txt`, `.md`: one document; `.jsonl`, `.ndjson`, `.json`: one per line; each
-    also as `.gz`, `.xz`, `.bz2` or `.zst`; `.parquet`: one per row), a folder or glob of such
-    files, or `hf://owner/dataset[/configuration][:split]`, streamed by `datasets`;
-    `hf:///a/folder` is a dataset on this machine.
+    - a file: `.txt`, `.text` or `.md` is one document; `.jsonl`, `.ndjson` or `.json` has one
+      document in each line; `.parquet` has one in each row. All but parquet may be compressed, with
+      `.gz`, `.xz`, `.bz2` or `.zst` after the ending.
+    - a glob of such files, or a folder, of which all such files at any depth are read. The files of
+      one name are sorted.
+    - `hf://owner/dataset[/configuration][:split]`, a dataset that the `datasets` library streams
+      from the hub; `hf:///a/folder` is one on this machine. The default split is `train`.
 
-    Raises `UserError` for a name that matches no file, and for a file that is not an ordinary one,
-    has an unknown ending, or whose own name is not UTF-8.
+    Files in the folder `besides` are left out.
+
+    Raises `UserError` for a name that matches no file, and for a file whose path is not UTF-8,
+    whose ending is unknown, or which is not an ordinary file (a pipe, a device, or a folder that a
+    glob matches). In a folder, files with unknown endings are passed over instead.
     """
     sources: list[Source] = []
     for name in names:
@@ -103,6 +118,7 @@ def _files(name: str, path: Path) -> list[Path]:
 
 
 def _ending(path: Path) -> str:
+    """Return the ending that tells the kind of a file, such as `.txt` or `.jsonl.gz`."""
     return "".join(path.suffixes[-2:]) if path.suffix in PACKED else path.suffix
 
 
@@ -122,11 +138,12 @@ def _kind(path: Path) -> Kind:
 def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
     """Yield the size in bytes and the text of each record: a line of JSON, a row, or a text file.
 
-    The size of a line is that of its JSON, and the size of a row that of its text. An empty line
-    gives an empty text. `text_field`: the field or column with the text.
+    The size of a line is that of its uncompressed JSON, and the size of a row that of its text
+    alone. An empty line gives an empty text. `text_field` names the field or column that holds the
+    text.
 
-    Raises `UserError` where the source cannot be read or unpacked, or a record is not UTF-8, not
-    JSON or lacks the field.
+    Raises `UserError` if the source cannot be read or unpacked, and for a record that is not UTF-8,
+    is not JSON, or has no text in the field.
     """
     place = f"{source.path or source.record.name}"
     try:
@@ -168,14 +185,15 @@ def _field(document: Any, name: str, place: str) -> str:
             f"{place}: has no text in the field {name!r} (it has: {has});"
             " name the field with --text-field"
         )
-    text.encode()  # raises where JSON spells half a character (a lone surrogate)
+    text.encode()  # raises if the JSON spells half a character (a lone surrogate)
     return text
 
 
 def _dataset(source: Source) -> Iterator[dict[str, Any]]:
     import datasets
 
-    # The library prints its errors besides raising them, and the command reports them in one line.
+    # The library prints its errors as well as raising them. The printing is turned off, because the
+    # command line reports errors itself, in one line.
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     split, configuration = "train", None
     if source.kind == "huggingface":

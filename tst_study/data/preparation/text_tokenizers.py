@@ -1,8 +1,10 @@
-"""Text to ids: by bytes, by a BPE trained on the corpus, or by any Hugging Face tokenizer.
+"""Tokenizers that turn text into ids: by bytes, by a BPE trained on the corpus, or by any tokenizer
+of Hugging Face.
 
 Every tokenizer, the one of bytes included, is stored as a Hugging Face `tokenizer.json`, so that an
-exported model has its tokenizer in the usual form. Text never yields the end-of-document id, not
-even where it spells that token out: only the preparation of a corpus ends documents.
+exported model has its tokenizer in the usual form. The preparation of a corpus puts the id that
+ends a document after each text. A text that spells that token out does not get its id, provided
+that the `tokenizer.json` marks the token as special; those made here do.
 """
 
 import hashlib
@@ -20,7 +22,9 @@ from tst_study.data.manifest import TOKENIZER, TokenizerRecord, folder_manifest
 from tst_study.errors import UserError, first_line
 
 END_OF_DOCUMENT = "<|endoftext|>"
+"""The token that ends a document, in the tokenizers that are made here."""
 KNOWN_ENDS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
+"""Tokens that usually end a document, in the order in which a vocabulary is searched for them."""
 CONVERSION = "docs/data.md converts files of SentencePiece and tiktoken by a line each"
 
 # The library spells every byte as a printable character: the byte's own where it is printable,
@@ -35,20 +39,23 @@ class Tokenizer:
 
     Args:
         content: the bytes of the file.
-        kind: "bytes", "bpe" if it was trained here, else "huggingface". It is recorded, and makes
-            the tokenizer of bytes faster; it changes no id.
-        end_of_document: the token that ends a document; by default the first of the usual ones
-            (`KNOWN_ENDS`) that the vocabulary has.
-        source: its name in error messages.
+        kind: "bytes" for the tokenizer of bytes, "bpe" for one that `train_byte_pair_tokenizer` has
+            just trained, "huggingface" for all others. The manifest records it. It changes no id;
+            "bytes" only selects a faster way to the same ids.
+        end_of_document: the token that ends a document; by default the first of `KNOWN_ENDS` that
+            the vocabulary has.
+        source: what error messages call the tokenizer, such as its path.
 
     Attributes:
-        json, fingerprint: the content of its `tokenizer.json`, and its sha256.
-        vocabulary_size: largest id + 1, so that an embedding of this many rows fits.
+        json, fingerprint: the content of the `tokenizer.json`, and its sha256.
+        vocabulary_size: the largest id + 1, so that an embedding of this many rows has one for each
+            id.
         end_of_document, end_of_document_token: the id that follows every document, and how the
             vocabulary spells it.
 
     Raises:
-        UserError: the file is not a tokenizer, or has no token to end a document with.
+        UserError: the content is not that of a `tokenizer.json`, or the vocabulary has no token to
+            end a document with.
     """
 
     def __init__(
@@ -90,7 +97,8 @@ class Tokenizer:
         )
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """Tokenise texts, each into int64 ids (its length,), without an end-of-document id."""
+        """Tokenise texts: return for each one its ids, a vector of int64, without the id that ends
+        a document."""
         if self.kind == "bytes":  # the same ids as the library's, many times faster
             return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) for text in texts]
         encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -103,12 +111,12 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def train_byte_pair_tokenizer(texts: Iterable[str], vocabulary_size: int) -> Tokenizer:
-    """Train a byte-level BPE (GPT-2's way of splitting words) on some texts.
+    """Train a byte-level BPE on some texts, which splits words as GPT-2's does.
 
     The same texts give the same tokenizer, whatever the number of threads. Id 0 is
-    `<|endoftext|>`, 1 … 256 are the bytes, the rest merges.
+    `<|endoftext|>`, ids 1 … 256 are the bytes, and the others are the merges.
 
-    Raises `UserError` where the texts are too few to fill the vocabulary.
+    Raises `UserError` if the texts have too few different words to fill the vocabulary.
     """
     library = LibraryTokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -129,9 +137,12 @@ def train_byte_pair_tokenizer(texts: Iterable[str], vocabulary_size: int) -> Tok
 
 
 def read_tokenizer(path: str | Path) -> Tokenizer:
-    """Read the tokenizer of a `tokenizer.json`, or of a folder that holds one.
+    """Read a tokenizer from a `tokenizer.json`, or from a folder that holds one.
 
-    Raises `UserError` where there is none, or it cannot be used (see `Tokenizer`).
+    Files beside it may name the token that ends documents (see `_end_beside`).
+
+    Raises `UserError` if the file cannot be read, if it holds no tokenizer that can be used (see
+    `Tokenizer`), or if a file beside it is damaged.
     """
     path = Path(path)
     if path.is_dir():
@@ -148,9 +159,9 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def download_tokenizer(name: str) -> Tokenizer:
-    """Download a tokenizer of the Hugging Face hub by its id.
+    """Download the tokenizer of a repository on the Hugging Face hub, such as `gpt2`.
 
-    Raises `UserError` where it cannot be fetched, or cannot be used (see `Tokenizer`).
+    Raises `UserError` if it cannot be fetched, or cannot be used (see `read_tokenizer`).
     """
     from huggingface_hub import snapshot_download
 
@@ -169,10 +180,12 @@ def download_tokenizer(name: str) -> Tokenizer:
 def _end_beside(path: Path) -> str | None:
     """Look up the token that ends documents in the files beside a `tokenizer.json`.
 
-    In a folder with a manifest it is the manifest's, elsewhere the `eos_token` of a
-    `tokenizer_config.json`; None where that names none.
+    In a prepared folder its manifest decides; elsewhere it is the `eos_token` of
+    `tokenizer_config.json`. None if the manifest knows none, or if that file is missing or names
+    none.
 
-    Raises `UserError` where the file that should name it is damaged.
+    Raises `UserError` if the file that decides is damaged, or if the preparation of the folder has
+    not ended.
     """
     if (manifest := folder_manifest(path.parent)) is not None:
         return manifest.tokenizer.end_of_document_token
@@ -189,9 +202,10 @@ def _end_beside(path: Path) -> str | None:
 
 
 def _byte_tokenizer_json() -> bytes:
-    """Return the `tokenizer.json` of the byte tokenizer, a BPE without merges.
+    """Return the `tokenizer.json` of the byte tokenizer, which is a BPE without merges.
 
-    It is spelled out here, so that its fingerprint does not change with the library's version.
+    It is written out here rather than made by the library, so that its fingerprint does not change
+    with the library's version.
     """
     end = {"id": 256, "content": END_OF_DOCUMENT, "special": True}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
