@@ -63,8 +63,10 @@ def arms(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
 
 
 def arm_losses(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
-    """Final losses by `block` (rows) of every arm that a question names (columns)."""
-    return pd.DataFrame({name: _losses(runs, name) for name, runs in _arm_runs(kept, questions)})
+    """Final losses by `block` (rows) of every arm that a question names (columns). Arms of one name
+    that hold different runs have a column each."""
+    losses = [_losses(runs, name).rename(name) for name, runs in _arm_runs(kept, questions)]
+    return pd.concat(losses, axis=1)
 
 
 def _arm_runs(kept: pd.DataFrame, questions: Sequence[Question]) -> list[tuple[str, pd.DataFrame]]:

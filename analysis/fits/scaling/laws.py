@@ -48,13 +48,14 @@ def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str], huber: float
     """Answer `tst-study analyse chinchilla`: a fit for each corpus, held-out text and kind of
     model.
 
-    points: rows with params, tokens, flops, loss, corpus, eval_set and bag_size (`points_of`).
-    Superposed runs are left out, and so are rows that are not annealed or not at the best learning
-    rate of their size, length and set-up. Raises `UserError` where all runs are superposed.
+    points: rows with params, tokens, flops, loss, corpus, eval_set and method (`points_of`).
+    Only baselines count; superposed runs and ablations are left out. So are rows that are not
+    annealed or not at the best learning
+    rate of their size, length and set-up. Raises `UserError` where there is no baseline.
     """
     tables: dict[str, pd.DataFrame] = {}
     sentences: list[str] = []
-    plain = points[points["bag_size"] == 1]
+    plain = points[points["method"] == "baseline"]
     for name, rows in alike_in_kind(plain):
         try:
             own, note = at_best_rates(annealed_points(rows, ("params", "tokens", "loss")))
