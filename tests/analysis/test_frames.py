@@ -118,12 +118,12 @@ def test_rows_that_are_not_annealed_or_badly_tuned_are_no_part_of_the_law() -> N
 def answered(points: pd.DataFrame) -> Answer:
     method = points.get("method", pd.Series(None, points.index, object)).fillna("baseline")
     points = points.assign(flops=6 * points["params"] * points["tokens"], method=method)
-    return chinchilla_answer(points.assign(corpus="", eval_set=""), {})
+    return chinchilla_answer(points.assign(corpus="", eval_set="", family=""), {})
 
 
 def test_a_set_ups_best_rate_is_its_own_and_over_shared_seeds() -> None:
     rows = [("a", 1e-3, 0, 3.0), ("b", 1e-3, 0, 4.0), ("b", 2e-3, 0, 3.4), ("b", 2e-3, 1, 3.9)]
-    points = pd.DataFrame(rows, columns=["batch", "learning_rate", "seed", "loss"])
+    points = pd.DataFrame(rows, columns=["family", "learning_rate", "seed", "loss"])
     kept, note = at_best_rates(points.assign(params=1e8, tokens=1e9))
     assert list(kept["loss"]) == [3.0, 3.4, 3.9]
     assert note == (

@@ -84,16 +84,15 @@ def alike_in_kind(baselines: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Return the points at the best learning rate of each size, length and set-up (columns
-    `family`, `batch`), and a note on the others. A law of badly tuned runs would describe the
+    """Return the points at the best learning rate of each size, length and set-up (column
+    `family`), and a note on the others. A law of badly tuned runs would describe the
     tuning. The best rate has the lowest mean loss over the seeds that the rates share."""
     if "learning_rate" not in points:
         return points, ""
     points = points.reset_index(drop=True)
     sizes = sizes_of(points["params"])
-    set_up = [name for name in ("family", "batch") if name in points]
     best = pd.Series(False, index=points.index)
-    for _, own in points.groupby([sizes, "tokens", *set_up], sort=False):
+    for _, own in points.groupby([sizes, "tokens", "family"], sort=False):
         seeds = own.assign(seed=own.get("seed", 0))
         means = over_shared_seeds(seeds, "learning_rate", "loss").mean(axis=1)
         best[own.index] = own["learning_rate"] == means.idxmin()
@@ -101,7 +100,7 @@ def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     if dropped := int((~best).sum()):
         notes.append(f"{number(dropped, 'run')} at worse learning rates left out")
     cells = points[best].groupby([sizes[best.to_numpy()], "tokens"])
-    if set_up and (several := int((cells[set_up].nunique() > 1).any(axis=1).sum())):
+    if several := int((cells["family"].nunique() > 1).sum()):
         where = f"at {several} of {len(cells)} sizes and lengths"
         notes.append(f"{where} several set-ups are fitted together")
     return points[best], "; ".join(notes)
