@@ -82,6 +82,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--to", type=Path, default=ROOT / "benchmarks" / "records")
     options = parser.parse_args(arguments)
+    if "correctness" in options.parts and "reference" not in options.parts:
+        parser.error("the part correctness needs the part reference: name both")
     if options.device == "cuda" and not torch.cuda.is_available():
         print("error: --device cuda: no GPU here; --device cpu --small tries the script without")
         return 2

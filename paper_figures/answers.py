@@ -44,6 +44,7 @@ def answers(summary: Summary) -> pd.DataFrame:
             words.append(f"against {_with_article(shared)}")
         for row, question in zip(rows_of(verdicts), questions, strict=True):
             name = row["question"].removesuffix(f" against {shared}")
+            name = name.removesuffix(f" against {_with_article(shared)}")
             if question and not shared and "against" not in name:
                 name += f" against {question.against.name}"
             mark = _mark_of(question, runs, by_label) if question else settings[row["run_ids"]]
@@ -70,7 +71,7 @@ def _mark_of(question: Question, runs: pd.DataFrame, marks: Mapping[str, Mark]) 
 
 
 def _with_article(name: str) -> str:
-    return f"the {name}" if name == "baseline" else name
+    return f"the {name}" if "baseline" in name and not name.startswith("the ") else name
 
 
 def question_of(row: Mapping[str, Any]) -> str:

@@ -365,17 +365,13 @@ def _is_done(config: Config, folder: Path) -> bool:
     verbs,
     ONE_RUN,
     "tst-study export runs/mine/run-1a2b3c4d --to exported",
-    "tst-study export runs/mine/run-1a2b3c4d --to exported --step 2000 --push me/mine",
+    "tst-study export runs/mine/run-1a2b3c4d --to exported --step 2000",
 )
 def export(
     run: TrainedRunFolder,
     to: Annotated[Path, typer.Option(help="The folder to write, which must not exist yet.")],
     step: AfterStep = None,
     tokenizer: TokenizerFile = None,
-    push: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Upload to this Hugging Face repository."),
-    ] = None,
 ) -> None:
     """Write a run's checkpoint as an ordinary Hugging Face model."""
     from tst_study.checkpoints.trained_run import open_run
@@ -389,10 +385,6 @@ def export(
         say(f"writing {to}")
         made = exports.export(opened, to, its_tokenizer)
     print(f"step {opened.step} of {run}: {made}")
-    if push is not None:
-        with waiting(f"uploading {made} to {push}"):
-            address = exports.push(made, push)
-        print(f"uploaded to {address}")
 
 
 @verb(

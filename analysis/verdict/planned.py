@@ -66,8 +66,10 @@ def arms(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
 
 
 def arm_losses(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
-    """Return the final losses of every arm that a question names (columns), by `block` (rows)."""
-    return pd.DataFrame({name: _losses(runs, name) for name, runs in _arm_runs(kept, questions)})
+    """Return the final losses of every arm that a question names (columns), by `block` (rows). Arms
+    of one name that hold different runs have a column each."""
+    losses = [_losses(runs, name).rename(name) for name, runs in _arm_runs(kept, questions)]
+    return pd.concat(losses, axis=1)
 
 
 def _arm_runs(kept: pd.DataFrame, questions: Sequence[Question]) -> list[tuple[str, pd.DataFrame]]:

@@ -153,7 +153,9 @@ def _check_may_requeue(job: str, folder: Path) -> None:
     example because Slurm itself is requeueing it."""
     ask = ("squeue", "--noheader", f"--jobs={job}", "--format=%T")
     state = insist(lambda: call(*ask).strip(), PATIENCE, SlurmError)
-    if state != "RUNNING" or cancel_mark(folder).exists():
+    if cancel_mark(folder).exists():
+        state = "cancelled"
+    if state != "RUNNING":
         raise SlurmError(f"job {job} is {state or 'not to be found'}")
 
 

@@ -99,8 +99,8 @@ def _state(status: run_record.Status | None, folder: Path, job: Job | None) -> t
         return "running", told if state == "running" else "starting"
     if job is not None and job.is_active:
         return "queued", "starting" if queued == "running" else remark
-    if state in ("waiting", "preempted") and cancel_mark(folder).exists():
-        return "cancelled", message or "before it began"
+    if state in ("waiting", "preempted", "running") and cancel_mark(folder).exists():
+        return "cancelled", message or ("before it began" if state == "waiting" else "")
     if state == "waiting":
         return queued if queued in ("failed", "cancelled") else state, remark
     if state == "running":

@@ -94,8 +94,7 @@ def _figure(data: pd.DataFrame) -> Figure:
     ends = [float(gains["observed"].min()), float(gains["observed"].max())]
     left.plot(ends, ends, color=MUTED, linewidth=0.7)
     left.plot(gains["observed"], gains["predicted"], "D", color="#0072b2", mfc="none", ms=3)
-    left.set_xlabel("published gain (nats)")
-    left.set_ylabel("predicted gain (nats)")
+    left.set(xlabel="published gain (nats)", ylabel="predicted gain (nats)")
     left.set_title(SHOWN.replace("→", "fitted,") + " predicted, 20k steps")
     places = range(len(errors))
     right.hlines(places, 0, 1000 * errors["law"], color=MUTED, linewidth=0.8)
@@ -105,7 +104,6 @@ def _figure(data: pd.DataFrame) -> Figure:
     right.tick_params(axis="y", length=0)
     right.set_ylim(len(errors) - 0.4, -0.6)
     right.spines["left"].set_visible(False)
-    right.set_xlim(0, None)
-    right.set_xlabel("RMSE (thousandths of a nat)")
+    right.set(xlim=(0, None), xlabel="RMSE (thousandths of a nat)")
     key(right, dict(ERRORS.values()), 3)
     return drawn

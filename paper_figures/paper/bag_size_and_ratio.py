@@ -334,10 +334,8 @@ def _draw_best(axes: Axes, fitted: pd.DataFrame) -> None:
             axes.plot(to, ratio, "" if known else marker, color=INK, ms=3)
         axes.plot(row["best"], ratio, "|", color=INK, markersize=6, mew=1.2)
     log_axis(axes, "x", SIZES)
-    axes.set_xlim(0.9, 18)
-    axes.set_ylim(0, 1)
+    axes.set(xlim=(0.9, 18), ylim=(0, 1), ylabel="step ratio r")
     axes.set_xlabel("best bag size s (log scale)")
-    axes.set_ylabel("step ratio r")
     keys: dict[str, Look] = {"fitted optimum, 95%": {"color": INK, "marker": "|", "linestyle": "-"}}
     keys["about as good"] = {"color": FAINT, "marker": "s", "markersize": 6}
     key(axes, keys, 1, "published: the optimum by r")

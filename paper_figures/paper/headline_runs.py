@@ -221,9 +221,12 @@ def _method_finding(groups: list[Group]) -> Finding:
     theirs = "re-initialised 0.262 nats above TST and 0.130 above the baseline"
     if not groups:
         return Finding(theirs)
-    rows, new = groups[0].rows, groups[0].rows["reinitialized"].astype(bool)
-    worse, over = _against_plain(groups[0]), float(-rows[new]["gain"].mean())
-    measured = f"gains of {signed(-worse)} over TST and {signed(-over)} over the baseline"
-    tested = set(rows[new]["verdict"])
+    measured, tested = [], set()
+    for group in groups:
+        new = group.rows[group.rows["reinitialized"].astype(bool)]
+        gains = (-_against_plain(group), float(new["gain"].mean()))
+        measured.append("gains of {} over TST and {} over the baseline".format(*map(signed, gains)))
+        tested |= set(new["verdict"])
     other: Verdict = "disagrees" if "better" in tested else "undecided"
-    return Finding(theirs, measured, groups[0].scale, "agrees" if tested == {"worse"} else other)
+    verdict = "agrees" if tested == {"worse"} else other
+    return Finding(theirs, "; ".join(measured), "; ".join(g.scale for g in groups), verdict)

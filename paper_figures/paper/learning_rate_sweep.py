@@ -121,8 +121,7 @@ def _figure(data: pd.DataFrame, panels: list[str]) -> Figure:
             axes.plot(row_of["learning_rate"], 1.0, "x", color=colour, **edge)
             more = {"diverged": {"marker": "x"}}
         log_axis(axes, "x", sorted(set(own["learning_rate"])))
-        axes.set_xlabel("peak learning rate (log scale)")
-        axes.set_ylabel("held-out loss (nats per token)")
+        axes.set(xlabel="peak learning rate (log scale)", ylabel="held-out loss (nats per token)")
         arm_key(axes, f"measured: {panel}", looks, 2, more, markers=True)
     return drawn
 

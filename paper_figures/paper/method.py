@@ -82,8 +82,7 @@ def _places(tokens: range) -> str:
 
 def _figure(data: pd.DataFrame) -> Figure:
     drawn, ((axes,),) = new_figure(PAGE, 2.5, 1)
-    axes.set_xlim(-NAMES, 2 * WIDTH + NAMES)
-    axes.set_ylim(-0.9, 5.4)
+    axes.set(xlim=(-NAMES, 2 * WIDTH + NAMES), ylim=(-0.9, 5.4))
     axes.set_axis_off()
     for place, (phase, words) in enumerate(PHASES.items()):
         _draw(axes, data[data["phase"] == phase], place * (WIDTH + NAMES), *words)

@@ -118,8 +118,7 @@ def _figure(
     means(axes, data, looks, "unique", apart=1.05)
     log_axis(axes, "x", amounts, [_epochs(rows) for _, rows in data.groupby("unique")])
     axes.set_xlim(amounts[0] / 1.5, amounts[-1] * 1.5)
-    axes.set_xlabel("unique text (log scale)")
-    axes.set_ylabel("held-out loss (nats per token)")
+    axes.set(xlabel="unique text (log scale)", ylabel="held-out loss (nats per token)")
     arm_key(axes, "", looks, 2, more, markers=True, curves=False)
     return drawn
 

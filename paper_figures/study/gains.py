@@ -16,10 +16,20 @@ from tst_study.analysis.wording import gain, group_details, group_label, number,
 from tst_study.paper_figures import curves, style
 from tst_study.paper_figures.answers import message
 from tst_study.paper_figures.catalogue import PAIR, figure, submit
-from tst_study.paper_figures.drawing import CLAIMED, Picture, key, lines, mark_step, note, point
+from tst_study.paper_figures.drawing import (
+    CLAIMED,
+    Picture,
+    key,
+    lines,
+    log_axis,
+    mark_step,
+    note,
+    point,
+)
 from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import FAINT, INK, MUTED, PAGE, Look, new_figure, wrapped
+from tst_study.text import big
 
 FEW, MOST = 10, 60
 """The largest numbers of rows of `overview` and of `effects`. More would not fit on a page at 7
@@ -28,16 +38,18 @@ HALF, WHOLE = (4.8, 140.0), (PAGE, 225.0)
 """Width of the picture in inches, and of the names of its rows in points: for `overview`, which
 takes half of the report's first screen, and for `effects`."""
 FAR = 6
-"""A gain more than this many times as large as the median one, both without their signs, is stated
-in words: drawn on the same scale it would squeeze the others together."""
+"""A gain is stated in words if it is further from zero than this many times the median reach of the
+rows. A row's reach is the distance from zero of its gain, or of the further end of its interval. On
+one scale such a gain would squeeze the others together."""
 
 
 @figure("overview", title="What the study found", lacks=PAIR)
 def overview(sources: Sources) -> Item | None:
-    """Show the first `FEW` of the study's questions and settings that have a gain. Families with a
-    primary question come first."""
+    """Show the first `FEW` planned questions that have a gain; families with a primary question
+    come first. Without planned questions, show the first settings."""
     rows = sources.answers
     rows = rows[rows["gain"].notna()]
+    rows = rows[rows["planned"] == rows["planned"].any()]
     return _picture(sources, rows, FEW, message(rows), *HALF) if len(rows) else None
 
 
@@ -75,20 +87,21 @@ def _picture(
     )
 
 
-def inside(gains: pd.Series) -> pd.Series:
+def inside(gains: pd.Series, ends: pd.DataFrame | None = None) -> pd.Series:
     """Return a mask of the gains that are drawn on one scale; the others are stated in words
-    (`FAR`)."""
-    size = gains.abs()
-    return size <= FAR * max(float(size.median()), 1e-9)
+    (`FAR`). `ends`: both ends of the intervals, if these are drawn, too."""
+    reach = pd.concat([gains, ends], axis=1).abs().max(axis=1)
+    return gains.abs() <= FAR * max(float(reach.median()), 1e-9)
 
 
 def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
     """Draw each gain with its interval in a row of its own, and each heading above its rows."""
     ticks: list[tuple[float, str, bool]] = []
-    end = 0.0
+    end, bold = 0.0, set(data["name"][data["primary"]])
     for heading, rows in data.groupby("heading", sort=False):
         for text in (heading, *rows["name"]):
-            words = wrapped(str(text), names, 8 if text == heading else 7)  # headings are bold
+            # Headings and primary questions are bold, which is wider.
+            words = wrapped(str(text), names, 8 if text in bold or text == heading else 7)
             count = words.count("\n") + 1
             ticks.append((end + (count - 1) / 2, words, text == heading))
             end += count
@@ -96,7 +109,7 @@ def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
     drawn, ((axes,),) = new_figure(width, 0.8 + 0.165 * end, 1)
     axes.axvline(0, color=MUTED, linewidth=0.7)
     axes.set_yticks([place for place, *_ in ticks], [words for _, words, _ in ticks])
-    gains = zip(rows_of(data), inside(data["gain"]), strict=True)
+    gains = zip(rows_of(data), inside(data["gain"], data[["low", "high"]]), strict=True)
     for (place, _, is_heading), label in zip(ticks, axes.get_yticklabels(), strict=True):
         if is_heading:
             label.set(fontweight="bold", color=MUTED)
@@ -111,10 +124,9 @@ def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
             point(axes, (row["gain"], place), row["mark"], row["verdict"] not in CLAIMED)
             note(axes, signed(row["gain"]), (1.0, place), (4, 0), **beside)
         elif row["gain"] < 0:
-            note(axes, f"← beyond the frame: {gain(row)}", (0.0, place), (4, 0), **beside)
+            note(axes, f"← {gain(row)}, beyond the frame", (0.0, place), (4, 0), **beside)
         else:
-            words = f"beyond the frame: {gain(row)} →"
-            note(axes, words, (1.0, place), (-4, 0), ha="right", **beside)
+            note(axes, f"{gain(row)} →", (1.0, place), (-4, 0), ha="right", **beside)
     axes.set_ylim(end - 0.1, -0.7)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -127,6 +139,59 @@ def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
     if data["primary"].any():
         entries["the primary question"] = {"color": FAINT, "marker": "s", "markersize": 7}
     key(axes, entries)
+    return drawn
+
+
+@figure(
+    "gain_against_size",
+    title="Gain against model size",
+    lacks=f"planned questions about models of several sizes: {submit('tuned', 'desktop')}",
+)
+def gain_against_size(sources: Sources) -> Picture | None:
+    """Show a panel for each family of planned questions that asks about several model sizes; None
+    if there is no such family."""
+    rows = sources.answers[sources.answers["planned"] & sources.answers["gain"].notna()]
+    used = [sources.runs[sources.runs["run_id"].isin(ids)] for ids in rows["run_ids"]]
+    rows = rows.assign(
+        parameters=[runs["parameters"].max() for runs in used],
+        tokens_per_weight=[(runs["latent_tokens"] / runs["parameters"]).max() for runs in used],
+        rates=[" and ".join(map("{:g}".format, sorted(set(r["learning_rate"])))) for r in used],
+    )
+    rows = rows[rows.groupby("family")["parameters"].transform("nunique") > 1]
+    if rows.empty:
+        return None
+    shown = sources.runs["run_id"].isin(rows["run_ids"].explode())
+    first = rows[rows["family"] == rows["family"].iloc[0]].sort_values("parameters")
+    return Picture(
+        title=f"Gain against model size, {first['family'].iloc[0]}: "
+        + ", ".join(f"{signed(row['gain'])} at {big(row['parameters'])}" for row in rows_of(first)),
+        caption="Held-out next-token loss of the baseline minus the arm's, paired by seed; bars: "
+        "95% intervals, which hold jointly for a panel. Filled: the interval excludes zero. Below "
+        "each size: latent tokens per weight, and the learning rates of the two arms if they "
+        "differ.",
+        data=rows.drop(columns=["mark", "run_ids"]),
+        folders=tuple(sorted(sources.runs["folder"][shown].astype(str))),
+        draw=partial(_draw_sizes, rows),
+    )
+
+
+def _draw_sizes(rows: pd.DataFrame) -> Figure:
+    families = list(rows.groupby("heading", sort=False))
+    drawn, (panels,) = new_figure(style.COLUMN * len(families), 2.6, len(families))
+    for axes, (heading, own) in zip(panels, families, strict=True):
+        axes.axhline(0, color=MUTED, linewidth=0.7)
+        ticks = {}
+        for row in rows_of(own):
+            size, rate = row["parameters"], row["rates"]
+            axes.vlines(size, row["low"], row["high"], color=row["mark"].colour, linewidth=1.0)
+            point(axes, (size, row["gain"]), row["mark"], row["verdict"] not in CLAIMED)
+            note(axes, signed(row["gain"]), (size, row["gain"]), (6, 0), va="center")
+            tokens = f"{row['tokens_per_weight']:.3g} tokens\nper weight"
+            ticks[size] = f"{big(size)}\n{tokens}\nrate {rate}"
+        axes.margins(x=0.3)
+        log_axis(axes, "x", list(ticks), list(ticks.values()))
+        axes.set_title(wrapped(str(heading), 200))
+        axes.set(xlabel="parameters", ylabel="gain (nats per token)")
     return drawn
 
 
@@ -207,7 +272,7 @@ def gain_over_training(sources: Sources) -> Item | None:
         table.set_index(["family", "question"]).loc[lambda rows: rows.index.isin(asked.values())]
         for table in (summary.gains_over_training, sources.answers)
     )
-    data = data[data.groupby("arm")["share"].transform("size") >= OFTEN]
+    data = data[data["low"].notna() & (data.groupby("arm")["share"].transform("size") >= OFTEN)]
     if data.empty:
         return None
     ends = data.groupby("arm", sort=False)["gain"].last()
@@ -219,8 +284,8 @@ def gain_over_training(sources: Sources) -> Item | None:
     late = [_lead_since(rows) for _, rows in data.groupby("arm") if rows["gain"].iloc[-1] > 0]
     last = sum(share >= 0.5 for share in late)
     return Picture(
-        title=f"Gains come late: {last} of {len(late)} arms that end ahead take the lead in "
-        "the second half of the steps",
+        title=f"{last} of {number(len(late), 'arm')} that ended ahead took the lead in the second "
+        "half of the steps",
         caption="Baseline minus arm, held-out next-token loss after the same share of the "
         "steps, mean over paired seeds; bands: 95% intervals, each by itself. Above zero, the "
         "arm is ahead. Dotted: the switch and the start of the decay. Losses right after the "

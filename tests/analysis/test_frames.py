@@ -108,20 +108,22 @@ def test_rows_that_are_not_annealed_or_badly_tuned_are_no_part_of_the_law() -> N
     early = points[points["params"] == points["params"].max()]
     early = early.assign(params=2 * early["params"], annealed=False)
     swept = points.head(5).assign(learning_rate=4e-3, loss=points["loss"].head(5) + 0.3)
-    more = answered(pd.concat([points, early, swept]))
+    smoothed = points.head(5).assign(loss=points["loss"].head(5) - 0.3, method="ablation")
+    more = answered(pd.concat([points, early, swept, smoothed]))
     assert "5 runs at worse learning rates left out" in " ".join(more.sentences)
     for one, other in zip(plain.tables.values(), more.tables.values(), strict=True):
         pd.testing.assert_frame_equal(one, other)
 
 
 def answered(points: pd.DataFrame) -> Answer:
-    points = points.assign(flops=6 * points["params"] * points["tokens"], bag_size=1)
-    return chinchilla_answer(points.assign(corpus="", eval_set=""), {})
+    method = points.get("method", pd.Series(None, points.index, object)).fillna("baseline")
+    points = points.assign(flops=6 * points["params"] * points["tokens"], method=method)
+    return chinchilla_answer(points.assign(corpus="", eval_set="", family=""), {})
 
 
 def test_a_set_ups_best_rate_is_its_own_and_over_shared_seeds() -> None:
     rows = [("a", 1e-3, 0, 3.0), ("b", 1e-3, 0, 4.0), ("b", 2e-3, 0, 3.4), ("b", 2e-3, 1, 3.9)]
-    points = pd.DataFrame(rows, columns=["batch", "learning_rate", "seed", "loss"])
+    points = pd.DataFrame(rows, columns=["family", "learning_rate", "seed", "loss"])
     kept, note = at_best_rates(points.assign(params=1e8, tokens=1e9))
     assert list(kept["loss"]) == [3.0, 3.4, 3.9]
     assert note == (

@@ -137,3 +137,9 @@ def test_a_machine_that_will_not_do_is_told_why_in_one_line(
     assert done.returncode == status
     assert (done.stdout + done.stderr).startswith(said)
     assert len((done.stdout + done.stderr).splitlines()) == 1
+
+
+def test_the_checks_need_their_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        gpu.main(["--device", "cpu", "--parts", "correctness"])
+    assert "needs the part reference" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from tst_study.experiments.launcher import submission_lock
 from tst_study.experiments.local.progress import shown, time_left
 from tst_study.experiments.local.queue import Queue
 from tst_study.experiments.plan.planned_run import PlannedRun, totals
-from tst_study.experiments.run_process import Exit, train_rank
+from tst_study.experiments.run_process import Exit, cancel_mark, train_rank
 from tst_study.experiments.state import status
 from tst_study.experiments.state.status_screen import lines
 from tst_study.record import reader as run_record
@@ -37,6 +37,8 @@ def test_a_run_that_says_it_runs_while_no_process_does_is_interrupted(tmp_path: 
     with file_lock.hold(tmp_path):
         running = status.row(tmp_path)
     assert (running.state, running.phase, running.seconds_left) == ("running", "recovery", 9.0)
+    cancel_mark(tmp_path).touch()
+    assert status.row(tmp_path).state == "cancelled"
 
 
 def test_lock_ends_with_its_holder_and_is_exclusive(tmp_path: Path) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import tomllib
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -170,55 +167,6 @@ def test_the_hub_reads_the_card(llama: tuple[Path, Path]) -> None:
         name: (final["eval_set"], final[name]) for name in ("nats_per_token", "bits_per_byte")
     }
     assert (data.library_name, data.pipeline_tag) == ("transformers", "text-generation")
-
-
-class Hub(BaseHTTPRequestHandler):
-    """As much of the hub's interface as an upload needs; every file comes inside the commit."""
-
-    files: ClassVar[dict[str, bytes]] = {}
-
-    def do_POST(self) -> None:
-        content = self.rfile.read(int(self.headers["Content-Length"]))
-        answer: dict[str, Any] = {"errors": [], "warnings": []}
-        if self.path == "/api/repos/create":
-            answer = {"url": f"http://{self.headers['Host']}/me/mine"}
-        elif "/preupload/" in self.path:
-            names = [file["path"] for file in json.loads(content)["files"]]
-            modes = [{"path": name, "uploadMode": "regular"} for name in names]
-            answer = {"files": [{**mode, "shouldIgnore": False} for mode in modes]}
-        elif "/commit/" in self.path:
-            for line in map(json.loads, content.splitlines()):
-                if line["key"] == "file":
-                    self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            answer = {
-                "commitUrl": f"http://{self.headers['Host']}/me/mine/commit/1",
-                "commitOid": "1",
-            }
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
-
-
-def test_an_export_is_pushed_file_by_file(
-    llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    Thread(target=server.serve_forever, daemon=True).start()
-    hub = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub)
-    monkeypatch.setenv("HF_TOKEN", "none")
-    made = tmp_path / "made"
-    said = tst_study("export", llama[0], "--to", made, "--push", "me/mine")
-    server.shutdown()
-    assert Hub.files == {path.name: path.read_bytes() for path in made.iterdir()}
-    assert "model.safetensors" in Hub.files
-    assert said.splitlines()[1] == f"uploaded to {hub}/me/mine"
-    server.server_close()
-    with pytest.raises(UserError, match=r"--push me/mine: .*made is whole: log in with `hf auth"):
-        export_module.push(made, "me/mine")
 
 
 EVIL = "<img src=x onerror=alert(1)> `x` | [y](javascript:z)\n```\n---\n# {{ 7 * 191 }} \x1b[31m"

@@ -157,6 +157,8 @@ def test_micro_batches_add_up_to_the_whole_batch(kind, bag_size, stride):
         bag_loss(logits[rows], labels[rows], bag_size, valid_counts=counts, **options)
         for rows in (slice(0, 2), slice(2, 3), slice(3, 6))
     ]
+    with pytest.raises(ValueError, match="valid_counts must have one number per offset"):
+        bag_loss(logits, labels, bag_size, valid_counts=counts[:-1], **options)
     whole = bag_loss(logits, labels, bag_size, **options)
     assert_same_value_and_grad(sum(parts), whole, logits, 1e-12)
 
@@ -205,6 +207,8 @@ def test_a_loss_is_a_class_with_its_parameters_and_takes_weights_and_repeats(mon
     assert str(loss_of({"kind": "test_focal", "gamma": 1})) == str(Focal(1.0))
     with pytest.raises(ValueError, match=r"no parameter alpha = 1: use numbers for gamma"):
         loss_of({"kind": "test_focal", "alpha": 1})
+    with pytest.raises(ValueError, match="weighting must have one number per offset"):
+        bag_loss(logits, labels, 3, weighting=torch.ones(1))
     with pytest.raises(ValueError, match="label_smoothing = 1"):
         MultiHot(label_smoothing=1.0)
     tst = Superposition(3, 0.5, 4, loss_kind=Focal(0.5), weighting="power_law")

@@ -84,26 +84,6 @@ def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path
     return to
 
 
-def push(folder: Path, name: str) -> str:
-    """Upload an export to the Hugging Face hub, and return its address.
-
-    If the repository `name` does not exist yet, it is created as a private one. Raises `UserError`
-    if the upload fails.
-    """
-    from huggingface_hub import HfApi
-
-    hub = HfApi()
-    try:
-        place = hub.create_repo(name, private=True, exist_ok=True)
-        hub.upload_folder(repo_id=place.repo_id, folder_path=folder)
-    except Exception as error:  # network, authorisation, a bad name: the hub has many classes
-        raise UserError(
-            f"--push {name}: the hub refuses ({first_line(error)}); {folder} is whole: log in with "
-            f"`hf auth login`, then `hf upload {name} {folder}`"
-        ) from error
-    return str(place)
-
-
 def write_weights(
     reader: CheckpointReader, model: Model, wanted: Sequence[Entry], dtype: torch.dtype, to: Path
 ) -> None:

@@ -176,14 +176,13 @@ def weighted_targets(
         The fields targets, valid, share and counts of `Bags`.
 
     Raises:
-        ValueError: an unknown weighting, or `valid_counts` that is not (s,).
+        ValueError: an unknown weighting, or a `weighting` or `valid_counts` that is not (s,).
     """
     bag_size = targets.shape[1]
-    if valid_counts is not None and valid_counts.shape != (bag_size,):
-        raise ValueError(
-            f"valid_counts must have one count per offset, ({bag_size},), "
-            f"got {tuple(valid_counts.shape)}"
-        )
+    for name, given in (("valid_counts", valid_counts), ("weighting", weighting)):
+        if isinstance(given, Tensor) and given.shape != (bag_size,):
+            shape = tuple(given.shape)
+            raise ValueError(f"{name} must have one number per offset, ({bag_size},), got {shape}")
     dtype, targets = torch.promote_types(dtype, torch.float32), targets.long()
     if isinstance(weighting, Tensor):
         g = weighting.to(targets.device, dtype)

@@ -50,14 +50,14 @@ def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str], huber: float
     """Answer `tst-study analyse chinchilla`: a fit for each corpus, held-out text and kind of model
     (dense or mixture), or a sentence that says why there is none.
 
-    points: runs as `points_of` returns them. Runs with superposed steps are left out, and so are
+    points: runs as `points_of` returns them. Superposed runs and ablations are left out, and so are
     runs that are not annealed or not at the best learning rate of their size, length and set-up.
-    inputs: fingerprints of the runs. huber: as in `fit_chinchilla`. Raises `UserError` if every run
-    has superposed steps.
+    inputs: fingerprints of the runs. huber: as in `fit_chinchilla`. Raises `UserError` if there is
+    no baseline.
     """
     tables: dict[str, pd.DataFrame] = {}
     sentences: list[str] = []
-    plain = points[points["bag_size"] == 1]
+    plain = points[points["method"] == "baseline"]
     for name, rows in alike_in_kind(plain):
         try:
             own, note = at_best_rates(annealed_points(rows, ("params", "tokens", "loss")))

@@ -91,16 +91,14 @@ def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
     A law of badly tuned runs would describe the tuning. The best rate has the lowest mean loss over
     the seeds that the rates share, or over all seeds if they share none. Runs of one set-up agree
-    in the columns `family` and `batch`, as far as these are there. The note counts the runs at
-    worse rates, and the sizes and lengths that mix several set-ups. Without a column
-    `learning_rate` all points are returned."""
+    in the column `family`. The note counts the runs at worse rates, and the sizes and lengths that
+    mix several set-ups. Without a column `learning_rate` all points are returned."""
     if "learning_rate" not in points:
         return points, ""
     points = points.reset_index(drop=True)
     sizes = sizes_of(points["params"])
-    set_up = [name for name in ("family", "batch") if name in points]
     best = pd.Series(False, index=points.index)
-    for _, own in points.groupby([sizes, "tokens", *set_up], sort=False):
+    for _, own in points.groupby([sizes, "tokens", "family"], sort=False):
         seeds = own.assign(seed=own.get("seed", 0))
         means = over_shared_seeds(seeds, "learning_rate", "loss").mean(axis=1)
         best[own.index] = own["learning_rate"] == means.idxmin()
@@ -108,7 +106,7 @@ def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     if dropped := int((~best).sum()):
         notes.append(f"{number(dropped, 'run')} at worse learning rates left out")
     cells = points[best].groupby([sizes[best.to_numpy()], "tokens"])
-    if set_up and (several := int((cells[set_up].nunique() > 1).any(axis=1).sum())):
+    if several := int((cells["family"].nunique() > 1).sum()):
         where = f"at {several} of {len(cells)} sizes and lengths"
         notes.append(f"{where} several set-ups are fitted together")
     return points[best], "; ".join(notes)
