@@ -20,8 +20,9 @@ def group_label(runs: pd.DataFrame) -> str:
 def disambiguate(names: Sequence[str], *details: Sequence[str], by: str = ", ") -> list[str]:
     """Make equal names distinct, as far as the details allow.
 
-    Each of `details` has one text for each name, such as its learning rate. In their order, these
-    texts are added to names that are still equal and differ in them.
+    Each of `details` is a list of texts, one for each name, such as the learning rates. The first
+    list is added to names that are equal, if their texts differ; then the second list to names that
+    are equal even so; and so on.
     """
     distinct = list(names)
     for more in details:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.autograd import DeviceType
 from torch.profiler import profile
 
 from benchmarks import speed
@@ -134,9 +135,8 @@ def _fitting(
 
 
 def _kernels(config: Config, compiler: Compiler) -> list[dict[str, Any]]:
-    """Return the profiler's twenty rows with most GPU time in one superposed step, after two steps
-    that are not profiled. A row is a kernel, or an operator with the kernels that it launched
-    itself. On a CPU the list is empty."""
+    """Return the twenty kernels with most GPU time in one superposed step, after two steps that are
+    not profiled. On a CPU the list is empty."""
     with process_groups(config) as ranks, attention_of(config, ranks.device):
         step = PackageSteps(config, ranks.device, compiler).step(plan_phases(config).objective(0))
         for _ in range(2):
@@ -147,7 +147,7 @@ def _kernels(config: Config, compiler: Compiler) -> list[dict[str, Any]]:
         return [
             {"name": row.key, "calls": row.count, "milliseconds": row.self_device_time_total / 1e3}
             for row in rows[:20]
-            if row.self_device_time_total
+            if row.device_type == DeviceType.CUDA and not row.is_user_annotation
         ]
 
 

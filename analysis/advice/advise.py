@@ -263,7 +263,7 @@ def _far(run: PlannedRun) -> str:
     far = [
         f"{big(float(f'{math.exp(abs(folds)):.2g}'))} times {words[name][folds > 0]}"
         for name, folds in run.beyond.items()
-        if folds
+        if abs(folds) > 0.05  # nearer, it would read "1 times"
     ]
     return " and ".join(far)
 

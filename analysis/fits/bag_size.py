@@ -59,11 +59,9 @@ def bag_size_answer(
         names = [*GROUP, "step_ratio", "best", "low", "high", "flat_low", "flat_high"]
         shown = fitted[[*names, "form", "sentence"]].reset_index(drop=True)
         tables["Best s (both forms, all values)"] = shown
-        edges = int((fitted["sentence"] != "").sum())
-        sentences.append(
-            f"{edges} of {len(fitted)} curves along s are lowest at an edge or do not determine "
-            "where: no number."
-        )
+        if edges := int((fitted["sentence"] != "").sum()):
+            where = f"{edges} of {len(fitted)} curves along s are lowest at an edge"
+            sentences.append(f"{where} or do not determine where: no number.")
     if few := len(table) - len(fitted):
         sentences.append(f"{few} curves along s have fewer than {LEAST_VALUES} values: no optimum.")
     if len(fitted):

@@ -49,9 +49,9 @@ def step_flops(size: str) -> int:
     return sequences * length * flops_per_position(model(size), length)
 
 
-PARAMS = {size: float(count_parameters(model(size)).total) for size in PRESET}
+PARAMS = {size: float(count_parameters(model(size)).active) for size in PRESET}
 """Numbers of parameters, by the paper's labels, counted from the shapes. For the mixture this is
-the number of all parameters, not of the active ones."""
+the number of parameters that are active for one token, by which the laws compare sizes."""
 
 FOLDER = Path(__file__).parent
 """The folder that holds the files."""

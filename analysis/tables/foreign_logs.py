@@ -134,8 +134,8 @@ class Log:
     """Whether this is a row of a table of finished runs. Its cells are then points of step 0, which
     stand for the end of the run."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """The file's names for our columns (`KEYS`) and facts (`FINAL`), as far as a person gave
-    them."""
+    """The file's names for our columns (`KEYS`) and facts (`FINAL`), as far as a person gave them.
+    Empty for logs whose reader has already renamed the columns."""
 
 
 def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:

@@ -261,7 +261,8 @@ def _decided(
         chosen.append(about[0] if covered and about else None)
     open_ = [place for place, one in enumerate(chosen) if one is None]
     studies = list(dict.fromkeys(cells[place].study for place in open_))
-    open_.sort(key=lambda place: studies.index(cells[place].study))  # the order of `also`
+    # `decide` returns its rows study by study.
+    open_.sort(key=lambda place: studies.index(cells[place].study))
     also = decide([cells[place] for place in open_])
     for place, one in zip(open_, rows_of(also), strict=True):
         chosen[place] = one

@@ -19,6 +19,7 @@ from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark, log_path
 from tst_study.experiments.state.status import row, rows_of
 from tst_study.experiments.study import Study
+from tst_study.record.reader import FINAL_STATES
 from tst_study.text import duration, screen_width, wrapped
 
 CANCELLABLE = ("waiting", "preempted", "interrupted")
@@ -73,13 +74,15 @@ class Local:
         """Mark as cancelled every wanted run whose state is in `CANCELLABLE`, or that a process on
         this machine holds, and return their ids. Such a process gets SIGTERM; if it is training, it
         writes a checkpoint and ends."""
-        folders = [path.parent for path in root.glob("*/job") if wanted(path.parent.name)]
-        waiting = [folder for folder in folders if row(folder).state in CANCELLABLE]
+        folders = (path.parent for path in root.glob("*/job") if wanted(path.parent.name))
+        # What holds a run that is over is an evaluation of it, which nobody asked to stop.
+        live = {each: state for each in folders if (state := row(each).state) not in FINAL_STATES}
+        waiting = [folder for folder, state in live.items() if state in CANCELLABLE]
         # Waiting runs are marked first, because each run that is stopped frees a slot, in which its
         # launcher would start one of them.
         for folder in waiting:
             cancel_mark(folder).touch()
-        return {folder.name for folder in folders if _stop(folder) or folder in waiting}
+        return {folder.name for folder in live if _stop(folder) or folder in waiting}
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
         return [log_path(root / run_id)]

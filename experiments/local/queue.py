@@ -223,13 +223,14 @@ def _ended(ranks: list[BaseProcess]) -> int | None:
     """Return the exit status of a run; None while one of its ranks is alive.
 
     It is that of rank 0 if another process held the run. Otherwise it is `Exit.FAILED` if any rank
-    ended so, or else the status of the rank with the lowest number that crashed or was killed. If
-    all ranks ended well, it is again that of rank 0. Ranks cannot go on without each other, so all
-    are killed as soon as one has ended badly.
+    ended so, or else the status of the rank with the lowest number that crashed, or else that of
+    one that was killed. If all ranks ended well, it is again that of rank 0. Ranks cannot go on
+    without each other, so all are killed as soon as one has ended badly.
     """
     codes = [rank.exitcode for rank in ranks]
-    bad = next((code for code in codes if code not in (None, Exit.OVER, Exit.PREEMPTED)), None)
-    bad = Exit.FAILED if Exit.FAILED in codes else bad
+    ended_badly = [code for code in codes if code not in (None, Exit.OVER, Exit.PREEMPTED)]
+    # The ranks that are killed below have -SIGKILL, which is not why the run ended.
+    bad = min(ended_badly, key=lambda c: (c != Exit.FAILED, c == -signal.SIGKILL), default=None)
     if None in codes:
         if bad is not None:
             for rank in ranks:

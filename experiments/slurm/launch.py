@@ -5,11 +5,11 @@ batch script's shell. It runs outside any container, where Slurm's programs are.
 in a container without these programs. The ranks only train, and the first of them writes its exit
 status (`run_process.Exit`) into `job/ended`.
 
-If the run is over or has failed for good, the job ends. After every other launch the job is put
-back into the queue, unless the run was cancelled: when the ranks were stopped or crashed, when
-another process held the run, and when the job's time is nearly up, whatever its ranks do then. The
-file `job/launches` counts the launches, and those in a row without a new checkpoint. After too many
-of the latter (`launcher.given_up`) the run is marked as failed instead.
+If the run is over, has failed for good or was cancelled, the job ends. Otherwise the job is put
+back into the queue. This happens if the ranks were stopped or crashed, if another process held the
+run, and when the job's time is nearly up, even if the ranks are still training. The file
+`job/launches` counts the launches, and how many in a row ended without a new checkpoint. After too
+many of these (`launcher.given_up`) the run is marked as failed, and the job ends.
 
 `python -m tst_study.experiments.slurm.launch FOLDER WORDS` marks the run as failed, because a line
 of the set-up failed; WORDS say which.
@@ -105,13 +105,13 @@ def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence
         if ended != str(Exit.HELD.value):
             launches = insist(lambda: _counted(folder, before, words), PATIENCE, DiskAwayError)
             if why := given_up(launches.idle, retries, words):
-                if ranks.poll() is None:  # ranks that still end must not overwrite the status
+                if ranks.poll() is None:  # ranks that are still running would overwrite the status
                     call("scancel", "--signal=KILL", job)
                 mark_failed(folder, why)
                 print(why, file=sys.stderr)
                 return 1
-        # Slurm ends the job by SIGTERM, which may come before `scontrol` has returned. While it is
-        # blocked, the signal waits for `sigtimedwait` below.
+        # Slurm ends the job by SIGTERM, which may come before `scontrol` has returned. Blocking the
+        # signal makes it wait for `sigtimedwait` below.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         insist(lambda: call("scontrol", "requeue", job), PATIENCE, NoAnswerError)
     except UserError as error:
@@ -173,8 +173,9 @@ def _counted(folder: Path, before: int, words: str) -> Launches:
 
 
 def mark_failed(folder: Path, why: str) -> None:
-    """Mark a run as failed, unless it is over. Its ranks must have ended. If the run is given up,
-    the last message that the ranks left is added after `why`."""
+    """Mark a run as failed, unless it is over. Its ranks must have ended or been killed, since they
+    would overwrite the status. If the run is given up, the last message that the ranks left is
+    added after `why`."""
     status = read_status(folder)
     if not is_over(folder):
         last_words = status["message"] if status and why.startswith("given up") else ""

@@ -55,7 +55,7 @@ def main(folder: Path, *, on_gpu: bool) -> int:
     try:
         ended = train_rank(resolved, folder, rank, lock_seconds=LOCK_SECONDS)
     except Stopped as stopped:
-        print(f"stopped by {stopped} before the first step", flush=True)
+        print(f"stopped by {stopped} while no step was being trained", flush=True)
         ended = Exit.PREEMPTED
     for number in EARLY:
         signal.signal(number, signal.SIG_IGN)

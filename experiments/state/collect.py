@@ -37,7 +37,8 @@ def collect(root: Path, rows: Sequence[StatusRow]) -> list[str]:
     )
     text = [*summary, "", f"{len(over)} runs over, {len(missing)} missing"]
     text += [f"  {row.run_id}: {row.state} {row.message}".rstrip() for row in missing]
-    return [*text, f"Tables, figures and report.html: {report}/"]
+    written = "Tables, figures and report.html" if over else "The table of runs"
+    return [*text, f"{written}: {report}/"]
 
 
 def keep(root: Path, to: Path) -> list[str]:

@@ -35,7 +35,7 @@ DATA += ("seeds", "loss", "low", "high", "diverged")
     "figure7",
     title="Figure 7. Learning-rate sweeps",
     needs=submit("learning-rates", "paper", "one-gpu"),
-    lacks=f"an arm at two or more learning rates: {submit('learning-rates', 'laptop')}",
+    lacks=f"a baseline at two or more learning rates: {submit('learning-rates', 'laptop')}",
 )
 def learning_rate_sweep(sources: Sources) -> Item | None:
     """Show measured sweeps, each in a panel of its own.

@@ -90,7 +90,7 @@ def _picture(
 def inside(gains: pd.Series, ends: pd.DataFrame | None = None) -> pd.Series:
     """Return a mask of the gains that are drawn on one scale; the others are stated in words
     (`FAR`). `ends`: both ends of the intervals, if these are drawn, too."""
-    reach = pd.concat([gains, ends], axis=1).abs().max(axis=1)
+    reach = pd.concat([gains, ends], axis=1).astype(float).abs().max(axis=1)
     return gains.abs() <= FAR * max(float(reach.median()), 1e-9)
 
 
@@ -188,10 +188,9 @@ def _draw_sizes(rows: pd.DataFrame) -> Figure:
             note(axes, signed(row["gain"]), (size, row["gain"]), (6, 0), va="center")
             tokens = f"{row['tokens_per_weight']:.3g} tokens\nper weight"
             ticks[size] = f"{big(size)}\n{tokens}\nrate {rate}"
-        axes.margins(x=0.3)
         log_axis(axes, "x", list(ticks), list(ticks.values()))
         axes.set_title(wrapped(str(heading), 200))
-        axes.set(xlabel="parameters", ylabel="gain (nats per token)")
+        axes.set(xmargin=0.3, xlabel="parameters", ylabel="gain (nats per token)")
     return drawn
 
 

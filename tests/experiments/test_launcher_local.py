@@ -279,6 +279,8 @@ def test_a_rank_that_failed_for_good_speaks_for_all() -> None:
 
     assert ended(-signal.SIGKILL, Exit.FAILED) == Exit.FAILED
     assert ended(Exit.CRASHED, -signal.SIGKILL) == Exit.CRASHED
+    assert ended(-signal.SIGKILL, -signal.SIGSEGV) == -signal.SIGSEGV
+    assert ended(-signal.SIGKILL, -signal.SIGKILL) == -signal.SIGKILL
     assert ended(Exit.HELD, Exit.FAILED) == Exit.HELD
     assert ended(Exit.OVER, Exit.OVER) == Exit.OVER
 

@@ -16,6 +16,9 @@ from matplotlib.text import Text
 
 from tests.analysis.made_runs import config, write_run
 from tst_study.analysis import published
+from tst_study.analysis.tables.archive import add_to_archive
+from tst_study.analysis.tables.source import read_tables
+from tst_study.analysis.verdict.question import add_questions, read_questions
 from tst_study.paper_figures import curves
 from tst_study.paper_figures.build import build
 from tst_study.paper_figures.catalogue import catalogue
@@ -160,3 +163,23 @@ def test_a_mean_curve_is_over_all_seeds_at_every_step_though_their_rows_are_not_
     assert len(inside) > 10
     assert inside["loss"].tolist() == pytest.approx([3.5] * len(inside))
     assert inside["high"].tolist() == pytest.approx([4.0] * len(inside))
+
+
+def test_a_familys_sizes_stand_beside_their_text_and_their_rates() -> None:
+    sources = Sources(CAMPAIGN)
+    item = catalogue()["gain_against_size"].item(sources)
+    assert item is not None
+    assert set(item.data["family"]) == {"sizes"}
+    assert list(item.data["tokens_per_weight"].round(1)) == [112.6, 44.2, 9.6]
+    assert list(item.data["rates"]) == ["0.004", "0.002", "0.001"]
+    asked = sources.answers[sources.answers["family"] == "sizes"]
+    assert list(item.data["gain"]) == list(asked["gain"])
+    assert "−0.012 at 1.07M" in item.title
+
+
+def test_gains_over_training_need_intervals(tmp_path: Path) -> None:
+    tables = read_tables(CAMPAIGN)
+    add_to_archive(tmp_path, tables.only(tables.runs["seed"] < 5))
+    add_questions(tmp_path, read_questions(CAMPAIGN))
+    assert catalogue()["gain_over_training"].item(Sources(tmp_path)) is None
+    assert catalogue()["overview"].item(Sources(tmp_path)) is not None

@@ -84,7 +84,8 @@ class Checkpoints:
                 os.rename(beside, place)
                 _sync(self.folder)
                 for old in self._not_kept(step):
-                    shutil.rmtree(checkpoint_place(self.run, old))
+                    # If one cannot be removed, training goes on, and the next save tries again.
+                    shutil.rmtree(checkpoint_place(self.run, old), ignore_errors=True)
         except Exception as error:
             reason = reason_of(error)
             if first:

@@ -91,4 +91,4 @@ def range_of(ends: Sequence[T] | None, written: Callable[[T], str]) -> str:
 
 def rounded(value: float) -> str:
     """Format a number with two significant digits, or as a whole number from 100 on."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}"

@@ -63,9 +63,10 @@ def count_traffic(config: Config, ranks: int, per_node: int) -> Traffic:
     # The bytes of one vector for each latent position of this rank's sequences.
     vectors = width * share * config.batch.sequence_length * model.hidden_size
     # Tensor ranks exchange these vectors around the matrices of attention, around those of a
-    # feed-forward layer that they share, and around embedding and head together. Each of the three
-    # takes four gathers or reductions. Sequence parallelism adds one, because the backward pass
-    # gathers the inputs again. Recomputing a layer repeats two for each of its parts.
+    # feed-forward layer if it is split over them, and around embedding and head together. Each of
+    # the three takes four gathers or reductions. Sequence parallelism adds one, because in the
+    # backward pass the inputs are gathered again. Recomputing a layer repeats two for each of its
+    # parts.
     around = 5 if parallel.sequence_parallel else 4
     halves = 2 if model.experts is None or parallel.expert_tensor_ranks > 1 else 1
     again = 2 * halves if recomputes else 0

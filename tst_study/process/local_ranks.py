@@ -66,7 +66,7 @@ def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> tuple[in
                     words = f"rank {number} was ended by {signal.Signals(-rank.returncode).name}"
                     print(f"error: {words}", file=sys.stderr)
         time.sleep(0.1)
-    return status or max((rank.poll() or 0 for rank in ranks), key=abs), words
+    return status, words
 
 
 def _start(rank: int, count: int, port: int, arguments: Sequence[str]) -> subprocess.Popen[bytes]:

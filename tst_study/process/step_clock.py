@@ -2,6 +2,7 @@
 for the log, with the peak memory."""
 
 import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,4 +72,5 @@ class StepClock:
     def _peak_memory(self) -> int:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

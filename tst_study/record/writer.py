@@ -98,9 +98,8 @@ class RunWriter:
         """Copy the rows of a shared prefix run, up to the fork after `step`, into a segment that
         names the prefix run.
 
-        Only rows of steps at which this run itself would log or evaluate are copied: not, for
-        example, the row of the prefix run's last step. If an earlier launch has copied the rows,
-        nothing is done.
+        Only rows of steps at which this run itself would log or evaluate are copied. If an earlier
+        launch has copied the rows, nothing is done.
         """
         source = {
             "run_id": prefix.run_id,

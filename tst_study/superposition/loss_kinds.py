@@ -151,7 +151,7 @@ def loss_of(setting: LossSetting) -> BagLoss:
         raise ValueError(f"loss kind {kind!r} is unknown: use one of {', '.join(LOSSES)}")
     known = asdict(LOSSES[kind]())
     for key, value in parameters.items():
-        if key not in known or not isinstance(value, int | float):
+        if key not in known or isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(
                 f"loss kind {kind!r} has no parameter {key} = {value!r}: "
                 + (f"use numbers for {', '.join(known)}" if known else "it has none")

@@ -2,9 +2,9 @@
 flops and loss (nats per token).
 
 If the learning rate was not annealed, a loss is too high by a few hundredths of a nat, and pulls
-the optimum towards small models; such points are left out. Rows with one label in a column `model`
-share errors, such as checkpoints of one training, or lengths that branch off one shared prefix run.
-The bootstrap therefore draws them together."""
+the optimum towards small models; such points are left out. Checkpoints of one training share
+errors, and so do lengths that branch off one shared prefix run. Such rows have the same label in a
+column `model`, and the bootstrap draws them together."""
 
 from __future__ import annotations
 
@@ -62,9 +62,11 @@ def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame
 
 
 def sizes_of(params: pd.Series) -> Floats:
-    """Return the size of each run in parameters, rounded down to the smallest run of its size. Runs
-    within 2% of the smallest count as one size, because sources count the parameters of one model a
-    little differently."""
+    """Return the size of each run, in parameters.
+
+    Sources count the parameters of one model a little differently. Starting from the smallest run,
+    all runs that are at most 2% larger therefore get its size; the next larger run starts the next
+    size."""
     sizes, smallest = params.to_numpy(dtype=float, copy=True), 0.0
     for place in np.argsort(sizes):
         if sizes[place] > (1 + SAME_SIZE) * smallest:

@@ -126,7 +126,7 @@ def _kind(path: Path) -> Kind:
     if not is_whole(str(path)):
         raise UserError(f"source {path}: its name is not UTF-8; rename it")
     if not path.is_file():
-        raise UserError(f"source {path}: is a pipe or device; give an ordinary file")
+        raise UserError(f"source {path}: is a folder, pipe or device; give an ordinary file")
     if path.suffix == ".bin":
         raise UserError(
             f"source {path}: holds token ids, which need no preparation: `tst-study data adopt"
