@@ -4,7 +4,8 @@ This package imports pandas and scipy, but never torch, megatron or submitit.
 
 `tables/` reads runs, wherever they were trained. `verdict/` says which arm won. `fits/` finds the
 best bag size and fits laws that predict other settings and sizes. `questions` has the questions of
-`tst-study analyse`, which these two answer. `advice/` says whether to superpose a planned run.
+`tst-study analyse`, which `verdict/` and `fits/` answer. `advice/` says whether to superpose a
+planned run.
 `published/` has the paper's own numbers. `summary`, `answer` and `wording` put results into words.
 From Python, `fit_chinchilla` and `fit_superposition_law` fit laws to a DataFrame of one's own.
 """

@@ -1,5 +1,5 @@
-"""What every `tst-study analyse …` returns: tables, sentences, and what they were computed from. It
-can be printed, shown in a notebook, or written as JSON."""
+"""The answer that every `tst-study analyse …` returns: tables, sentences, and what they were
+computed from. It can be printed, shown in a notebook, or written as JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Answer:
     """Tables by title, with losses in nats per token."""
     sentences: tuple[str, ...]
     inputs: Mapping[str, str]
-    """What identifies each input, by name: the fingerprint of a run or of a published file, or the
+    """The identity of each input, by name: the fingerprint of a run or of a published file, or the
     numbers of tokens and documents of a token file."""
     excluded: pd.DataFrame = field(default_factory=pd.DataFrame)
     """All runs left out, each with its `reason`; the JSON lists every one."""
@@ -42,9 +42,9 @@ class Answer:
         return "\n".join(self.lines(screen_width()))
 
     def lines(self, width: int = ENDLESS) -> list[str]:
-        """Return lines for a terminal of this width. Control characters, as the name of a run may
-        hold, are escaped, so that they cannot act on the terminal; a function `text` must do this
-        itself."""
+        """Return lines for a terminal of this width. Control characters, which the name of a run
+        may hold, are escaped, so that they cannot act on the terminal; a function `text` must do
+        this itself."""
         if self.text is not None:
             return self.text(width)
         text = wrapped(self.sentences, width)

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 from scipy import optimize, special
 
 CONFIDENCE = 0.95
-"""Probability with which an interval is to hold the true value; for a family of intervals, with
-which all of them are to do so."""
+"""Probability with which an interval is to hold the true value. For a family of intervals, it is
+the probability that all of them do."""
 POWER = 0.80
 """Probability with which a test is to detect an effect."""
 

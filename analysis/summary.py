@@ -39,8 +39,8 @@ class Summary:
 
     @functools.cached_property
     def gains_over_training(self) -> pd.DataFrame:
-        """The gain that each planned question asks about, at every evaluation after the switch that
-        both of its arms have (`planned.gains_over_training`)."""
+        """The gain that each planned question asks about, at every evaluation that both of its arms
+        have after the switch (`planned.gains_over_training`)."""
         return gains_over_training(self.comparison.eligible, self.tables.held_out, self.questions)
 
     @functools.cached_property

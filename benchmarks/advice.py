@@ -3,10 +3,11 @@
     python -m benchmarks.advice
 
 The file holds three things. The first is the fit of the law of superposition (`analysis.fits.law`)
-to the paper's Tables 4–7. The second says how well the law predicts gains at a size or a length
-that was left out of the fit, and how much is lost there by the s and r that it chooses, beside two
-choices that need no law; `docs/research/coverage.md` shows it as a table. The third is the gains of
-our own campaigns, paired by seed. Tests compute all of it again and compare."""
+to the paper's Tables 4–7. The second is a test of the law at sizes and lengths that were left out
+of the fit: how well it predicts the gains there, and how many nats the s and r that it chooses lose
+against the best published ones, compared with two choices that need no law.
+`docs/research/coverage.md` shows this test as a table. The third is the gains of our own campaigns,
+paired by seed. Tests compute all of it again and compare."""
 
 from __future__ import annotations
 
@@ -27,10 +28,10 @@ from tst_study.atomic_files import write_json
 
 RECORDS = Path(__file__).parents[1] / "docs" / "records"
 CAMPAIGNS = {"campaign": "first campaign", "what-does-the-work": "second campaign"}
-"""By archive in `RECORDS`, the name of the campaign."""
+"""The name of each campaign, by its archive in `RECORDS`."""
 BATCH_RUN, BASELINE_RUN = "batch-10000-baseline-batch32-scaled", "arms-20000-baseline"
-"""How the names of two arms' runs begin in the second campaign: the baseline with twice the batch,
-and the baseline that it is compared with."""
+"""The beginnings of the names of two arms' runs in the second campaign: the baseline with twice the
+batch, and the baseline that it is compared with."""
 LEAST_SEEDS = 4
 """Fewest paired seeds with which a setting is part of the evidence."""
 CHOSEN_FROM = 0.5
@@ -52,9 +53,9 @@ def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]
     law makes for each factor of e beyond the sizes (`params`) and lengths (`tokens`) that it was
     fitted to.
 
-    The law is fitted once without each size and each length. The error is that of the mean gain up
-    to `CHOSEN_FROM`, as a root mean square over the sizes, and over the lengths, that were left
-    out. Only runs with uniform weights count.
+    The law is fitted once without each size, and once without each length. The error is that of the
+    mean gain up to `CHOSEN_FROM`, as a root mean square over the sizes, and over the lengths, that
+    were left out. Only runs with uniform weights count.
     """
     rows = rows.assign(gain=observed_gains(rows))
     rows = rows[(rows["weighting"] == "uniform")].reset_index(drop=True)

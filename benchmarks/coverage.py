@@ -42,7 +42,7 @@ NOISE = 0.004
 LAW = Base(np.log(1.8), np.log(480.0), np.log(2085.0), 0.35, 0.37)
 """Chinchilla's law, L(N, D), from which runs of several sizes and lengths are made."""
 EXPONENT = LAW.beta / (LAW.alpha + LAW.beta)
-"""By this law, the exponent with which the optimal size grows with compute."""
+"""The exponent with which, by this law, the optimal size grows with compute."""
 BAGS = (2, 3, 4, 5, 6, 8, 12, 16)
 """The values of s that a simulated curve over s has."""
 
@@ -84,9 +84,9 @@ class Circumstance:
 def _multiplier(
     lengths: tuple[float, ...], random: Random, seeds: int, shrinking: bool = False
 ) -> Shown:
-    """Compute multipliers of a method that is worth 1.5 times its compute C. With `shrinking` it is
-    worth 2 times at C = 1 and ever less with more compute, down to 1.3. The loss of the baseline is
-    E + A C^−α."""
+    """The compute multipliers of a method that is worth 1.5 times its compute C. With `shrinking`
+    it is worth 2 times at C = 1 and ever less as C grows, towards a limit of 1.3. The loss of the
+    baseline is E + A C^−α."""
 
     def loss(compute: Any) -> Any:
         return 1.8 + 1.6 * np.asarray(compute) ** -0.35

@@ -63,9 +63,9 @@ PARTS: dict[str, tuple[str, float]] = {
 }
 """For each part the generator that yields its results as pairs (name, value), and the most seconds
 that it may take. The seconds are for `--minutes` up to 8, and grow in proportion to more minutes. A
-part is skipped if less than a fifth of its seconds is left, or of 20 minutes if they are infinite.
-`corpus` runs beside the other parts until `runs` begins, which reads its text and takes all the
-time that is left."""
+part is skipped if less than a fifth of its seconds is left, where more than 20 minutes count as 20.
+`corpus` runs beside the other parts. `runs` waits for `corpus` to end, reads the text that it
+prepared, and takes all the time that is left."""
 MINUTES_FOR_RUNS = 20
 """With fewer minutes `corpus` and `runs` are left out (except with `--small`), because the other
 parts together take about ten minutes."""
@@ -170,7 +170,7 @@ def run_part(name: str, made_by: str, request: argparse.Namespace) -> None:
     """
     from tst_study.atomic_files import write_json
 
-    if name == "reference":  # hide the GPU, so that none of its values are computed there
+    if name == "reference":  # hide the GPU: the reference values are to come from the CPU
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     request.part = name
     module, _, function = made_by.partition(":")
@@ -186,7 +186,7 @@ def run_part(name: str, made_by: str, request: argparse.Namespace) -> None:
 
 
 def table(record: dict[str, Any]) -> list[str]:
-    """Return the speed, MFU and peak memory (over that planned) of the steps in a record, as the
+    """Return the speed, MFU and ratio of peak to planned memory of the steps in a record, as the
     lines of a Markdown table."""
     rows = ["| model, steps of | latent tokens/s | MFU | peak over plan |", "|---|---|---|---|"]
     for name, part in record["parts"].items():

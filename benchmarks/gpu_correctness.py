@@ -1,7 +1,8 @@
-"""Compares losses and gradients of the code that `train` runs on a GPU with a CPU's in float64.
+"""Checks the losses and gradients that `train`'s code gives on a GPU against a CPU's in float64.
 
-These are the parts `reference` and `correctness` of `benchmarks/gpu.py`. One grouped product, with
-an expert that gets no positions, is checked as well, against the CPU's in bfloat16.
+The functions `reference` and `correctness` are the parts of `benchmarks/gpu.py` with these names.
+One grouped product, with an expert that gets no positions, is checked as well, against the CPU's in
+bfloat16.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ Values = dict[str, Tensor]
 
 
 def reference(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    """Compute on a CPU the values that a GPU must reproduce, and for those of the models the
-    tolerances in bfloat16, and write both to `reference.pt`. Yields the number of values."""
+    """Compute on a CPU the values that a GPU must reproduce, and the tolerances of the models'
+    values in bfloat16. Write both to `reference.pt`. Yields the number of values."""
     values, tolerances = product_values("cpu"), {}
     for model in MODELS:
         exact = exact_values(model, request.small)
@@ -74,9 +75,9 @@ def reference(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 
 def correctness(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    """Make all checks: of each model once in float32, and once in bfloat16 for each attention
-    backend that takes its heads, and of the grouped product. Yields these backends by model, and
-    then, after each group of checks, all checks so far. Reads `reference.pt`."""
+    """Check the grouped product, and each model: once in float32, and once in bfloat16 for each
+    attention backend that takes its heads. Yields these backends by model, and then, after each
+    group of checks, all checks so far. Reads `reference.pt`."""
     device, small = request.device, request.small
     expected, tolerances = torch.load(request.work / "reference.pt")
     groups: dict[str, Callable[[], Values]] = {"product": partial(product_values, device)}
@@ -156,8 +157,8 @@ def objectives_of(model: str, small: bool) -> dict[str, Objective]:
     """Return the objectives to check, by name.
 
     Next-token prediction is there twice, the second time for layers that are computed again in the
-    backward pass. Of `SUPERPOSITIONS` the dense model has all; the model with experts and small
-    runs have the first two ("full" and "output only").
+    backward pass. The dense model has all of `SUPERPOSITIONS`, or only the first two ("full" and
+    "output only") if `small` is true. The model with experts always has only these two.
     """
     names = list(SUPERPOSITIONS)[: 2 if small or model == "experts" else None]
     objectives = {"next token": NEXT_TOKEN, "next token, computed again": NEXT_TOKEN}
@@ -173,8 +174,8 @@ def model_values(
     device: str, model: str, small: bool, dtype: Any = "float32", attention: str | None = None
 ) -> Values:
     """Return a model's loss and each parameter's gradient under every objective, computed as
-    `train` does: on a GPU with compiled layers. `attention`: the attention backend; by default
-    torch chooses."""
+    `train` computes them; on a GPU the layers are compiled. `attention`: the attention backend; by
+    default torch chooses."""
     config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype=dtype, device=device)
     compiler = "inductor" if device == "cuda" else None
     objectives, suffix = objectives_of(model, small), IN_BFLOAT16 if dtype == "bfloat16" else ""
@@ -219,7 +220,7 @@ def exact_values(model: str, small: bool) -> Values:
 
 
 def _tokens(config: Any, objective: Objective, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return synthetic token ids and labels, three of which count for nothing (-100)."""
+    """Return synthetic token ids and labels. Three of the labels count for nothing (-100)."""
     ids, labels = synthetic_tokens(config, objective.stride, device)
     labels[0, :3] = -100
     return ids, labels

@@ -104,8 +104,8 @@ def _fitting(
 ) -> speed.Rows:
     """Measure steps of 8 sequences, or of 4, 2 or 1 if more do not fit in memory.
 
-    A failure is not raised, but returned as text in the row `who`: any error other than lack of
-    memory at once, and lack of memory if even one sequence does not fit.
+    A failure is not raised, but returned as text in the row `who`. Lack of memory counts as a
+    failure only if even one sequence does not fit; any other error ends the measurement at once.
     """
     tiny = "laptop-moe" if name == "moe-10b" else "laptop-64"
     for sequences in (2,) if request.small else (8, 4, 2, 1):
@@ -155,9 +155,9 @@ def saving(request: argparse.Namespace) -> Results:
     """Time saving and loading the 600M model with its optimizer; then check that a resumed run
     repeats one that was not interrupted.
 
-    The check trains the model of `runs` for 12 steps, resumes a copy of that run from its
-    checkpoint after step 6, and compares the training losses of the two: the same bits, or the
-    largest difference.
+    The check trains the model of `runs` for 12 steps, and resumes a copy of that run from its
+    checkpoint after step 6. The result `resumed` says whether the training losses of the two are
+    equal to the bit, and gives the largest difference between them.
     """
     config = step_config(
         {"preset": "laptop-64"} if request.small else MODELS["600m"],

@@ -1,5 +1,5 @@
 """Time several candidates side by side, so that a busy machine slows all of them alike, and
-describe the machine and the code of a measurement. The benchmarks of speed use it."""
+describe the machine and the code of a measurement. The benchmarks of speed use this module."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def interleaved_seconds(
 
 def _memory_risen(call: Callable[[], Any], device: str) -> float | None:
     """Return how many MiB the peak of memory during a call lies above the level before it; None
-    where the system does not tell. Two calls before it let libraries allocate what they allocate
-    only once."""
+    where the system does not tell. Two other calls come first, in which libraries allocate what
+    they allocate only once."""
     for _ in range(2):
         call()
     if device == "cuda":

@@ -56,8 +56,8 @@ DEVIATION, SHARED = 5.5, 0.64
 """Standard deviation of a loss over seeds, in 10⁻³ nats, and the share of its variance that all
 runs of a seed have in common."""
 SPIKE, EFFECT = 5_000.0, 20.0
-"""What `Case.spiked` adds to the loss of one run of the last arm, and the true gain that it gives
-to the first arm, both in 10⁻³ nats."""
+"""The amount that `Case.spiked` adds to the loss of one run of the last arm, and the true gain that
+it gives to the first arm after the baseline, both in 10⁻³ nats."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Case:
         return f"{self.seeds} seeds, {self.contrasts} contrasts, {self.spread}"
 
     def losses(self, made: int) -> np.ndarray:
-        """Draw `made` data sets of losses in 10⁻³ nats, shape (made, arms, seeds), with the
-        baseline as the first arm. Every call for a case draws the same ones."""
+        """Draw `made` data sets of losses in 10⁻³ nats, shape (made, arms, seeds). Arm 0 is the
+        baseline. Every call for a case draws the same ones."""
         random = np.random.default_rng([*self.name.encode()])
         arms = self.contrasts + 1
         if self.spread == MEASURED:
@@ -131,9 +131,9 @@ class Case:
         return {**row, "widest, of the widest paired": round(float(widest), 3)}
 
     def spiked(self, made: int) -> dict[str, Any]:
-        """Return by what factor a spike in one run of the last arm widens the first arm's interval
-        (in the median and at most), and the share of data sets in which that interval still lies
-        above zero. Here the first arm has a true gain, `EFFECT`."""
+        """Return by what factor a spike in one run of the last arm widens the interval of arm 1 (in
+        the median and at most), and the share of data sets in which that interval still lies above
+        zero. Here arm 1 has a true gain, `EFFECT`."""
         losses = self.losses(made)
         losses[:, 1] -= EFFECT
         before = [moderated(self.family(data)) for data in losses]

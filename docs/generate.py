@@ -50,7 +50,7 @@ def config_keys() -> str:
 
 
 def columns() -> str:
-    """Return a table for each of runs, curves and evaluations that lists its columns."""
+    """Return three tables, which list the columns of the runs, the curves and the evaluations."""
     parts = []
     for name, table in (("runs", RUNS), ("curves", CURVES), ("evaluations", EVALUATIONS)):
         rows = [] if name == "runs" else [["`run_id`", "text", "joins the tables"]]
@@ -81,9 +81,10 @@ def verdicts(record: str) -> str:
 
 
 def left_out() -> str:
-    """Return a table of how well the law behind `tst-study advise` does on published runs that were
-    left out of its fit: how it predicts their gains, and how much worse than the best run its
-    choice of s and r is, beside two simpler ways to choose."""
+    """Return a table that tests the law behind `tst-study advise` on published runs that were left
+    out of its fit. It shows how well the law predicts their gains. It also shows how many nats the
+    law's choice of s and r loses against the best of these runs, beside two simpler ways to
+    choose."""
     rows = []
     for row in published.evidence()["left_out"]:
         cells = f"{row['held']:.0%} of {row['cells']:.0f}", f"{row['half']:.3f}"

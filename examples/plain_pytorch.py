@@ -68,8 +68,8 @@ def batch(data: Tensor, sequences: int, length: int, generator: torch.Generator)
 
 @torch.no_grad()
 def held_out_loss(model: GPT, data: Tensor, length: int, pieces: int = 64) -> float:
-    """Return the mean next-token loss, in nats, over pieces of `length` positions that are evenly
-    spaced in the text. They are the same ones at every call."""
+    """Return the mean next-token loss, in nats, over evenly spaced pieces of the text, each of
+    `length` positions. The pieces are the same at every call."""
     starts = torch.linspace(0, len(data) - length - 1, pieces).long()[:, None]
     tokens = data[starts + torch.arange(length + 1)].long()
     logits = model(model.embedding(tokens[:, :-1]))

@@ -35,8 +35,8 @@ def _complete_scale(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _complete_run(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the ids that begin with `incomplete` of the runs in the study's folder, or in the
-    archive if the command takes one, for the shell's completion."""
+    """Return the run ids that begin with `incomplete`, for the shell's completion. They are those
+    of the study's folder, or of the archive if the command takes one."""
     from tst_study.analysis.tables.source import read_tables
     from tst_study.experiments.state.status import folders_below
     from tst_study.experiments.studies.catalogue import folder_of

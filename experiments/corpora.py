@@ -28,9 +28,9 @@ class Books:
     shards: int | None = None
     """How many of the five training files to take, from the first on; all by default."""
     megabytes: int | None = None
-    """Take only about this many megabytes of training text, from the beginning (2.7 bytes are a
-    token), but the tokenizer and the held-out text of the whole prose. This is for runs that read a
-    short text again and again. By default nothing is cut."""
+    """About how many megabytes of training text to take, from the beginning (2.7 bytes are a
+    token); by default all. With such a limit, the tokenizer and the held-out text are those of the
+    whole prose. This is for runs that read a short text again and again."""
 
     @property
     def name(self) -> str:

@@ -48,13 +48,13 @@ class UnreachableError(UserError):
 
 @dataclass(frozen=True)
 class Job:
-    """What a launcher knows about a run, beside what the run's own record says."""
+    """A launcher's knowledge of a run, in addition to the run's own record."""
 
     id: str
     state: Literal["queued", "running", "failed", "cancelled", "ended"]
     """`failed`, `cancelled` and `ended` are final."""
     remark: str = ""
-    """For people, such as why the job waits or how it ended."""
+    """A note for people, such as why the job waits or how it ended."""
 
     @property
     def is_active(self) -> bool:
@@ -63,8 +63,8 @@ class Job:
 
 class Launcher(Protocol):
     """Trains runs, here or elsewhere. `submit` starts them, `cancel` ends them, and the other
-    methods leave them alone. What a run's folder says about the run comes before what its launcher
-    says."""
+    methods leave them alone. What a launcher says about a run counts only if the run's record does
+    not show it to be over and no process holds the run's lock (`state/status.py`)."""
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
         """Train every wanted run that is not over (done or diverged), or have it trained, and print
@@ -92,9 +92,9 @@ class Options:
     """The command line's options about how runs are trained."""
 
     parallel: int | None = None
-    """How many runs train at a time; with Slurm, of each array. The default on this machine is as
-    many as it has cores for, or one if any run may use a GPU; the default with Slurm is the
-    profile's `parallel`."""
+    """How many runs train at a time; with Slurm, how many of each array. The default on this
+    machine is as many as it has cores for, or one if any run may use a GPU; the default with Slurm
+    is the profile's `parallel`."""
     processes: int = 1
     """Ranks of each run on this machine."""
     profile: Path | None = None

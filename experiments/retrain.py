@@ -33,11 +33,11 @@ def recorded(archive: Path, name: str) -> Tables:
 
 def config_of(record: Tables, overrides: Sequence[str] = ()) -> Config:
     """Return the config of a recorded run, changed so that it can be trained here: from its first
-    step even if it was forked from a shared prefix run, and from corpora in `PREPARED` if those
-    that it names are not there.
+    step even if it was forked from a shared prefix run. A corpus whose folder is missing is taken
+    from `PREPARED`.
 
-    `overrides`: as for `tst-study train --set`. Raises `UserError` if a corpus is missing, or if
-    the texts or the overrides make this another run than the recorded one.
+    `overrides`: as for `tst-study train --set`. Raises `UserError` if a corpus is not found, or
+    if the texts or the overrides make this another run than the recorded one.
     """
     (run,) = rows_of(record.runs)
     values = of_record(json.loads(run["config"]))

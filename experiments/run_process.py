@@ -25,8 +25,8 @@ from tst_study.record import reader as run_record
 from tst_study.record.writer import mark
 
 PATIENCE = 30.0
-"""Seconds that a run on this machine has to write its checkpoint when its launcher stops it, or
-ends."""
+"""Seconds within which a run on this machine can write its checkpoint after its launcher stops it,
+or ends."""
 
 
 AWAY_SECONDS = 300.0
@@ -39,8 +39,8 @@ class Exit(IntEnum):
     OVER = 0
     """Done or diverged."""
     FAILED = 1
-    """Failed with an error that would recur: a `UserError`, which names what to do about it, other
-    than `OtherRankError` and `DiskAwayError`."""
+    """Failed with an error that would recur, that is, a `UserError` other than `OtherRankError` and
+    `DiskAwayError`. Its message names what to do about it."""
     PREEMPTED = 69
     """Stopped by a signal, after a checkpoint if it had begun to train; started again, it resumes
     from its last checkpoint."""
@@ -156,8 +156,8 @@ def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
 
 def _mark_failed(folder: Path, config: Config, error: BaseException) -> None:
     """Write into the run's status why it failed; if the file system is away, try for
-    `AWAY_SECONDS`. If it cannot be written, as on a full disk, the exit status still tells that the
-    run failed."""
+    `AWAY_SECONDS`. If the status cannot be written, as on a full disk, the exit status still tells
+    that the run failed."""
     with suppress(UserError, OSError):
         insist(lambda: mark(folder, config, "failed", one_line(error)), AWAY_SECONDS, DiskAwayError)
 

@@ -1,5 +1,4 @@
-"""What a study is: in essence a pure function from the results so far to the runs that they
-decide."""
+"""A study: in essence a pure function from the results so far to the runs that they decide."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ class Results(Protocol):
         diverged, None while it is not known."""
 
     def dead_end(self, why: str) -> None:
-        """Take note of a choice among set-ups that cannot be made, because all candidates diverged.
+        """Take note that a choice among set-ups cannot be made, because all candidates diverged.
         `why` says which choice that is."""
 
 
@@ -38,7 +37,7 @@ class Study:
     claims: str
     """One or two sentences: what the study can show, and what it cannot show at this scale."""
     corpora: Mapping[Path, Recipe]
-    """How to make each corpus, by the folder from which the runs read it."""
+    """A recipe for each corpus; its key is the folder from which the runs read the corpus."""
     runs: Callable[[Results], list[Config]]
     folder: Path = Path("runs")
     """The parent of the run folders."""
@@ -50,7 +49,8 @@ class Study:
     """The questions that the runs are to answer. They are declared before any run."""
 
     def prepare(self) -> None:
-        """Make the corpora that are not complete yet. Raises `UserError` for an incomplete one from
-        the Hugging Face hub, which must be prepared beforehand (`tst-study data prepare`)."""
+        """Make the corpora that are not complete yet. Raises `UserError` if a corpus from the
+        Hugging Face hub is incomplete: such a corpus must be prepared beforehand (`tst-study data
+        prepare`)."""
         for folder, recipe in self.corpora.items():
             recipe.prepare(folder)

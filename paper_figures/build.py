@@ -32,7 +32,7 @@ class Built:
     """The path of `report.html`; None if it was not asked for."""
 
     def lines(self) -> list[str]:
-        """What to print: missing items, the number of written files, and where the report is."""
+        """The lines to print: missing items, the number of written files, and the report's path."""
         lines = [*self.missing, f"{len(self.written)} files written to {self.to}."]
         return [*lines, f"Report: {self.report}"] if self.report else lines
 

@@ -67,8 +67,8 @@ def group_curves(group: Group, names: Sequence[str], panel: str = "") -> pd.Data
     """Return the curves of a group's settings and of their baseline. `names`: the label of each
     setting, in the order of `group.rows`.
 
-    If any of the curves is a held-out one, every arm also has an `end` row. Its loss is the mean of
-    the baselines and, for a setting, that mean less the setting's paired gain.
+    If any of the curves is a held-out one, every arm also has an `end` row. The baseline's row has
+    the mean loss of the baselines; a setting's row has that mean less the setting's paired gain.
     """
     runs, pairs = group.summary.tables.runs, group.pairs
     base = runs[runs["folder"].isin(pairs["baseline_folder"])]

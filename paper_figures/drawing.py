@@ -40,8 +40,8 @@ class Picture(Item):
                 place: Look = {"ha": "left", "fontsize": 8, "fontweight": "bold"}
                 figure.suptitle(words, x=4 / 72 / figure.get_figwidth(), **place)
                 figure.set_figheight(figure.get_figheight() + 0.2 * (words.count("\n") + 1))
-            # The layout is computed here, once for all formats. As the figure's own layout engine,
-            # it would run at every draw, and each file would be drawn twice.
+            # The layout is computed here, once for all formats. If the engine were set as the
+            # figure's own, it would run at every draw, and each file would be drawn twice.
             ConstrainedLayoutEngine().execute(figure)
         return figure
 

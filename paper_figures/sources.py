@@ -122,8 +122,9 @@ class Group:
     def level(self) -> float:
         """Mean final loss of the paired baselines, in nats per token.
 
-        The loss of a setting is shown as this level less its paired gain. The mean loss of its own
-        runs would mislead if it has fewer seeds, since it also depends on which seeds these are.
+        The loss of a setting is shown as this level less its paired gain. The mean loss of the
+        setting's own runs also depends on which seeds they have, so it would mislead if they have
+        fewer seeds than the baselines.
         """
         return float(self.baselines["baseline"].mean())
 

@@ -72,7 +72,7 @@ _BY_ABLATION = {
     "re-initialised": "#8a6d4b",
     "optimizer reset": "#8a8a00",
 }
-"""Colours of ablations, by the beginning of the label after `s = …, r = …, `."""
+"""Colours of ablations, by the beginning of what follows `s = …, r = …, ` in the label."""
 _OTHERS = tuple(dict.fromkeys(_BY_ABLATION.values()))
 _MARKERS = "s^Dv<>hdpP"
 _DASHES = ((4, 1, 1, 1), (7, 1.5), (2, 1), (5, 1.2), (3, 1, 1, 1, 1, 1))
@@ -82,8 +82,8 @@ _BY_RATIO = {0.1: "#472a7a", 0.3: "#2c728e", 0.5: "#1e9b8a", 0.7: "#7ad151"}
 
 PALETTE: tuple[str, ...] = (INK, MUTED, FAINT, PAPER, OTHER_BASELINE.colour)
 PALETTE += tuple(sorted({*_BY_BAG_SIZE.values(), *_BY_ABLATION.values(), *_BY_RATIO.values()}))
-"""Every colour that a figure may use. `report.css` has a value on light and one on dark pages for
-each."""
+"""Every colour that a figure may use. For each, `report.css` has one value for light pages and one
+for dark pages."""
 
 
 def arm_mark(setting: SuperpositionSetting) -> Mark:

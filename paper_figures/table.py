@@ -61,7 +61,7 @@ class Grid:
         return cls(title, tuple(columns), tuple(map(cells, rows)))
 
     def is_numeric(self, place: int) -> bool:
-        """Return whether the column number `place` (from 0) has numbers; it is then aligned to the
+        """Return whether column `place` (counted from 0) has numbers; it is then aligned to the
         right."""
         return any(row[place].value is not None for row in self.rows)
 

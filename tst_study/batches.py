@@ -16,7 +16,8 @@ from tst_study.superposition.bags import shuffle_bags
 
 
 class StepBatches:
-    """Called with a step, counted from 0, returns this rank's token ids and next-token labels.
+    """A callable that takes a step, counted from 0, and returns this rank's token ids and
+    next-token labels.
 
     Both have the shape (`share`, raw tokens per sequence). The first data-parallel rank reads the
     first `share` sequences of a step, the second rank the next `share`, and so on.

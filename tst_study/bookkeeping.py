@@ -99,7 +99,8 @@ class Bookkeeper:
         """Log the loss of the last step if a row of the log is due, or if the run has diverged.
 
         Reading the loss waits for the device, so the loop calls this only after steps that are
-        logged, evaluated or saved. Raises `DivergedError`: a divergence is noticed only there.
+        logged, evaluated or saved. Raises `DivergedError` if the run has diverged, which is noticed
+        only after such a step.
         """
         with self.clock.timing():
             value, gradient_norm = float(self.ranks.sum_over_data(loss)), float(norm)

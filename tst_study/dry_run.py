@@ -1,8 +1,8 @@
 """The costs of a run, before it is trained.
 
-`tst-study train --dry-run` prints `describe`, the resolved config and its costs, after
-`check_start` has made the checks of a launch. `seconds_per_step` times a few real steps for the
-plan of a study.
+`tst-study train --dry-run` makes the checks of a launch (`check_start`), then prints the resolved
+config and its costs (`describe`). `seconds_per_step` times a few real steps for the plan of a
+study.
 """
 
 from dataclasses import asdict, replace

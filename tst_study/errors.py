@@ -40,8 +40,8 @@ def not_installed(module: str) -> str:
 def one_of(value: object, known: Iterable[str], what: str, of: str = "") -> str:
     """Return `value` if it is one of the names in `known`.
 
-    Raises `UserError` otherwise. Its message suggests the most similar name, or lists all of them
-    if none is similar; `what` stands before the value in it, and `of` directly after.
+    Raises `UserError` otherwise. The message suggests the most similar name, or lists all names if
+    none is similar. In the message, `what` stands before the value, and `of` directly after it.
     """
     names = list(known)
     if isinstance(value, str) and value in names:

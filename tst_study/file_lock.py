@@ -15,8 +15,8 @@ from pathlib import Path
 from tst_study.errors import UserError
 
 EXCLUSIVE, SHARED = fcntl.LOCK_EX, fcntl.LOCK_SH
-"""The kinds of lock: only one process can have an exclusive one, and then no other has any; several
-can have a shared one at the same time."""
+"""The kinds of lock. While one process has an exclusive lock on a file, no other process has any
+lock on it; several processes can have shared locks on it at the same time."""
 
 
 class RunHeldError(UserError):
@@ -62,7 +62,8 @@ def hold(folder: Path, seconds: float = 0.2) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         deadline = time.monotonic() + seconds
-        # It is tried several times, because `is_held` in another process takes it for an instant.
+        # Several attempts are made, because `is_held` in another process takes the lock for an
+        # instant.
         while not take(descriptor, path, EXCLUSIVE):
             if time.monotonic() > deadline:
                 owner = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"

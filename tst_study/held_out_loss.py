@@ -74,7 +74,7 @@ def evaluate(
             torch.from_numpy(array[rows % count]).to(ranks.device)
             for array in (held_out.ids, held_out.labels)
         )
-        # Evaluation has other shapes than training, for which compiling would not pay off.
+        # Evaluation has other shapes than training, and compiling for them would not pay off.
         with torch.compiler.set_stance("force_eager"):
             losses = model.next_token_losses(ids, labels)
         new = int((rows < count).sum())

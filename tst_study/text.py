@@ -222,8 +222,8 @@ def _short_words(text: str) -> str:
 
 
 def wrapped(lines: Iterable[str], width: int) -> list[str]:
-    """Break lines that are longer than `width` between words. The text after a break is indented by
-    two spaces more than the line."""
+    """Break, between words, the lines that are longer than `width`. The text after a break is
+    indented by two spaces more than the line."""
     found: list[str] = []
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 2)

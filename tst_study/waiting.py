@@ -19,8 +19,8 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
 
     console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-    # rich shows what the block prints to stdout above the line, but only if stdout is a terminal:
-    # output into a pipe must stay as it is.
+    # If stdout is a terminal, rich shows above the line what the block prints there. Output into a
+    # pipe must stay as it is.
     with Progress(
         *columns,
         console=console,

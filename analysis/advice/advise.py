@@ -91,8 +91,8 @@ class Advice:
 
     def _repr_png_(self) -> bytes:
         """Return a picture as PNG: the expected gain over s at the advised r, with its interval,
-        and the gains of published runs at the nearest size and length whose r differs from it by at
-        most 0.05."""
+        and the gains of published runs with nearly that r (within 0.05), from the nearest size and
+        length that have any."""
         from matplotlib.figure import Figure
 
         law, run, r = published_law(), self.run, self.run.setting.step_ratio
@@ -273,9 +273,9 @@ def _alike(run: PlannedRun) -> dict[str, Any] | None:
     (clipped to the fitted ranges).
 
     `within`: the standard deviation of the difference of two runs, nats per token. `best`: the s
-    and r with the largest gain. `ends`: the smallest and the largest s, each with its best r, whose
-    gain is at most `within` below the largest, in words. Returns None if the advised setting is not
-    `ALWAYS`, or if the grade is `no evidence`.
+    and r with the largest gain. `ends`: among the settings whose gain is at most `within` below the
+    largest, the smallest and the largest s, each with its best r, in words. Returns None if the
+    advised setting is not `ALWAYS`, or if the grade is `no evidence`.
     """
     if run.mixture or run.own or run.setting != run.first or run.grade == "no evidence":
         return None
@@ -326,8 +326,8 @@ def _pilot(run: PlannedRun) -> dict[str, Any]:
 
     Their size and length are an eighth (`PILOT`) of the planned ones, or equal to them for a small
     run (`SMALL`). The number of pairs is the smallest, from `FEWEST_SEEDS` to `MOST_SEEDS`, that
-    detects a gain as large as the one expected of the planned run with a power of 80%, or
-    `MOST_SEEDS` if even these do not. If the expected gain has no number, the test is to detect
+    detects, with a power of 80%, a gain as large as the one expected of the planned run. It is
+    `MOST_SEEDS` if even that many do not. If the expected gain has no number, the test is to detect
     twice a pair's standard deviation.
 
     `seeds`: the number of pairs. `least`: the gain that they detect, nats per token. `noise`: the
@@ -361,12 +361,13 @@ def _pilot(run: PlannedRun) -> dict[str, Any]:
 
 
 def _same_loss(run: PlannedRun, gain: float) -> float:
-    """Return the smallest share of the baseline's steps, in whole hundredths, at which a superposed
-    run that was planned for this length ends at or below the baseline's loss; 1 if no shorter run
-    does.
+    """Return the smallest share of the baseline's steps, in whole hundredths, with which a
+    superposed run ends at or below the baseline's loss, if it is planned for that many steps from
+    the start; 1 if no shorter run does.
 
     The loss of a baseline falls with its length by Chinchilla's data term. `gain` is the gain at
-    full length, nats per token; at shorter lengths it is scaled as the law of superposition does.
+    full length, nats per token; at shorter lengths it is scaled by the ratio of the gains that the
+    law of superposition gives at the two lengths.
     """
     shares = np.arange(1, 101) / 100
     lengths = shares * run.tokens

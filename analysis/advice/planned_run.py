@@ -86,7 +86,7 @@ class Gain:
     low: float | None
     high: float | None
     source: str
-    """Where the number comes from, or why there is none."""
+    """The origin of the number, or the reason why there is none."""
 
 
 @dataclass(frozen=True)
@@ -177,9 +177,9 @@ class PlannedRun:
 
     @property
     def word(self) -> str:
-        """The first word of a verdict that expects a gain: `Yes`; for an extrapolation `Probably`;
-        but `Perhaps` if the run is a mixture, to which the law of dense models is extrapolated, or
-        lies further than `MUCH` beyond the fitted runs."""
+        """The first word of a verdict that expects a gain: `Yes`, or for an extrapolation
+        `Probably`. An extrapolation gets `Perhaps` instead if the run is a mixture, to which the
+        law of dense models is extrapolated, or lies further than `MUCH` beyond the fitted runs."""
         if self.grade != "extrapolated":
             return "Yes"
         much = max(map(abs, self.beyond.values())) > MUCH
@@ -194,9 +194,9 @@ class PlannedRun:
 
     @cached_property
     def setting(self) -> Choice:
-        """The setting to advise: `first` if there is enough text for it. If there is not, it is the
+        """The setting to advise: `first` if there is enough text for it. Otherwise it is the
         setting with the largest gain by the law (s from 2 to 16, r from 0.1 to 0.5) among those for
-        which the text is enough. If there is no such setting, or if our campaigns measured this
+        which the text is enough; but if there is no such setting, or if our campaigns measured this
         size and length, it is `first` with output only, which reads no more text than a
         baseline."""
         if self.text >= self.tokens * self.first.text:

@@ -39,7 +39,7 @@ RULED_OUT = 0.01
 _GRID = 400
 """Number of values of log s, evenly spaced over those tried, at which a form is evaluated."""
 GROUP = ("size", "steps", "weighting")
-"""Columns in which the runs of one curve over s agree, beside r."""
+"""The runs of one curve over s agree in these columns and in r."""
 _NOTHING = "no superposed run beside a baseline: an optimum needs one r at four or more s"
 
 
@@ -49,7 +49,7 @@ def bag_size_answer(
     """Answer `tst-study analyse bag-size`: the best s of each curve over s.
 
     grid: a row for each loss, with columns size, steps, weighting, step_ratio, bag_size, loss (nats
-    per token) and, if there, seed; the published grids by default. inputs: fingerprints of the
+    per token) and, optionally, seed; the published grids by default. inputs: fingerprints of the
     grid's runs. Raises `UserError` for a grid without superposed rows.
     """
     table = optima(published.loss_grid() if grid is None else grid)
@@ -109,8 +109,8 @@ def optima(grid: pd.DataFrame) -> pd.DataFrame:
 
     A curve is all superposed rows of one size, length (steps), weighting and r. The table has one
     row for each: these four columns, the fields of `Optimum`, and `sentence`. If there is no best
-    s, the sentence says why: the curve has too few values of s, or what `edge` says. Otherwise it
-    is empty.
+    s, `sentence` says why: it says that the curve has too few values of s, or it repeats `edge`.
+    Otherwise it is empty.
 
     If a curve begins at s = 2 and its interval has no low end, the baseline joins it as s = 1. If
     the grid has a column `seed`, only the seeds that every s of a curve has are used; if there is

@@ -41,7 +41,7 @@ class Decay:
     constant: float
     """C0."""
     amplitude: float
-    """a, the amount at a distance of one token beyond C0."""
+    """a, the amount beyond C0 at a distance of one token."""
     exponent: float
     """k."""
     rmse: float
@@ -64,7 +64,8 @@ def measure(file: TokenFile, distances: Sequence[int] = DISTANCES) -> pd.DataFra
         within = document[:-distance] == document[distance:]
         first = ids[:-distance][within]
         plug_in, corrected = _information(first, ids[distance:][within])
-        # How much of the value is chance depends on the number of pairs, and so on the distance.
+        # How much of the value is chance depends on the number of pairs, which depends on the
+        # distance.
         unrelated_plug_in, chance = _information(first, unrelated[:-distance][within])
         rows.append((distance, len(first), corrected - chance, plug_in, unrelated_plug_in))
     columns = ["distance", "pairs", "mutual_information", "plug_in", "unrelated"]
@@ -96,7 +97,7 @@ def mutual_information_answer(
 ) -> Answer:
     """Answer `tst-study analyse mutual-information` for a token file, given by its path without
     `.bin`, or by default for the published curve. Distances without a positive estimate are left
-    out of the fit; raises `UserError` if fewer than four are left."""
+    out of the fit; raises `UserError` if fewer than four remain."""
     if tokens is None:
         table = published.mutual_information()
         inputs = published.fingerprints("mutual_information")

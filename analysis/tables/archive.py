@@ -1,9 +1,9 @@
-"""An archive holds the results of runs, of a study for instance: it is a folder of three parquet
-files, which any tool can open (`docs/tables.md`).
+"""An archive holds the results of runs, for instance those of a study. It is a folder of three
+parquet files, which any tool can open (`docs/tables.md`).
 
 | file | a row |
 | --- | --- |
-| `runs.parquet` | a run; unless imported, with its config and its text's fingerprints as JSON |
+| `runs.parquet` | a run; if not imported, with its config and its text's fingerprints as JSON |
 | `curves.parquet` | a logged step |
 | `evaluations.parquet` | a held-out loss, or a number that a task measured |
 
@@ -105,12 +105,12 @@ def read_archive(folder: Path) -> Tables:
 
 
 def _ignore_rates_of_arms(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Set learning rates of imported runs to 0, in place, if different rates must not keep arms
-    from being compared. Return the rows.
+    """Set the learning rates of imported runs to 0, in place, where arms are to be compared
+    although their rates differ or are unknown. Return the rows.
 
-    This is decided for all imported runs that agree in group and held-out text. Their rates are set
-    to 0 if each arm has one rate, and if either a rate is unknown or the arms differ in rate and
-    one of the runs has a named arm."""
+    Imported runs that agree in group and held-out text are judged together. Their rates are set to
+    0 if each arm has one rate and, in addition, either a rate is unknown, or the arms differ in
+    rate and one of the runs has a named arm."""
     imported = [row for row in rows if row["config"] is None]
     for comparable in {(row["group"], row["eval_set"]) for row in imported}:
         members = [row for row in imported if (row["group"], row["eval_set"]) == comparable]
@@ -268,8 +268,8 @@ def _stored(table: pd.DataFrame, name: str) -> pa.Table:
 
 
 def _checked(table: pa.Table, name: str, path: Path | str) -> pa.Table:
-    """Return the table. Raises `UserError` if a cell is not allowed, which names file, row, column
-    and value."""
+    """Return the table. Raises `UserError`, which names file, row, column and value, if a cell is
+    not allowed."""
     for column in _FILES[name]:
         values = table[column.name]
         allowed = pc.fill_null(_ALLOWED[column.kind](values), column.optional)
@@ -300,8 +300,8 @@ _ALLOWED: dict[str, Callable[[Any], Any]] = {
     ),
     "truth": lambda values: pc.equal(values, values),
 }
-"""For each kind of column a function from its cells to whether each is allowed; the result is null
-for a missing cell."""
+"""A function for each kind of column, which takes the cells and says of each whether it is allowed,
+or null if it is missing."""
 
 
 def _check_runs(table: pa.Table, path: Path | str) -> None:

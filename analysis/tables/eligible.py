@@ -1,4 +1,4 @@
-"""Which runs may be compared by their final losses.
+"""The choice of the runs that may be compared by their final losses.
 
 Such a run is finished, its held-out loss was measured after its last step, and its learning rate
 had decayed by then (it is annealed). Its last step was a next-token step. Left out are runs that a
@@ -69,8 +69,8 @@ def excluded_row(run: dict[str, Any], reason: str) -> dict[str, Any]:
 
 
 def over_shared_seeds(runs: pd.DataFrame, by: str, value: str) -> pd.DataFrame:
-    """Arrange the column `value` of a run table with a row for each value of the column `by` and a
-    column for each seed.
+    """Return the column `value` of a run table, arranged with a row for each value of the column
+    `by` and a column for each seed.
 
     Only seeds that every row has are kept, because means over different seeds would differ by luck.
     If the rows have no seed in common, all seeds are kept and missing cells are NaN. Several runs

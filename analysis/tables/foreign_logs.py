@@ -84,8 +84,8 @@ _KEY = ("key", "metric", "tag", "variable")
 """Names of a column that says what the column `value` holds, in tables of the long form."""
 _UNNAMED: tuple[str, ...] = ("metrics", "metrics.eval", "metrics.validation", "trainer_state")
 _UNNAMED += ("log", "train", "meta", "output", "stdout", "history", "events")
-"""Names of log files, without their endings, that say nothing about the run. Such a run is named
-after its folder."""
+"""Names of log files, without their endings, that say nothing about the run. A run whose file has
+such a name is named after its folder."""
 _SEARCHED = 1 << 20
 """Number of bytes at the start of a file by which its format is recognised. It is large because
 some programs print their source code before the first line of the log."""
@@ -99,8 +99,8 @@ _ELSEWHERE = {
     "dvclive": "is a folder of DVCLive; join its files `plots/metrics/**.tsv` in one CSV with "
     "columns run, step, key, value",
 }
-"""Stores of experiment trackers that cannot be read, by name or suffix, and how to export them. The
-texts end an error message."""
+"""For each store of an experiment tracker that cannot be read, by its name or suffix: the end of an
+error message, which says how to export the store."""
 
 
 class Point(NamedTuple):
@@ -127,15 +127,15 @@ class Log:
     named: bool = False
     """Whether a person named the run, by `NAME=PATH`."""
     above: str = ""
-    """Name of the folder that groups runs, after which arms may be named. It is the first part of
-    the run's name if that has several parts (`_parts`); otherwise it is the folder that was given,
-    or the one that holds the file that was given."""
+    """Name of the folder that groups runs; arms may be named after it. It is the first part of the
+    run's name if that has several parts (`_parts`); otherwise it is the folder that was given, or
+    the one that holds the file that was given."""
     final: bool = False
     """Whether this is a row of a table of finished runs. Its cells are then points of step 0, which
     stand for the end of the run."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """The file's names for our columns (`KEYS`) and facts (`FINAL`), as far as a person gave them.
-    Empty for logs whose reader has already renamed the columns."""
+    Only the reader of finished runs (`_finished`) uses them."""
 
 
 def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:

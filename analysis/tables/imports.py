@@ -58,7 +58,7 @@ LOSSES = ("loss", "nats_per_token")
 """Columns whose unit a person may name: the training loss and the held-out loss."""
 BASELINE = "baseline"
 FEW = 3
-"""The most runs that a message names."""
+"""The largest number of runs that a message names."""
 
 
 def _whole(value: Any) -> Any:
@@ -163,7 +163,7 @@ class Facts(BaseModel):
 
 @dataclass(frozen=True)
 class Run:
-    """What the logs of one run say."""
+    """The content of the logs of one run."""
 
     log: Log
     facts: dict[str, Any]
@@ -419,7 +419,8 @@ def _contradict(first: Log, other: Log) -> bool:
 
 
 def _run(log: Log, columns: Mapping[str, str], step_offset: int) -> Run:
-    """Arrange what one run logged by step and column. Raises `UserError` if it has no loss."""
+    """Arrange the logged values of one run in a table, with a row for each step. Raises `UserError`
+    if the run has no loss."""
     points = pd.DataFrame([point[:3] for point in log.points], columns=["step", "key", "value"])
     last = points.drop_duplicates(["step", "key"], keep="last")
     wide = last.pivot(index="step", columns="key", values="value")

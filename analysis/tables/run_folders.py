@@ -1,4 +1,4 @@
-"""Reads run folders, which `tst-study train` writes, into the three tables.
+"""Reads run folders, which `tst-study train` writes, into tables of runs, curves and evaluations.
 
 All values but the column `folder` come from what a run recorded, none from the name of its folder.
 A run that cannot be read is reported as a problem, and the others are read all the same.

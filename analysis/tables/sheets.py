@@ -29,7 +29,7 @@ PACKED: Mapping[str, Callable[..., Any]] = {
     ".xz": lzma.open,
     ".zst": zstandard.open,
 }
-"""By the suffix of compressed files, the function that opens them."""
+"""The function that opens a compressed file, for each suffix of such files."""
 TABLES = (".csv", ".tsv", ".parquet")
 """Suffixes of files that hold tables."""
 _LONGEST_CELL = 10_000
@@ -62,8 +62,8 @@ def read_sheet(path: Path) -> pd.DataFrame:
     """Read a table without interpreting its cells: those of a CSV stay text.
 
     The index is the row number that a spreadsheet shows: the first row of data is 2 in a CSV, whose
-    header is row 1, and 1 in parquet. An empty cell is None. Empty rows are left out, and in a CSV
-    columns without a heading, too.
+    header is row 1, and 1 in parquet. An empty cell is None. Empty rows are left out, and so are
+    the columns of a CSV that have no heading.
 
     Raises `UserError`, which names the file, if the file is damaged, is a CSV that is not UTF-8, or
     has two columns of one name.

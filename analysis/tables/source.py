@@ -79,15 +79,15 @@ def load(sources: Folders) -> pd.DataFrame:
     """Return the run table of `read_tables`: one row per run that could be read.
 
     Losses are in nats per token, times in seconds, amounts of text in tokens. `nats_per_token` is
-    the loss of the run's last held-out evaluation, even if that was before the end of the run;
-    `evaluated_step` and `annealed` tell.
+    the loss of the run's last held-out evaluation, even if that was before the end of the run; see
+    `evaluated_step` and `annealed`.
     """
     return read_tables(sources).runs
 
 
 def roots(sources: Folders) -> tuple[Path, ...]:
-    """Return the folder or folders that were given as a tuple. Raises `UserError` for one that does
-    not exist."""
+    """Return, as a tuple, the folder or folders that were given. Raises `UserError` for a folder
+    that does not exist."""
     given = [sources] if isinstance(sources, str | Path) else sources
     for root in (folders := tuple(map(Path, given))):
         if not root.is_dir():

@@ -67,8 +67,8 @@ class Comparison:
 
 
 def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Comparison:
-    """Compare every run of a run table (`source.load`) that is not a baseline with its baseline,
-    and answer the planned questions.
+    """Compare every superposed run of a run table (`source.load`) with its baseline, and answer the
+    planned questions. Every run that is not a baseline counts as superposed.
 
     Raises `UserError` if an arm of a question names a column that the table lacks, or holds two
     runs of one seed.
@@ -131,7 +131,7 @@ def alike(
 
 def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict[str, Any]] | str:
     """Return the baselines to compare a run with: the one of its seed or, if it has no seed, all
-    that agree with it otherwise. If there is none, return the reason."""
+    that agree with it in the other columns. If there is none, return the reason."""
     seed = "without a seed" if pd.isna(run["seed"]) else f"of its seed {run['seed']}"
     tokens = run.get("eval_tokens")
     text = run["eval_set"] if pd.isna(tokens) else f"{run['eval_set']}, {int(tokens):,} tokens"

@@ -135,7 +135,8 @@ class Contrast:
     flops: float = math.nan
     """FLOPs per run, relative to the comparison arm."""
     study: str = ""
-    """The folder of the study that an unplanned contrast belongs to; empty if that has none."""
+    """The folder of the study that an unplanned contrast belongs to; empty if it belongs to none of
+    the studies that have questions."""
     asked: Question | None = None
     """The planned question; None for any other contrast."""
 

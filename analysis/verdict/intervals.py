@@ -128,8 +128,8 @@ def _prior(variances: Sequence[float], freedoms: Sequence[float]) -> tuple[float
     The more alike the members' true variances are, the more degrees of freedom it is worth, and
     infinitely many if they show no difference. To judge this, the logs of the sample variances are
     used. They scatter even if the true variances are equal, by an amount that follows from their
-    degrees of freedom. What they scatter beyond that shows how far the true variances differ
-    (Smyth, 2004, section 6.2).
+    degrees of freedom. Any further scatter shows how far the true variances differ (Smyth, 2004,
+    section 6.2).
     """
     half = np.asarray(freedoms) / 2
     logs = np.log(variances) - special.digamma(half) + np.log(half)

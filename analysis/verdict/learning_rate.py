@@ -27,8 +27,8 @@ class Sweep:
     best: float
     """The rate with the lowest loss."""
     margin: float | None
-    """By how much the loss at the next best rate is higher, in nats per token; None if seeds
-    diverged at all other rates."""
+    """The loss at the next best rate less the loss at the best rate, in nats per token; None if a
+    seed diverged at every other rate."""
     at_edge: bool
     """Whether the best rate is the lowest or the highest that was tried."""
     superposed_rates: tuple[float, ...]
@@ -74,8 +74,8 @@ def swept(runs: pd.DataFrame, eligible: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
-    """Return the sweep of each group and held-out text (`swept`), except those in which a seed
-    diverged at every rate."""
+    """Return the sweep of each group and held-out text (`swept`), except the sweeps in which every
+    rate has a seed that diverged."""
     found_sweeps = []
     for members in map(_baselines, swept(runs, comparison.eligible)):
         rates, first = _rates(members), members.iloc[0]

@@ -1,12 +1,12 @@
 """The loss of an arm as a curve over the length of training, and the length at which it reaches a
-given loss. `matched` and `fits.scaling.compute_multiplier` compare arms at equal loss with it.
+given loss. `matched` and `fits.scaling.compute_multiplier` use it to compare arms at equal loss.
 
 Between the lengths that were run, log(L − E) is taken to be linear in the log of the length, which
-makes the loss L a power law above a floor E. With three lengths or more, E is fitted. Two lengths
-say nothing about the curvature. Results are then computed for five floors, from zero to the one at
-which the exponent would be 1, and the interval spans them all. For one floor the interval holds the
-lengths at which a t-test of the seeds' paired differences shows no difference. It is valid
-for few seeds, too, and an end is open where the curve is too flat to tell.
+makes the loss L a power law above a floor E. With three lengths or more, E is fitted. With two
+lengths, which say nothing about the curvature, results are computed for five floors, from zero to
+the one at which the exponent would be 1, and the interval spans those of all five. The interval for
+a given floor holds the lengths at which a t-test of the seeds' paired differences shows no
+difference. It is valid for few seeds, too, and an end is open where the curve is too flat to tell.
 """
 
 from __future__ import annotations
@@ -99,8 +99,9 @@ class LengthCurve:
         curve reaches the mean of `losses` (one for each seed), over the length exp(`origin`).
 
         Both ends are None if the paired differences do not vary, as with one seed. Otherwise each
-        end is searched for a little beyond the curve, as far as the two lengths nearest to that end
-        are apart; it is None if the t-test shows no difference even there.
+        end is searched for up to a limit beyond the curve. The limit is as far from the outermost
+        length on that side as the next length is. An end is None if the t-test shows no difference
+        even at its limit.
         """
         best = self.place(float(losses.mean()), floor)
         if not paired_difference((self.at(best, floor) - losses).tolist()).varies:
@@ -167,10 +168,10 @@ def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataF
     """Return each table as losses by length (index) and seed (columns), and a note on lengths that
     were left out. Columns of the given tables: `along` (the length), seed, loss.
 
-    Only the seeds that every length of every table has are kept. If there are fewer than two, the
-    lengths that a single seed ran are left out, provided that two seeds or more remain then, and
-    two lengths of every table that had as many. Raises `UserError` if the tables share no seed, and
-    for a seed that ran a length twice.
+    Only the seeds that every length of every table has are kept. If there are fewer than two such
+    seeds, the lengths that a single seed ran are left out, provided that the remaining lengths
+    share two seeds or more, and that every table keeps at least two lengths (or the only one that
+    it has). Raises `UserError` if the tables share no seed, and for a seed that ran a length twice.
     """
     for table in tables:
         twice = table.duplicated([along, "seed"])

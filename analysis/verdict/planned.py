@@ -1,5 +1,6 @@
-"""Finds the runs that answer planned questions (`question`): their contrasts, which `decide`
-judges, and for reports the losses and costs of their arms and their gains over training."""
+"""Finds the runs that answer planned questions (`question`), and computes from them the contrasts,
+which `decide` judges. For reports it computes the losses and costs of the questions' arms, and the
+gains over training."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ FILE = "questions.json"
 
 
 Value = int | float | str | bool
-"""A value that an arm asks of a column of the run table."""
+"""A value that the runs of an arm have in a column of the run table."""
 Method = Literal["paired", "simultaneous", "moderated-1"]
 """How intervals are made, under the name that a study registers.
 
@@ -47,11 +47,13 @@ class Arm(_Strict):
     name: str
     """The name in sentences, such as `power-law weights`."""
     setting: str | tuple[str, ...]
-    """Label of the setting (`SuperpositionSetting.label`): `baseline`, `s = 4, r = 0.25`, …. A run
-    may have any of several labels, for a pilot sweep that chooses which setting is trained."""
+    """Label of the setting (`SuperpositionSetting.label`): `baseline`, `s = 4, r = 0.25`, …. If
+    several are given, a run may have any of them. This is for studies in which a pilot sweep
+    chooses the setting that is trained."""
     where: dict[str, Value | tuple[Value, ...]] = {}
-    """The values of the arm's runs in other columns of the run table. A run may have any of several
-    values. A single text may be a pattern (`primary-*`); one of several may not."""
+    """The values of the arm's runs in other columns of the run table. If several are given for a
+    column, a run may have any of them. A single text may be a pattern (`primary-*`); one of several
+    may not."""
 
     def runs(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return the arm's rows of a run table that has a column `setting` (each run's label).

@@ -32,7 +32,8 @@ class Batches(IterableDataset):  # type: ignore[type-arg]
     """The sequences of all steps, in order: those of superposed steps are s times as long."""
 
     def __init__(self, text: Tensor, tst: Superposition, sequences: int) -> None:
-        """`sequences`: of a step of the optimizer, over all processes and micro-batches."""
+        """`sequences`: their number in a step of the optimizer, over all processes and
+        micro-batches."""
         self.text, self.tst, self.sequences = text, tst, sequences
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
@@ -51,14 +52,14 @@ def piece(text: Tensor, start: int, length: int) -> dict[str, Tensor]:
 
 
 class SuperposedTrainer(Trainer):
-    """`compute_loss` is all that changes."""
+    """A Trainer that attaches superposition to the embedding and computes its loss."""
 
     def __init__(self, *args: Any, tst: Superposition, **named: Any) -> None:
         super().__init__(*args, **named)
         self.tst = tst
         tst.attach(self.model.get_input_embeddings())  # TST
-        # Our loss is a mean: the Trainer must divide it by the micro-batches of a step, which it
-        # leaves out where a batch has `labels` and the model takes `num_items_in_batch`.
+        # Our loss is a mean: the Trainer must divide it by the number of micro-batches in a step.
+        # It would not do so where a batch has `labels` and the model takes `num_items_in_batch`.
         self.model_accepts_loss_kwargs = False
 
     def compute_loss(  # type: ignore[override]
@@ -76,7 +77,7 @@ class SuperposedTrainer(Trainer):
 
 
 def trainer(options: argparse.Namespace, kind: type[Trainer] = SuperposedTrainer) -> Trainer:
-    """Everything but the call of `train`."""
+    """Return a trainer that is ready for the call of `train`."""
     torch.manual_seed(options.seed)
     model = LlamaForCausalLM(
         LlamaConfig(

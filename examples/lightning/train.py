@@ -3,8 +3,8 @@
     python examples/lightning/train.py --bag-size 4 --step-ratio 0.25
     python examples/lightning/train.py --bag-size 1
 
-Needs torch, lightning and `tst_study.superposition`. Lines marked TST are all that superposition
-changes. Not tried: several processes, GPUs.
+Needs torch, lightning and `tst_study.superposition`. The callback and the lines marked TST are all
+that superposition changes. Not tried: several processes, GPUs.
 """
 
 from __future__ import annotations

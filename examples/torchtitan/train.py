@@ -5,9 +5,9 @@
 
 Needs an environment of its own (Python 3.12 or 3.13, torch 2.14.1, `pip install torchtitan==0.3.0`)
 and `tst_study.superposition`. Tests train both arms on one processor, where torchtitan has to be
-told that there is no GPU (`on_processor`); with s = 1 the losses are those without us, to the bit.
-Its TensorBoard events are what `tst-study import` reads. Not tried: GPUs, several ranks, FSDP,
-pipeline stages, `torch.compile`, accumulated micro-batches.
+told that there is no GPU (`on_processor`); with s = 1 the losses are those without our package, to
+the bit. `tst-study import` reads the TensorBoard events that torchtitan writes. Not tried: GPUs,
+several ranks, FSDP, pipeline stages, `torch.compile`, accumulated micro-batches.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ BOOKS = Path(__file__).parents[2] / "data" / "books"
 
 
 def on_processor() -> None:
-    """Tell torchtitan that the machine has no accelerator, which it would take for one with
-    CUDA."""
+    """If the machine has no accelerator, tell torchtitan so. It would otherwise expect CUDA."""
     from torchtitan.tools import utils
 
     if torch.accelerator.is_available():
@@ -119,7 +118,8 @@ class LookUp(nn.Module):
 
 
 class Loss(BaseLoss):
-    """The mean of a step on one rank: torchtitan's own division by valid labels is left out."""
+    """The mean loss of a step on one rank. torchtitan's own division by valid labels is left
+    out."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseLoss.Config):
@@ -158,7 +158,7 @@ def configuration(options: argparse.Namespace) -> Any:
     """torchtitan's own debugging model, with our loader, embedding and loss."""
     spec = model_registry("debugmodel")
     table = spec.model.tok_embeddings
-    for layer in spec.model.layers:  # torchtitan's flexible attention has no backward pass here
+    for layer in spec.model.layers:  # torchtitan's FlexAttention has no backward pass on a CPU
         layer.attention.inner_attention = ScaledDotProductAttention.Config()
     ours = {field.name: getattr(table, field.name) for field in fields(table) if field.init}
     spec = replace(

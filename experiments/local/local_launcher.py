@@ -24,7 +24,7 @@ from tst_study.text import duration, screen_width, wrapped
 
 CANCELLABLE = ("waiting", "preempted", "interrupted")
 """States of runs that no process trains, but that a launcher may still start. `cancel` marks such
-runs, so that none does."""
+runs, so that no launcher starts them."""
 
 
 class Local:
@@ -71,9 +71,9 @@ class Local:
         return {}
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
-        """Mark as cancelled every wanted run whose state is in `CANCELLABLE`, or that a process on
-        this machine holds, and return their ids. Such a process gets SIGTERM; if it is training, it
-        writes a checkpoint and ends."""
+        """Mark as cancelled every wanted run whose state is in `CANCELLABLE`, or that is not over
+        and that a process on this machine holds. Such a process gets SIGTERM; if it is training, it
+        writes a checkpoint and ends. Return the ids of the marked runs."""
         folders = (path.parent for path in root.glob("*/job") if wanted(path.parent.name))
         # What holds a run that is over is an evaluation of it, which nobody asked to stop.
         live = {each: state for each in folders if (state := row(each).state) not in FINAL_STATES}

@@ -62,7 +62,8 @@ class Queue:
     begun_at: dict[str, int] = field(default_factory=dict)
     """The step of the last checkpoint that each run had when this call last started it."""
     idle: dict[str, int] = field(default_factory=dict)
-    """How many launches of each run in a row, up to the last one, left no new checkpoint."""
+    """The number of consecutive launches of each run, up to its last launch, that left no new
+    checkpoint."""
     slots: int = 1
     """How many runs may train at a time."""
     processes: int = 1
@@ -96,7 +97,7 @@ def launch(
     `show` is called with the queue several times a second and at the end. A run that fails is noted
     in `Queue.failed`, and all runs that do not need it go on. `target` is the function that each
     process calls. Raises `StoppedError` on Ctrl-C or SIGTERM, and `UserError` if the runs cannot be
-    planned, such as for a corpus that is not prepared.
+    planned, for example because a corpus is not prepared.
     """
     # Every run inherits these; a run whose config asks for more threads sets them itself.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -145,8 +146,8 @@ def _settle_all(queue: Queue) -> None:
     """Note in the queue which runs need no process, and write the configs of the others."""
     for planned in queue.decided:
         _settle(queue, planned)
-    # By this file, `cancel` and other commands that know only the study's folder see that a run is
-    # waiting.
+    # The config file shows `cancel`, and other commands that know only the study's folder, that a
+    # run is waiting.
     for planned in queue.waiting:
         write_config(planned.config, planned.folder)
 
@@ -223,9 +224,9 @@ def _ended(ranks: list[BaseProcess]) -> int | None:
     """Return the exit status of a run; None while one of its ranks is alive.
 
     It is that of rank 0 if another process held the run. Otherwise it is `Exit.FAILED` if any rank
-    ended so, or else the status of the rank with the lowest number that crashed, or else that of
-    one that was killed. If all ranks ended well, it is again that of rank 0. Ranks cannot go on
-    without each other, so all are killed as soon as one has ended badly.
+    ended so, or else the status of the lowest-numbered rank that crashed, or else that of a rank
+    that was killed. If all ranks ended well, it is again that of rank 0. Ranks cannot go on without
+    each other, so all are killed as soon as one has ended badly.
     """
     codes = [rank.exitcode for rank in ranks]
     ended_badly = [code for code in codes if code not in (None, Exit.OVER, Exit.PREEMPTED)]
@@ -242,8 +243,8 @@ def _ended(ranks: list[BaseProcess]) -> int | None:
 
 
 def _record_end(planned: PlannedRun, code: int) -> str:
-    """Return why the processes of a run ended, by its status. If the run could not write that
-    before it ended, write it as failed."""
+    """Return why the processes of a run ended, as its folder records it. If the run ended before it
+    could record a reason, derive one from its exit status `code`, and record the run as failed."""
     state_there = state(planned)
     if state_there in ("failed", "preempted"):
         status = run_record.read_status(planned.folder)

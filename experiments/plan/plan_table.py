@@ -30,7 +30,7 @@ from tst_study.record import reader as run_record
 from tst_study.text import ENDLESS, big, duration, wrapped
 
 OURS = Prices()
-"""Without a device, so that hours are those of this machine."""
+"""Prices without a device, so that hours are those of this machine."""
 ARMS_NOTE = (
     "By arm: FLOPs and hours of all its runs; tokens of one run, from its first step to its last."
 )

@@ -30,8 +30,8 @@ class PlannedRun:
     """One run of a study, which may be trained already."""
 
     config: Config
-    """The config to train. If the run is a branch, it names the checkpoint of the shared prefix run
-    from which the branch starts (`execution.fork_from`)."""
+    """The config to train. For a branch, `execution.fork_from` names the shared prefix run and the
+    step of its checkpoint from which the branch starts."""
     fingerprint: str
     """The run's identity (`config.identity`)."""
     folder: Path
@@ -60,7 +60,7 @@ class PlannedRun:
 
     @property
     def first_step(self) -> int:
-        """The number of steps that its shared prefix run trains for it; 0 without one."""
+        """The number of steps that a shared prefix run trains for this run; 0 without one."""
         fork = self.config.execution.fork_from
         return fork.step if fork else 0
 
@@ -98,7 +98,7 @@ def state_and_damage(run: PlannedRun) -> tuple[str, str]:
 
 
 def state(run: PlannedRun) -> str:
-    """Return the state alone that `state_and_damage` gives."""
+    """Return only the state from `state_and_damage`."""
     return state_and_damage(run)[0]
 
 

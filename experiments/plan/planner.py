@@ -26,8 +26,8 @@ from tst_study.record.reader import FINAL_STATES
 
 @dataclass
 class Planner:
-    """Plans a study, and tells it the results so far: it is the `Results` that the study asks. A
-    planner can be used as long as the corpora do not change."""
+    """Plans a study. It is also the `Results` that the study asks for the results so far. A planner
+    can be used as long as the corpora do not change."""
 
     study: Study
     unprepared: bool = False
@@ -38,7 +38,7 @@ class Planner:
     _known: dict[Config, str] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
     """Names of the run folders, by the eight hex digits of the identity at their end. Runs with the
-    same identity are the same run, even if the study has since changed its name."""
+    same identity are the same run, even if the study has since given it another name."""
 
     def decided(self) -> list[PlannedRun]:
         """List every run that the results so far decide, each once, most urgent first. A shared

@@ -65,8 +65,8 @@ def array_script(
             **resources.gpus(),
             **profile.sbatch,
         },
-        # If a rank dies, the others are ended, too. A minute after the first rank has ended, so are
-        # all that are left.
+        # If a rank dies, the others are ended, too. A minute after the first rank has ended by
+        # itself, the ranks that still run are ended.
         "srun_args": ["--kill-on-bad-exit=1", "--wait=60", *profile.srun],
     }
     # -P keeps the working directory, most likely a checkout, off the import path, where it would

@@ -1,5 +1,5 @@
-"""A copy of the code in the study's folder. Queued jobs run this copy, so that edits of the code
-after the submission do not change them."""
+"""A copy of the code, which is kept in the study's folder. Queued jobs run this copy, so that edits
+of the code after the submission do not change them."""
 
 import hashlib
 import os

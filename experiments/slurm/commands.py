@@ -11,8 +11,7 @@ from tst_study.experiments.launcher import UnreachableError
 from tst_study.process.rank_environment import VARIABLES
 
 INHERITED = ("SLURM_", "SBATCH_", "SUBMITIT_", "SRUN_", "SQUEUE_", "SALLOC_")
-"""How the names of variables begin that an enclosing job has set, or that set options of Slurm's
-programs."""
+"""Prefixes of variables that an enclosing job has set, or that set options of Slurm's programs."""
 SECONDS = 30
 """The seconds within which a program of Slurm must answer."""
 
@@ -27,9 +26,9 @@ class NoAnswerError(SlurmError):
 
 def environment() -> dict[str, str]:
     """Return the environment of this process without the variables of an enclosing job and of
-    torchrun. Slurm's would override the options of a batch script; a job that inherited torchrun's
-    would take itself for one of its ranks. `SLURM_CONF`, the path of Slurm's own configuration, is
-    kept."""
+    torchrun. The variables of a job would override the options of a batch script; a job that
+    inherited those of torchrun would take itself for one of torchrun's ranks. `SLURM_CONF`, the
+    path of Slurm's own configuration, is kept."""
     kept = {
         name: value
         for name, value in os.environ.items()

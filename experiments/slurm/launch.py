@@ -92,7 +92,7 @@ def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence
     with insist(lambda: open(folder / "job" / "srun.txt", "wb"), PATIENCE, OSError) as errors:
         ranks = subprocess.Popen(command, stderr=errors)
     try:
-        # Up to a minute is kept in reserve for what follows. At the end of its time Slurm would end
+        # Up to a minute is kept in reserve for what follows. When the job's time is up, Slurm ends
         # this process together with the ranks.
         ranks.wait(_seconds_left(job, min(signal_seconds / 4, 60)))
         ended, words = insist(lambda: _end(folder, ranks.returncode), PATIENCE, OSError)

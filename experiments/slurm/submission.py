@@ -150,8 +150,8 @@ def known_jobs(root: Path) -> dict[str, Job]:
 
 
 def _array_of(submission: Submission, known: dict[Key, Job]) -> str:
-    """The job id of a submission that is in the queue (`known`), without an array index; empty if
-    it is not there."""
+    """The job id of a submission, without an array index; empty if the submission is not in the
+    queue (`known`)."""
     there = (job.id for (name, _), job in known.items() if name == submission.folder.name)
     return next(there, "").partition("_")[0]
 
@@ -177,8 +177,8 @@ def in_the_queue() -> dict[Key, Job]:
 
 
 def _job(id: str, state: str, reason: str) -> Job:
-    """Return the `Job` for a state and a reason as Slurm gives them. `state` is Slurm's long name
-    of it: PENDING, TIMEOUT, …"""
+    """Return the `Job` for a state and a reason as Slurm gives them. `state` is in Slurm's long
+    form: PENDING, TIMEOUT, …"""
     remark = f"job {id}: {state}"
     if state == "CANCELLED" or reason == NEVER:
         return Job(id, "cancelled", remark)

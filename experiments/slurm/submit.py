@@ -7,7 +7,8 @@ queued or training are left alone, unless they were cancelled.
 
 All other runs are submitted in job arrays of up to `LONGEST` runs. The runs of one array ask for
 the same resources, and wait for the same job or for none. A run waits for a job if it forks from a
-shared prefix run (`plan.planner`) that is still to be trained."""
+shared prefix run (`plan.planner`) that is still to be trained; if the prefix run has no job, the
+run that forks from it is not submitted."""
 
 import shutil
 import time
@@ -39,7 +40,7 @@ LONGEST = 1000
 
 @dataclass
 class Submitted:
-    """What one call of `submit_to_slurm` found and did."""
+    """The findings and actions of one call of `submit_to_slurm`."""
 
     dry: bool
     over: list[PlannedRun] = field(default_factory=list)
@@ -53,8 +54,8 @@ class Submitted:
     arrays: list[str] = field(default_factory=list)
     """A line that describes each new array."""
     refused: str = ""
-    """Why Slurm refused an array. No further arrays are submitted after that one. Empty if Slurm
-    took them all."""
+    """The reason why Slurm refused an array. No array is submitted after that one. Empty if Slurm
+    took all arrays."""
     damaged: list[str] = field(default_factory=list)
     """The run id of each run whose record cannot be read, and why."""
     first_script: str = ""
@@ -64,8 +65,8 @@ class Submitted:
     the runs that follow a learning-rate sweep."""
 
     def lines(self) -> list[str]:
-        """What to print: counts, the new arrays and what was not submitted; in a dry run also the
-        first script."""
+        """Return the lines to print: counts, the new arrays and what was not submitted; in a dry
+        run also the first script."""
         text = [
             f"{len(self.over)} finished, {len(self.adopted)} queued or running already",
             f"{len(self.new)} {'to be ' if self.dry else ''}submitted in {len(self.arrays)} "
@@ -90,8 +91,8 @@ def submit_to_slurm(
 ) -> Submitted:
     """Submit every wanted run that needs a job, and return without waiting for the runs.
 
-    A dry run submits nothing. If this machine has `sbatch`, it asks Slurm whether it would take the
-    arrays. Raises `UserError`, for example if Slurm refuses the first array.
+    A dry run submits nothing; if this machine has `sbatch`, a dry run asks whether Slurm would take
+    the arrays. Raises `UserError`, for example if Slurm refuses the first array.
     """
     planning, root, dry = Planner(study, unprepared=options.dry), study.folder, options.dry
     asks = not dry or shutil.which("sbatch") is not None
@@ -116,7 +117,8 @@ def submit_to_slurm(
                     for run in members:
                         submitted_anew(run.config, run.folder)
                     job = submission.submit(array, script, lock)
-                elif asks:  # not the script's own dependency: a dry run did not submit that job
+                elif asks:
+                    # This replaces the script's dependency, whose job a dry run has not submitted.
                     call("sbatch", "--test-only", "--dependency=singleton", standard_input=script)
             except SlurmError as error:
                 if not result.arrays:

@@ -1,1 +1,2 @@
-"""What the commands for a submitted study do: `status`, `cancel`, `logs`, `collect` and `clean`."""
+"""The work of the commands for a submitted study: `status`, `cancel`, `logs`, `collect` and
+`clean`."""

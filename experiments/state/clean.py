@@ -29,9 +29,9 @@ class NotNeeded:
 
 
 def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
-    """Return two kinds of checkpoints. Of a run that is over: all but the last one and those that
-    its config asks to keep (`keep_steps`). Of a shared prefix run that is over: all, if nothing
-    will fork from it any more.
+    """Return two kinds of checkpoints. Of a shared prefix run that is over: all, if nothing will
+    fork from it any more. Of any other run that is over: all but the last one and those that its
+    config asks to keep (`keep_steps`).
 
     `planner`: the planner of the study. Without it, the checkpoints of shared prefix runs are kept,
     because a branch that has not started leaves no trace in the folder.

@@ -10,7 +10,8 @@ from tst_study.experiments.state.status import StatusRow, check_is_there
 from tst_study.record.reader import FINAL_STATES
 
 ROWS = 100
-"""Fewest rows of a longer training curve that an archive keeps (`Tables.thinned`)."""
+"""An archive keeps at least this many evenly spaced rows of a training curve, and all rows of a
+shorter one (`Tables.thinned`)."""
 
 
 def collect(root: Path, rows: Sequence[StatusRow]) -> list[str]:

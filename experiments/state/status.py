@@ -33,7 +33,7 @@ class StatusRow:
     """The state in the run's record, or one of these:
 
     - `waiting`: there is no record yet.
-    - `queued`: a launcher has a job for the run that does not train it yet.
+    - `queued`: a launcher has a job for the run, but the job does not train the run yet.
     - `cancelled`: the run was cancelled, and has not been submitted again.
     - `blocked`: the run waits for a shared prefix run that will not finish by itself.
     - `interrupted`: the record says `running`, but no process trains the run.
@@ -109,8 +109,8 @@ def _state(status: run_record.Status | None, folder: Path, job: Job | None) -> t
 
 
 def rows_of(study: Study) -> list[StatusRow]:
-    """Return the status of every run that the study's results so far decide, and of every other run
-    in its folder. Raises `UserError` if the study's corpora are not prepared."""
+    """Return the status of every run that is decided so far (`Planner.decided`), and of every other
+    run in the study's folder. Raises `UserError` if the study's corpora are not prepared."""
     return _rows(study.folder, Planner(study).decided())
 
 
@@ -179,8 +179,8 @@ def matching(rows: Sequence[StatusRow], pattern: str, root: Path) -> list[Status
 def stopped(study: Study, pattern: str) -> Callable[[PlannedRun], bool]:
     """Return a function that tells whether a run is to be retried.
 
-    These are the runs that match and whose state is one of `STOPPED`. If such a run is a shared
-    prefix run, its branches are retried too. If it is a branch, so is its shared prefix run.
+    The runs to retry are those that match and whose state is one of `STOPPED`. If such a run is a
+    shared prefix run, its branches are retried too. If it is a branch, so is its shared prefix run.
     """
     rows = matching(rows_of(study), pattern, study.folder)
     chosen = {entry.run_id for entry in rows if entry.state in STOPPED}

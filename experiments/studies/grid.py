@@ -1,5 +1,5 @@
-"""What a study is declared from: products of set-ups, superpositions and seeds (`Part`), and
-choices among set-ups such as learning-rate sweeps (`Tuning`)."""
+"""The building blocks from which a study is declared: products of set-ups, superpositions and seeds
+(`Part`), and choices among set-ups such as learning-rate sweeps (`Tuning`)."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Tuning:
         """List the runs of all rungs and, once all their losses are known, also the runs that
         follow.
 
-        If at least one seed diverged at every rung of an arm, nothing can follow, and
-        `results.dead_end` is told so.
+        If every rung of an arm has a seed that diverged, nothing can follow, and `results.dead_end`
+        is told so.
         """
         tried: list[Config] = []
         best: dict[SuperposedPhase, tuple[float, Setting]] = {}
@@ -96,8 +96,8 @@ class Tuning:
         extensions: int,
     ) -> tuple[float, Setting]:
         """Return the mean loss and the set-up of an arm's best rung on one ladder. The loss is NaN
-        while results are missing, and infinite if at least one seed diverged at every rung. The
-        runs of all rungs are added to `tried`."""
+        while results are missing, and infinite if every rung has a seed that diverged. The runs of
+        all rungs are added to `tried`."""
         rungs = [[make(setting, arm, seed) for seed in self.seeds] for setting in ladder]
         tried += [run for runs in rungs for run in runs if run not in tried]
         means = [_mean_loss(runs, results) for runs in rungs]
@@ -148,7 +148,7 @@ class Declared:
 
     title: str
     claims: str
-    """One sentence: what the study can show."""
+    """One or two sentences on what the study can show."""
     parts: Callable[[Scale], Sequence[Part | Tuning]]
     """Returns what is trained at a scale, most urgent first."""
     scales: Sequence[str] = SCALES

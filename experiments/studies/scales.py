@@ -5,7 +5,7 @@
 | `smoke` | 200 steps: does everything work? | two cores, a minute |
 | `quick` | 1,500 steps of prose | two cores, minutes |
 | `laptop` | 5,000 steps of prose | two cores, an hour or so |
-| `desktop` | 10,000 steps of prose, the whole axes | two cores, a night |
+| `desktop` | 10,000 steps of prose, more values of s and r | two cores, a night |
 | `one-gpu` | the 270M shape, 10,000 steps of 2^18 tokens of FineWeb-Edu | one GPU, days |
 | `paper` | the lengths of the paper's runs | the paper's clusters |
 
@@ -23,11 +23,11 @@ from tst_study.experiments.corpora import Books, HubText
 from tst_study.experiments.studies.setting import Setting
 
 PILOT_CHANGES = ("schedule.decay_ratio=0.3", "model.qk_norm=true")
-"""What the pilot sweep (`gate`) chose besides the learning rate, as overrides of the config."""
+"""The choices of the pilot sweep (`gate`) besides the learning rate, as overrides of the config."""
 AS_RECORDED = 'data.held_out="beginning"'
-"""The override that keeps the first campaign's held-out text at scales `laptop` and `desktop`. Its
-runs are committed, and with another held-out text these scales would no longer stand for the
-same runs."""
+"""The override that keeps the first campaign's held-out text at scales `laptop` and `desktop`. The
+campaign's runs are committed, and with another held-out text these scales would no longer stand for
+the same runs."""
 SCALES = ("smoke", "quick", "laptop", "desktop", "one-gpu", "paper")
 FINEWEB_EDU = HubText(
     "fineweb-edu-llama3",
@@ -38,8 +38,8 @@ FINEWEB_EDU = HubText(
 PAPER_MAIN = SuperposedPhase(bag_size=6, step_ratio=0.3)
 """The superposition that the paper runs at every dense size."""
 SMALL_MAIN = SuperposedPhase(bag_size=4, step_ratio=0.25)
-"""The main superposition at all other scales. It is in the range that the paper recommends; an
-earlier pilot on two cores had s = 4, r = 0.2."""
+"""The main superposition at all scales but `paper`. It is in the range that the paper recommends;
+an earlier pilot on two cores had s = 4, r = 0.2."""
 DCLM = HubText("dclm-llama3", "hf://mlfoundations/dclm-baseline-1.0", "meta-llama/Meta-Llama-3-8B")
 VALIDATION_TOKENS = 8_388_608
 WARMUP_STEPS = 2_000
@@ -73,7 +73,7 @@ DENSE_3B = _dense("3b", 20_000, 2e-4)
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a study is run."""
+    """The size at which a study is run."""
 
     name: str
     setting: Setting

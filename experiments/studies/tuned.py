@@ -107,7 +107,7 @@ def parts(scale: Scale) -> Sequence[Part | Tuning]:
 def questions(scale: Scale) -> list[Question]:
     """Return the questions. Primary: is the better of output only and power-law weights better than
     the tuned baseline? Then the same for every superposed arm, and for output only at two model
-    sizes that read as much text per weight."""
+    sizes, which at scale `desktop` read the same amount of text per weight."""
     small = _setting(scale, scale.setting.model, STEPS)
     larger = _setting(scale, LARGER, LARGER_STEPS)
     seeds = tuple(SEEDS.get(scale.name, scale.seeds))
@@ -155,8 +155,9 @@ def _setting(scale: Scale, model: str, steps: Mapping[str, int]) -> Setting:
 def _ladder(
     setting: Setting, sequences: int, rates: Sequence[float], grid: str = "pilot"
 ) -> tuple[Setting, ...]:
-    """Return set-ups with rising rates at another batch size, at which a run reads as much text.
-    The rates are scaled by the square root of the batch's growth."""
+    """Return copies of `setting` with `sequences` per step, one for each of the rising rates. A run
+    reads as much text as one of `setting`. The rates are scaled by the square root of the batch's
+    growth."""
     factor = math.sqrt(sequences / setting.sequences)
     batch = setting.with_batch(sequences).in_grid(grid).changed(f"batch{sequences}")
     return tuple(batch.with_rate(float(f"{rate * factor:.3g}")) for rate in rates)

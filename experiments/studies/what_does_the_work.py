@@ -139,8 +139,8 @@ def _superposed(setting: Setting) -> int:
 
 def _pilot_sweep(setting: Setting) -> tuple[Setting, ...]:
     """Return the set-ups to choose from. The usual batch size comes first, so that it wins a tie.
-    Every other batch size is tried at the same learning rate, and at a rate that is scaled by the
-    square root of the batch factor."""
+    Each of `BATCH_FACTORS` is tried twice: at the usual learning rate, and at that rate times the
+    square root of the factor."""
     short = replace(setting, steps=round(PILOT_SHARE * setting.steps), evaluations=4, grid="gate")
     tried = [short]
     for factor in BATCH_FACTORS:

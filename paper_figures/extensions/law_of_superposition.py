@@ -29,7 +29,7 @@ then two that need no law."""
 DATA += [*ERRORS, "bias"]
 """Columns of the figure's data, which `_fits` explains."""
 SHOWN = "270M → 600M"
-"""The split of the runs whose predictions are drawn one by one: fitted to 270M, predicted for
+"""The split whose held-out runs are drawn one by one: the law is fitted to 270M and predicts
 600M."""
 TABLES = {4: "270M, 20k", 5: "270M, 100k", 6: "600M, 20k", 7: "600M, 20k, power law"}
 

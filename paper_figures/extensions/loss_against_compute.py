@@ -69,8 +69,8 @@ class Pair:
     needs=submit("loss-against-compute", "one-gpu"),
 )
 def loss_against_compute(sources: Sources) -> Picture:
-    """Show the published pair and, if there are measured pairs, the one with most runs in a second
-    column."""
+    """Show the published pair and, in a second column, the measured pair with most runs, if there
+    is one."""
     own = _measured(sources.summary)
     pairs = [_published(), *own]
     where = [f"{pair.widest['multiplier']:.2f} times" for pair in pairs]

@@ -55,9 +55,9 @@ class Ablation:
         panels as published ones.
 
         A panel has two or more settings with the same s and r and with different values of the
-        column. If the column is the mode, only settings count whose weighting is uniform or the
-        first token only. No setting departs from the paper's method in another way. All panels are
-        from one comparison group: the one that fills them with the most settings."""
+        column. If the column is the mode, only settings whose weighting is `uniform` or
+        `first_token` count. No setting departs from the paper's method in another way. All panels
+        are from one comparison group: the one that fills them with the most settings."""
         best: list[Group] = []
         for group in sources.groups:
             rows = group.plain(self.column, "weighting").rows
@@ -185,7 +185,7 @@ def _finding(
     first = groups[0].rows.sort_values("gain", ascending=False)
     labels = which.labels(first)
     verdict: Verdict = "undecided"
-    if which.claim in labels:  # without the arm that the claim is about nothing can be judged
+    if which.claim in labels:  # without the claim's arm, nothing can be judged
         verdict = judged(first["verdict"][[label == which.claim for label in labels]])
         verdict = "undecided" if verdict == "agrees" and labels[0] != which.claim else verdict
         # In planned questions, `superposition` is the name of the paper's own method, with both

@@ -64,7 +64,7 @@ class PublishedGrid:
 
     @property
     def words(self) -> str:
-        """What the runs have in common, in words."""
+        """The properties that the runs have in common, in words."""
         weights = " with power-law weights" if self.weighting == "power_law" else ""
         return f"{self.size}, {self.steps:,} steps{weights}"
 
@@ -199,8 +199,8 @@ def _table_finding(data: pd.DataFrame, group: Group | None) -> Finding:
 @figure({"figure5": TABLE5, "figure8": TABLE6}, published=LOSSES, needs=submit("bag-grid", "paper"))
 @figure({"figure11": TABLE7}, published=LOSSES, needs=submit("power-law", "paper", "one-gpu"))
 def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
-    """Show one published grid as curves over s. The group of measured runs that fills it is shown
-    beside it if it has `LEAST` bag sizes or more at some r."""
+    """Show one published grid as curves over s. The group of measured runs that fills the grid is
+    shown beside it if the group has `LEAST` bag sizes or more at some r."""
     group = which.group(sources)
     if group is not None and _sizes_by_ratio(group.rows).max() < LEAST:
         group = None

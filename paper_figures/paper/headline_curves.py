@@ -251,7 +251,7 @@ def _measured(summary: Summary) -> Side | None:
 
 
 def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: Match) -> pd.DataFrame:
-    """Return the baseline runs whose number of steps is nearest to that of the match.
+    """Return the baseline runs whose number of steps is nearest to the match's `baseline_steps`.
 
     Only the seeds, family, learning rate and held-out text of the setting's runs `own` count.
     """
@@ -263,8 +263,8 @@ def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: Match) -> pd.DataFram
 
 
 def _with_end(summary: Summary, arm: str, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean curve of an arm, and a row of the quantity `end` with its mean final held-out
-    loss."""
+    """Return the mean curve of an arm, and a row of the quantity `end` that has the arm's mean
+    final held-out loss."""
     steps, loss = runs["steps"].iloc[0], float(runs["nats_per_token"].astype(float).mean())
     label = f"{arm}, {steps:,} steps"
     end = {"source": "measured", "quantity": "end", "label": label, "step": steps, "loss": loss}

@@ -1,8 +1,8 @@
 """Tables 1 and 2: the paper's headline runs, what each cost and the loss that it reached.
 
 Table 1 shows the published GPU-hours, the model FLOPs utilisation (MFU) that they imply, and the
-hours that the cost model of this package gives. Table 2 shows what re-initialising the input
-embedding and the output head at the switch does. Runs that were made here stand below the
+hours that the cost model of this package gives. Table 2 shows the effect of re-initialising the
+input embedding and the output head at the switch. Runs that were made here stand below the
 published ones.
 """
 

@@ -95,8 +95,8 @@ def _by_rate(same: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each learning rate of one arm: mean and range of the loss over seeds, the
     number of these seeds, and the number of runs that diverged.
 
-    So that rates are compared over the same seeds, only seeds that finished at every rate count;
-    rates at which no run finished are left aside. If the rates share no seed, all seeds count.
+    So that rates are compared over the same seeds, a seed counts only if it finished at every rate
+    (rates at which no run finished are ignored in this). If the rates share no seed, all count.
     """
     losses = over_shared_seeds(same[same["state"] == "done"], "learning_rate", "nats_per_token")
     columns = {"loss": "mean", "low": "min", "high": "max", "seeds": "count"}

@@ -19,7 +19,7 @@ from tst_study.paper_figures.table import Entry, Grid, Table, grids_over_s_and_r
 from tst_study.text import big
 
 METRIC = "length-normalised where a task reports that (the paper does not say what it prints)"
-"""Which accuracy the measured numbers are, for captions."""
+"""The kind of accuracy that the measured numbers are, in words for captions."""
 
 
 @figure(
@@ -98,8 +98,8 @@ def _finding(used: pd.DataFrame) -> Finding:
 def over_s_and_r(sources: Sources, which: int) -> Table:
     """Show the paper's table number `which`, and the measured accuracies beside it.
 
-    Only runs of the baseline and of the paper's method count, of the table's number of steps and
-    about its number of parameters.
+    Only runs of the baseline and of the paper's method count, and of these only runs that have the
+    table's number of steps and about its number of parameters.
     """
     cells = published.downstream_grid(which)
     name, size, steps = cells.iloc[0][["task", "size", "steps"]]

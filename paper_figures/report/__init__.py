@@ -1,1 +1,2 @@
-"""Pages: `report.html` of a study, and `reproduction.md` figure by figure."""
+"""Pages: `report.html`, on a study, and `reproduction.md`, which compares each figure and table
+with the paper."""

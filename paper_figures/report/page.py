@@ -33,16 +33,17 @@ class Section:
 
 
 def is_shown(item: Item, sources: Sources) -> bool:
-    """Return whether the report shows an item: with runs only if it was made from some of them
-    (`item.folders`), without runs always."""
+    """Return whether the report shows an item. If there are runs, the item must have been made from
+    some of them (`item.folders`); if there are none, every item is shown."""
     return not sources.folders or bool(item.folders)
 
 
 def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], to: Path) -> str:
     """Return the page as HTML; the same arguments give the same text.
 
-    `items`: of those that `is_shown`, pictures are drawn and tables are linked. `drawings`: the SVG
-    of each picture by its name. `to`: the folder of the page, to which its links are relative.
+    `items`: pictures, which the page contains, and tables, to which it links; those for which
+    `is_shown` is false are left out. `drawings`: the SVG of each picture by its name. `to`: the
+    folder of the page, to which its links are relative.
     """
     shown_items, summary = [item for item in items if is_shown(item, sources)], sources.summary
     pictures = _pictures(shown_items, drawings)

@@ -195,15 +195,17 @@ def _draw_sizes(rows: pd.DataFrame) -> Figure:
 
 
 ENDS, NO_CLAIM = {"better": "ahead of", "worse": "behind"}, "with no shown difference from"
-"""How the title of `loss_curves` words a verdict, and how it words all others."""
+"""The words for a verdict in the title of `loss_curves`: `NO_CLAIM` for each one that `ENDS` does
+not have."""
 
 
 @figure("loss_curves", title="Loss against steps", lacks=PAIR)
 def loss_curves(sources: Sources) -> Item | None:
     """Show one setting of the paper's method and its baseline.
 
-    It is from the group with the greatest `Group.weight` on natural text or, without any, on
-    generated text. None if there is no such setting, or if its runs have no curve.
+    Both are from the group with the greatest `Group.weight` on natural text or, if no group with
+    such a setting is on natural text, on generated text. None if there is no such setting, or if
+    its runs have no curve.
     """
     groups = [group for group in sources.groups if len(group.plain().rows)]
     if not groups:
@@ -254,9 +256,10 @@ def gain_over_training(sources: Sources) -> Item | None:
     """Show when the arms of planned questions take the lead over the arm they are compared with.
 
     Each arm has a panel with its gain and the interval at every evaluation after the switch. The
-    arms are those that the primary question's study compares with the same arm as that question,
-    and that have `OFTEN` evaluations; those whose final gain is far larger than the others'
-    (`FAR`) are only named in the caption. None without a primary question or without such an arm.
+    arms are those of the primary question's study that are compared with the same arm as in that
+    question, and that have `OFTEN` evaluations. An arm whose final gain is much further from zero
+    than the others' (`FAR`) is only named in the caption. None without a primary question or
+    without such an arm.
     """
     summary = sources.summary
     primary = next((question for question in summary.questions if question.primary), None)

@@ -158,7 +158,7 @@ class _Filling(DefaultLoadPlanner):
 def reason_of(error: BaseException) -> str:
     """Return in one line why torch could not read or write something.
 
-    torch advises to read a refused pickle without its checks; that advice is left out.
+    If torch refuses a pickle, it advises turning its checks off; that advice is left out.
     """
     # The first error of the chain names the cause. When a write fails, torch's zip writer raises a
     # second error, about its own state.

@@ -94,8 +94,9 @@ def fork_point(config: Config, data: dict[str, Any]) -> ForkPoint | None:
     (`execution.fork_from`).
 
     A shared prefix run trains the steps that several runs have in common. None if this run begins
-    at its first step, because it names no checkpoint, or because the prefix run diverged before
-    that checkpoint, as this run then will, too. `data`: fingerprints of this run's text.
+    at its first step, because its config names no checkpoint, or because the prefix run diverged
+    before the named checkpoint, as this run then will, too. `data`: fingerprints of this run's
+    text.
 
     Raises `UserError` if the named folder holds no run, if that run is no prefix of this one, if
     the two part before the named step, or if the checkpoint is missing.

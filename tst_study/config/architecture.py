@@ -138,7 +138,7 @@ def from_huggingface(folder: Path) -> dict[str, Any]:
     """Read the keys of `[model]` from a model's config.json, except `balance_loss`.
 
     Raises `UserError` if transformers can read no config.json there, if the model is of none of our
-    `ARCHITECTURES`, or if one of its settings is not the one of `ONLY_VALUES`.
+    `ARCHITECTURES`, or if one of its settings differs from `ONLY_VALUES`.
     """
     from transformers import AutoConfig
 

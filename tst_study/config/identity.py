@@ -4,8 +4,8 @@ Every key of the config counts except `execution`, the labels, the places of fil
 superposition in a run that does not superpose. A key that was added after the first runs had been
 recorded is marked `AddedLater` in the config; it counts only if its value differs from what all
 runs did before the key existed. So adding a key leaves the ids of recorded runs, their shared
-prefix runs and their comparisons as they were. Callers that ask whether runs agree in part of their
-config name the keys to leave out.
+prefix runs and their comparisons as they were. A caller that asks whether runs agree in a part of
+the config says which keys to leave out.
 
 A shared prefix run trains the steps that several runs have in common, and these runs then continue
 from its checkpoints. The schedule `wsd` has a warm-up, a stable rate and a decay. With it, a run's
@@ -85,11 +85,11 @@ def run_id(config: Config, fingerprint: str) -> str:
 def shared_until(config: Config) -> int:
     """Return how many of a run's first steps depend on nothing but its `prefix_form`.
 
-    Two runs with the same form share the smaller of their two numbers of steps. In a superposed run
-    these steps end with the superposed phase, before anything is done at the switch, or with the
-    stable part of the schedule, whichever ends earlier. In a baseline they end with the stable
-    part. The number is 0 for a cosine schedule, in which every step after the warm-up depends on
-    the total length.
+    Two runs with the same form share as many steps as the smaller of the two numbers that this
+    function returns for them. In a superposed run these steps end with the superposed phase, before
+    anything is done at the switch, or with the stable part of the schedule, whichever ends earlier.
+    In a baseline they end with the stable part. The number is 0 for a cosine schedule, in which
+    every step after the warm-up depends on the total length.
     """
     schedule, superposed = config.schedule, plan_phases(config).superposed_steps
     if schedule.kind == "cosine":

@@ -16,8 +16,8 @@ from tst_study.text import short
 def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
     """Describe the most telling problem that a validation found, in one line.
 
-    The line names the key, what is wrong and, unless it is a table or a list, the wrong value. For
-    an unknown key it suggests another key instead of naming a value (`_meant`).
+    The line names the key, quotes the wrong value (unless it is a table or a list), and says what
+    is wrong. For an unknown key it suggests another key instead of quoting a value (`_meant`).
     """
     first = min(error.errors(include_url=False), key=_rank)
     kind, given, keys = first["type"], first["input"], list(dotted_keys(schema))

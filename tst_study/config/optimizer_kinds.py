@@ -11,7 +11,7 @@ OptimizerName: TypeAlias = Literal["adamw", "muon"]
 
 @dataclass(frozen=True)
 class OptimizerKind:
-    """What an update rule stores, and what it needs."""
+    """The storage that an update rule takes, and whether it needs whole matrices."""
 
     states_per_projection_weight: int
     """How many float32 numbers the optimizer stores for each weight of the attention and

@@ -17,7 +17,7 @@ from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phase, Phases, 
 
 @dataclass(frozen=True, kw_only=True)
 class PhasePlan(Phases):
-    """The phases of a run together with the size of its batch, which gives the text that it reads.
+    """The phases of a run and the size of its batch. Together they say how much text the run reads.
 
     Steps are numbered from 0, so before step t, t steps have been done.
     """

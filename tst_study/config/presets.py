@@ -1,10 +1,10 @@
 """Named model shapes, which a config selects with `model.preset`.
 
 The shapes of the paper's models come from the public configurations of the model families that it
-names. The sizes for laptops, `moe-10b-a1b-twin` and `moe-1b` are our own. The models that the paper
-calls 270M and 600M have that many weights only with as many key/value heads as query heads, which
-is the default of the paper's training library. So `270m`, `600m` and `3b` do not use grouped-query
-attention.
+names. The presets `laptop-*`, `moe-10b-a1b-twin` and `moe-1b` are our own. The models that the
+paper calls 270M and 600M have that many weights only with as many key/value heads as query heads,
+which is the default of the paper's training library. So `270m`, `600m` and `3b` do not use
+grouped-query attention.
 """
 
 from collections.abc import Mapping

@@ -333,7 +333,7 @@ class Schedule(Strict):
                 f"stop_after = {self.stop_after} does not lie before steps = {self.steps}"
             )
         decay = max(1, self.decay_steps)
-        if self.warmup_steps + decay > self.steps:  # they would overlap, and the rate jump
+        if self.warmup_steps + decay > self.steps:  # the rate would jump where they overlap
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps} and {decay} steps of decay are more than "
                 f"steps = {self.steps}: lower warmup_steps or decay_ratio"

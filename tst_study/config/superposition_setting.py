@@ -237,8 +237,9 @@ class SuperpositionSetting:
 
     @property
     def prefix_name(self) -> str:
-        """A name for the setting of a shared prefix run (s, and `s1` for a baseline). It leaves out
-        r and the ablations at the switch, in which the runs that share the prefix may differ."""
+        """A name for the setting of a shared prefix run, such as `s4`, or `s1` for a baseline. It
+        leaves out r and the ablations at the switch, in which the runs that share the prefix may
+        differ."""
         words = [kind.name(value) for kind, value in self.ablations if not kind.at_switch]
         return "-".join([f"s{self.bag_size}", *words])
 

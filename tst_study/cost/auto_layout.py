@@ -148,7 +148,7 @@ def _quickest(alternatives: list[_Candidate], place: _Place) -> _Candidate | Non
 
 
 def _as_named(config: Config, parallel: Parallel, place: _Place) -> Choice:
-    """Complete a layout that the config names for GPUs. Raises `UserError` if it cannot work or
+    """Complete, for GPUs, a layout that the config names. Raises `UserError` if it cannot work or
     does not fit."""
     check(config, place.ranks)
     candidates = list(_sized(config, parallel, config.execution.recompute, place))

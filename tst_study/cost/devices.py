@@ -2,7 +2,8 @@
 
 MFU is model FLOPs utilisation: the share of a device's peak FLOP/s that a training reaches. For a
 device that is not listed, neither MFU nor hours are estimated, because a guess would be worse than
-no number. Only the choice of a layout then assumes an H100 (`device_or_usual`).
+no number. Only the choice of a layout, and the estimates of its memory and traffic, then assume an
+H100 (`device_or_usual`).
 """
 
 from dataclasses import dataclass

@@ -29,7 +29,8 @@ class Memory:
 
     The head and the loss free their tensors before the backward pass of the layers begins. So the
     tensors inside one layer's backward pass first use the memory of `logits`, and only what exceeds
-    it is counted: the activations that are computed again in `activations`, the rest in `buffers`.
+    it is counted. Up to the size of the activations that are computed again, this excess counts in
+    `activations`; the rest of it counts in `buffers`.
     """
 
     weights: int
@@ -129,8 +130,8 @@ class _LayerBytes:
     """For attention and both norms of the layer."""
     feed_forward: int
     sequence_parallel_ranks: int
-    """The number of tensor ranks that share the positions between the matrices; 1 without sequence
-    parallelism."""
+    """The number of tensor ranks over which positions are divided outside the matrices (in the
+    norms and the residual stream); 1 without sequence parallelism."""
 
     @classmethod
     def of(cls, model: Model, parallel: Parallel, width: int, on_gpu: bool) -> Self:
@@ -168,10 +169,10 @@ class _LayerBytes:
 
 
 def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu: bool) -> int:
-    """Return the peak bytes of head and loss: a chunk of logits with its gradient, the gradient of
-    the head's weight, and four tensors of the size of the head's input. If the loss cannot be
-    computed in one pass with the head (`linear_loss.py`), all logits and their gradient come on
-    top."""
+    """Return the peak bytes of head and loss: the scratch memory for a chunk of logits, the
+    gradient of the head's weight, and four tensors of the size of the head's input. If the loss
+    cannot be computed in one pass with the head (`linear_loss.py`), all logits and their gradient
+    come on top."""
     hidden = config.model.hidden_size
     vocabulary = config.model.vocabulary_size // parallel.tensor
     in_one_pass = parallel.tensor == 1 and loss_of(config.superposition.loss).in_one_pass

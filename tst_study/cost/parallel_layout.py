@@ -1,7 +1,7 @@
-"""The rules for which layouts work for a model on a number of ranks.
+"""The rules that decide which layouts work for a model on a number of ranks.
 
 A layout says how a run is split over ranks (`config.schema.Parallel`). Most rules are arithmetic: a
-number of the model or the batch does not divide by a number of ranks. The others exclude
+number of the model or the batch must divide by a number of ranks. The others exclude
 combinations that are not supported, such as tensor parallelism with an optimizer that needs whole
 matrices. `docs/parallel.md` lists which layouts are tested.
 """
@@ -77,7 +77,7 @@ def bucket_weights(weights: int, ranks: int) -> int:
 
 
 def _shared_by_tensor_ranks(model: Model) -> dict[str, int]:
-    """Return the sizes that tensor ranks divide among them, by key; those of experts are left
+    """Return the sizes that tensor ranks divide among themselves, by key; those of experts are left
     out."""
     shared = {
         "model.attention_heads": model.attention_heads,

@@ -5,7 +5,7 @@ torch.
 - `token_file`: Megatron's pairs of `.bin` and `.idx`, in which the tokens are stored
 - `manifest`: the file that describes the token files of a folder
 - `integrity`: compares token files with their manifest
-- `blend`, `corpus_order`, `permutation`: in which order sequences are read, across and within
+- `blend`, `corpus_order`, `permutation`: the order in which sequences are read, across and within
   corpora
 - `token_stream`: the sequences that each step of a run reads
 - `held_out`: the tokens that a run is evaluated on

@@ -9,7 +9,7 @@ completes. An epoch cuts the corpus into three parts:
     [T − rest, T)      fewer than n tokens, read last; [0, c) of the next epoch completes them
 
 So every sequence is one contiguous piece of the corpus, except one that spans two epochs. Unless n
-divides T, c changes from epoch to epoch, and the corpus is cut at other places.
+divides T, c changes from epoch to epoch, and with it the places at which the corpus is cut.
 
 **At the switch.** The superposition phase reads pieces of n₁ tokens, and the recovery phase reads
 pieces of n₂ tokens, where n₂ divides n₁. In the epoch in which the switch lies, recovery reads the
@@ -130,7 +130,7 @@ class CorpusOrder:
         return self.tokens_before(sequence) // self.token_count, phase
 
     def _cut(self, epoch: int, phase: int) -> EpochSequences:
-        """Cut what one phase reads of one epoch into sequences."""
+        """Cut into sequences what one phase reads of one epoch."""
         length = self.superposed_length if phase == SUPERPOSITION else self.recovery_length
         total = self.token_count
         key = permutation_key(self._seed, self._corpus, epoch, phase)
@@ -149,7 +149,7 @@ class CorpusOrder:
         )
 
     def _cut_unread(self, superposition: EpochSequences, key: NDArray[np.uint64]) -> EpochSequences:
-        """Cut what superposition has not read of its last epoch into sequences of recovery.
+        """Cut into sequences of recovery what superposition has not read of its last epoch.
 
         `superposition`: the sequences that superposition would have read of that epoch.
         """
@@ -160,8 +160,8 @@ class CorpusOrder:
 
         def starts(piece: NDArray[np.int64]) -> NDArray[np.int64]:
             parent = already_read + piece // parts
-            # A parent is a piece of n₁ tokens. Superposition shuffles the whole ones; the rest
-            # behind them stays in file order.
+            # A parent is a whole piece of n₁ tokens, or the shorter rest behind the last of them.
+            # Superposition shuffles the whole pieces; the rest stays behind them.
             begin = superposition.starts_in_file_order(parent)
             whole = parent < superposition.shuffled
             begin[whole] = superposition.starts(parent[whole])

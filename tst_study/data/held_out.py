@@ -31,12 +31,12 @@ class HeldOut:
     ids: NDArray[np.int64]
     """(N, L) token ids. Short sequences are padded with their own last id."""
     labels: NDArray[np.int64]
-    """(N, L) the token after each of `ids`; −100, which no loss counts, at padding and if there is
-    no next token in the document (`spread`) or in the file (`beginning`)."""
+    """(N, L) the token after each of `ids`; −100, which no loss counts, at padding and where the
+    document (or, with `taken="beginning"`, the file) has no next token."""
     documents: NDArray[np.int64] | None
     """(N,) the number of each sequence's document, from 0 on without gaps. If there are more than
-    `MOST_DOCUMENTS`, neighbouring documents share a number. None if the file was cut without regard
-    to documents (`beginning`)."""
+    `MOST_DOCUMENTS`, neighbouring documents share a number. None with `taken="beginning"`, which
+    cuts the file without regard to documents."""
     fingerprint: str
     """Hash of the file's fingerprint and of how it is cut. Only losses on held-out tokens with the
     same fingerprint are comparable."""

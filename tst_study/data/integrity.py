@@ -28,7 +28,7 @@ BLOCK_BYTES = 1 << 22
 BLOCKS_AT_A_START = 16
 """The number of blocks that the start of a run checks in each token file."""
 FINGERPRINT_PARTS, FINGERPRINT_PART_BYTES = 256, 16_384
-"""How many parts of a file a fingerprint covers, and their size."""
+"""The number of parts of a file that a fingerprint covers, and the size of each."""
 
 
 def fingerprint(prefix: str | Path) -> str:

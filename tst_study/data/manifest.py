@@ -32,8 +32,8 @@ class NoTokenFilesError(UserError):
 class SourceRecord(Strict):
     """A file, or a dataset of the Hugging Face hub, from which documents were read.
 
-    `sha256`, `bytes` and `modified_ns` describe the file as it is on disk, so a compressed file
-    before it is unpacked. They are None for a dataset.
+    `sha256`, `bytes` and `modified_ns` describe the file as it is on disk; a compressed file is not
+    unpacked first. They are None for a dataset.
     """
 
     name: str
@@ -104,8 +104,9 @@ class Manifest(Strict):
 
     schema_version: Literal[1] = 1
     request: dict[str, Any]
-    """What the folder was prepared from, and with which options. A later call with the same request
-    has nothing to do. It is `{"adopted": [splits]}` for token files that other tools made."""
+    """The sources and options with which the folder was prepared. A later call with the same
+    request has nothing to do. The request of token files that other tools made is
+    `{"adopted": [splits]}`."""
     sources: tuple[SourceRecord, ...] = ()
     tokenizer: TokenizerRecord
     splits: dict[str, SplitRecord]
@@ -120,8 +121,8 @@ class Manifest(Strict):
         return f"{self.tokenizer.kind} of {self.tokenizer.vocabulary_size:,} tokens"
 
     def write(self, folder: Path, tokenizer: bytes | None = None) -> Self:
-        """Write this manifest into a folder, after its `tokenizer.json` if the content of one is
-        given. Returns the manifest."""
+        """Write this manifest into a folder. If the content of a `tokenizer.json` is given, that
+        file is written first. Returns the manifest."""
         if tokenizer is not None:
             with written_atomically(folder / TOKENIZER) as file:
                 file.write(tokenizer)
@@ -149,8 +150,8 @@ def read_manifest(folder: str | Path) -> Manifest:
 def token_prefix(path: str | Path, split: str = "train") -> Path:
     """Return the prefix of a token file, that is, its path without `.bin` or `.idx`.
 
-    If `path` is a folder, it is that of the split in the folder. Otherwise `path` itself names the
-    token file, with or without ending, and `split` has no effect.
+    If `path` is a folder, the prefix is that of the split in the folder. Otherwise `path` itself
+    names the token file, with or without ending, and `split` has no effect.
 
     Raises `NoTokenFilesError` if there is no index (`.idx`) of this prefix.
     """

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 ROUNDS = 6
 """Rounds of the Feistel network."""
-_MULTIPLY_1 = np.uint64(0xBF58476D1CE4E5B9)  # the finaliser of splitmix64 (Steele et al., 2014)
+# Both multipliers are those of splitmix64's finaliser (Steele et al., 2014).
+_MULTIPLY_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLY_2 = np.uint64(0x94D049BB133111EB)
 _SHIFT = np.uint64(31)
 

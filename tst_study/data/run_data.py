@@ -118,8 +118,8 @@ def _tokenizer_of(splits: list[Split]) -> str | None:
 
 
 def _open(config: Config, prefix: Path) -> Split:
-    """Open a split, and check that the model's vocabulary is at least as large as its
-    tokenizer's."""
+    """Open a split, and check that the model's vocabulary is at least as large as that of the
+    split's tokenizer."""
     split = open_split(prefix)
     words, known = config.model.vocabulary_size, split.manifest.tokenizer.vocabulary_size
     if known > words:

@@ -136,8 +136,8 @@ class TokenFile:
         return starts
 
     def check_index(self) -> None:
-        """Raise `UserError` unless all entries of the index agree with each other and with the size
-        of the `.bin`: lengths and offsets of sequences, and first sequences of documents."""
+        """Raise `UserError` unless all lengths and offsets of sequences and all first sequences of
+        documents in the index agree with each other and with the size of the `.bin`."""
         documents = self._document_sequences
         whole = bool((documents[1:] >= documents[:-1]).all())
         end = self.header_bytes

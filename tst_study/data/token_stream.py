@@ -39,10 +39,10 @@ class TokenStream:
             sequence.
         superposed_length: raw tokens per sequence in these steps, a multiple of L: s·L with bags
             as input, L with bags as output only; by default L.
-        seed: of the order in which the pieces of a corpus are read (`corpus_order`). A piece is as
-            long as a sequence, so a baseline and a run with bags as input read in different orders
-            under the same seed. Runs that share a prefix run read the same tokens up to the step at
-            which they branch off.
+        seed: sets the order in which the pieces of a corpus are read (`corpus_order`). A piece is
+            as long as a sequence, so a baseline and a run with bags as input read in different
+            orders under the same seed. Runs that share a prefix run read the same tokens up to the
+            step at which they branch off.
 
     Raises:
         UserError: a corpus has fewer tokens than its share of one step.
@@ -114,8 +114,8 @@ class TokenStream:
         return ids, labels
 
     def epochs(self, step: int) -> float:
-        """Return how many epochs had been read before this step, as a fractional number. Of several
-        corpora, it is the epochs of the one that has been read most often."""
+        """Return how many epochs had been read before this step, as a fractional number. With
+        several corpora, the count is that of the corpus that has been read most often."""
         dealt = step * self.sequences_per_step
         return max(
             order.tokens_before(self._blend.dealt(dealt, number)) / order.token_count

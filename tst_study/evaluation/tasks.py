@@ -40,8 +40,8 @@ PACKAGES = ("lm_eval", "datasets", "transformers", "tokenizers", "torch")
 def evaluate_tasks(
     exported: Path, tasks: str, max_length: int | None, device: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield a result for each task, without examples in the prompt (0-shot): task, data, metrics,
-    samples, details and seconds of a `TaskResult`, a row of `evals.jsonl`.
+    """Evaluate tasks without examples in the prompt (0-shot), and yield a result for each: task,
+    data, metrics, samples, details and seconds of a `TaskResult`, a row of `evals.jsonl`.
 
     Args:
         exported: a folder that `export` wrote. Code that it may contain is not run.

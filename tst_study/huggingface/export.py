@@ -4,7 +4,7 @@
 
 The layout of ranks that wrote the checkpoint does not matter. Weights go layer by layer into
 safetensors files of at most a gigabyte (more only for a single tensor that is larger). At any time,
-memory holds the tensors of one file and at most two tensors of the checkpoint, each for a single
+memory holds the tensors of one file and at most three tensors of the checkpoint, each for a single
 layer if it belongs to the layers.
 """
 
@@ -67,7 +67,7 @@ def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path
     with disk_errors_named(to):
         to.parent.mkdir(parents=True, exist_ok=True)
     with disk_errors_named(to), TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as hidden:
-        # The export is made in a subfolder, since only their owner can read temporary folders.
+        # The export is made in a subfolder, since a temporary folder is readable by its owner only.
         beside = Path(hidden) / to.name
         beside.mkdir()
         write_weights(reader, run.model, wanted, dtype, beside)

@@ -30,7 +30,7 @@ class Entry:
     index: tuple[int, ...] = ()
     """Indices along the source's leading axes: the layer, then the expert."""
     part: Part = "whole"
-    """Which part of the source, at this index, the tensor is."""
+    """The part of the source, at this index, that the tensor is."""
 
 
 QKV = "self_attention.linear_qkv.weight"

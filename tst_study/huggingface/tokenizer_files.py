@@ -1,5 +1,5 @@
-"""Finds the tokenizer with which a run's corpus was prepared, and writes it for an export as files
-that transformers reads."""
+"""Finds the tokenizer with which a run's corpus was prepared, and makes the contents of the files
+from which transformers reads it in an export."""
 
 import json
 from pathlib import Path

@@ -29,13 +29,13 @@ from tst_study.model.kernels import (
 @dataclass
 class RoutingLog:
     """The size of the current step, which the balance loss needs, and sums over the step, from
-    which the log gets its statistics. All routers of a rank share one object."""
+    which the run's log gets its statistics. All routers of a rank share one object."""
 
     layers: int
     experts: int
     positions: int | None = None
-    """Latent positions of the whole step, on all ranks. None before the first `begin_step`; each
-    micro-batch then adds its own mean balance loss."""
+    """Latent positions of the whole step, on all ranks. None before the first `begin_step`; while
+    it is None, each micro-batch adds its own mean balance loss."""
     _sums: Tensor | None = field(default=None, repr=False)
 
     @classmethod
@@ -116,16 +116,16 @@ class Routes(NamedTuple):
     rows: Tensor
     """(n·k, d): the copies."""
     positions: Tensor
-    """(n·k,): the number of the position that each copy is of."""
+    """(n·k,): for each copy, the index of the position from which it was made."""
     copies: Tensor
-    """(n, k): the numbers of each position's copies, ascending. The experts' outputs for a position
-    are added in this order."""
+    """(n, k): for each position, the indices of its copies in `rows`, ascending. The experts'
+    outputs for a position are added in this order."""
     weights: Tensor
     """(n·k,): the factor by which the expert's output for each copy is multiplied."""
     counts: Tensor
     """(experts,) int32: the number of copies for each expert."""
     groups: Groups
-    """The same, in the form that `grouped_product` takes: the rows of an expert are a group."""
+    """`counts` in the form that `grouped_product` takes: the rows of an expert are a group."""
     logits: Tensor
     """(n, experts): the router's scores, detached, for the log."""
     balance: Tensor | None
@@ -272,7 +272,7 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
     """Megatron's dispatcher with fewer waits: the host waits for the device once, and only if
     positions go to other ranks.
 
-    Megatron's own waits for the sizes of two masked selections, although these are known
+    Megatron's dispatcher waits for the sizes of two masked selections, although these are known
     beforehand, since every position goes to the same number of experts. It also moves the number of
     positions of each expert to the host, although grouped products need it on the device. Only the
     sizes of messages have to be on the host.
@@ -302,8 +302,8 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
         return rows, groups_of(tokens_per_expert.to(rows.device, non_blocking=True)), weights
 
     def combine(self, rows: Tensor, routes: Routes) -> Tensor:
-        """Send the experts' outputs `rows` back to the ranks of their positions, and return the sum
-        of those for each position of this rank (n, d)."""
+        """Send the experts' outputs `rows` back to the ranks of their positions. Return (n, d): for
+        each position of this rank, the sum of its outputs."""
         if not self._has_all_experts:
             rows = self.token_combine(self.combine_preprocess(rows))
         combined: Tensor = Combined.apply(rows, routes.positions, routes.copies, self.summed)

@@ -62,8 +62,8 @@ class RotaryTable(torch.nn.Module):
         self._tables: dict[tuple[int, torch.device], Tensor] = {}
 
     def forward(self, length: int) -> Tensor:
-        """Return (2, l, head_size) float32: the cosines, then the sines, those of the first half of
-        the features with the opposite sign."""
+        """Return (2, l, head_size) float32: the cosines, then the sines. The sines of the first
+        half of the features have the opposite sign."""
         device = torch.device(torch.cuda.current_device())
         if (length, device) not in self._tables:
             exponents = torch.arange(0, self.head_size, 2, dtype=torch.float32) / self.head_size

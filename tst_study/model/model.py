@@ -36,7 +36,7 @@ from tst_study.superposition.vocabulary_shard import VocabularyShard
 
 @dataclass(frozen=True)
 class Targets:
-    """What the loss of a micro-batch needs besides its logits."""
+    """The inputs that the loss of a micro-batch needs besides its logits."""
 
     labels: Tensor
     """(b, l·stride): the next-token labels of the raw sequences."""
@@ -54,8 +54,8 @@ class SuperposedGPT(LanguageModule):
     """
 
     pre_process = post_process = True
-    """What Megatron asks of a model: whether it has the embedding, and whether it has the head. A
-    model that is divided into pipeline stages may lack one; this one never is."""
+    """Two flags that Megatron reads: whether a model has the embedding, and whether it has the
+    head. A model that is divided into pipeline stages may lack one; ours is never divided."""
     compiled_loss = False
     """If head and loss are computed in one pass: whether torch.compile makes one kernel of all but
     the matrix products."""

@@ -3,8 +3,8 @@ alike. The training loop asks after every step.
 
 `Due` depends on the number of the step alone, except for log rows that `TimedEvents` asked for.
 `TimedEvents` depends on the clock and on signals: the first rank's clock decides, a signal to any
-rank stops all of them, and one message tells all ranks of both. Neither changes the results of a
-run, because log rows and checkpoints change no weight.
+rank stops all of them, and one message tells all ranks of both. Neither the clock nor a signal
+changes the results of a run, because log rows and checkpoints change no weight.
 """
 
 import time
@@ -22,7 +22,7 @@ thousandth of the time."""
 
 
 class Due:
-    """What is due after `done` steps.
+    """The actions that are due after `done` steps.
 
     Attributes:
         is_last: whether this is the last step of the run.
@@ -46,7 +46,7 @@ class Due:
 
 
 class TimedEvents:
-    """What the clock and signals ask for after a step, the same on all ranks.
+    """The actions that the clock and signals ask for after a step, the same on all ranks.
 
     Attributes:
         stops: whether to stop now.

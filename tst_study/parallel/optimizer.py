@@ -4,9 +4,9 @@ state for checkpoints.
 
 Without TransformerEngine, Megatron's own optimizer takes three to four times as long as a fused
 torch step, because its gradient norm makes the host wait for the device once for each parameter.
-This is the same arithmetic in a handful of kernels. Data-parallel ranks either all keep the whole
-optimizer state, or each keeps the state of its share of Megatron's buffers (`optimizer_shards.py`).
-Checkpoints are the same in both cases.
+This module does the same arithmetic in a handful of kernels. Data-parallel ranks either all keep
+the whole optimizer state, or each keeps the state of its share of Megatron's buffers
+(`optimizer_shards.py`). Checkpoints are the same in both cases.
 """
 
 from __future__ import annotations
@@ -122,11 +122,12 @@ class ModelOptimizer:
 
     @torch.no_grad()
     def copy_from_model(self) -> None:
-        """Copy weights that something else has changed in the model into the main weights."""
+        """Update the main weights from weights of the model that something other than the optimizer
+        has changed."""
         weights = self.local([p.detach() for p in self.parameters])
         for weight, main in zip(weights, self.main, strict=True):
-            # A main weight of which the model's weight is still the rounded value keeps its further
-            # digits.
+            # Where the model's weight still equals the rounded main weight, the main weight keeps
+            # its further digits.
             main.copy_(torch.where(main.to(weight.dtype) == weight, main, weight.float()))
 
     def reset(self) -> None:
@@ -146,9 +147,9 @@ class ModelOptimizer:
         """Return the state in the form of Megatron's distributed checkpoints, for saving and for
         loading.
 
-        `model_state`: the same of the model. The tensors are views of this rank's own part, so that
-        nothing is gathered, and loading fills them in place. They are named after the weights and
-        have their shapes and offsets, so that any layout can read them.
+        `model_state`: the model's state, in the same form. The tensors are views of this rank's own
+        part, so that nothing is gathered, and loading fills them in place. They are named after the
+        weights and have their shapes and offsets, so that any layout can read them.
         """
         of_parameter = get_param_id_to_sharded_param_map(model_state, self.parameters)
         sharded = {p: of_parameter[number] for number, p in enumerate(self.parameters)}
@@ -166,8 +167,9 @@ class ModelOptimizer:
         }
 
     def restored(self, steps_taken: int) -> None:
-        """Take over a state that has been read into the tensors of `sharded_state_dict`, after
-        `steps_taken` steps, and write its main weights into the model."""
+        """Take over a state that has been read into the tensors of `sharded_state_dict`, and write
+        its main weights into the model. `steps_taken`: the number of steps after which the state
+        was saved."""
         self.steps_taken = steps_taken
         for main in self.main:
             if STEP in self.state_of(main):

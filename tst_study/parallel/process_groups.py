@@ -44,8 +44,8 @@ class Ranks:
     rank: int
     world_size: int
     data_rank: int
-    """The number of the data-parallel rank, which says which sequences of a batch this one reads.
-    Tensor ranks that share a part of the batch have the same."""
+    """This process' number among the data-parallel ranks, which says which sequences of a batch it
+    reads. Tensor ranks that share a part of the batch have the same number."""
     data_size: int
     """The number of data-parallel ranks."""
     device: torch.device
@@ -139,8 +139,8 @@ class Launch:
 def process_groups(config: Config) -> Iterator[Ranks]:
     """Set up the process groups of `execution.parallel`, and yield this process' place in them.
 
-    The groups are taken down at the end of the block. On GPUs, if the block raises an exception,
-    that is left to the end of the process.
+    The groups are taken down at the end of the block. If the block raises an exception on GPUs, the
+    end of the process frees them instead.
 
     The variables that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
     MASTER_PORT) say which rank this is. Without them, this process is the only one. If torch
@@ -185,8 +185,8 @@ def process_groups(config: Config) -> Iterator[Ranks]:
 
 
 def with_layout(config: Config) -> Choice:
-    """Fill in what a config leaves to be chosen for the ranks at hand, by their number and memory:
-    layout, micro-batch and recomputation. See `auto_layout.resolve`.
+    """Choose the layout, micro-batch and recomputation that a config leaves open, by the number and
+    the memory of the ranks at hand. See `auto_layout.resolve`.
 
     Raises `UserError` as `choose_device` and `resolve` do.
     """
@@ -237,7 +237,7 @@ def _join(device: torch.device, timeout: timedelta) -> None:
     if device.type == "cuda":
         # Given `device_id`, NCCL makes the communicators of all groups at once: on 512 ranks there
         # are thousands, and most of them never send anything. So only a rank that is alone gives
-        # it, because NCCL would otherwise warn that it has to guess the device.
+        # `device_id`: without it, NCCL would warn there that it has to guess the device.
         settings |= {"backend": "nccl", "device_id": device if alone else None}
     if alone:
         # No port is opened, so that nothing can collide with other runs on this machine.

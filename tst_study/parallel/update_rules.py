@@ -73,8 +73,8 @@ in return, singular values end between about 0.7 and 1.2 rather than at 1."""
 ITERATIONS = 5
 """Number of Newton-Schulz iterations."""
 SCALE = 0.2
-"""The root mean square that the entries of Muon's updates have, about, before they are multiplied
-by the learning rate. It is that of AdamW's updates, as Liu et al. measured it."""
+"""The approximate root mean square of the entries of Muon's updates, before they are multiplied by
+the learning rate. It is that of AdamW's updates, as Liu et al. measured it."""
 
 
 class Muon(torch.optim.Optimizer):
@@ -142,7 +142,7 @@ def working_dtype(device: torch.device) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Projections:
-    """How one of Megatron's weight tensors divides into projections. A tensor may hold several:
+    """The division of one of Megatron's weight tensors into projections. A tensor may hold several:
     queries, keys and values, one group of heads after another, or the gate and the up projection
     of SwiGLU. In a mixture of experts, a tensor holds the projections of all experts of a rank.
 
@@ -192,7 +192,8 @@ def projections_of(
 RULES: dict[
     OptimizerName, Callable[[Sequence[MainWeight], Optimizer], list[torch.optim.Optimizer]]
 ] = {"adamw": adamw, "muon": muon}
-"""By `optimizer.kind`: a function of all weights of a rank that returns the optimizers for them."""
+"""For each `optimizer.kind`, a function of all weights of a rank that returns the optimizers for
+them."""
 
 STEP = "step"
 """The name under which torch's AdamW keeps its count of steps."""

@@ -63,7 +63,7 @@ def leave(status: int) -> NoReturn:
 
 
 class StopRequest:
-    """Remembers that a signal has asked a running loop to stop. The loop looks at it between its
+    """Remembers that a signal has asked a running loop to stop. The loop reads `signal` between its
     steps."""
 
     signal: str | None = None

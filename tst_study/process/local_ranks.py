@@ -14,7 +14,7 @@ from tst_study.process.host import cores, signals_handled
 from tst_study.process.rank_environment import rank_variables
 
 GRACE_SECONDS = 10.0
-"""Seconds that the other ranks have to end by themselves after one has failed; then they are
+"""Seconds in which the other ranks can end by themselves after one has failed; then they are
 killed."""
 PR_SET_PDEATHSIG = 1  # an option of prctl(2): the signal to send when the parent ends
 
@@ -25,7 +25,8 @@ def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
     Returns an exit status and a message. The status is 0 if all ranks ended with 0. Otherwise it is
     that of the first rank that did not, or 1 if a signal ended this rank. In the latter case the
     message names the rank and the signal, because the rank could not report them itself. In all
-    other cases the message is empty, and also if this process had received a signal before.
+    other cases the message is empty. It is always empty if this process had received a signal
+    before.
 
     Signals that ask this process to stop (`host.SIGNALS`) are passed on to all ranks. When a rank
     fails, the others have `GRACE_SECONDS` to end and are then killed: they cannot go on without it,

@@ -8,8 +8,8 @@ from collections.abc import MutableMapping
 from tst_study.errors import UserError
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""torchrun's variables: rank and number of ranks in all, the same on this node, and the address and
-port at which the ranks meet."""
+"""torchrun's variables: rank and number of ranks, first in all and then on this node, and the
+address and port at which the ranks meet."""
 ALONE = dict(zip(VARIABLES[:4], (0, 1, 0, 1), strict=True))
 """The first four of them for a process that is the only rank."""
 ON_GPUS = {
@@ -64,8 +64,8 @@ def prepare_for_gpus(environment: MutableMapping[str, str] = os.environ) -> None
 def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> None:
     """Under `srun` with several tasks, set torchrun's variables from Slurm's.
 
-    If RANK is set already, as torchrun does, nothing changes; other variables that are set already
-    are kept. A command in a batch script that is not started by `srun` is a single process.
+    If RANK is set already, as it is under torchrun, nothing changes; other variables that are set
+    already are kept. A command that a batch script starts without `srun` is a single process.
     """
     tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
     if "RANK" in environment or tasks == 1:

@@ -16,7 +16,8 @@ PACKAGES = ("tst-study", "torch", "megatron-core", "numpy")
 JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT")
 
 COPY_FACTS = "code.json"
-"""The name of a file beside a copy of the code that holds the `code_version` of the original."""
+"""The name of a file that lies beside a copy of the code and holds the `code_version` of the
+original."""
 
 
 def launch_facts() -> dict[str, Any]:

@@ -42,7 +42,7 @@ from tst_study.errors import UserError, first_problem
 
 State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
 """The state of a run. "queued": there is no status yet. "preempted": a signal stopped it after a
-checkpoint. "diverged": a loss was not finite or too large. "failed": an error ended it."""
+checkpoint. "diverged": a loss was too large or not finite. "failed": an error ended it."""
 FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
 """The states in which a run is over, so that launchers do not start it again."""
 
@@ -84,7 +84,7 @@ class _HeldOutFacts(TypedDict):
 
 @with_config(_OPEN)
 class DataFacts(TypedDict):
-    """Those of the facts in `data.run_data.fingerprints` that readers need."""
+    """The facts in `data.run_data.fingerprints` that readers need."""
 
     corpora: list[_CorpusFacts]
     tokenizer: str | None
@@ -124,8 +124,8 @@ class RunHeader(TypedDict):
     latent_tokens: Annotated[Whole, Field(gt=0)]
     """Latent positions that the run trains in the same steps."""
     data: Annotated[dict[str, Any], AfterValidator(TypeAdapter(DataFacts).validate_python)]
-    """Fingerprints of the corpora, the tokenizer, the held-out tokens and, if they are read from
-    files, the initial weights (`data.run_data.fingerprints`)."""
+    """Fingerprints of the corpora, the tokenizer and the held-out tokens, and of the initial
+    weights if the run reads these from files (`data.run_data.fingerprints`)."""
     unique_raw_tokens: Whole
     """Tokens in all training corpora together. If `raw_tokens` is larger, some text is read more
     than once."""
@@ -360,7 +360,8 @@ def last_evaluation(folder: str | Path) -> Evaluation | None:
 
 
 def measures(metrics: Mapping[str, float | None]) -> Iterator[tuple[str, float, float | None]]:
-    """Yield name, value and standard error (or None) of each metric of a task that has a value."""
+    """Yield name, value and standard error (or None) of a task's metrics; those without a value are
+    left out."""
     for name, value in metrics.items():
         if value is not None and not name.endswith("_stderr"):
             yield name, value, metrics.get(f"{name}_stderr")

@@ -77,8 +77,8 @@ def shuffle_bags(labels: Tensor, bag_size: int, order: Tensor) -> Tensor:
         labels: (B, l·s) next-token labels of the raw sequence.
         bag_size: s. The bags are those of `bag_targets` with `stride = s`.
         order: (B·(l - 1),) a permutation of the whole bags. Bag `order[i]` goes to the place of bag
-            `order[i + 1]`, and the last one to that of the first, so that none of several bags
-            stays where it was.
+            `order[i + 1]`, and the last one to that of the first. So no bag stays where it was,
+            unless there is only one.
 
     Returns:
         (B, l·s), a copy of the labels with the bags moved.

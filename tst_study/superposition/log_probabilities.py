@@ -1,8 +1,8 @@
 """Log-probabilities of the s targets of every position, from one softmax over the vocabulary.
 
 The losses `mce` and `sum_to_one` of a bag are small functions of these (N, s) numbers, apart from
-label smoothing. So they need the logits only here, where they are read for all s targets together;
-a loop over the targets would read them s times.
+label smoothing. So these losses need the logits only here, where one reading serves all s targets;
+a loop over the targets would read the logits s times.
 """
 
 from typing import Any

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tst_study.superposition.losses import Bags
 
 Mode: TypeAlias = Literal["full", "input_only", "output_only"]
-"""What is bagged in a superposed step: input and targets, the input alone, or the targets alone."""
+"""The sides of a superposed step that are bagged: input and targets, the input alone, or the
+targets alone."""
 Pooling: TypeAlias = Literal["mean", "max"]
 """How the vectors of a bag become one: their mean, or the largest value of each component."""
 BagLossKind: TypeAlias = Literal["mce", "sum_to_one", "binary_cross_entropy", "hinge"]
@@ -102,7 +103,7 @@ class SumToOne(BagLoss):
     def __call__(self, bags: Bags) -> Tensor:
         members = bags.members()
         # The loss of an empty set would be inf and its gradient nan, and a weight of zero would
-        # remove neither. So a position without a valid target keeps its first one.
+        # remove neither. So a position without a valid target keeps its first target anyway.
         keep = members.clone()
         keep[:, 0] |= ~members.any(dim=1)
         kept = bags.log_probabilities().masked_fill(~keep, float("-inf"))
@@ -156,7 +157,7 @@ def loss_of(setting: LossSetting) -> BagLoss:
                 f"loss kind {kind!r} has no parameter {key} = {value!r}: "
                 + (f"use numbers for {', '.join(known)}" if known else "it has none")
             )
-    # A parameter of 1 or of 1.0 gives the same loss, so that it gives a run the same id.
+    # Whether a parameter is given as 1 or as 1.0, the loss is the same, and so is the run's id.
     return LOSSES[kind](**{key: type(known[key])(value) for key, value in parameters.items()})
 
 

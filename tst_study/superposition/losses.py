@@ -63,12 +63,12 @@ def bag_loss(
         stride: raw tokens per latent position: `bag_size` (default; bags in) or 1 (tokens in).
         valid_counts: (s,) valid targets at each offset in the whole step: the sum of
             `count_valid_targets` over all micro-batches and data-parallel ranks. The result is
-            then a summand: the sum of the results over them, not their mean, is the loss of the
-            whole step. None if this call has the whole step.
+            then a summand: the loss of the whole step is the sum, not the mean, of the results of
+            all micro-batches and ranks. None if this call has the whole step.
         vocabulary_start: id of this rank's first column, if the vocabulary is sharded.
         group: the ranks over which the vocabulary is sharded, with equally many columns on each;
-            None if it is not. All of them get the same loss, and each the gradient of its own
-            columns.
+            None if it is not. All these ranks get the same loss, and each gets the gradient of its
+            own columns.
 
     Returns:
         A scalar, float32 (float64 for float64 logits).

@@ -3,7 +3,7 @@ cannot have meant.
 
 The type and shape of tokens are checked in every call. Labels are compared with the tokens only
 once in each phase, because the host has to wait for the device to do it. Code that torch.compile
-has made does this, too, by a custom operator.
+has made compares them too, by a custom operator.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Calls:
         """Make `step` the current one, and return how many raw tokens a position reads in it.
         `tokens`: those to embed.
 
-        In evaluation mode (`training` is False) this is 1, and nothing is checked. Otherwise raises
-        ValueError if the type or shape of the tokens does not fit the step, or for a step that
-        cannot be meant.
+        In evaluation mode (`training` is False) the number is 1, the current step stays as it is,
+        and nothing is checked. Otherwise raises ValueError if the type or shape of the tokens does
+        not fit the step, or for a step that cannot be meant.
         """
         self.evaluated = not training
         if not training:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CPU_CHUNK_ELEMENTS = 2**20
-"""Number of logits in a chunk on a CPU, 4 MiB in float32. They are few enough for the cache, and
-enough to make the time negligible for which threads wait for each other at the end of a chunk.
-Speed hardly differs between 2**18 and 2**21."""
+"""Number of logits in a chunk on a CPU, 4 MiB in float32. They are few enough for the cache, and so
+many that the time for which threads wait for each other at the end of a chunk is negligible. Speed
+hardly differs between 2**18 and 2**21."""
 
 GPU_CHUNK_ELEMENTS = 2**26
 """Number of logits in a chunk on a GPU, 256 MiB in float32: enough to need few kernel launches, and
@@ -23,7 +23,7 @@ yet a small share of the logits of a large model's batch."""
 
 CPU_CHUNK_ELEMENTS_WITH_HEAD = 2**19
 """Number of logits in a chunk on a CPU if head and loss are computed in one pass
-(`linear_loss.py`). They are fewer, because this pass needs other scratch memory, too."""
+(`linear_loss.py`). They are fewer, because this pass needs further scratch memory."""
 CPU_FEWEST_ROWS_WITH_HEAD = 256
 """The least number of rows in a chunk of that pass, even if the chunk then holds more logits: each
 chunk passes over the head twice and over its gradient once, which does not pay for fewer rows."""
@@ -37,8 +37,8 @@ GPU_CHUNK_ELEMENTS_WITH_HEAD = 2**29
 """Number of logits in a chunk on a GPU if head and loss are computed in one pass. Each chunk also
 reads and writes the head's whole gradient in float32, so chunks are larger than with
 `GPU_CHUNK_ELEMENTS`. With a vocabulary of 128,256 they have 4,185 rows instead of 523, which takes
-an eighth of these reads and writes, and in bfloat16 3.2 GB of scratch memory (2.1 GB if the kernel
-is compiled)."""
+an eighth of these reads and writes. In bfloat16 they take 3.2 GB of scratch memory (2.1 GB if the
+kernel is compiled)."""
 
 
 def rows_with_head(rows: int, vocabulary: int, *, on_gpu: bool) -> int:

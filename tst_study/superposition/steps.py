@@ -54,8 +54,8 @@ class Objective:
 
     def count_targets(self, labels: Tensor) -> Tensor:
         """Count the valid targets at each offset, (s,). The sum of these counts over all
-        micro-batches and data-parallel ranks is the `valid_counts` of `bag_loss`, with which their
-        losses add up to the exact mean of the step.
+        micro-batches and data-parallel ranks is the `valid_counts` of `bag_loss`. With it, the
+        losses of all micro-batches on all these ranks add up to the exact mean of the step.
         """
         from tst_study.superposition.bags import count_valid_targets
 

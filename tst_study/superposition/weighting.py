@@ -82,8 +82,7 @@ def offset_weights(weighting: Weighting, bag_size: int) -> tuple[float, ...]:
 
 
 def weight_rows(weighting: WeightingOverSteps) -> tuple[Sequence[float], ...]:
-    """Return the rows of a weighting that is given in numbers, one or several; an empty tuple for a
-    name."""
+    """Return the row or rows of a weighting that is given in numbers; an empty tuple for a name."""
     if isinstance(weighting, str) or not weighting:
         return ()
     if isinstance(weighting[0], Sequence):

@@ -56,8 +56,9 @@ def _superposed(rows: pd.DataFrame) -> pd.Series:
 
 
 def observed_gains(rows: pd.DataFrame) -> pd.Series:
-    """Return each row's gain: the loss of the baseline of its level, or the mean of several, minus
-    its own loss, nats per token. Rows of one level are compared with the same baseline (`rows`)."""
+    """Return each row's gain in nats per token: the loss of its level's baseline, or the mean of
+    several, minus its own loss. A level is all rows that are compared with the same baseline (see
+    the module `rows`)."""
     baselines = rows[rows["bag_size"] == 1].groupby("level")["loss"].mean()
     return pd.Series(baselines.reindex(rows["level"]).to_numpy() - rows["loss"], rows.index)
 

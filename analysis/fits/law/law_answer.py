@@ -110,8 +110,8 @@ def _verdict(row: dict[str, Any]) -> str:
 
 def _parameters(law: Law) -> pd.DataFrame:
     """Return a row for each parameter: parameter, value, low and high (95% t-interval; NaN for a
-    parameter that was held), and held (why it was held, or empty). The levels, which are the fitted
-    losses of the baselines, come last."""
+    parameter that was not fitted), and held (why it was not fitted, or empty). The levels, which
+    are the fitted losses of the baselines, come last."""
     levels = set(law.rows["level"])
     names = sorted(law.values, key=lambda name: name in levels)
     root, critical = linearised(law.fit)
@@ -136,9 +136,9 @@ def recommend(law: Law, params: float, tokens: float) -> dict[str, Any]:
 
     `s`, `r`, `gain`: the best setting and its gain, nats per token. `low`, `high`: the 95% interval
     of that gain. `s_95`: the smallest and the largest s for which some r is not shown to be worse
-    than the best setting; `r_95`: likewise for r. `best_run`, `its_gain`: advice that needs no law,
-    the fitted setting with the largest mean gain at the nearest fitted size and length, and that
-    gain. `note`: whether the best s or r is the smallest or the largest that was tried.
+    than the best setting; `r_95`: likewise for r. `best_run`, `its_gain`: the fitted setting with
+    the largest mean gain at the nearest fitted size and length, and that gain; this advice needs no
+    law. `note`: whether the best s or r is the smallest or the largest that was tried.
 
     Raises `UserError` for a size or a length outside the fitted ones.
     """

@@ -28,11 +28,11 @@ def compute_multiplier(
 
     Both tables: flops, loss (nats per token, annealed runs) and seed; two or more lengths each.
     Only seeds that were run at every length of both are used; if these are fewer than two, lengths
-    that only one seed ran are left out first. Of each arm only the lengths up to the first that the
-    next one does not improve on are used. `attrs["note"]` of the result says which lengths were
-    left out. Between neighbouring lengths the loss follows a power law above a floor
-    (`length_curve`). The multiplier is never read beyond the shortest or the longest run, but its
-    interval may reach beyond them.
+    that only one seed ran are left out first. The lengths of each arm end at the first one that the
+    next does not improve on. `attrs["note"]` of the result says which lengths were left out.
+    Between neighbouring lengths the loss follows a power law above a floor (`length_curve`). The
+    multiplier is never read beyond the shortest or the longest run, but its interval may reach
+    beyond them.
 
     Columns of the result: loss, multiplier, seeds (their number), low and high. The interval is a
     95% interval for all `comparisons` methods together, by the t-test of the seeds' paired

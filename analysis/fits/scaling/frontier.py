@@ -50,13 +50,13 @@ def isoflop(points: pd.DataFrame) -> Frontier:
     """Find the compute-optimal sizes by approach 2.
 
     At each budget the best size is the minimum, over log N, of a parabola. It is fitted to the
-    losses of the sizes within `NEAR` of the size with the lowest loss, or of all sizes if these are
-    fewer than `LEAST_SIZES`.
+    losses of the sizes within `NEAR` of the size with the lowest loss, or, if fewer than
+    `LEAST_SIZES` sizes are that near, to the losses of all sizes.
 
     Akima's interpolation through all sizes is the check. It assumes no form of the curve, but noise
     moves it, because it goes through every point. If the parabola's interval does not hold the
     exponent that the interpolation gives, the form of the curve is not settled: the interval is
-    widened to hold both, and `note` says so.
+    widened to hold the intervals of both forms, and `note` says so.
 
     points: columns params, flops, loss (nats per token) and, if there, annealed (rows for which it
     is not true are left out). Raises `UserError` for a missing column, a bad value, no annealed

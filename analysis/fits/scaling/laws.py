@@ -139,8 +139,8 @@ class ChinchillaFit:
 
     def each_size_from_the_others(self) -> pd.DataFrame:
         """Return how well each model size is predicted by the law fitted to all other sizes, and
-        how well without a law. The smallest and the largest size are extrapolations; only the
-        largest shows how the law does at scale.
+        how well it is predicted without a law. The smallest and the largest size are
+        extrapolations; only the largest shows how the law does at scale.
 
         Columns: group (the size in parameters), runs (their number), rmse (root mean square error
         of the law's loss, nats per token), copied (the same error if each loss is copied from the
@@ -195,8 +195,8 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER)
     tokens or flops (C = 6 N D). Two more columns are used if they are there. Rows for which
     `annealed` is not true are left out. Rows with one label in `model`, such as those of one
     training, are drawn together for the intervals; by default these are all rows of one size.
-    draws: number of refits for the intervals. huber: delta of the Huber loss; by default that of
-    Hoffmann et al., infinite for least squares.
+    draws: number of refits for the intervals. huber: delta of the Huber loss, by default that of
+    Hoffmann et al.; an infinite delta gives least squares.
 
     The coefficient of a term that the data do not need ends close to 0. Raises `UserError` for a
     missing column or a bad value, for fewer than three sizes, three lengths or `LEAST_RUNS` runs,
@@ -245,7 +245,8 @@ def _copied(out: pd.DataFrame, rest: pd.DataFrame, size: float) -> float:
 
 
 def _printed(thetas: Floats) -> pd.DataFrame:
-    """Return parameters as they are fitted, shape (n, 5), as a table under their printed names."""
+    """Convert parameters from the form in which they are fitted, shape (n, 5), into a table under
+    their printed names."""
     with np.errstate(over="ignore"):
         return pd.DataFrame(np.hstack([np.exp(thetas[:, :3]), thetas[:, 3:]]), columns=NAMES)
 

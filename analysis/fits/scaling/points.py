@@ -3,8 +3,9 @@ flops and loss (nats per token).
 
 If the learning rate was not annealed, a loss is too high by a few hundredths of a nat, and pulls
 the optimum towards small models; such points are left out. Checkpoints of one training share
-errors, and so do lengths that branch off one shared prefix run. Such rows have the same label in a
-column `model`, and the bootstrap draws them together."""
+errors, and so do runs of several lengths that branch off one shared prefix run. If such rows have
+the same label in a column `model`, the bootstrap draws them together; without that column it draws
+all rows of one size together."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ class Repetition:
     R* (`fitted`), with the published R* (`published`), and with an infinite R* (`null`)."""
 
     def loss(self, tokens: Floats, unique: Floats, constant: float) -> Floats:
-        """Return the loss of runs that read `tokens` tokens of `unique` ones, if R* is `constant`,
-        nats per token."""
+        """Return the loss, in nats per token, of runs that read `tokens` tokens of `unique` ones,
+        if R* is `constant`."""
         data = worth(tokens, unique, constant)
         loss: Floats = self.floor + self.amplitude * (data / 1e6) ** -self.exponent
         return loss

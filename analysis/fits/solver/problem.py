@@ -26,8 +26,8 @@ _STEP = 1e-30
 
 
 def derivative(of: Callable[[NDArray[Any]], NDArray[Any]], theta: Floats) -> Floats:
-    """Return the derivative of a function of p parameters with n values at theta, shape (p,), by
-    the complex step. The result has shape (n, p).
+    """Return the derivative, shape (n, p), of a function that has p parameters and n values. It is
+    taken at theta, shape (p,), by the complex step.
 
     The function is called once, with an array of shape (p, p) in whose row i parameter i is moved,
     and must return values of shape (p, n).
@@ -46,8 +46,8 @@ class Formula:
     columns: Columns
     linear: tuple[str, ...] = ()
     """Parameters in which the loss is linear if all others are held. If they are all named `log_…`,
-    they are the logs of such parameters, which must be positive. In a start, `improved` replaces
-    their values by those of linear least squares."""
+    they are the logs of such parameters, which must be positive. In a starting point of the fit,
+    `improved` replaces their values by those of linear least squares."""
 
     def loss(self, theta: NDArray[Any]) -> NDArray[Any]:
         """Return the losses in nats per token, shape (…, n), for parameters of shape (…, p)."""
@@ -67,9 +67,9 @@ class Formula:
         return Formula(free, lambda p, c: formula({**values, **p}, c), self.columns, linear)
 
     def improved(self, theta: Floats, observed: Floats) -> Floats:
-        """Return a start with its linear parameters replaced by the solution of least squares on
-        the loss. Return the start itself if there are no linear parameters, or if losses or
-        derivatives are not finite."""
+        """Return a starting point of the fit, `theta`, with its linear parameters replaced by the
+        solution of least squares on the loss. Return `theta` itself if there are no linear
+        parameters, or if losses or derivatives are not finite."""
         own = [self.parameters.index(name) for name in self.linear]
         improved = theta.copy()
         improved[own] = 0.0

@@ -60,8 +60,8 @@ class Fit:
 
     @property
     def residuals(self) -> Floats:
-        """Predicted minus observed, shape (n,), as the objective sees it: of log L or of L, and
-        whitened if rows share errors."""
+        """Predicted minus observed (log L or L, as in the objective), shape (n,), whitened if rows
+        share errors."""
         return self.problem.residuals(self.theta)
 
     @property
@@ -75,8 +75,8 @@ class Fit:
 def refit(problem: Problem, theta: Floats) -> Floats:
     """Return the parameters where the optimiser ends from one start, converged or not."""
     robust = np.isfinite(problem.delta)
-    # With parameters that are not scaled, steps find the way from afar; scaled by the derivatives,
-    # they find the end of a narrow valley.
+    # Steps in unscaled parameters find the way from afar; steps in parameters scaled by the
+    # derivatives find the end of a narrow valley.
     for scale in (1.0, "jac"):
         try:
             theta = optimize.least_squares(
@@ -127,9 +127,9 @@ def search(problem: Problem, starts: Floats, refine: int) -> tuple[Floats, Float
     """Follow `refine` of the starts, shape (starts, p), or all if there are fewer, to the end.
     Return the parameters where they end, shape (followed, p), and the objectives there, best first.
 
-    All starts are first improved by solving for their linear parameters. Half of those that are
-    followed are the best of them, and half are drawn from the rest. Raises `UserError` for fewer
-    runs than parameters.
+    All starts are first improved by solving for their linear parameters. Half of the starts
+    to follow are those that are best after that, and half are drawn from the rest. Raises
+    `UserError` for fewer runs than parameters.
     """
     count, parameters = len(problem.observed), problem.model.parameters
     if count < len(parameters):
@@ -152,8 +152,8 @@ def fit(problem: Problem, starts: Floats, refine: int = 16) -> Fit:
     (`search`).
 
     Raises `UserError` for fewer runs than parameters, if the gradient does not vanish, if fewer
-    than three of the starts that were followed agree (or not all of them, if they are fewer than
-    three), and if parameters are collinear. Parameters without an effect at the optimum do not make
+    than three of the starts that were followed agree (one or two that were followed must all
+    agree), and if parameters are collinear. Parameters without an effect at the optimum do not make
     the fit fail; `Fit.undetermined` names them.
     """
     ends, values = search(problem, starts, refine)

@@ -1,9 +1,10 @@
-"""How well a fit is known, by one of two methods.
+"""The uncertainty of a fit, by one of two methods.
 
 The law of superposition is fitted to runs that usually branch off shared prefix runs, so that they
-share errors of unknown size. `fit_shared` fits by generalised least squares and estimates the ratio
-of shared to own noise from the residuals, in alternation; intervals follow from the linearised fit
-(`linearised`). Chinchilla's law is fitted again to models drawn with replacement (`bootstrap`)."""
+share errors of unknown size. `fit_shared` alternates between fitting by generalised least squares
+and estimating the ratio of shared to own noise from the residuals; intervals follow from the
+linearised fit (`linearised`). Chinchilla's law is fitted again to models drawn with replacement
+(`bootstrap`)."""
 
 from __future__ import annotations
 
@@ -100,9 +101,9 @@ def degrees_of_freedom(jacobian: Floats, codes: NDArray[np.intp]) -> tuple[float
 
 def linearised(fitted: Fit) -> tuple[Floats, float]:
     """Return a square root of the covariance of the fitted parameters, shape (p, p), from the
-    derivative at the optimum, and half the width of a 95% t-interval in standard errors. The
-    degrees of freedom of t are those left between groups if rows share errors, else those left
-    over all rows."""
+    derivative at the optimum, and half the width of a 95% t-interval in standard errors. If rows
+    share errors, t has the degrees of freedom that the fit leaves between groups. Otherwise it has
+    the number of rows less the number of parameters, but at least 1."""
     residuals, problem = fitted.residuals, fitted.problem
     jacobian = problem.jacobian(fitted.theta)
     freedom = max(1.0, len(residuals) - len(fitted.theta))
@@ -115,7 +116,7 @@ def linearised(fitted: Fit) -> tuple[Floats, float]:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """Refits to models drawn with replacement; those that did not converge are left out. A model is
+    """The refits to models drawn with replacement, without refits that did not converge. A model is
     a group of rows that are drawn together."""
 
     draws: pd.DataFrame

@@ -4,7 +4,7 @@
 - `text_sources`: reads documents from files and from datasets of the Hugging Face hub
 - `text_tokenizers`: trains or loads a tokenizer
 - `prepare`: tokenises the documents, and writes token files and their manifest
-- `prepared_folder`: keeps finished work between calls, and two calls out of each other's way
-- `generated_language`: makes a text with known statistics instead
+- `prepared_folder`: keeps finished work between calls, and keeps two calls from colliding
+- `generated_language`: writes token files of a generated text with known statistics
 - `adopt`: describes token files that other tools made
 """

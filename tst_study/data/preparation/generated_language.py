@@ -2,10 +2,10 @@
 works; it is no evidence about real text.
 
 Each document has one topic, and all topics are equally likely. Each word belongs to one class. The
-classes of successive words form a Markov chain, in which each topic makes the few classes that it
-favours more likely. Within its class, a word is drawn by Zipf's law. So the next word depends on
-the class of the last word and on the topic. A single word says little about the topic; many words
-together reveal it, and superposition averages over such words in a bag.
+classes of successive words form a Markov chain, in which each topic raises the probabilities of the
+few classes that it favours. Within its class, a word is drawn by Zipf's law. So the next word
+depends on the class of the last word and on the topic. A single word says little about the topic;
+many words together reveal it, and superposition averages over such words in a bag.
 
 The words are the tokens. No token marks the end of a document: after each word, with the same small
 probability, a new document begins and its topic is drawn.
@@ -64,8 +64,8 @@ class Language:
         draw = np.random.default_rng([parameters.seed, 0])
         concentration = np.full(classes, parameters.transition_concentration)
         rows = draw.dirichlet(concentration, size=classes)
-        # A little of the uniform distribution is mixed in, so that every class can follow every
-        # other.
+        # A little of the uniform distribution is mixed in, so that no class is impossible after
+        # another, except where `_look_up` rounds a small probability to zero.
         rows = 0.95 * rows + 0.05 / classes
         favoured = draw.random((topics, classes)) < parameters.favoured_share
         bent = rows[None] * np.where(favoured, parameters.favour, 1.0)[:, None, :]
@@ -127,7 +127,7 @@ class Language:
         shape = self.parameters.topics, self.parameters.classes
         size = shape[0] * shape[1]
         # The probability of topic u and class d after topic t and class c: first the topic may
-        # change, then the new topic determines how the class does.
+        # change, then the class changes by the transitions of the new topic.
         step = np.einsum("tu,ucd->tcud", self.topic_changes, self.transitions).reshape(size, size)
         balance = step.T - np.eye(size)
         balance[-1] = 1.0  # in place of a redundant equation: shares sum to one
@@ -172,8 +172,8 @@ def generate(
     without `tokenizer.json`, and return its manifest.
 
     `manifest.generated` holds the parameters, the mean of `optimal_losses` over the validation text
-    and its standard error. The mean is the best possible predictor's loss on this text itself. As
-    an estimate of the language's entropy rate it has the standard error.
+    and its standard error. The mean is exactly the best possible predictor's loss on this text. The
+    standard error is that of the mean as an estimate of the language's entropy rate.
 
     A second call with the same arguments writes nothing. It waits if the first is still at work,
     and starts over if the first was killed.

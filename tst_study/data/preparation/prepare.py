@@ -204,8 +204,8 @@ def _piece(summary: Path, number: int) -> Path:
 
 
 def _merge(unfinished: Path, sources: int) -> Manifest:
-    """Complete the folder that contains `unfinished` from the pieces of the first `sources`
-    sources."""
+    """Join the pieces of the first `sources` sources into token files, and write the manifest of
+    the folder that contains `unfinished`."""
     begun, folder = read_manifest(unfinished), unfinished.parent
     summaries = [_summary(unfinished, begun.tokenizer, number) for number in range(sources)]
     missing = sum(not path.exists() for path in summaries)

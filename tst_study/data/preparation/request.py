@@ -42,7 +42,7 @@ class Request:
     documents is held out instead."""
     validation_share: float | None = None
     """The share of the training documents to hold out if there is no `validation`, as a fraction;
-    by default 0.01. A hash of its text decides whether a document is held out (`is_held_out` in
+    by default 0.01. Whether a document is held out depends on a hash of its text (`is_held_out` in
     `prepare.py`)."""
     text_field: str = "text"
     """The JSON field or dataset column that holds the text of a document."""

@@ -1,7 +1,7 @@
 """Finds the sources of a corpus and reads the documents in them.
 
 A source is a text or JSONL file, compressed or not, a parquet file, or a dataset of the Hugging
-Face hub. `request.py` finds the sources of a request, and `prepare.py` reads them.
+Face hub. `request.py` calls `find_sources`, and `prepare.py` calls `documents`.
 """
 
 import bz2

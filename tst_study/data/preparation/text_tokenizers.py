@@ -111,7 +111,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def train_byte_pair_tokenizer(texts: Iterable[str], vocabulary_size: int) -> Tokenizer:
-    """Train a byte-level BPE on some texts, which splits words as GPT-2's does.
+    """Train a byte-level BPE, which splits words as GPT-2's does, on some texts.
 
     The same texts give the same tokenizer, whatever the number of threads. Id 0 is
     `<|endoftext|>`, ids 1 … 256 are the bytes, and the others are the merges.
