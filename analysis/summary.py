@@ -103,15 +103,13 @@ def verdict_counts(table: pd.DataFrame) -> str:
     """Count settings by verdict, in words: `2 better, 0 worse, 1 with no difference shown`.
 
     Verdicts other than these three are named only if a setting has them."""
-    counts = table["verdict"].value_counts()
-    words = {"better": "better", "worse": "worse"}
-    words["no difference shown"] = "with no difference shown"
+    counts, shown = table["verdict"].value_counts(), "no difference shown"
+    words = {"better": "better", "worse": "worse", shown: f"with {shown}"}
     rest = {
-        "one seed: no claim": "with one seed and no claim",
-        "two seeds: no claim": "with two seeds and no claim",
-        "no variation: no claim": "without variation and no claim",
-        "unstable": "unstable",
+        f"{why}: no claim": f"with {why} and no claim"
+        for why in ("one seed", "two seeds", "no variation")
     }
+    rest |= {"no pair yet": "without a pair of runs", "unstable": "unstable"}
     words |= {verdict: said for verdict, said in rest.items() if verdict in counts}
     return ", ".join(f"{counts.get(verdict, 0)} {said}" for verdict, said in words.items())
 

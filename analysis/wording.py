@@ -135,7 +135,7 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
                 {
                     "question": row["question"],
                     "gain": gain(row),
-                    "verdict": f"{row['verdict']}{_diverged(row)}{_unpaired(row)}",
+                    "verdict": f"{row['verdict']}{_remarks(row)}",
                     "predicted": _predicted(row),
                     "cost": _cost(row),
                     "during training": row.get("since", ""),
@@ -199,16 +199,13 @@ def _cost(row: Mapping[str, Any]) -> str:
     return f"{row['text']:.3g}× text{flops}"
 
 
-def _diverged(row: Mapping[str, Any]) -> str:
+def _remarks(row: Mapping[str, Any]) -> str:
     diverged = {"the arm": row["diverged"], "the comparison arm": row["diverged_against"]}
     parts = [
         f"{number(count, 'seed')} of {name} diverged" for name, count in diverged.items() if count
     ]
+    parts += ["unpaired: no seeds"] if row["unpaired"] else []
     return f" ({'; '.join(parts)})" if parts else ""
-
-
-def _unpaired(row: Mapping[str, Any]) -> str:
-    return " (unpaired: no seeds)" if row["unpaired"] else ""
 
 
 def signed(value: float, digits: int = 3) -> str:

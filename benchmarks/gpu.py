@@ -78,12 +78,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny sizes: to try the script")
-    parser.add_argument("--minutes", type=float, default=8.0, help="that there are, at most")
+    parser.add_argument(
+        "--minutes", type=float, default=8.0, help="minutes that all parts may take together"
+    )
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--to", type=Path, default=ROOT / "benchmarks" / "records")
     options = parser.parse_args(arguments)
-    if "correctness" in options.parts and "reference" not in options.parts:
-        parser.error("the part correctness needs the part reference: name both")
+    for part, other in (("correctness", "reference"), ("runs", "corpus")):
+        if part in options.parts and other not in options.parts:
+            parser.error(f"the part {part} needs the part {other}: name both")
     if options.device == "cuda" and not torch.cuda.is_available():
         print("error: --device cuda: no GPU here; --device cpu --small tries the script without")
         return 2

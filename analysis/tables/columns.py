@@ -128,7 +128,7 @@ class Tables:
     ) -> Tables:
         """Make tables. `rows`: the rows of the run table, as dictionaries with the keys
         `RUN_COLUMNS`."""
-        runs = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
+        runs = pd.DataFrame(rows, columns=list(RUN_COLUMNS)).astype({"learning_rate": float})
         if runs["seed"].isna().any():  # pandas would turn the known seeds into floats
             seeds = [math.nan if pd.isna(row["seed"]) else row["seed"] for row in rows]
             runs["seed"] = pd.Series(seeds, runs.index, dtype=object)

@@ -248,6 +248,7 @@ _ASSUMED = {
     "compared; add bag_size and step_ratio in a runs.csv (--template)",
     ("corpus",): "no run says its corpus: all are taken to have the same",
     ("eval_set",): "no run says its eval_set: all are taken to have the same",
+    ("learning_rate",): "no run says its learning_rate: all are taken to have the same",
     ("seed",): "no seed of {}: compared unpaired",
 }
 """For each group of facts, a sentence that says what is assumed if no run has any of them. Only the

@@ -58,7 +58,8 @@ def read_folders(folders: Sequence[Path]) -> Tables:
         except (UserError, OSError) as error:
             problems.append(str(error))
     names = [str(record.folder) for record in records]
-    curves = _long(names, map(_logged, records), CURVES)
+    logged = ([{**row, "moe": _text(row.get("moe"))} for row in one.metrics] for one in records)
+    curves = _long(names, logged, CURVES)
     evaluations = _long(names, map(_evaluations, records), EVALUATIONS)
     return Tables.of(rows, curves, evaluations, problems)
 
@@ -154,10 +155,6 @@ def of_config(config: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, A
 def _group(config: Mapping[str, Any], data: Mapping[str, Any], varied: Sequence[str]) -> str:
     """Return a key (12 hex digits) that runs have in common if they differ at most in `varied`."""
     return digest(identity_form(config, data, varied))[:12]
-
-
-def _logged(record: RunRecord) -> list[Mapping[str, Any]]:
-    return [{**row, "moe": _text(row.get("moe"))} for row in record.metrics]
 
 
 def _evaluations(record: RunRecord) -> list[Mapping[str, Any]]:

@@ -125,8 +125,10 @@ def refuse_copies(tables: Tables) -> None:
 def alike(
     table: pd.DataFrame, row: Mapping[str, Any] | pd.Series, names: Iterable[str]
 ) -> pd.DataFrame:
-    """Return the rows of a table that agree with `row` in the columns `names`."""
-    return table[np.logical_and.reduce([table[name] == row[name] for name in names])]
+    """Return the rows of a table that agree with `row` in the columns `names`. Missing cells are
+    equal."""
+    missing = {name: table[name].isna() & pd.isna(row[name]) for name in names}
+    return table[np.logical_and.reduce([(table[n] == row[n]) | missing[n] for n in missing])]
 
 
 def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict[str, Any]] | str:
@@ -199,7 +201,9 @@ def _settings(
     """
     settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for pair in pairs:
-        settings.setdefault(tuple(pair[column] for column in (*SAME, *SETTING)), []).append(pair)
+        key = (pair[column] for column in (*SAME, *SETTING))
+        # Two NaN would be two settings.
+        settings.setdefault(tuple(None if pd.isna(cell) else cell for cell in key), []).append(pair)
     for members in settings.values():
         members.sort(key=lambda pair: -1 if pd.isna(pair["seed"]) else pair["seed"])
     ordered = sorted(

@@ -31,14 +31,12 @@ def collect(root: Path, rows: Sequence[StatusRow]) -> list[str]:
     report = root / "report"
     report.mkdir(exist_ok=True)
     write_bytes(report / "runs.csv", csv_bytes(load(root), numbers=None))
-    summary = (
-        build(root, report, only=("study", "report")).sources.summary.lines()
-        if over
-        else ["No run is over yet."]
-    )
+    summary, written = ["No run is over yet."], "The table of runs"
+    if over:
+        summary = build(root, report, only=("study", "report")).sources.summary.lines()
+        written = "Tables, figures and report.html"
     text = [*summary, "", f"{len(over)} runs over, {len(missing)} missing"]
     text += [f"  {row.run_id}: {row.state} {row.message}".rstrip() for row in missing]
-    written = "Tables, figures and report.html" if over else "The table of runs"
     return [*text, f"{written}: {report}/"]
 
 

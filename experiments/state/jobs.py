@@ -49,7 +49,7 @@ def log_tails(root: Path, pattern: str, lines: int) -> Iterator[str]:
     rows = matching(rows_below(root), pattern, root)
     chosen = [row for row in rows if pattern or row.state in STOPPED]
     if not chosen:
-        raise UserError(f"{root}: no run failed or was stopped; `tst-study status` lists them")
+        raise UserError(f"{root}: no run failed or was stopped; `tst-study status` lists all")
     for row in chosen:
         yield printable(f"=== {row.run_id}: {row.state} {row.message}".rstrip())
         shown = False

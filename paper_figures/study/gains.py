@@ -167,8 +167,7 @@ def gain_against_size(sources: Sources) -> Picture | None:
         + ", ".join(f"{signed(row['gain'])} at {big(row['parameters'])}" for row in rows_of(first)),
         caption="Held-out next-token loss of the baseline minus the arm's, paired by seed; bars: "
         "95% intervals, which hold jointly for a panel. Filled: the interval excludes zero. Below "
-        "each size: latent tokens per weight, and the learning rates of the two arms if they "
-        "differ.",
+        "each size: latent tokens per weight, and the learning rate, or those of both arms.",
         data=rows.drop(columns=["mark", "run_ids"]),
         folders=tuple(sorted(sources.runs["folder"][shown].astype(str))),
         draw=partial(_draw_sizes, rows),
@@ -182,12 +181,11 @@ def _draw_sizes(rows: pd.DataFrame) -> Figure:
         axes.axhline(0, color=MUTED, linewidth=0.7)
         ticks = {}
         for row in rows_of(own):
-            size, rate = row["parameters"], row["rates"]
+            size, tokens = row["parameters"], f"{row['tokens_per_weight']:.3g} tokens\nper weight"
             axes.vlines(size, row["low"], row["high"], color=row["mark"].colour, linewidth=1.0)
             point(axes, (size, row["gain"]), row["mark"], row["verdict"] not in CLAIMED)
             note(axes, signed(row["gain"]), (size, row["gain"]), (6, 0), va="center")
-            tokens = f"{row['tokens_per_weight']:.3g} tokens\nper weight"
-            ticks[size] = f"{big(size)}\n{tokens}\nrate {rate}"
+            ticks[size] = f"{big(size)}\n{tokens}\nrate {row['rates']}"
         log_axis(axes, "x", list(ticks), list(ticks.values()))
         axes.set_title(wrapped(str(heading), 200))
         axes.set(xmargin=0.3, xlabel="parameters", ylabel="gain (nats per token)")

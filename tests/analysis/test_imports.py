@@ -337,6 +337,12 @@ def test_one_table_of_final_losses_is_compared_and_fitted(tmp_path: Path) -> Non
     table = ask("comparison", archive).tables["Verdicts"]
     assert (len(table), set(table["seeds"])) == (5, {3})
     assert (table["gain"] > 0).all()
+    path = tmp_path / "runs.csv"
+    pd.DataFrame(rows).to_csv(path)
+    assert set(compare(import_logs([str(path)], {}).runs).table["seeds"]) == {3}
+    pd.DataFrame(rows).assign(learning_rate=[1e-3] * 9 + [None] * 9).to_csv(path)
+    with pytest.raises(UserError, match="learning_rate not known; give --set learning_rate="):
+        import_logs([str(path)], {})
     assert any("best" in one for one in ask("bag-size", archive).tables.values())
     unnamed = imported(tmp_path / "unnamed", pd.DataFrame(rows).drop(columns="seed"))
     found = compare(read_tables(unnamed).runs)

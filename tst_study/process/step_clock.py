@@ -73,5 +73,6 @@ class StepClock:
     def _peak_memory(self) -> int:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        # macOS counts bytes, Linux KiB.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak * (1 if sys.platform == "darwin" else 1024)
