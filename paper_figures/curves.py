@@ -37,8 +37,9 @@ SETTLED = 0.04
 """The y-axis is fitted to the losses after this share of the steps that a panel shows; earlier
 losses may be cut off."""
 OFTEN = 10
-"""If every run of an arm has at least this many evaluations, the arm's curve is its held-out loss
-and not its next-token training loss, which is so noisy that it hides what superposition does."""
+"""If every run of an arm has at least this many evaluations, the arm has a held-out curve. If all
+arms of a panel have one, these are drawn and not the next-token training losses, which are so noisy
+that they hide what superposition does."""
 READING = "means over seeds; shading: range over seeds; brackets: the gain's 95% interval"
 """How to read measured curves, for a caption."""
 POINTS = 500
@@ -67,7 +68,7 @@ def group_curves(group: Group, names: Sequence[str], panel: str = "") -> pd.Data
     """Return the curves of a group's settings and of their baseline. `names`: the label of each
     setting, in the order of `group.rows`.
 
-    If any of the curves is a held-out one, every arm also has an `end` row. The baseline's row has
+    If every arm has a held-out curve, it also has an `end` row. The baseline's row has
     the mean loss of the baselines; a setting's row has that mean less the setting's paired gain.
     """
     runs, pairs = group.summary.tables.runs, group.pairs
@@ -82,7 +83,7 @@ def group_curves(group: Group, names: Sequence[str], panel: str = "") -> pd.Data
     for name, row in zip(names, rows_of(group.rows), strict=True):
         end = {"label": name, "loss": group.level - row["gain"], "verdict": row["verdict"]}
         ends.append({**end, "said": f"{name}: gain {gain(row)}"})
-    if any((part["quantity"] == "held_out").any() for part in parts):
+    if all((part["quantity"] == "held_out").any() for part in parts):
         table = pd.DataFrame(ends)
         parts.append(table.assign(quantity="end", step=group.steps, switch=0, source="measured"))
     whole = pd.concat(parts, ignore_index=True).assign(panel=panel)
@@ -101,8 +102,6 @@ def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame
     mine = curves[curves["folder"].isin(runs["folder"])].astype({"folder": str})
     steps = int(first["steps"])
     held_out = _held_out(summary, runs)
-    if not held_out.empty:
-        mine = mine[mine["loss_name"] != "next_token"]
     parts = [
         smoothed(rows, steps).assign(folder=str(folder))
         for (folder, _, _), rows in mine.groupby(["folder", "phase", "loss_name"], sort=True)
@@ -162,8 +161,7 @@ def draw(
     shown = data[data["quantity"].isin(("next_token", "held_out"))]
     of_labels = (shown["quantity"] == "held_out").groupby(shown["label"]).any()
     held_out = len(of_labels) > 0 and of_labels.all()
-    if held_out:
-        shown = shown[shown["quantity"] == "held_out"]
+    shown = shown[shown["quantity"] == ("held_out" if held_out else "next_token")]
     shown = shown[shown["step"].between(*window)]
     lines(axes, shown, looks)
     for row in rows_of(data[data["quantity"] == "end"]):

@@ -213,7 +213,7 @@ def loss_curves(sources: Sources) -> Item | None:
     if not data["quantity"].isin(("next_token", "held_out")).any():
         return None  # imported runs need not have a curve
     looks = {"baseline": style.BASELINE, **style.marks_of(group.rows, "setting")}
-    held_out = bool((data["quantity"] == "held_out").any())
+    held_out = bool((data["quantity"] == "end").any())
     what = "held-out loss" if held_out else "training loss, a running mean over 5% of the steps"
     return Picture(
         title=f"{row['setting']} ends {ENDS.get(row['verdict'], NO_CLAIM)} its baseline: "
