@@ -5,10 +5,11 @@ schedule, except that steps and warm-up may differ.
 
 - At equal FLOPs the verdict is that of `comparison`.
 - At equal data the baseline has read as many raw tokens. If no question was planned, the intervals
-  of all settings with the same family, held-out text and length hold together.
+  of all settings with the same family, held-out text and length hold jointly with a probability of
+  95%.
 - At equal loss, baselines of several lengths are interpolated (`length_curve`), within the range of
   losses that they reached. Outside it there is a note in place of a number; baselines of one length
-  give at most a bound. The interval is adjusted for as many comparisons as that at equal FLOPs.
+  give at most a bound. The interval allows for as many comparisons as the one at equal FLOPs.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ COLUMNS += ("hours_ratio", "low", "high", "smallest_detectable", "verdict", "not
 def ledger(runs: pd.DataFrame) -> pd.DataFrame:
     """Return eligible runs with two more columns: `loss` (nats per token) and `hours`.
 
-    Hours are those of devices: published, or training time times the number of devices, which is
-    taken to be one where it is not known. They are NaN where the time is not known. The column
-    `seed` is replaced by the label by which runs are paired (`block`).
+    Hours are device-hours. They are the published ones or, for other runs, the training time times
+    the number of devices, or times one if that number is not known. They are NaN if the time is not
+    known. The column `seed` is replaced by the label by which runs are paired (`block`).
     """
     rows = runs.assign(
         loss=runs["nats_per_token"].astype(float), seed=[block(row) for row in rows_of(runs)]
@@ -104,7 +105,7 @@ def _order(members: pd.DataFrame) -> tuple[Any, ...]:
 
 
 def _together(members: pd.DataFrame) -> tuple[Any, ...]:
-    """Return the values that settings share if their intervals at equal data hold together."""
+    """Return the values that settings share if their intervals at equal data hold jointly."""
     return tuple(members[["family", "eval_set", "steps"]].iloc[0])
 
 

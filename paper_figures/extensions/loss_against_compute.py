@@ -77,13 +77,13 @@ def loss_against_compute(sources: Sources) -> Picture:
     title = f"For the same loss baselines need {where[0]} the FLOPs in the paper (270M)"
     return Picture(
         title=", ".join([title, *(f"{times} here" for times in where[1:])]),
-        caption="Above: final loss over FLOPs, curves: a power law beyond a shared floor between "
-        "the lengths that were run; the arrow is the multiplier. Below: the multiplier at every "
-        f"loss that both arms reached, on one scale. Published: {PAPERS.label}, Tables 4 and 5, "
-        "one seed each, no interval.",
-        measured=f"Measured: {number(sum(len(pair.folders) for pair in own), 'run')}; bars and "
-        "bands: 95% over seeds; the multiplier's by the seeds' paired differences, for all "
-        "settings of one text, model and learning rate together.",
+        caption="Above: final loss over FLOPs. Between the lengths that were run, the curves are "
+        "power laws above one common floor. The arrow is the multiplier. Below: the multiplier at "
+        f"every loss that both arms reached, on one scale. Published: {PAPERS.label}, Tables 4 and "
+        "5, one seed each, no interval.",
+        measured=f"Measured: {number(sum(len(pair.folders) for pair in own), 'run')}. Bars and "
+        "bands: 95% intervals over seeds. The intervals of the multiplier are from the seeds' "
+        "paired differences, and hold jointly for all settings of a text, model and learning rate.",
         data=pd.concat([pair.data for pair in pairs], ignore_index=True)[list(DATA)],
         folders=tuple(folder for pair in own for folder in pair.folders),
         draw=partial(_figure, pairs),

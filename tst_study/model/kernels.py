@@ -168,8 +168,8 @@ class _GroupedProduct(torch.autograd.Function):
 
 
 class Copied(torch.autograd.Function):
-    """Copies rows. The backward pass adds the gradients of a row's copies in a fixed order; on a
-    GPU, that of torch's gather would add them in a different order every time."""
+    """Copies rows. The backward pass adds the gradients of a row's copies in a fixed order. On a
+    GPU, the backward pass of torch's gather would add them in a different order every time."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, of_copy: Tensor, copies_of: Tensor) -> Tensor:

@@ -187,8 +187,8 @@ def published_beside_law(law: Law) -> pd.DataFrame:
     The table has a row for each of the two. Columns: run, tokens (latent), bag_size, step_ratio,
     and four gains over a baseline of equal steps, nats per token: `law`; `copied`, which is copied
     from the nearest fitted size and length; `table_1`, by the losses that Table 1 prints; and
-    `figures`, by the losses read from Figures 3a and 1. The law and the copy take all parameters of
-    the mixture for its size.
+    `figures`, by the losses read from Figures 3a and 1. For the law and the copy, the size of
+    the mixture is its number of active parameters.
 
     The superposed mixture has 49,983 steps, and no baseline of that length was published.
     Chinchilla's data term says how much higher such a baseline would end than the published one of

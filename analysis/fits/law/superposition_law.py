@@ -91,8 +91,9 @@ class Law:
     held: Mapping[str, str]
     """Parameters that were held because these runs do not determine them, with the reason."""
     noise: Noise
-    """The two parts of the noise: one that all r at one s, weighting and level share, because they
-    are taken to be branches of one shared prefix run, and one that each run has by itself."""
+    """The two parts of the noise: one that is common to all runs of one s, weighting and level,
+    because these are taken to be branches of one shared prefix run; and one that each run has by
+    itself."""
     units: tuple[float, float]
     """The units of N and D, a number of parameters and a number of latent tokens: N and D are
     divided by these before the formula is applied."""
