@@ -257,11 +257,13 @@ seed may also be missing in some of the runs; its sentence names them."""
 
 def _left_open(runs: Sequence[Run], known: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return sentences on what is assumed because no run has certain facts (`_ASSUMED`), or because
-    finished runs have no steps. Raises `UserError` if only some runs lack such facts; the seed may
-    be missing in some."""
+    finished runs have no steps. Raises `UserError` if only some runs lack such facts. The seed may
+    be missing in some, and so may the learning rate where arms are named."""
     problems = []
     for keys, words in _ASSUMED.items():
         key, *_ = keys
+        if key == "learning_rate" and any(own.get("arm") for own in known):
+            continue  # named arms are compared whatever their learning rates
         lacking = [run for run, own in zip(runs, known, strict=True) if own.keys().isdisjoint(keys)]
         if lacking and len(lacking) < len(runs) and key != "seed":
             raise UserError(

@@ -340,9 +340,12 @@ def test_one_table_of_final_losses_is_compared_and_fitted(tmp_path: Path) -> Non
     path = tmp_path / "runs.csv"
     pd.DataFrame(rows).to_csv(path)
     assert set(compare(import_logs([str(path)], {}).runs).table["seeds"]) == {3}
-    pd.DataFrame(rows).assign(learning_rate=[1e-3] * 9 + [None] * 9).to_csv(path)
+    some = pd.DataFrame(rows).assign(learning_rate=[1e-3] * 9 + [None] * 9)
+    some.to_csv(path)
     with pytest.raises(UserError, match="learning_rate not known; give --set learning_rate="):
         import_logs([str(path)], {})
+    some[some["bag_size"] == 1].assign(arm=["baseline", "muon", "other"]).to_csv(path)
+    assert len(import_logs([str(path)], {}).runs) == 3
     assert any("best" in one for one in ask("bag-size", archive).tables.values())
     unnamed = imported(tmp_path / "unnamed", pd.DataFrame(rows).drop(columns="seed"))
     found = compare(read_tables(unnamed).runs)
