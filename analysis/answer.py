@@ -32,7 +32,7 @@ class Answer:
     """The identity of each input, by name: the fingerprint of a run or of a published file, or the
     numbers of tokens and documents of a token file."""
     excluded: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """All runs left out, each with its `reason`; the JSON lists every one."""
+    """All runs that were left out, each with its `reason`; the JSON lists every one."""
 
     text: Callable[[int], list[str]] | None = None
     """A function from the width of a terminal to the lines to print; None for an answer that prints

@@ -51,8 +51,8 @@ def ask(
     at: PARAMS,TOKENS of a run for which `law` is to recommend s and r. huber: delta of the Huber
     loss of `chinchilla`.
 
-    Raises `UserError` for an unknown question, for an option that the question does not use, for no
-    source or two of them, and if the data do not allow an answer.
+    Raises `UserError` for an unknown question, for an option that the question does not use, if no
+    source is given or more than one, and if the data do not allow an answer.
     """
     one_of(question, QUESTIONS, "question")
     of_own, of_paper = QUESTIONS[question]

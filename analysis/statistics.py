@@ -45,8 +45,8 @@ def detectable(critical: float, freedom: float) -> float:
 
 
 def critical_t(freedom: float, comparisons: int = 1) -> float:
-    """Return half the width, in standard errors, of each of `comparisons` t-intervals that all hold
-    together with a probability of at least 95% (Bonferroni)."""
+    """Return half the width, in standard errors, of each of `comparisons` t-intervals. With a
+    probability of at least 95%, all of them hold their true values (Bonferroni)."""
     return -float(special.stdtrit(freedom, (1 - CONFIDENCE) / 2 / comparisons))
 
 

@@ -4,8 +4,8 @@
 
 The file holds three things. The first is the fit of the law of superposition (`analysis.fits.law`)
 to the paper's Tables 4–7. The second is a test of the law at sizes and lengths that were left out
-of the fit: how well it predicts the gains there, and how many nats the s and r that it chooses lose
-against the best published ones, compared with two choices that need no law.
+of the fit: how well it predicts the gains there, and how many nats its choice of s and r loses
+against the best published choice, compared with two choices that need no law.
 `docs/research/coverage.md` shows this test as a table. The third is the gains of our own campaigns,
 paired by seed. Tests compute all of it again and compare."""
 
@@ -53,9 +53,9 @@ def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]
     law makes for each factor of e beyond the sizes (`params`) and lengths (`tokens`) that it was
     fitted to.
 
-    The law is fitted once without each size, and once without each length. The error is that of the
-    mean gain up to `CHOSEN_FROM`, as a root mean square over the sizes, and over the lengths, that
-    were left out. Only runs with uniform weights count.
+    The law is fitted without each size in turn, and without each length in turn. The error is that
+    of the mean gain at r up to `CHOSEN_FROM`: one root mean square over the sizes that were left
+    out, and another over the lengths. Only runs with uniform weights count.
     """
     rows = rows.assign(gain=observed_gains(rows))
     rows = rows[(rows["weighting"] == "uniform")].reset_index(drop=True)
@@ -83,10 +83,11 @@ def _judged(
 ) -> dict[str, Any]:
     """Judge a law by the rows that were left out of its fit (`out`), all of one size and length.
 
-    `held` is the share of the gains up to `CHOSEN_FROM` that the law's interval holds, and `half`
-    its mean half-width. `law`, `always` and `nearest` are the nats that a choice of s and r loses
-    against the best published cell: the law's choice (`s`, `r`), `ALWAYS`, and the best cell of the
-    nearest fitted size and length. The published cell nearest to a choice stands for it."""
+    `held` is the share of the gains at r up to `CHOSEN_FROM` that lie in the law's intervals, and
+    `half` the mean half-width of these intervals. `law`, `always` and `nearest` are the nats that a
+    choice of s and r loses against the best published cell: the law's choice (`s`, `r`), `ALWAYS`,
+    and the best cell of the nearest fitted size and length. The published cell nearest to a choice
+    stands for it."""
     params, tokens = (float(out[name].iloc[0]) for name in ("params", "tokens"))
     near = out[out["step_ratio"] <= CHOSEN_FROM]
     gains, half = expected(law, near, error)
@@ -116,9 +117,9 @@ def _judged(
 
 
 def paired(record: str, name: str) -> list[dict[str, Any]]:
-    """Return a row for each setting of a campaign that has `LEAST_SEEDS` or more seeds in common
-    with its baseline, with the mean and the standard deviation of the paired gains, in nats per
-    token.
+    """Return a row for each of a campaign's settings that have `LEAST_SEEDS` or more seeds in
+    common with their baseline. The row has the mean and the standard deviation of the paired gains,
+    in nats per token.
 
     The second campaign's baseline with twice the batch (`BATCH_RUN`) is judged like a setting. Its
     gain is over the run of `BASELINE_RUN` with the same seed, and its row has the learning rate of

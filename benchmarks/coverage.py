@@ -84,9 +84,9 @@ class Circumstance:
 def _multiplier(
     lengths: tuple[float, ...], random: Random, seeds: int, shrinking: bool = False
 ) -> Shown:
-    """The compute multipliers of a method that is worth 1.5 times its compute C. With `shrinking`
-    it is worth 2 times at C = 1 and ever less as C grows, towards a limit of 1.3. The loss of the
-    baseline is E + A C^−α."""
+    """The compute multipliers of a method that reaches, with compute C, the loss of a baseline with
+    1.5 C. With `shrinking` this factor is 2 at C = 1, and falls towards 1.3 as C grows. The loss of
+    the baseline is E + A C^−α."""
 
     def loss(compute: Any) -> Any:
         return 1.8 + 1.6 * np.asarray(compute) ** -0.35

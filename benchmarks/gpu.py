@@ -61,10 +61,12 @@ PARTS: dict[str, tuple[str, float]] = {
     "steps-270m": ("benchmarks.gpu_speed:steps", 100),
     "runs": ("benchmarks.gpu_speed:runs", math.inf),
 }
-"""For each part the generator that yields its results as pairs (name, value), and the most seconds
-that it may take. The seconds are for `--minutes` up to 8, and grow in proportion to more minutes. A
-part is skipped if less than a fifth of its seconds is left, where more than 20 minutes count as 20.
-`corpus` runs beside the other parts. `runs` waits for `corpus` to end, reads the text that it
+"""For each part, the generator that yields its results as pairs (name, value), and the most seconds
+that the part may take. Up to `--minutes 8` these seconds are as given; with more minutes they grow
+in proportion. A part is skipped if the time that is left is less than a fifth of its seconds (of 20
+minutes, if its seconds are more), or less than five seconds.
+
+`corpus` runs beside the other parts. `runs` waits for `corpus` to end, reads the text that `corpus`
 prepared, and takes all the time that is left."""
 MINUTES_FOR_RUNS = 20
 """With fewer minutes `corpus` and `runs` are left out (except with `--small`), because the other

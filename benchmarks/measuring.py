@@ -1,4 +1,4 @@
-"""Time several candidates side by side, so that a busy machine slows all of them alike, and
+"""Time several candidates side by side, so that a busy machine slows all of them alike. Also
 describe the machine and the code of a measurement. The benchmarks of speed use this module."""
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ def measured(
     """Time every candidate `repeats` times, and return a row of results for each.
 
     `milliseconds` is the median time of a call. `over` has, for every other candidate, this one's
-    time divided by the other's: the median of the ratios within a repeat, in which both met the
-    same load. That varies less than a ratio of medians. `extra_mebibytes` is the most by which
-    memory rises during a call, in MiB; None where the system does not tell.
+    time divided by the other's. The ratio is taken within each repeat, in which both met the same
+    load, and `over` has the median of these ratios, which varies less than a ratio of medians.
+    `extra_mebibytes` is the most by which memory rises during a call, in MiB; None where the system
+    does not tell.
 
     `device`: where the candidates compute; on "cuda" a call ends when the GPU's work is done.
     """

@@ -75,7 +75,7 @@ class Case:
 
     def losses(self, made: int) -> np.ndarray:
         """Draw `made` data sets of losses in 10⁻³ nats, shape (made, arms, seeds). Arm 0 is the
-        baseline. Every call for a case draws the same ones."""
+        baseline. Calls with the same case and the same `made` draw the same data sets."""
         random = np.random.default_rng([*self.name.encode()])
         arms = self.contrasts + 1
         if self.spread == MEASURED:

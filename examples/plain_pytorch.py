@@ -23,8 +23,8 @@ WORDS = 256  # the vocabulary: every byte is a token
 
 
 class GPT(nn.Module):
-    """A decoder-only transformer. Its `forward` starts after the embedding, which the training loop
-    calls itself."""
+    """A decoder-only transformer. Its `forward` starts after the embedding; the callers of
+    `forward` embed the tokens."""
 
     def __init__(self, width: int, layers: int, heads: int, positions: int) -> None:
         super().__init__()

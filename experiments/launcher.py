@@ -43,7 +43,7 @@ def given_up(idle: int, retries: int, why: str) -> str:
 
 
 class UnreachableError(UserError):
-    """The system that runs a study's jobs could not be asked, or refused."""
+    """The system that runs a study's jobs could not be reached, or it refused a request."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Job:
 
 class Launcher(Protocol):
     """Trains runs, here or elsewhere. `submit` starts them, `cancel` ends them, and the other
-    methods leave them alone. What a launcher says about a run counts only if the run's record does
-    not show it to be over and no process holds the run's lock (`state/status.py`)."""
+    methods leave them alone. What a launcher says about the state of a run is ignored if the run's
+    record shows that the run is over, or if a process holds the run's lock (`state/status.py`)."""
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
         """Train every wanted run that is not over (done or diverged), or have it trained, and print
@@ -100,7 +100,7 @@ class Options:
     profile: Path | None = None
     """The file that describes the Slurm cluster."""
     dry: bool = False
-    """Print what would be done, and do nothing. Only the Slurm launcher can."""
+    """Print what would be done, and do nothing. Only the Slurm launcher supports this."""
 
 
 def launcher_of(name: str | None, options: Options = Options()) -> Launcher:

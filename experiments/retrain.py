@@ -32,9 +32,9 @@ def recorded(archive: Path, name: str) -> Tables:
 
 
 def config_of(record: Tables, overrides: Sequence[str] = ()) -> Config:
-    """Return the config of a recorded run, changed so that it can be trained here: from its first
-    step even if it was forked from a shared prefix run. A corpus whose folder is missing is taken
-    from `PREPARED`.
+    """Return the config of a recorded run, changed so that the run can be trained here: from its
+    first step, even if it was forked from a shared prefix run. A corpus whose folder is missing is
+    taken from `PREPARED`.
 
     `overrides`: as for `tst-study train --set`. Raises `UserError` if a corpus is not found, or
     if the texts or the overrides make this another run than the recorded one.

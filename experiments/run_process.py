@@ -25,8 +25,8 @@ from tst_study.record import reader as run_record
 from tst_study.record.writer import mark
 
 PATIENCE = 30.0
-"""Seconds within which a run on this machine can write its checkpoint after its launcher stops it,
-or ends."""
+"""Seconds that a run on this machine gets to write its checkpoint after its launcher stops it or
+ends."""
 
 
 AWAY_SECONDS = 300.0
@@ -42,8 +42,8 @@ class Exit(IntEnum):
     """Failed with an error that would recur, that is, a `UserError` other than `OtherRankError` and
     `DiskAwayError`. Its message names what to do about it."""
     PREEMPTED = 69
-    """Stopped by a signal, after a checkpoint if it had begun to train; started again, it resumes
-    from its last checkpoint."""
+    """Stopped by a signal. If training had begun, the run wrote a checkpoint first. Started again,
+    the run resumes from its last checkpoint."""
     CRASHED = 70
     """Failed with an error that may not recur."""
     HELD = 75
@@ -78,7 +78,7 @@ class Rank:
 
     number: int = 0
     of: int = 1
-    """How many processes the run has."""
+    """The number of processes of the run."""
     port: int = 0
     """The port on which the first process listens for the others; unused if there is only one."""
 
@@ -127,7 +127,7 @@ def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.
     except file_lock.RunHeldError as error:
         print(error)
         return Exit.HELD
-    except UserError as error:  # before training began, such as for a disk without locks
+    except UserError as error:  # before training began, such as on a disk without locks
         print(error)
         _mark_failed(folder, config, error)
         return Exit.FAILED

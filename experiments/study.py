@@ -44,7 +44,7 @@ class Study:
     share: bool = True
     """Whether steps that several runs have in common are trained only once."""
     recorded: Path | None = None
-    """An archive of runs. Runs that are over in it are not trained again."""
+    """An archive of runs. A run that it records as over is not trained again."""
     questions: Sequence[Question] = ()
     """The questions that the runs are to answer. They are declared before any run."""
 

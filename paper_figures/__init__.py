@@ -1,5 +1,5 @@
-"""Makes the paper's tables and figures, further ones, and two pages from published numbers and from
-runs (`tst-study figures`). It does not need torch.
+"""Makes tables and figures (the paper's and further ones) and two pages, all of them from published
+numbers and from runs (`tst-study figures`). It does not need torch.
 
 `catalogue` lists the tables and figures. The modules of `paper/`, `extensions/` and `study/` make
 them, and `build` writes them. Their names are repeated here, so that the command line's help and
@@ -12,7 +12,7 @@ STUDY = (
     *("gain_over_training", "loss_curves", "overview"),
 )
 NAMES = (*PAPER, *EXTENSIONS, *STUDY)
-"""Every table and figure, in the order in which they are made and `reproduction.md` has them."""
+"""Every table and figure. They are made in this order, which is also that of `reproduction.md`."""
 FOLDERS = ("paper", "extensions", "study")
 """The subpackages whose modules make tables and figures. Each is also a group that `--only`
 accepts."""

@@ -28,7 +28,7 @@ def answers(summary: Summary) -> pd.DataFrame:
     `heading`: the family of questions and, if all its arms are compared with the same arm, that
     one. `planned`: whether the question was planned. `name`: the question's name, which says
     "against …" only if the heading does not. `arm`: the name of the question's arm, empty if the
-    question was not planned. `against`: the name of the arm that it is compared with. `mark`:
+    question was not planned. `against`: the name of the arm that this arm is compared with. `mark`:
     colour, marker and dash pattern of the arm's setting."""
     asked = {(question.family, question.name): question for question in summary.questions}
     runs, table = labelled(summary), summary.comparison.table

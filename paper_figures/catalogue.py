@@ -50,7 +50,7 @@ class Entry:
         lacks runs that it cannot do without.
 
         If the entry has `needs`, the caption is completed by `Item.measured` or, if nothing was
-        measured, by the commands in `needs`. If nothing was measured, the finding gets the first of
+        measured, by the commands in `needs`. A finding without measured results gets the first of
         these commands.
         """
         item = self.make(sources)

@@ -27,9 +27,9 @@ COLUMNS = (
 )
 """Columns of the tables of curves. `quantity` is `bag_loss` or `next_token` (training losses),
 `held_out`, or `end`, which is the final held-out loss of an arm; an `end` row also has the arm's
-verdict and, in `said`, its words in the key. `low` and `high` are the range over seeds, for
-measured curves only. `switch` is the number of superposed steps; it is 0 for baselines and in `end`
-rows. Losses are in nats per token."""
+verdict and, in `said`, its words in the figure's key. `low` and `high` are the range over seeds,
+for measured curves only. `switch` is the number of superposed steps; it is 0 for baselines and in
+`end` rows. Losses are in nats per token."""
 SMOOTHED = "Published curves are smoothed as the paper drew them, about 1,000 points each"
 SMOOTHING = 0.05
 """Width of the running mean that smooths measured training losses, as a share of all steps."""
@@ -68,8 +68,8 @@ def group_curves(group: Group, names: Sequence[str], panel: str = "") -> pd.Data
     """Return the curves of a group's settings and of their baseline. `names`: the label of each
     setting, in the order of `group.rows`.
 
-    If every arm has a held-out curve, it also has an `end` row. The baseline's row has
-    the mean loss of the baselines; a setting's row has that mean less the setting's paired gain.
+    If every arm has a held-out curve, each also has an `end` row. The baseline's row has the mean
+    loss of the baselines; a setting's row has that mean less the setting's paired gain.
     """
     runs, pairs = group.summary.tables.runs, group.pairs
     base = runs[runs["folder"].isin(pairs["baseline_folder"])]
@@ -156,7 +156,8 @@ def draw(
     axes: Axes, data: pd.DataFrame, looks: Mapping[str, Mark], title: str, start: float = 0.0
 ) -> None:
     """Draw one panel from step `start` on. It shows held-out curves if every arm has one, or else
-    next-token training curves, and also the final losses, the switch and the key."""
+    next-token training curves. Final losses (`end` rows, if there are any) and switches are marked,
+    and a key says how each arm ended."""
     window = (start, end_of(data))
     shown = data[data["quantity"].isin(("next_token", "held_out"))]
     of_labels = (shown["quantity"] == "held_out").groupby(shown["label"]).any()

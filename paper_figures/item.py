@@ -53,7 +53,7 @@ def judged(verdicts: Iterable[str]) -> Verdict:
 @dataclass(frozen=True, kw_only=True)
 class Item(ABC):
     """A figure or a table. Its entry in the catalogue fills in the name, the group, the published
-    files and, if it is empty, the title."""
+    files and, if the item has none, the title."""
 
     data: pd.DataFrame
     """All data that the item shows, and sometimes more. It is saved beside the item as CSV."""
@@ -94,8 +94,8 @@ class Item(ABC):
         """Return the file that a paper includes, by ending."""
 
     def trace(self, runs: pd.DataFrame) -> str:
-        """Return, as JSON, what the item was made from: its runs, published files and fits, a
-        checksum of its data, its title and its caption. `runs`: the run table."""
+        """Return, as JSON, what the item was made from: its title and caption, its runs, published
+        files and fits, and a checksum of its data. `runs`: the run table."""
         used = runs[runs["folder"].isin(self.folders)].sort_values(["run_id", "folder"])
         files = published.fingerprints(*self.published)
         sources = {

@@ -82,8 +82,8 @@ class Sources:
 
 TOLERANCE = 0.1
 """The relative difference in parameters below which a model counts as the paper's. The paper does
-not say whether its dense models use grouped-query attention; with SmolLM2's, the 270M and 600M
-models would have 5% and 7% fewer parameters."""
+not say whether its dense models use grouped-query attention; if they used it as SmolLM2 does, the
+270M and 600M models would have 5% and 7% fewer parameters."""
 
 
 @dataclass(frozen=True, eq=False)

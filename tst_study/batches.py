@@ -39,8 +39,8 @@ class StepBatches:
         return ids.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
     def _shuffled(self, step: int) -> list[Tensor]:
-        """Return the ids and labels of all sequences of a step, with the target bags permuted among
-        them: the control experiment `superposition.shuffle_targets`.
+        """Return the ids and labels of all sequences of a step, with the target bags of all these
+        sequences permuted: the control experiment `superposition.shuffle_targets`.
 
         The permutation depends only on the step and on the seed of the order of the text, so it is
         the same on all ranks.

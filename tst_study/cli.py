@@ -300,7 +300,7 @@ def _train_on_processes(config: Config, folder: Path, count: int) -> int:
 
     code, died = train_on_processes(count, sys.argv[1:])
     status = read_status(folder) if died else None
-    # A rank that a signal ended could not record how the run ended.
+    # A rank that was killed by a signal could not record how the run ended.
     if status is not None and status["state"] == "running":
         mark(folder, config, "failed", died)
     return code

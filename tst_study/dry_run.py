@@ -1,8 +1,8 @@
 """The costs of a run, before it is trained.
 
 `tst-study train --dry-run` makes the checks of a launch (`check_start`), then prints the resolved
-config and its costs (`describe`). `seconds_per_step` times a few real steps for the plan of a
-study.
+config and its costs (`describe`). For the plan of a study, `seconds_per_step` measures the time of
+a few real steps.
 """
 
 from dataclasses import asdict, replace

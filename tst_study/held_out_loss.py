@@ -32,10 +32,10 @@ class HeldOutLoss:
     """Standard error of `nats_per_token`. The sampling units are the held-out sequences, because
     the tokens of one sequence are not independent."""
     tokens: int
-    """How many tokens are predicted."""
+    """The number of predicted tokens."""
     document_losses: list[float] | None = None
-    """Nats per token for each document number in `HeldOut.documents`, which stands for one document
-    or for a few neighbouring ones; None if sequences straddle documents."""
+    """Nats per token for each document number in `HeldOut.documents`. A number stands for one
+    document or for a few neighbouring ones. None if sequences straddle documents."""
     document_tokens: list[int] | None = None
     """The number of predicted tokens behind each of `document_losses`."""
 
@@ -50,8 +50,8 @@ def evaluate(
     """Compute the mean next-token loss over all held-out tokens. Each counts once, whatever the
     layout of ranks.
 
-    All ranks call this together, and all get the result. The model is left in training mode. `say`
-    is called before each pass with the number of positions done so far on all ranks, padding
+    All ranks call this together, and all get the result. Afterwards the model is in training mode.
+    `say` is called before each pass with the number of positions done so far on all ranks, padding
     included.
     """
     model.eval()
@@ -69,7 +69,7 @@ def evaluate(
             rows = rows[rows < count]
         # Ranks that share experts exchange positions in each pass, so all must make equally many
         # passes of the same size. At the end of the text, a pass is filled up with sequences from
-        # its beginning, which are not counted again.
+        # the beginning of the text, which are not counted again.
         ids, labels = (
             torch.from_numpy(array[rows % count]).to(ranks.device)
             for array in (held_out.ids, held_out.labels)

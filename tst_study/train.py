@@ -10,8 +10,9 @@ Then the paper's method (mode `full`, loss `mce`, mean-pooled bags) is:
     logits          z_k = f(inputs 0 … k)                            the same
     loss of k       -sum_i g_i log softmax(z_k)[x_{(k+1)·s + i}]     -log softmax(z_k)[x_{k+1}]
                     / sum_i g_i
-    update          mean over all positions of the step, gradients summed over micro-batches and
-                    ranks, clipped; AdamW or Muon at the schedule's learning rate: the same
+    update          the same in both: losses averaged over all positions of the step; gradients
+                    summed over micro-batches and ranks, and clipped; AdamW or Muon at the
+                    schedule's learning rate
 
 `Trainer.step` is this table in code; other modes, losses and poolings are other objectives. The
 switch, at step `superposed_steps`, changes the `objective` and the raw tokens per sequence, and
@@ -163,9 +164,9 @@ class Trainer:
         ids, labels = self.batches(step)
         # The mean at each offset is over its valid targets in the whole step, not in a micro-batch.
         valid_counts = self.ranks.sum_over_data(objective.count_targets(labels))
-        # While superposed, tokens become bags (b, L, s); the model pools their embeddings, runs L
-        # positions and compares its logits with the next bag. The losses of micro-batches and ranks
-        # add up to the exact mean loss of the step.
+        # In superposed steps, tokens become bags (b, L, s); the model pools their embeddings, runs
+        # L positions and compares its logits with the next bag. The losses of micro-batches and
+        # ranks add up to the exact mean loss of the step.
         parts = micro_batches(ids, labels, objective, valid_counts, self.launch.micro_batch)
         loss = forward_backward(self.data_parallel, parts)
         return loss, self.optimizer.step(learning_rate(self.config, step))

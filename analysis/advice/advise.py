@@ -47,8 +47,8 @@ REPEATED_DATA = (1487.7, 0.3526596)
 TOKEN_BYTES = 4
 """Bytes that a token takes on disk, assumed for the printed size of the text."""
 PILOT = 8
-"""How many times smaller the runs of the cheaper test are, in parameters and in tokens. `advise`
-suggests this test before the planned run (`_pilot`)."""
+"""The factor by which the runs of the cheaper test (`_pilot`) are smaller than the planned run, in
+parameters and in tokens. `advise` suggests running this test first."""
 SMALL = 1e7
 """Number of active parameters below which a run counts as small. The cheaper test of a small run
 has the size and length of the run itself, and its noise is taken from our campaigns' runs. The
@@ -273,9 +273,9 @@ def _alike(run: PlannedRun) -> dict[str, Any] | None:
     (clipped to the fitted ranges).
 
     `within`: the standard deviation of the difference of two runs, nats per token. `best`: the s
-    and r with the largest gain. `ends`: among the settings whose gain is at most `within` below the
-    largest, the smallest and the largest s, each with its best r, in words. Returns None if the
-    advised setting is not `ALWAYS`, or if the grade is `no evidence`.
+    and r with the largest gain. `ends`: the smallest and the largest s, each with its best r, in
+    words, among the settings whose gain is at most `within` below that of `best`. Returns None if
+    the advised setting is not `ALWAYS`, or if the grade is `no evidence`.
     """
     if run.mixture or run.own or run.setting != run.first or run.grade == "no evidence":
         return None

@@ -38,8 +38,8 @@ MUCH = math.log(4.0)
 """Distance beyond the fitted sizes or lengths, in e-folds, above which an extrapolated gain is
 called no more than "perhaps"."""
 ALWAYS = (6, 0.3)
-"""The s and r advised for a dense run with enough text, unless our campaigns measured its size and
-length: those of the paper's Table 1 at 270M, 600M and 3B. At sizes and lengths left out of the
+"""The s and r of the paper's Table 1 at 270M, 600M and 3B. They are advised for a dense run with
+enough text, unless our campaigns measured its size and length. At sizes and lengths left out of the
 law's fit, the settings that the law would choose are not shown to be better
 (`tests/analysis/test_advice.py`)."""
 MIXTURE = (16, 0.25)
@@ -47,15 +47,15 @@ MIXTURE = (16, 0.25)
 PLAIN, OUTPUT_ONLY = "s = 4, r = 0.25", "s = 4, r = 0.25, output only"
 POWER_LAW = "s = 4, r = 0.25, power-law weights"
 BETTER_BATCH = "twice the batch, √2 times the rate"
-"""This and the names above are labels of our campaigns' arms, as `published.evidence()` has them.
-`PLAIN` is the paper's method, `BETTER_BATCH` a baseline with twice the usual batch and √2 times the
-usual learning rate."""
+"""Like `PLAIN`, `OUTPUT_ONLY` and `POWER_LAW`, this is the label of an arm of our campaigns, as
+`published.evidence()` has it. `PLAIN` is the paper's method, `BETTER_BATCH` a baseline with twice
+the usual batch and √2 times the usual learning rate."""
 OWN_CORPUS = "books-bpe1024"
 """The corpus on which an arm of our campaigns must have been trained to count as evidence near a
 planned run."""
 SPLITS = 2
 """Number of sizes, and likewise of lengths, that were left out in turn to measure the law's error
-per e-fold; these are the degrees of freedom of that error."""
+per e-fold. This is also the number of degrees of freedom of that error."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Choice:
     bag_size: int
     step_ratio: float
     output_only: bool = False
-    """Whether the model reads single tokens before the switch, and only predicts bags."""
+    """Whether the model, before the switch, predicts bags but reads single tokens."""
 
     def __str__(self) -> str:
         only = ", output only" * self.output_only
@@ -150,7 +150,7 @@ class PlannedRun:
 
     @cached_property
     def grade(self) -> str:
-        """How good the evidence for the advised setting is.
+        """The quality of the evidence for the advised setting.
 
         `measured`: our campaigns or the paper ran it within `NEAR` of this size and length. `inside
         the law's fit`: a dense run within the fitted sizes and lengths. `extrapolated`: no further
@@ -295,9 +295,9 @@ def expected(law: Law, rows: pd.DataFrame, error: Mapping[str, float]) -> tuple[
 
     The interval is for what one pair of runs would show. It adds three errors in quadrature: the
     error of the law's parameters, the scatter of two runs about the law, and the error of
-    extrapolation. The last is `error`, the law's relative error for each e-fold beyond its sizes
-    (`params`) and lengths (`tokens`), times the distance. It was measured on sizes and lengths that
-    were left out of the fit.
+    extrapolation. The last is the distance beyond the law's sizes (`params`) and lengths (`tokens`)
+    times `error`, the law's relative error for each e-fold, which was measured on sizes and lengths
+    that were left out of the fit.
     """
     gains = law.of_rows(rows)
     first = rows.iloc[0]

@@ -7,8 +7,8 @@ than the differences between seeds can explain, the form is not known, and there
 
 The interval of one form holds the values of s at which a t-test cannot tell the slope of the fitted
 curve from zero (Fieller's method). With several seeds the test compares the slopes of the seeds'
-curves, so errors that the runs of one seed share do no harm; with one curve it uses the residuals.
-No form is evaluated beyond the values of s that were tried.
+curves, so an error common to the runs of one seed does no harm; with one curve it uses the
+residuals. No form is evaluated beyond the values of s that were tried.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ class Optimum:
     """The lowest point of a curve of losses over s, with its interval."""
 
     form: str
-    """`parabola` or `asymmetric` if the other form was ruled out, else `both`; `form not known` if
-    the residuals are too large for every form that is left."""
+    """`parabola` or `asymmetric` if the other form alone was ruled out, else `both`. It is
+    `form not known` instead if the residuals are too large for every form that remains."""
     points: int
     """Number of values of s."""
     seeds: int
@@ -182,8 +182,8 @@ class Optimum:
     """Standard deviation of a point of the mean curve, nats per token. It is estimated from the
     scatter of the seeds or, for a single curve, from the residuals of the form that fits best."""
     edge: str
-    """Why there is no `best`: the curve is lowest at an edge of the values tried, or its minimum is
-    not determined. Empty if there is a `best`."""
+    """The reason that there is no `best`: the curve is lowest at an edge of the values tried, or
+    its minimum is not determined. Empty if there is a `best`."""
 
 
 def optimum(bags: ArrayLike, losses: ArrayLike) -> Optimum:
@@ -268,7 +268,8 @@ class _Form:
 
 
 def _fitted(name: _Name, x: Floats, y: Floats, grid: Floats) -> _Form:
-    """Fit a form to losses y, shape (values, seeds), at rising logs of s, x, and judge it."""
+    """Fit a form to losses and judge it. y: the losses, shape (values, seeds). x: the logs of s,
+    rising, one for each row of y."""
     own, mean = _terms(name, x), y.mean(axis=1)
     coefficients = np.linalg.lstsq(own, mean, rcond=None)[0]
     residuals = mean - own @ coefficients
@@ -294,8 +295,8 @@ def _interval(
     form from zero. An end is None if that range reaches the end of the values tried. Both are None
     if the slope differs from zero everywhere and does not change its sign from falling to
     rising."""
-    # The slope of the fit is linear in the losses. These are the weights of the losses in it at
-    # each point of the grid; the derivative of the terms is taken by the complex step.
+    # The slope of the fit is a weighted sum of the losses, with a row of `weights` for each point
+    # of the grid. The derivative of the terms is taken by the complex step.
     weights = (_terms(name, grid + 1e-30j).imag / 1e-30) @ np.linalg.pinv(_terms(name, x))
     of_seeds, seeds = weights @ y, y.shape[1]
     slopes = of_seeds.mean(axis=1)

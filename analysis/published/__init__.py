@@ -90,8 +90,8 @@ def evidence() -> dict[str, Any]:
     """Return the evidence behind `advise`, which `python -m benchmarks.advice` writes.
 
     `law`: the fit of the law of superposition to Tables 4–7. `left_out`: how well the law predicts
-    sizes and lengths that were left out of the fit. `error`: the law's relative error for each
-    e-fold beyond its sizes (`params`) and lengths (`tokens`). `own`: the gains in our own
+    the gains at sizes and lengths that were left out of the fit. `error`: the law's relative error
+    for each e-fold beyond its sizes (`params`) and lengths (`tokens`). `own`: the gains in our own
     campaigns, a row for each setting."""
     evidence: dict[str, Any] = json.loads((FOLDER / "evidence.json").read_text(encoding="utf8"))
     return evidence

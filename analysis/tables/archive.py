@@ -300,8 +300,8 @@ _ALLOWED: dict[str, Callable[[Any], Any]] = {
     ),
     "truth": lambda values: pc.equal(values, values),
 }
-"""A function for each kind of column, which takes the cells and says of each whether it is allowed,
-or null if it is missing."""
+"""A function for each kind of column. It takes the cells, and returns for each cell whether it is
+allowed, or null if the cell is missing."""
 
 
 def _check_runs(table: pa.Table, path: Path | str) -> None:

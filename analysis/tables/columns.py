@@ -178,7 +178,7 @@ def finished(steps: int, superposed: Mapping[str, Any], **known: Any) -> dict[st
 
     `superposed`: the columns that describe its setting, as `SuperpositionSetting.of_row` reads
     them. `known`: values of other columns. They also replace what is assumed here of a finished
-    run, such as its state. Columns that follow from neither are None.
+    run, such as its state. Columns for which none of these gives a value are None.
     """
     setting = SuperpositionSetting.of_row(superposed)
     return {

@@ -2,7 +2,8 @@
 
 What a log does not say comes from a `runs.csv` or from `--set`; `--set` overrules `runs.csv`, which
 overrules the log. A needed fact that is missing is an error. The other facts have defaults
-(`Facts`). The command says so if no run has an arm, a corpus, held-out text or a seed (`_ASSUMED`).
+(`Facts`). Where all runs lack one of the facts in `_ASSUMED`, such as the corpus, the command says
+what it assumes.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Facts(BaseModel):
     steps: Whole = Field(ge=1)
     """Planned steps."""
     seed: Whole | None = Field(None, ge=0)
-    """Pairs a run with its baseline; runs without one are compared unpaired."""
+    """Pairs a run with its baseline; runs without a seed are compared unpaired."""
     learning_rate: float | None = Field(None, ge=0)
     """The peak rate; by default the highest in the log."""
     corpus: str = "text without a name"
@@ -156,7 +157,7 @@ class Facts(BaseModel):
 
     @property
     def used_flops(self) -> float:
-        """FLOPs of the whole training: those given, or else the estimate of `flops`."""
+        """FLOPs of the whole training: those given, or else the default that `flops` describes."""
         used = self.active_parameters or self.parameters
         return self.flops or 6.0 * used * self.tokens_per_step * self.steps
 
@@ -181,8 +182,8 @@ class Run:
 
     @property
     def where(self) -> str:
-        """The run's name for error messages, after its file and row if it comes from a table of
-        finished runs."""
+        """The run's name for error messages; if the run comes from a table of finished runs, its
+        file and line stand before the name."""
         row = f"{self.log.place}, line {self.log.points[0].line}: " if self.log.final else ""
         return f"{row}run {short(self.name)}"
 
@@ -251,8 +252,9 @@ _ASSUMED = {
     ("learning_rate",): "no run says its learning_rate: all are taken to have the same",
     ("seed",): "no seed of {}: compared unpaired",
 }
-"""For each group of facts, a sentence that says what is assumed if no run has any of them. Only the
-seed may also be missing in some of the runs; its sentence names them."""
+"""For each group of facts, a sentence that says what is assumed if no run has any of them. The seed
+may also be missing in some of the runs; its sentence names them. Where arms are named, the learning
+rate may be missing in some or in all, without a sentence."""
 
 
 def _left_open(runs: Sequence[Run], known: Sequence[Mapping[str, Any]]) -> list[str]:

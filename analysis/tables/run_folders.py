@@ -142,8 +142,8 @@ def of_config(config: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, A
     the keys `group` and `family`, which it shares with the runs that it may be compared with. A
     family joins groups that differ in steps and warm-up alone.
 
-    They are computed anew for the runs of an archive when it is read, so that these can be compared
-    with runs of a later version of this package.
+    They are computed anew for the runs of an archive when it is read, so that its runs can be
+    compared with runs of a later version of this package.
     """
     return {
         **columns_of(SuperpositionSetting.from_config(config)),

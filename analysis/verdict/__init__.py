@@ -1,4 +1,4 @@
-"""Which arm won, and how sure that is.
+"""Verdicts: which arm won, and how sure that is.
 
 `question` declares what a study asks, before its runs, and `planned` finds the runs that answer it.
 `comparison` pairs arms with their baselines by seed at equal FLOPs. `matched` adds the comparisons

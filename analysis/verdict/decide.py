@@ -221,7 +221,7 @@ def _verdict(estimate: Estimate, contrast: Contrast) -> Verdict:
 
 def block(row: Mapping[str, Any]) -> str:
     """Return the label by which runs of two arms are paired: seed, order of the text and held-out
-    text. A run without a seed gets one of its own, so that it is paired with no other."""
+    text. A run without a seed gets a label of its own, so that it is paired with no other."""
     if pd.isna(row["seed"]):
         return f"{UNPAIRED}{row['folder']}"
     return f"{row['seed']}, text in order {row['data_seed']}, held out {row['eval_set']}"

@@ -35,12 +35,12 @@ class Difference:
     """The difference between two arms, before any interval."""
 
     gain: float
-    """Nats; positive if the arm has the lower loss, NaN without a pair."""
+    """Nats; positive if the arm has the lower loss, NaN if there are no runs to compare."""
     seeds: int
     """Number of pairs; for unpaired arms, number of runs of the smaller one."""
     variance: float
-    """Variance of one paired difference, NaN for fewer than two; the variance of the gain is this
-    divided by `size`."""
+    """Variance of one paired difference, NaN if `seeds` is below two; the variance of the gain is
+    this divided by `size`."""
     freedom: float
     """Degrees of freedom of `variance`."""
     size: float

@@ -27,8 +27,8 @@ class Sweep:
     best: float
     """The rate with the lowest loss."""
     margin: float | None
-    """The loss at the next best rate less the loss at the best rate, in nats per token; None if a
-    seed diverged at every other rate."""
+    """The loss at the next best rate less the loss at the best rate, in nats per token; None if
+    each rate but the best has a seed that diverged."""
     at_edge: bool
     """Whether the best rate is the lowest or the highest that was tried."""
     superposed_rates: tuple[float, ...]
@@ -61,8 +61,8 @@ class Sweep:
 
 
 def swept(runs: pd.DataFrame, eligible: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return a table of runs for each group and held-out text in which baselines were trained at
-    several learning rates.
+    """Return a table of runs for each pair of a group and a held-out text, if the baselines in the
+    table have several learning rates.
 
     It holds the runs that may be compared, and all runs of the group that diverged, because these
     have no final loss on any text. Runs that a person excluded are left out.

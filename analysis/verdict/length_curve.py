@@ -95,8 +95,9 @@ class LengthCurve:
         return own
 
     def reached(self, losses: Floats, floor: float, origin: float, comparisons: int = 1) -> Ratio:
-        """Return the log of a ratio of lengths, with its 95% interval: the length at which the mean
-        curve reaches the mean of `losses` (one for each seed), over the length exp(`origin`).
+        """Return the log of a ratio of lengths, with its 95% interval. The ratio is that of the
+        length at which the mean curve reaches the mean of `losses` (one for each seed) to the
+        length exp(`origin`).
 
         Both ends are None if the paired differences do not vary, as with one seed. Otherwise each
         end is searched for up to a limit beyond the curve. The limit is as far from the outermost
@@ -135,8 +136,8 @@ def hull(found: list[Ratio]) -> tuple[float, float | None, float | None]:
 
 
 def floors(curves: list[LengthCurve]) -> Floats:
-    """Return the floors (nats per token) for which results are to be computed; the estimate is that
-    of the first.
+    """Return the floors (nats per token) for which results are to be computed. The result for the
+    first floor is the estimate.
 
     If a curve has three lengths or more, there is one floor, fitted to all curves together, because
     they are over the same held-out text. Otherwise there are five, and the first is the middle of
@@ -151,8 +152,8 @@ def floors(curves: list[LengthCurve]) -> Floats:
         return highest * np.array([0.5, 0.0, 0.25, 0.75, 1.0])
 
     def misfit(floor: float) -> float:
-        """Return the sum of the squared residuals, roughly in nats², of a power law above this
-        floor that is fitted to each curve."""
+        """Return the sum of the squared residuals, roughly in nats², of power laws above this
+        floor, one fitted to each curve."""
         total = 0.0
         for curve in curves:
             above = curve.means - floor
@@ -208,7 +209,8 @@ def speed_up(
     steps of the superposed runs), low, high and note. The ends low and high are those of the 95%
     interval of speed_up, adjusted for the number of `comparisons`. They are None for one seed, and
     an end is None if the baselines' lengths do not bound it. If the loss lies outside the range of
-    the baselines', or no curve can be made, all numbers but seeds are None, and `note` says why.
+    the baselines' losses, or no curve can be made, all numbers but seeds are None, and `note` says
+    why.
     """
     nothing: dict[str, Any] = {"seeds": superposed["seed"].nunique()}
     nothing |= dict.fromkeys(("baseline_steps", "speed_up", "low", "high"))

@@ -1,6 +1,6 @@
 """Finds the runs that answer planned questions (`question`), and computes from them the contrasts,
 which `decide` judges. For reports it computes the losses and costs of the questions' arms, and the
-gains over training."""
+gains in the course of training."""
 
 from __future__ import annotations
 
@@ -88,8 +88,9 @@ def _arm_runs(kept: pd.DataFrame, questions: Sequence[Question]) -> list[tuple[s
 def gains_over_training(
     kept: pd.DataFrame, held_out: pd.DataFrame, questions: Sequence[Question]
 ) -> pd.DataFrame:
-    """Return the gain of each question at every evaluation after the switch that both arms have in
-    all seeds that they share, with its interval. Columns: `WAY_COLUMNS`.
+    """Return the gain of each question, with its interval, at the evaluations after the switch. An
+    evaluation counts if both arms have it, at the same share of their steps, in all common seeds.
+    Columns: `WAY_COLUMNS`.
 
     The intervals are those of paired t-tests and not adjusted for each other, because these gains
     were not planned as questions. Evaluations before the switch are left out, because models are

@@ -30,9 +30,9 @@ Method = Literal["paired", "simultaneous", "moderated-1"]
 """How intervals are made, under the name that a study registers.
 
 `paired` is a t-test over the seeds of each pair of arms, and `moderated-1` is described in
-`analysis.verdict.intervals`. `simultaneous` is judged as `moderated-1`, because one run could blow
-up its intervals (`docs/analysis.md`). No other name changes its meaning; a better method gets a new
-name."""
+`analysis.verdict.intervals`. Questions that name `simultaneous` are judged by `moderated-1`,
+because a single run could blow up the intervals of `simultaneous` (`docs/analysis.md`). No other
+name changes its meaning; a better method gets a new name."""
 DEFAULT_METHOD: Method = "moderated-1"
 """The method of questions that name none, and of everything that was not planned."""
 

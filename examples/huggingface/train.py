@@ -4,8 +4,9 @@
     python examples/huggingface/train.py --bag-size 1 --to out/baseline
 
 Needs torch, transformers, accelerate and `tst_study.superposition`. Before the switch a batch holds
-s times as many tokens; `trainer_state.json` in the last checkpoint is the log. Lines marked TST are
-all that superposition changes. Tests also run it with accumulated gradients and on two processes.
+s times as many tokens; `trainer_state.json` in the last checkpoint is the log. The subclass and the
+lines marked TST are all that superposition changes. Tests also run this example with accumulated
+gradients and on two processes.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def trainer(options: argparse.Namespace, kind: type[Trainer] = SuperposedTrainer
             max_position_embeddings=options.length,
         )
     )
-    tst = Superposition(
+    tst = Superposition(  # TST
         options.bag_size, options.step_ratio, options.steps, positions=options.length
     )
     print(tst)
@@ -119,7 +120,7 @@ def trainer(options: argparse.Namespace, kind: type[Trainer] = SuperposedTrainer
         settings,
         train_dataset=Batches(train, tst, sequences),
         eval_dataset=[piece(held_out, i, options.length) for i in starts],  # type: ignore[arg-type]
-        **({"tst": tst} if issubclass(kind, SuperposedTrainer) else {}),
+        **({"tst": tst} if issubclass(kind, SuperposedTrainer) else {}),  # TST
     )
 
 

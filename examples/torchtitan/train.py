@@ -64,7 +64,7 @@ from torchtitan.trainer import Trainer  # noqa: E402
 
 
 class Phase:
-    """The method with its step, shared by loader, embedding and loss."""
+    """The superposition and the current step, which loader, embedding and loss share."""
 
     tst: Superposition
     step = 0
@@ -110,7 +110,7 @@ class SuperposedEmbedding(Embedding):
 
 
 class LookUp(nn.Module):
-    """A bound method as the module that `embed` asks for."""
+    """A bound method, wrapped as a module because `embed` asks for one."""
 
     def __init__(self, call: Any) -> None:
         super().__init__()

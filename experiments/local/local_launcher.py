@@ -75,7 +75,7 @@ class Local:
         and that a process on this machine holds. Such a process gets SIGTERM; if it is training, it
         writes a checkpoint and ends. Return the ids of the marked runs."""
         folders = (path.parent for path in root.glob("*/job") if wanted(path.parent.name))
-        # What holds a run that is over is an evaluation of it, which nobody asked to stop.
+        # A run that is over can be held only by its evaluation, which nobody asked to stop.
         live = {each: state for each in folders if (state := row(each).state) not in FINAL_STATES}
         waiting = [folder for folder, state in live.items() if state in CANCELLABLE]
         # Waiting runs are marked first, because each run that is stopped frees a slot, in which its

@@ -1,9 +1,9 @@
 """A queue that trains the runs of a study in child processes, a few at a time.
 
-Whenever a run is over, the study is asked which runs its results now decide. What is known about a
-run is in its folder, where a second launcher, or the next call of this one, finds it: runs that are
-over are skipped, interrupted ones resume from their checkpoint, failed ones are tried again, and
-runs that another process is training are waited for.
+Whenever a run is over, the study is asked which runs it needs, given the results so far. What is
+known about a run is in its folder, where a second launcher, or the next call of this one, finds it:
+runs that are over are skipped, interrupted ones resume from their checkpoint, failed ones are tried
+again, and runs that another process is training are waited for.
 
 Within one call, a run that was stopped or has crashed is started again when a slot is free, until
 `given_up` says otherwise; after an error that would recur, a run is not started again. The count of
@@ -146,8 +146,8 @@ def _settle_all(queue: Queue) -> None:
     """Note in the queue which runs need no process, and write the configs of the others."""
     for planned in queue.decided:
         _settle(queue, planned)
-    # The config file shows `cancel`, and other commands that know only the study's folder, that a
-    # run is waiting.
+    # The config file lets `cancel`, and other commands that know only the study's folder, see that
+    # a run is waiting.
     for planned in queue.waiting:
         write_config(planned.config, planned.folder)
 

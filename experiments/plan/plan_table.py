@@ -51,12 +51,12 @@ def table(
     shared prefix run, its steps are written as fork–last.
 
     Args:
-        allocation: what ranks and GPUs each run would get.
+        allocation: the ranks and GPUs that each run would get.
         prices: the device for which hours are estimated. Without one, they are those of this
             machine, from the finished runs.
         pattern: selects runs by their ids, as `planned_run.matches` does.
         at_once: how many runs train at a time, for the wall time of the whole study.
-        timed: time some steps here of each shape (model and batch) that has no finished run.
+        timed: for each shape (model and batch) that has no finished run, time some steps here.
 
     A planner with `unprepared` works without the corpora; a line then says that the ids are
     provisional. Raises `UserError` if `pattern` matches no run, for a device that is not listed,
@@ -123,8 +123,8 @@ def table(
 
 
 class Cost(NamedTuple):
-    """The least and the most hours for the steps that a run trains itself, without those of its
-    shared prefix run; NaN if they are not known."""
+    """The least and the most hours for a run's steps, without the steps of its shared prefix run;
+    NaN if the hours are not known."""
 
     hours: list[float]
     """Hours summed over GPUs if a device is given, else over this machine's cores."""
@@ -211,7 +211,7 @@ def detectable(runs: Sequence[PlannedRun]) -> list[str]:
     )
     if not pairs:
         return []
-    # Imported here because scipy is slow to import and most plans do not need it.
+    # Imported here because scipy is slow to import, and plans without such pairs do not need it.
     from tst_study.analysis.statistics import smallest_detectable
     from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
 

@@ -73,9 +73,9 @@ def state_and_damage(run: PlannedRun) -> tuple[str, str]:
     """Return a run's state by its record, and an empty string; or `damaged`, and why the record
     cannot be read.
 
-    If the folder has no `run.json`, and the study's archive holds the run, the state is the one in
-    the archive. Without any record it is `waiting`. Raises `UserError` if the folder holds another
-    run.
+    If the folder has no `run.json`, and the run is over in the study's archive, the state is the
+    one in the archive. Without any record it is `waiting`. Raises `UserError` if the folder holds
+    another run.
     """
     there = run.fingerprint
     try:
@@ -114,8 +114,8 @@ def totals(states: Iterable[str]) -> str:
 
 
 def matches(run_id: str, pattern: str) -> bool:
-    """Return whether a run id matches a shell pattern; or contains `pattern`, if that has none of
-    the characters `*?[`."""
+    """Return whether a run id matches `pattern`, a shell pattern. A pattern without any of the
+    characters `*?[` matches every id that contains it."""
     return fnmatch(run_id, pattern) if set(pattern) & set("*?[") else pattern in run_id
 
 

@@ -101,7 +101,7 @@ class Planner:
 
     @cached_property
     def _recorded(self) -> dict[str, tuple[str, float]]:
-        """State and final loss of the runs that are over in the study's archive, by fingerprint."""
+        """State and final loss, by fingerprint, of the study's archived runs that are over."""
         from tst_study.analysis.tables.source import load
 
         if self.study.recorded is None:

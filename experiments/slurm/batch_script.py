@@ -1,10 +1,10 @@
 """The batch script of a job: the options for sbatch, the set-up, and the start of `launch`.
 
-The package submitit makes the text of the script. This is the only module that calls the private
-method of submitit that returns it. The public method also submits the job, but with a pickled
-function, and it renames the pickle after `sbatch` has answered: if the submitting process is killed
-in between, the job finds nothing to run. Our job needs no pickle. It knows its run folder, and runs
-the copy of the code in the study's folder (`code_copy`).
+The package submitit makes the text of the script, by a private method that only this module calls.
+The public method also submits the job, but with a pickled function, and it renames the pickle after
+`sbatch` has answered: if the submitting process is killed in between, the job finds nothing to run.
+Our job needs no pickle. It knows its run folder, and runs the copy of the code in the study's
+folder (`code_copy`).
 """
 
 import os
@@ -21,7 +21,7 @@ from tst_study.experiments.slurm.submission import RUNS, Submission
 
 PERCENT = "\ue000"
 """A character that stands in for a percent sign. It has no meaning in Unicode, and `script_text`
-refuses a folder of runs with it in its path."""
+refuses a folder of runs whose path contains it."""
 TASK = "tst_study.experiments.slurm.task"
 """The module that each rank runs."""
 
@@ -80,8 +80,8 @@ def array_script(
 def _python(profile: Profile) -> str:
     """Return the words of the shell command that starts Python.
 
-    A container may set a working directory of its own. So the words first change to the folder
-    where the study was submitted, to which the paths of corpora are relative.
+    A container may set a working directory of its own. So with a container, a shell first changes
+    to the folder where the study was submitted, to which the paths of corpora are relative.
     """
     words = shlex.quote(profile.python or sys.executable)
     if not profile.container and not any(word.startswith("--container") for word in profile.srun):
@@ -148,8 +148,8 @@ def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count
     class Executor(SlurmExecutor):  # type: ignore[misc]
         @classmethod
         def affinity(cls) -> int:
-            """Pretend that Slurm is installed, as submitit demands; scripts are also written where
-            it is not."""
+            """Pretend that Slurm is installed. submitit requires it, but scripts are also written
+            on machines without it."""
             return 1
 
     # In the name of an output file, Slurm takes % as the beginning of a pattern, and %% as a

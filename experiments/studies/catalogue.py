@@ -68,8 +68,9 @@ def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:
     """Return the folder of a study's runs.
 
     That is `runs` if it is given, or else the default folder of the study at this scale. `study`
-    may also be a folder of runs, given by its path or by its name below `runs/`. Raises `UserError`
-    if it is neither a study nor a folder, or if the study does not have this scale.
+    may also be a folder of runs, given by its path or by its name below `runs/`. If `runs` is not
+    given, raises `UserError` if `study` names neither a study nor a folder, or names a study that
+    does not have this scale.
     """
     if runs is not None or study in STUDIES:
         return runs or load(study, scale).folder

@@ -54,8 +54,8 @@ class Tuning:
     """For each ladder, its set-ups with rising rates."""
     arms: tuple[SuperposedPhase, ...]
     then: Callable[[Mapping[SuperposedPhase, Setting]], Sequence[Part | Tuning]]
-    """Returns the parts to train next, given the best set-up of every arm; the arm with the lowest
-    loss comes first."""
+    """Returns the parts to train next, given a mapping that has the best set-up of every arm and
+    begins with the arm that has the lowest loss."""
     seeds: range = range(1)
     extensions: int = 2
 

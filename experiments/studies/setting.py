@@ -102,8 +102,8 @@ class Setting:
 
     def with_steps(self, steps: int) -> Self:
         """Return a copy of another length. The warm-up and the logged steps stay the same, so that
-        runs of several lengths can share the steps before the learning rate decays, and their
-        rows."""
+        runs of several lengths can share the steps before the learning rate decays, and the rows
+        of these steps."""
         return replace(self, steps=steps, logged_as=self.logged_as or self.steps)
 
     def with_batch(self, sequences: int) -> Self:

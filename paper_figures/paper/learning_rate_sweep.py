@@ -27,8 +27,8 @@ PANELS = 2
 """The largest number of panels."""
 DATA: tuple[str, ...] = ("panel", "setting", *SETTING, "learning_rate")
 DATA += ("seeds", "loss", "low", "high", "diverged")
-"""Columns of the figure's data. `loss` is the mean over seeds, `low` and `high` are their range
-(nats per token), and `diverged` is a number of runs."""
+"""Columns of the figure's data. `loss`, `low` and `high` are the mean, the lowest and the highest
+loss over seeds (nats per token); `diverged` is a number of runs."""
 
 
 @figure(

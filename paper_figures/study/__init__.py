@@ -1,1 +1,1 @@
-"""Pictures of a study's own runs, which have no published counterpart."""
+"""Pictures without a published counterpart, which show a study's own runs."""

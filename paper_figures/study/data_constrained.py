@@ -129,7 +129,7 @@ def _epochs(rows: pd.DataFrame) -> str:
 
 
 def _short(setting: str) -> str:
-    """Shorten the label of a setting: `s = 4` for `s = 4, r = 0.3`, and the last ablation if it has
-    any."""
+    """Shorten the label of a setting to its last ablation, or, if it has none, to its first part
+    (`s = 4` for `s = 4, r = 0.3`)."""
     parts = setting.split(", ")
     return parts[0] if len(parts) <= 2 else parts[-1]

@@ -39,8 +39,8 @@ HALF, WHOLE = (4.8, 140.0), (PAGE, 225.0)
 takes half of the report's first screen, and for `effects`."""
 FAR = 6
 """A gain is stated in words if it is further from zero than this many times the median reach of the
-rows. A row's reach is the distance from zero of its gain, or of the further end of its interval. On
-one scale such a gain would squeeze the others together."""
+rows. A row's reach is the distance from zero of the further end of its interval, or of its gain if
+no intervals are drawn. On one scale such a gain would squeeze the others together."""
 
 
 @figure("overview", title="What the study found", lacks=PAIR)
@@ -239,8 +239,8 @@ OFTEN = 5
 COLUMNS = 4
 """The number of panels in a row."""
 DEEP = 3
-"""How far the axis reaches below zero, as a multiple of the largest final gain without its sign.
-Points whose interval reaches further down, or that have none, are not drawn: right after the switch
+"""The depth of the axis below zero, as a multiple of the largest absolute final gain. Points whose
+interval reaches further down, and points without an interval, are not drawn: right after the switch
 an arm is far behind."""
 
 
@@ -256,8 +256,8 @@ def gain_over_training(sources: Sources) -> Item | None:
     Each arm has a panel with its gain and the interval at every evaluation after the switch. The
     arms are those of the primary question's study that are compared with the same arm as in that
     question, and that have `OFTEN` evaluations. An arm whose final gain is much further from zero
-    than the others' (`FAR`) is only named in the caption. None without a primary question or
-    without such an arm.
+    than the others' (`FAR`) is only named in the caption. None if there is no primary question, or
+    no arm with `OFTEN` evaluations.
     """
     summary = sources.summary
     primary = next((question for question in summary.questions if question.primary), None)
@@ -298,7 +298,8 @@ def gain_over_training(sources: Sources) -> Item | None:
 
 
 def _lead_since(rows: pd.DataFrame) -> float:
-    """Return the share of the steps at the first evaluation from which on an arm stays ahead."""
+    """Return the share of the steps at the first evaluation at which an arm is ahead and after
+    which it stays ahead."""
     behind = rows["share"][rows["gain"] <= 0].max()
     return float(rows["share"][~(rows["share"] <= behind)].min())
 

@@ -109,7 +109,7 @@ class Checkpoints:
         """Restore model and optimizer in place from the last checkpoint that is not damaged.
 
         Returns its `common`, or None if the run has no checkpoint. If later checkpoints are
-        damaged, the last one is reported on stderr. Raises `UserError` if all are damaged.
+        damaged, the last of them is reported on stderr. Raises `UserError` if all are damaged.
         """
         newest = ""
         for step in reversed(checkpoint_steps(self.run)):

@@ -30,8 +30,8 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from tst_study.errors import UserError
 
 COMMON = "common.pt"
-"""The file with everything but the sharded tensors (counters, random state, the optimizer's step
-count) and with the list of the tensors' pieces."""
+"""The file that holds everything but the sharded tensors: the counters, the random state, the
+optimizer's step count, and the list of the tensors' pieces."""
 
 
 class Piece(NamedTuple):

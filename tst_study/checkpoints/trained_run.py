@@ -99,7 +99,7 @@ def fork_point(config: Config, data: dict[str, Any]) -> ForkPoint | None:
     text.
 
     Raises `UserError` if the named folder holds no run, if that run is no prefix of this one, if
-    the two part before the named step, or if the checkpoint is missing.
+    the two runs part before the named step, or if the checkpoint is missing.
     """
     fork = config.execution.fork_from
     if fork is None:

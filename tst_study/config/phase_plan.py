@@ -2,8 +2,8 @@
 
 A step costs the same model FLOPs in both phases: the model always runs on `sequences ·
 sequence_length` latent positions, one vector each. The phases differ in how much text these
-positions read: s tokens each with bags as input, otherwise one (paper, section 3). The learning
-rate follows one schedule over both phases, on which the switch between them has no effect.
+positions read: with bags as input each reads s tokens, otherwise one (paper, section 3). The
+learning rate follows one schedule over both phases, on which the switch between them has no effect.
 """
 
 import math

@@ -1,9 +1,10 @@
-"""Predicts, from the config alone, the memory of the rank that needs most of it in a layout.
+"""Predicts, from the config alone, the memory of the rank that needs the most memory.
 
 Weights, gradients and optimizer state follow from the layout. The activations are the tensors that
 the layers of `model/layers.py` keep for the backward pass. Tests compare the predicted total with
 the peak of allocated tensors on a CPU. On a GPU the norms, SwiGLU and the projections of queries
-and keys keep other tensors; their numbers come from reading the kernels, not from a measurement.
+and keys keep other tensors than on a CPU; the sizes of these come from reading the kernels, not
+from a measurement.
 """
 
 import math
@@ -108,8 +109,8 @@ def held_parameters(model: Model, parallel: Parallel) -> HeldParameters:
 
 
 def _optimizer(config: Config, held: HeldParameters, ranks: int) -> int:
-    """Return the bytes of the optimizer's state on a rank, including the float32 copy of the
-    weights that it updates if the model's weights are bfloat16."""
+    """Return the bytes of the optimizer's state on a rank. If the model's weights are bfloat16,
+    this includes the float32 copy of them that the optimizer updates."""
     parallel, kind = layout_of(config), OPTIMIZER_KINDS[config.optimizer.kind]
     main = 4 if config.numerics.dtype == "bfloat16" else 0
     per_projection = main + 4 * kind.states_per_projection_weight

@@ -62,7 +62,7 @@ class Prices:
         GPU-hour)`.
 
         `hours`: the fewest and the most. The number format is always bfloat16, because the peaks
-        and the published MFUs are.
+        and the published MFUs are for bfloat16.
         """
         text = f"{range_of(hours, rounded)} GPU-hours of {self.device} in bfloat16"
         price = self.per_gpu_hour

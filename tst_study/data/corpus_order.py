@@ -8,8 +8,9 @@ completes. An epoch cuts the corpus into three parts:
     [c, T − rest)      whole pieces of n tokens, shuffled by the seed and the number of the epoch
     [T − rest, T)      fewer than n tokens, read last; [0, c) of the next epoch completes them
 
-So every sequence is one contiguous piece of the corpus, except one that spans two epochs. Unless n
-divides T, c changes from epoch to epoch, and with it the places at which the corpus is cut.
+So every sequence is one contiguous piece of the corpus, except the sequences that span two epochs.
+Unless n divides T, c changes from epoch to epoch, and with it the places at which the corpus is
+cut.
 
 **At the switch.** The superposition phase reads pieces of n₁ tokens, and the recovery phase reads
 pieces of n₂ tokens, where n₂ divides n₁. In the epoch in which the switch lies, recovery reads the
@@ -149,9 +150,11 @@ class CorpusOrder:
         )
 
     def _cut_unread(self, superposition: EpochSequences, key: NDArray[np.uint64]) -> EpochSequences:
-        """Cut into sequences of recovery what superposition has not read of its last epoch.
+        """Return the sequences of recovery in the epoch in which superposition ends. They hold the
+        tokens that superposition has left unread.
 
-        `superposition`: the sequences that superposition would have read of that epoch.
+        `superposition`: the sequences that superposition would read from that epoch if it lasted
+        until the epoch's end.
         """
         first, length = self.superposed_sequences, self.recovery_length
         parts = superposition.length // length

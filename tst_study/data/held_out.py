@@ -71,9 +71,9 @@ def held_out(
         split: the token file with its manifest.
         sequence_length: L.
         name: what the evaluation set is called in the logs.
-        taken: with "spread", every document is cut into pieces from its beginning on, and as many
-            pieces are taken, evenly from the whole file, as predict about `tokens` tokens. With
-            "beginning", the first `tokens` tokens are cut as if they were one text.
+        taken: with "spread", every document is cut into pieces from its beginning on. Of these
+            pieces enough are taken, evenly from the whole file, to predict about `tokens` tokens.
+            With "beginning", the first `tokens` tokens are cut as if they were one text.
 
     Raises:
         UserError: the file is not the one that its manifest describes, or, with "spread", no
@@ -113,7 +113,8 @@ def _spread(
     total = int(before[-1])
     if total == 0:
         raise UserError(f"{file.prefix}: no document has two tokens to evaluate on")
-    wanted = min(total, -(-count * total // int(predicted.sum())))  # for average pieces
+    # Enough pieces to predict `count` tokens if each predicts as many as the average piece.
+    wanted = min(total, -(-count * total // int(predicted.sum())))
     taken = (np.arange(wanted) * total + total // 2) // wanted
     document = np.searchsorted(before, taken, side="right") - 1
     starts = bounds[document] + (taken - before[document]) * length

@@ -138,7 +138,7 @@ def verify(folder: str | Path) -> Manifest:
     """Compare all ids of a prepared folder, its indexes and its tokenizer with its manifest, and
     return the manifest.
 
-    Of an index (`.idx`) of more than 4 MiB, only the parts that the fingerprint samples are
+    Of an index (`.idx`) of more than 4 MiB, only the parts that the fingerprint covers are
     compared. In addition, all its lengths and offsets must agree with each other.
 
     Raises `UserError` if a file is missing, has changed, or holds ids outside the vocabulary, and

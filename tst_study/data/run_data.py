@@ -1,7 +1,7 @@
-"""Opens the data of a run: the token stream that it trains on and its held-out tokens, and computes
-the fingerprints that identify them.
+"""Opens the token stream and the held-out tokens of a run, and computes the fingerprints that
+identify them.
 
-Training opens all of it. Commands that only need to know which run a config describes, such as the
+Training opens both. Commands that only need to know which run a config describes, such as the
 planner of studies, take the fingerprints alone.
 """
 

@@ -202,7 +202,8 @@ def write_tokens(
 def write_index(
     prefix: str | Path, lengths: NDArray[np.int32], dtype: np.dtype[Any], header_bytes: int = 0
 ) -> None:
-    """Write `<prefix>.idx` for documents of the given lengths in tokens, each one sequence.
+    """Write `<prefix>.idx` for documents of the given lengths in tokens. Each document is one
+    sequence.
 
     `dtype`: the type of the ids in the `.bin`. `header_bytes`: how many bytes lie before the first
     of them. Raises `UserError` if the file cannot be written.

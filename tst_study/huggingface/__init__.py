@@ -1,6 +1,6 @@
 """Exports trained models as ordinary Hugging Face models, and starts runs from such models.
 
-    tensor_names.py     which part of which Megatron tensor becomes each exported tensor
+    tensor_names.py     the part of a Megatron tensor that each exported tensor is made from
     tokenizer_files.py  the tokenizer as the run used it
     model_card.py       the README.md of an export
     export.py           writes weights, configuration, tokenizer and model card into one folder

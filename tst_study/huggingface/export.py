@@ -4,8 +4,8 @@
 
 The layout of ranks that wrote the checkpoint does not matter. Weights go layer by layer into
 safetensors files of at most a gigabyte (more only for a single tensor that is larger). At any time,
-memory holds the tensors of one file and at most three tensors of the checkpoint, each for a single
-layer if it belongs to the layers.
+memory holds the tensors of one file and at most three that were read from the checkpoint. A tensor
+of the checkpoint that holds all layers is read one layer at a time.
 """
 
 import json

@@ -199,8 +199,8 @@ def route(
     """
     length, sequences = hidden.shape[:2]
     logits = router_gating_linear(hidden, weight, None, torch.float32).flatten(0, 1)
-    # The runs in docs/records were not compiled. To reproduce them bit for bit, code that is not
-    # compiled sorts the scores, because their softmax added the largest first.
+    # The runs in docs/records were not compiled, and their softmax added the largest score first.
+    # To reproduce them bit for bit, code that is not compiled sorts the scores.
     recorded = not torch.compiler.is_compiling()
     scores, experts = torch.topk(logits, per_token, dim=1, sorted=recorded)
     weights = torch.softmax(scores, dim=1)
@@ -295,7 +295,8 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
             return routes.rows, routes.groups, routes.weights
         self.hidden_shape_before_permute = routes.copies.shape
         self.probs = routes.weights.detach()  # Megatron reads its dtype
-        self.tokens_per_expert = self.preprocess(routes.counts.unsqueeze(0))  # which sums over rows
+        # Megatron's `preprocess` sums the rows of a mask; here it gets the sums as a single row.
+        self.tokens_per_expert = self.preprocess(routes.counts.unsqueeze(0))
         self._maybe_dtoh_and_synchronize("before_permutation_1")
         sent = self.token_dispatch(routes.rows, routes.weights)
         rows, tokens_per_expert, weights = self.dispatch_postprocess(*sent)

@@ -1,5 +1,5 @@
-"""The experts of a rank. Each of their two projections is one grouped matrix product for all of
-them, without TransformerEngine."""
+"""The experts of a rank. Each of their two projections is computed for all experts in one grouped
+matrix product, without TransformerEngine."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class GroupedExperts(MegatronModule):
         """Describe a stack of matrices for checkpoints.
 
         It is split into experts, and the matrix of each expert into `parts` (two for gate and up)
-        along `split_axis`, which is also the axis that tensor ranks divide among them. `layer`: the
+        along `split_axis`, which is also the axis that is divided among tensor ranks. `layer`: the
         offsets along the axis of layers, from Megatron.
         """
         parameter: Tensor = getattr(self, name)

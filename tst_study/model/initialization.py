@@ -31,8 +31,8 @@ def initialize(
     seed: int,
     only: Callable[[str], bool] = lambda name: True,
 ) -> None:
-    """Fill the weights of this rank in place. `only`: says by its global name whether a weight is
-    filled; by default all are."""
+    """Fill the weights of this rank in place. `only`: takes the global name of a weight and returns
+    whether to fill it; by default all are filled."""
     residual_deviation = config.initial_deviation / math.sqrt(2 * config.layers)
     with torch.no_grad():
         for shard in shards(model):

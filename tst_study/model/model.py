@@ -1,8 +1,8 @@
 """The whole model, which reads and predicts bags or single tokens: Megatron-Core's embedding and
 head around our layers, with the losses of both phases.
 
-The trainer calls `build_model`, and `tst-study evaluate` calls `empty_model`, into which it loads
-the weights of a checkpoint.
+The trainer calls `build_model`. `tst-study evaluate` calls `empty_model`, and loads the weights of
+a checkpoint into the result.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ class SuperposedGPT(LanguageModule):
         )
 
     def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of each position in nats, 0 if its label is negative: token ids (b, l)
-        and labels (b, l) -> (b, l)."""
+        """Return the loss of each position in nats: token ids (b, l) and labels (b, l) -> (b, l).
+        Where the label is negative, the loss is 0."""
         logits = self(NEXT_TOKEN.fold(ids)).flatten(0, 1)
         width = logits.shape[1]
         log_probabilities = bag_log_probabilities(

@@ -65,7 +65,7 @@ class TimedEvents:
         """Set the attributes to what all ranks agree on. All of them call this after every step.
 
         Messages are exchanged only every few steps, about `POLL_SECONDS` apart. After the steps
-        between, all attributes are False. `logged`: whether the step has a row in the log.
+        in between, all attributes are False. `logged`: whether the step has a row in the log.
         """
         self.stops = self.saves = self.logs = False
         self._logged = time.monotonic() if logged else self._logged

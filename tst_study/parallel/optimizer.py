@@ -138,8 +138,8 @@ class ModelOptimizer:
         self.steps_taken = 0
 
     def state_of(self, main: Tensor) -> dict[str, Tensor]:
-        """Return the update rule's state of a main weight by name, such as its moments. It is empty
-        until the weight is first updated, saved or restored."""
+        """Return, by name, the tensors that the update rule keeps for a main weight, such as its
+        moments. There are none until the weight is first updated, saved or restored."""
         state: dict[str, Tensor] = self._optimizer_of[main].state.get(main, {})
         return state
 

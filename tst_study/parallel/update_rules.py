@@ -83,9 +83,9 @@ class Muon(torch.optim.Optimizer):
     Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024), with the update
     scaled to the root mean square of AdamW's (Liu et al., "Muon is scalable for LLM training",
     2025), so that learning rate and weight decay can stay as they are for AdamW. The method is that
-    of `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")`, but it takes weights as Megatron keeps
-    them: each projection in a tensor of several is a matrix by itself, and the matrices of all
-    experts are orthogonalized in one batch.
+    of `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")`, but this class takes weights as Megatron
+    keeps them. Where a tensor holds several projections, each of them is treated as a matrix by
+    itself, and the matrices of all experts are orthogonalized in one batch.
     """
 
     def __init__(
@@ -143,11 +143,12 @@ def working_dtype(device: torch.device) -> torch.dtype:
 @dataclass(frozen=True)
 class Projections:
     """The division of one of Megatron's weight tensors into projections. A tensor may hold several:
-    queries, keys and values, one group of heads after another, or the gate and the up projection
+    queries, keys and values (one group of heads after another), or the gate and the up projection
     of SwiGLU. In a mixture of experts, a tensor holds the projections of all experts of a rank.
 
-    Viewed as (`blocks`, sum of `rows`, columns), each block of the tensor holds `rows[i]` rows of
-    projection i. The blocks are groups of heads, or experts; any other tensor is one block.
+    When the tensor is viewed as (`blocks`, sum of `rows`, columns), each of its blocks holds
+    `rows[i]` rows of projection i. The blocks are groups of heads, or experts; any other tensor is
+    one block.
     """
 
     blocks: int
@@ -175,7 +176,7 @@ def projections_of(
     and routers.
 
     The result is right only for parameters that are not split over ranks. That is enough, because
-    only Muon uses it, which needs whole matrices (`OptimizerKind.needs_whole_matrices`).
+    only Muon uses it, and Muon needs whole matrices (`OptimizerKind.needs_whole_matrices`).
     """
     match = re.search(r"\.linear_(qkv|proj|fc1|fc2)\b", name)
     if match is None:

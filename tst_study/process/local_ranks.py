@@ -23,10 +23,9 @@ def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
     """Run `tst-study ARGUMENTS` as `count` ranks, and wait for them to end.
 
     Returns an exit status and a message. The status is 0 if all ranks ended with 0. Otherwise it is
-    that of the first rank that did not, or 1 if a signal ended this rank. In the latter case the
-    message names the rank and the signal, because the rank could not report them itself. In all
-    other cases the message is empty. It is always empty if this process had received a signal
-    before.
+    that of the first rank that did not, or 1 if a signal ended that rank. In the latter case the
+    message names the rank and the signal, because the rank could not report them itself. The
+    message is empty in all other cases, and whenever this process had received a signal before.
 
     Signals that ask this process to stop (`host.SIGNALS`) are passed on to all ranks. When a rank
     fails, the others have `GRACE_SECONDS` to end and are then killed: they cannot go on without it,

@@ -37,8 +37,9 @@ class StepClock:
 
     @contextmanager
     def timing(self, steps: int = 0) -> Iterator[None]:
-        """Add the time that the block takes. The block runs `steps` steps, which a GPU only queues.
-        With `steps` 0, it waits for earlier steps to finish, for example by reading their loss."""
+        """Add the time that the block takes. The block runs `steps` steps; on a GPU it only queues
+        them. With `steps` 0, the block waits for earlier steps to finish, for example by reading
+        their loss."""
         began = time.perf_counter()
         yield
         seconds = time.perf_counter() - began

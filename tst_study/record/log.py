@@ -46,7 +46,7 @@ class Progress(rich.Progress):
         self.update(self._line, facts=facts, completed=step)
 
     def show(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Show a row of `Metrics`. Return the values of it that go into `status.json`, and an
+        """Show a row of `Metrics`. Return those of its values that go into `status.json`, and an
         estimate of the seconds left."""
         step = row["step"]
         loss, speed = f"{row['loss_name']} {row['loss']:.4f}", f"{row['tokens_per_second']:,.0f}"

@@ -15,7 +15,7 @@ step flow through these files::
         `- one_vs_rest.py         (binary cross-entropy, hinge)
 
 Importing this package does not import torch, because the configuration validates weightings and
-losses without it. Each name is loaded from its module on first use (PEP 562).
+losses without torch. Each name is loaded from its module on first use (PEP 562).
 """
 
 from importlib import import_module

@@ -1,8 +1,9 @@
 """Cuts sequences into bags of s contiguous tokens, and finds the targets of each position (paper,
 section 3).
 
-A latent position is a position of the model: it reads a whole bag in a superposed step, and one
-token in an ordinary step. Shapes are given for B sequences of l latent positions.
+A latent position is a position of the model. It reads one token in an ordinary step, and a whole
+bag in a superposed step (but one token there, too, if the mode is `output_only`). Shapes are given
+for B sequences of l latent positions.
 """
 
 import torch

@@ -28,9 +28,9 @@ def bag_log_probabilities(
         logits: (N, V) for the whole vocabulary; with `shard`, this rank's columns.
         targets: (N, s) int64 ids in the whole vocabulary, repeats allowed. The caller replaces
             ignored labels by any valid id and does not use their results.
-        shard: which columns these are; None for the whole vocabulary. A shard takes two
-            all-reduces: one of N row maxima, and one of N sums of exponentials and N·s target
-            logits.
+        shard: the part of the vocabulary to which the columns of `logits` belong; None for the
+            whole vocabulary. A shard takes two all-reduces: one of N row maxima, and one of N sums
+            of exponentials and N·s target logits.
 
     Returns:
         (N, s); with `shard` the same on every rank of its group.
@@ -41,7 +41,7 @@ def bag_log_probabilities(
 
 
 class _LogProbabilities(torch.autograd.Function):
-    """Runs the kernels of `F.cross_entropy`, log-softmax and its gradient, on chunks of rows.
+    """Runs the kernels of `F.cross_entropy` (log-softmax and its gradient) on chunks of rows.
 
     With one target per row, result and gradient therefore have the bits of `F.cross_entropy`, which
     `bag_loss` promises for bags of one token. Apart from the logits, no tensor of their size is

@@ -55,7 +55,7 @@ class Superposition:
     bag_size: int
     """s, tokens per bag; 1 is the baseline."""
     step_ratio: float
-    """r, the superposed share of the steps. r · `steps` is rounded to the nearest number."""
+    """r, the superposed share of the steps. r · `steps` is rounded to the nearest whole number."""
     steps: int
     """Number of steps in both phases together. Any further steps are next-token steps, with one
     warning."""

@@ -22,8 +22,8 @@ from tst_study.superposition.weighting import offset_weights
 
 
 class Calls:
-    """The step that a `Superposition` is at, and what it remembers of earlier calls to check the
-    next ones."""
+    """The step that a `Superposition` is at, and what it remembers of earlier calls in order to
+    check the next ones."""
 
     def __init__(
         self, phases: Phases, positions: int | Literal["any"] | None, equal_raw_length: bool

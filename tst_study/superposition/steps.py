@@ -1,6 +1,7 @@
-"""The two phases of a run: what each step reads and predicts. Imports without torch.
+"""The two phases of a run: what each step reads and predicts. This module can be imported without
+torch.
 
-Steps count from 0: step t is the one after t steps are done. The first `superposed_steps` steps
+Steps are numbered from 0: when step t begins, t steps are done. The first `superposed_steps` steps
 read bags, predict bags, or both, as `mode` says (paper, section 3). The others are ordinary
 next-token training, and their phase is called recovery.
 """
@@ -38,13 +39,14 @@ class Objective:
     name: str
     """The name of the loss in logs, such as `next_token` or `bag_mce`."""
     bag_size: int
-    """Targets per latent position, s; 1 is next-token prediction. Some may have weight zero."""
+    """Targets per latent position, s, of which some may have weight zero; 1 is next-token
+    prediction."""
     stride: int
     """Raw tokens that a latent position reads; their embeddings become one vector."""
     loss: BagLoss = MULTI_HOT
     weighting: Weighting = "uniform"
     pooling: Pooling = "mean"
-    """How the vectors of a bag become one."""
+    """The way in which the vectors of a bag become one."""
 
     def fold(self, token_ids: Tensor) -> Tensor:
         """Split token ids (B, l·stride) into bags (B, l, stride)."""

@@ -1,4 +1,4 @@
-"""The weights that the s tokens of the next bag have in the loss. Imports without torch.
+"""The weights that the s tokens of the next bag have in the loss. The module does not import torch.
 
 Weighted multi-hot cross-entropy is `sum_i g(i) CE_i / sum_i g(i)`. Here CE_i is the cross-entropy
 of the token at the distance i = 1 … s from the end of the text that a position has read (paper,

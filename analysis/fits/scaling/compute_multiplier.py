@@ -1,5 +1,5 @@
-"""How much more compute the baseline needs for the same loss, as a function of that loss, and the
-answer of `tst-study analyse compute`."""
+"""The compute multiplier: how many times as much compute the baseline needs for the same loss, as a
+function of that loss. Also the answer of `tst-study analyse compute`."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tst_study.errors import UserError
 def compute_multiplier(
     baseline: pd.DataFrame, method: pd.DataFrame, losses: int = 9, comparisons: int = 1
 ) -> pd.DataFrame:
-    """Return the compute multiplier, which is baseline FLOPs over method FLOPs at equal loss, at
-    `losses` values of the loss, spaced evenly over the range that both reached.
+    """Return the compute multiplier (baseline FLOPs over method FLOPs at equal loss) for `losses`
+    values of the loss, spaced evenly over the range that both reached.
 
     Both tables: flops, loss (nats per token, annealed runs) and seed; two or more lengths each.
     Only seeds that were run at every length of both are used; if these are fewer than two, lengths
-    that only one seed ran are left out first. The lengths of each arm end at the first one that the
-    next does not improve on. `attrs["note"]` of the result says which lengths were left out.
-    Between neighbouring lengths the loss follows a power law above a floor (`length_curve`). The
-    multiplier is never read beyond the shortest or the longest run, but its interval may reach
-    beyond them.
+    that only one seed ran are left out first. If the loss of an arm is no lower at a length than at
+    the length before it, this length and all longer ones are left out. `attrs["note"]` of the
+    result says which lengths were left out. Between neighbouring lengths the loss follows a power
+    law above a floor (`length_curve`). The multiplier is never read beyond the shortest or the
+    longest run, but its interval may reach beyond them.
 
     Columns of the result: loss, multiplier, seeds (their number), low and high. The interval is a
     95% interval for all `comparisons` methods together, by the t-test of the seeds' paired

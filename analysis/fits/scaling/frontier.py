@@ -38,10 +38,11 @@ class Frontier:
     """A row for each budget: flops, params (the best size), tokens (flops / 6 / params), loss (nats
     per token), edge (whether the best size was the smallest or the largest tried)."""
     params_exponent: float | None
-    """a; None if fewer than three budgets have their best size inside the sizes tried."""
+    """The exponent a; None if fewer than three budgets have their best size inside the sizes
+    tried."""
     params_interval: tuple[float, float] | None
-    """95% t-interval of a, by the scatter of the budgets about the power law; `isoflop` widens it
-    if two forms of the curve disagree. None if there is no exponent."""
+    """95% t-interval of the exponent, by the scatter of the budgets about the power law; `isoflop`
+    widens it if two forms of the curve disagree. None if there is no exponent."""
     note: str
     """How the interval was computed and what was left out, or why there is no exponent."""
 

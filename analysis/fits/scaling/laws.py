@@ -114,7 +114,7 @@ class ChinchillaFit:
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the frame's rows with the law's loss, nats per token, and its 95% interval:
-        columns loss (one that is there is replaced), low and high (NaN if there is no interval).
+        columns loss (replaced if the frame has one), low and high (NaN if there is no interval).
         The interval is for the law, not for a single run.
 
         frame: columns params, and tokens or flops (C = 6 N D)."""
@@ -164,11 +164,10 @@ class ChinchillaFit:
 
     def allocation(self, flops: Floats | list[float]) -> pd.DataFrame:
         """Return a row for each FLOPs budget (C = 6 N D): flops, the compute-optimal params and
-        tokens, the loss there, and params_exponent, which is a in N ∝ C^a.
+        tokens, the loss there, and params_exponent, the exponent a in N ∝ C^a.
 
         All but flops have a 95% interval over models, in columns such as params_low and
-        params_high. Sizes, tokens and losses are NaN for a law that does not fall with both N and
-        D."""
+        params_high. Sizes, tokens and losses are NaN unless the law falls with both N and D."""
         law = Base(*np.vstack([self.fit.theta, self.drawn.draws.to_numpy()]).T)
         total = law.alpha + law.beta
         with np.errstate(all="ignore"):
@@ -176,7 +175,7 @@ class ChinchillaFit:
         rows = []
         for budget in np.asarray(flops, dtype=float):
             size = np.exp((ratio + law.beta * np.log(budget / 6)) / total)
-            # A law that does not fall with both N and D has no optimum.
+            # Only a law that falls with both N and D has an optimum.
             size = np.where((law.alpha > 0) & (law.beta > 0), size, np.nan)
             tokens = budget / 6 / size
             values = {"params": size, "tokens": tokens, "loss": law.loss(size, tokens)}
@@ -193,8 +192,9 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER)
 
     frame: a row for each run, with the columns loss (nats per token, final, annealed), params, and
     tokens or flops (C = 6 N D). Two more columns are used if they are there. Rows for which
-    `annealed` is not true are left out. Rows with one label in `model`, such as those of one
-    training, are drawn together for the intervals; by default these are all rows of one size.
+    `annealed` is not true are left out. Rows with the same label in `model`, such as those of one
+    training, are drawn together for the intervals; without `model`, rows of the same size are drawn
+    together.
     draws: number of refits for the intervals. huber: delta of the Huber loss, by default that of
     Hoffmann et al.; an infinite delta gives least squares.
 

@@ -43,7 +43,7 @@ class Fit:
     started: int
     """Number of starts that were followed to the end."""
     agreed: int
-    """Number of those that ended at this objective."""
+    """Number of those that ended at the objective of this fit."""
 
     @property
     def values(self) -> dict[str, float]:
@@ -151,10 +151,10 @@ def fit(problem: Problem, starts: Floats, refine: int = 16) -> Fit:
     """Fit from many starts, shape (starts, p), of which `refine` are followed to the end
     (`search`).
 
-    Raises `UserError` for fewer runs than parameters, if the gradient does not vanish, if fewer
-    than three of the starts that were followed agree (one or two that were followed must all
-    agree), and if parameters are collinear. Parameters without an effect at the optimum do not make
-    the fit fail; `Fit.undetermined` names them.
+    Raises `UserError` for fewer runs than parameters, if the gradient does not vanish, if too few
+    of the starts that were followed agree, and if parameters are collinear. At least three starts
+    must agree, or all of them if fewer were followed. Parameters without an effect at the optimum
+    do not make the fit fail; `Fit.undetermined` names them.
     """
     ends, values = search(problem, starts, refine)
     # Residuals below 1e-9 are rounding.

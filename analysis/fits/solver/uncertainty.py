@@ -1,10 +1,10 @@
 """The uncertainty of a fit, by one of two methods.
 
-The law of superposition is fitted to runs that usually branch off shared prefix runs, so that they
-share errors of unknown size. `fit_shared` alternates between fitting by generalised least squares
-and estimating the ratio of shared to own noise from the residuals; intervals follow from the
-linearised fit (`linearised`). Chinchilla's law is fitted again to models drawn with replacement
-(`bootstrap`)."""
+The law of superposition is fitted to runs that usually branch off shared prefix runs. The branches
+of one prefix run have an error in common, and its size is unknown. `fit_shared` alternates between
+fitting by generalised least squares and estimating the ratio of shared to own noise from the
+residuals; intervals follow from the linearised fit (`linearised`). The fit of Chinchilla's law is
+repeated on rows that are drawn with replacement, all rows of a model together (`bootstrap`)."""
 
 from __future__ import annotations
 

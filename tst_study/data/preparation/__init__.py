@@ -1,6 +1,6 @@
 """Makes the token files of a corpus, once, before any run reads them.
 
-- `request`: what is asked for: the sources and the options
+- `request`: the sources and the options that are asked for
 - `text_sources`: reads documents from files and from datasets of the Hugging Face hub
 - `text_tokenizers`: trains or loads a tokenizer
 - `prepare`: tokenises the documents, and writes token files and their manifest

@@ -5,7 +5,7 @@ Each document has one topic, and all topics are equally likely. Each word belong
 classes of successive words form a Markov chain, in which each topic raises the probabilities of the
 few classes that it favours. Within its class, a word is drawn by Zipf's law. So the next word
 depends on the class of the last word and on the topic. A single word says little about the topic;
-many words together reveal it, and superposition averages over such words in a bag.
+many words together reveal it, and superposition averages over the words of a bag.
 
 The words are the tokens. No token marks the end of a document: after each word, with the same small
 probability, a new document begins and its topic is drawn.

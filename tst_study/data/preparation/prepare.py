@@ -65,8 +65,8 @@ def prepare(request: Request, to: str | Path) -> Manifest:
     """Tokenise a corpus into a folder of Megatron token files, and return its manifest.
 
     If a call is killed or fails, the next call with the same request continues from the pieces that
-    are finished. If a source has changed since the first call, it fails as long as there are
-    finished pieces, and otherwise starts over. A call waits until another one that prepares the
+    are finished. If a source has changed since the first call, the next call fails as long as there
+    are finished pieces, and otherwise starts over. A call waits until another one that prepares the
     same folder has ended.
 
     Raises `UserError` if a source cannot be read or changes while it is read, the folder holds

@@ -1,8 +1,8 @@
 """The request for a corpus: which text to tokenise, with which tokenizer and options.
 
 `tst-study data prepare` and the corpora of the studies build a `Request`, and `prepare` carries it
-out. The manifest of the prepared folder records it, so that the same request again has nothing to
-do.
+out. The manifest of the prepared folder records the request, so that a later call with the same one
+has nothing to do.
 """
 
 import dataclasses
@@ -110,7 +110,7 @@ class Request:
             "validation_share": self.validation_share,
             "text_field": self.text_field,
             # This option no longer exists. Its old default stays in the record, so that the request
-            # still equals the one in the manifest of a folder that was prepared when it did.
+            # still equals the one in a manifest that was written while the option existed.
             "end_of_document": None,
             "limit_bytes": self.limit_bytes,
             "licence": self.licence,

@@ -38,8 +38,8 @@ PACKED: dict[str, Callable[[BinaryIO], Any]] = {
 }
 """The function that opens a compressed file for reading, by the ending of the file's name."""
 Kind = Literal["text", "jsonl", "parquet", "huggingface"]
-"""The kinds of source: `text` is one document, `jsonl` has one in each line, the others in each
-row."""
+"""The kinds of source: `text` is one document, `jsonl` has a document in each line, and the others
+have one in each row."""
 TEXTS: dict[str, Kind] = {
     **dict.fromkeys((".txt", ".md", ".text"), "text"),
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),

@@ -2,9 +2,9 @@
 of Hugging Face.
 
 Every tokenizer, the one of bytes included, is stored as a Hugging Face `tokenizer.json`, so that an
-exported model has its tokenizer in the usual form. The preparation of a corpus puts the id that
-ends a document after each text. A text that spells that token out does not get its id, provided
-that the `tokenizer.json` marks the token as special; those made here do.
+exported model has its tokenizer in the usual form. After each text, the preparation of a corpus
+puts the id of the token that ends documents. A text that spells this token out does not get that
+id, provided that the `tokenizer.json` marks the token as special; those made here do.
 """
 
 import hashlib
@@ -180,9 +180,9 @@ def download_tokenizer(name: str) -> Tokenizer:
 def _end_beside(path: Path) -> str | None:
     """Look up the token that ends documents in the files beside a `tokenizer.json`.
 
-    In a prepared folder its manifest decides; elsewhere it is the `eos_token` of
-    `tokenizer_config.json`. None if the manifest knows none, or if that file is missing or names
-    none.
+    In a prepared folder the manifest decides; elsewhere the `eos_token` of `tokenizer_config.json`
+    does. None if the manifest names no such token, or if `tokenizer_config.json` is missing or
+    names none.
 
     Raises `UserError` if the file that decides is damaged, or if the preparation of the folder has
     not ended.
