@@ -200,7 +200,7 @@ def gains(random: Random, seeds: int, settings: int, gain: float) -> pd.DataFram
     for seed in range(seeds):
         luck = LUCK * random.standard_normal()
         for bag in range(1, settings + 2):
-            loss = 3.3 - (gain if bag > 1 else 0) + luck + 0.004 * random.standard_normal()
+            loss = 3.3 - (gain if bag > 1 else 0) + luck + NOISE * random.standard_normal()
             superposed = 300 * (bag > 1)
             own = {"bag_size": bag, "superposed_steps": superposed, "step_ratio": superposed / 1000}
             known = {"seed": seed, "nats_per_token": loss, "annealed": True, "learning_rate": 1e-3}

@@ -144,11 +144,12 @@ def _kernels(config: Config, compiler: Compiler) -> list[dict[str, Any]]:
         with profile() as found:
             step()
         rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)
-        return [
+        kernels = [
             {"name": row.key, "calls": row.count, "milliseconds": row.self_device_time_total / 1e3}
-            for row in rows[:20]
+            for row in rows
             if row.device_type == DeviceType.CUDA and not row.is_user_annotation
         ]
+        return kernels[:20]
 
 
 def saving(request: argparse.Namespace) -> Results:

@@ -74,5 +74,5 @@ def compared(record: Tables, folder: Path) -> list[str]:
                 f"{len(far)} differ, first at step {far.index[0]:,}, by up to {far.max():.2e}, at "
                 f"the end by {apart.iloc[-1]:.2e}"
             )
-        lines.append(f"{what}: {len(apart)} rows of the record, {words}")
+        lines.append(f"{what}: {len(apart)} steps in both, {words}")
     return lines

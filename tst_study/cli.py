@@ -100,7 +100,9 @@ def data_prepare(
     if manifest is not None:
         _say_prepared(to, manifest)
     else:
-        print(f"{to}: shard {shard} is tokenised; after all: tst-study data merge {quote(str(to))}")
+        print(
+            f"{to}: shard {shard} is tokenised; once all are: tst-study data merge {quote(str(to))}"
+        )
 
 
 @verb(

@@ -220,7 +220,7 @@ class PlannedRun:
         if self.is_ours:
             return own_gain(self.own.get(OUTPUT_ONLY, self.own[PLAIN]))
         if self.grade == "no evidence":
-            return Gain(None, None, None, "nobody has measured it at such a size")
+            return Gain(None, None, None, "nobody has measured it near this size and length")
         law, near = published_law(), self.nearest
         rows = settings(self.size, self.tokens, *self._asked)
         if self.grade == "measured":

@@ -61,7 +61,7 @@ def bag_size_answer(
         tables["Best s (both forms, all values)"] = shown
         if edges := int((fitted["sentence"] != "").sum()):
             where = f"{edges} of {len(fitted)} curves along s are lowest at an edge"
-            sentences.append(f"{where} or do not determine where: no number.")
+            sentences.append(f"{where} or have no determined minimum: no number.")
     if few := len(table) - len(fitted):
         sentences.append(f"{few} curves along s have fewer than {LEAST_VALUES} values: no optimum.")
     if len(fitted):

@@ -54,7 +54,7 @@ _SETTING = tuple(
         f"`{one.key}` of the config; {'false' if one.plain is False else 'empty'} where it is not "
         "used"
         if one.key
-        else "of an imported run, what it is called where that is not `baseline`",
+        else "of an imported run, the name of its arm, unless it is a baseline",
     )
     for one in ABLATIONS
 )

@@ -250,7 +250,7 @@ _ASSUMED = {
     ("corpus",): "no run says its corpus: all are taken to have the same",
     ("eval_set",): "no run says its eval_set: all are taken to have the same",
     ("learning_rate",): "no run says its learning_rate: all are taken to have the same",
-    ("seed",): "no seed of {}: compared unpaired",
+    ("seed",): "the seed is not known of {}: compared unpaired",
 }
 """For each group of facts, a sentence that says what is assumed if no run has any of them. The seed
 may also be missing in some of the runs; its sentence names them. Where arms are named, the learning

@@ -51,7 +51,8 @@ class Sweep:
         if self.at_edge:
             place = "at the edge of the range, so a better one may lie outside"
         others = ", ".join(f"{rate:g}" for rate in self.superposed_rates if rate != self.best)
-        used = f"superposed runs also use {others}" if others else "all superposed runs use it"
+        also = "also " * (self.best in self.superposed_rates)
+        used = f"superposed runs {also}use {others}" if others else "all superposed runs use it"
         return (
             f"Of {len(tried)} learning rates from {tried.min():g} to {tried.max():g}, "
             f"{self.best:g} was best for the baseline ({self.steps:,} steps, "

@@ -53,15 +53,11 @@ class LengthCurve:
         if len(means) < 2:
             raise UserError(f"the {name} has one length only; two or more are needed")
         if falling < 2:
-            raise UserError(
-                f"longer runs of the {name} are not always better, so no length belongs to a loss"
-            )
+            raise UserError(f"longer runs of the {name} are no better: a loss fits several lengths")
         note = ""
         if falling < len(means):
             last, next_ = (float(table.index[place]) for place in (falling - 1, falling))
-            note = (
-                f"the {name} at {next_:,.6g} is no better than at {last:,.6g}: left out from there"
-            )
+            note = f"the {name} from {next_:,.6g} on is left out: no better than at {last:,.6g}"
         x = np.log(table.index.to_numpy(dtype=float))
         return cls(x[:falling], table.to_numpy(dtype=float).T[:, :falling], note)
 

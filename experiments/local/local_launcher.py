@@ -57,7 +57,9 @@ class Local:
         _conclude(study)
         print(f"\nTotal time {duration(time.monotonic() - began)}.")
         if queue.failed:
-            lines = [f"error: {len(queue.failed)} runs did not finish; submit again to retry them:"]
+            lines = [
+                f"error: runs that did not finish: {len(queue.failed)}; submit again to retry:"
+            ]
             for run, why in queue.failed.values():
                 lines.append(f"  {run.run_id}: {why} (log: {log_path(run.folder)})")
             if len(queue.decided) < len(queue.whole):

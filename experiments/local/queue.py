@@ -184,7 +184,7 @@ def _start(
             continue
         if planned.prefix and state(planned.prefix) != "done":
             if planned.prefix.fingerprint in queue.failed:
-                why = f"its shared prefix run {planned.prefix.run_id} failed"
+                why = f"its shared prefix run {planned.prefix.run_id} is not trained"
                 queue.failed[planned.fingerprint] = (planned, why)
         else:
             queue.begun_at[planned.fingerprint] = last_checkpoint(planned.folder)

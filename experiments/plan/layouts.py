@@ -100,7 +100,7 @@ def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
             "",
             f"{parameters.total:,} parameters, {parameters.active:,} of them active ({kinds})",
             f"On {gpus} {device.name} of {device.memory / 1e9:g} GB: {describe(config, gpus)}; "
-            "estimated GB per GPU, with nothing or each layer recomputed:",
+            "estimated GB per GPU, without and with recomputation of each layer:",
         ]
         estimates = {
             kind: estimate_memory(config.executed(recompute=kind), gpus, on_gpu=True)

@@ -169,7 +169,7 @@ def _in_words(costs: Sequence[Cost], prices: Prices, source: str, at_once: int) 
     walls = [cost.wall[0] for cost in known]
     total = sum(walls)
     wall = duration(3600 * max(total / at_once, *walls))
-    rest = f"; of {unknown} runs not known: give --time" if unknown else ""
+    rest = f"; hours of {unknown} runs not known: give --time" if unknown else ""
     return (
         f"{wall} of wall time, {at_once if at_once > 1 else 'one'} at a time "
         f"({duration(3600 * total)} of training, {source}){rest}"

@@ -32,11 +32,10 @@ them."""
 def _not_taken(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
     for name in options:
         if not re.fullmatch("[a-z][a-z0-9_-]+", name):
-            raise ValueError(f"{name!r}: is no long option of sbatch, such as mail-type")
+            raise ValueError(f"{name!r}: is not a long option of sbatch, such as mail-type")
         if name.replace("-", "_") in TAKEN:
             raise ValueError(
-                f"{name}: is set by this package, by what other keys of the profile say "
-                "(docs/slurm.md)"
+                f"{name}: is set by this package, from other keys of the profile (docs/slurm.md)"
             )
     return options
 

@@ -61,7 +61,7 @@ class Slurm:
             done = submit_to_slurm(study, profile, self._options, wanted)
         print(*done.lines(), sep="\n")
         if dry and shutil.which("sbatch") is None:
-            print("sbatch is not on this machine: no cluster was asked whether it takes them")
+            print("sbatch is not on this machine: no cluster was asked whether it takes these jobs")
         return 1 if done.refused or done.damaged else 0
 
     def jobs(self, root: Path) -> dict[str, Job]:

@@ -78,7 +78,9 @@ class Submitted:
         if self.refused:
             text.append(f"refused: {self.refused}; submit again when Slurm takes more")
         if self.undecided:
-            text.append(f"{self.undecided} more depend on their results: submit again then")
+            text.append(
+                f"{self.undecided} more depend on these results: submit again when they are there"
+            )
         text += [f"not submitted: {reason}; move its folder away" for reason in self.damaged]
         return [*text, "", self.first_script] if self.dry else text
 

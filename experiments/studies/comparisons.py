@@ -207,12 +207,12 @@ STUDIES = {
     ),
     "reinitialise": Declared(
         "Embedding and head re-initialised at the switch",
-        "Whether the gain survives the loss of the embeddings; both arms share their prefix run.",
+        "Whether the gain survives new embeddings; both arms share their prefix run.",
         _reinitialise,
     ),
     "optimizers": Declared(
         "Superposition under AdamW and under Muon",
-        "Whether the gain is one over AdamW alone, or holds for an optimizer of another kind.",
+        "Whether the gain holds with AdamW alone, or also with an optimizer of another kind.",
         _optimizers,
     ),
     "learning-rates": Declared(

@@ -50,8 +50,8 @@ def method(_sources: Sources) -> Picture:
     return Picture(
         caption=f"With bags of s = {PLAN.bag_size} tokens and L = {PLAN.sequence_length} latent "
         "positions. Before the switch a position reads the mean embedding of a bag and predicts "
-        "all tokens of the next one, by one multi-hot cross-entropy; after it, one token reads and "
-        "the next is predicted. The model runs L positions either way, so a step costs the same "
+        "all tokens of the next one, by one multi-hot cross-entropy; after it, it reads one token "
+        "and predicts the next. The model runs L positions either way, so a step costs the same "
         "FLOPs. Numbers: places in the text; what lies beyond its end is not a target.",
         data=data,
         draw=partial(_figure, data),

@@ -138,6 +138,6 @@ def _draw(axes: Axes, data: pd.DataFrame, fits: dict[str, Constants]) -> None:
 
 def _said(constants: Constants) -> str:
     if np.isnan(constants[0]):
-        return "none, too few distances with information above their noise"
+        return "none, too few distances with positive information"
     texts = (f"{value:.3f}".replace("-", "−") for value in constants)
     return "C0 = {}, a = {}, k = {}".format(*texts)

@@ -34,8 +34,8 @@ def of_headline_runs(sources: Sources) -> Table:
     if len(used):
         data = pd.concat([data, _measured(sources.runs, used)], ignore_index=True)
     return Table(
-        caption="Zero-shot accuracy in percent, one seed where published. Bold: the highest of a "
-        "model. An empty cell was not published or not measured.",
+        caption="Zero-shot accuracy in percent; published rows have one seed. Bold: the highest of "
+        "a model. An empty cell was not published or not measured.",
         measured=f"Measured rows: means over seeds, {METRIC}.",
         data=data,
         folders=tuple(sorted(set(used["folder"]))),

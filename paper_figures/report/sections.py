@@ -145,7 +145,7 @@ def verdicts(summary: Summary, rows: pd.DataFrame) -> list[Grid]:
         title, last_heading = heading if heading != last_heading else "", heading
         grids.append(Grid(title, tuple(cells[0]), body, ", ".join(words)))
     if len(set(table["run_ids"])) < len(table):
-        twice = "A question under two headings has two intervals: each allows for all of its own."
+        twice = "A question under two headings has two intervals, one for each."
         grids[0] = replace(grids[0], note=f"{grids[0].note}. {twice}")
     return grids
 

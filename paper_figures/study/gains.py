@@ -289,7 +289,7 @@ def gain_over_training(sources: Sources) -> Item | None:
         caption="Baseline minus arm, held-out next-token loss after the same share of the "
         "steps, mean over paired seeds; bands: 95% intervals, each by itself. Above zero, the "
         "arm is ahead. Dotted: the switch and the start of the decay. Losses right after the "
-        "switch are below the frame. No question plans these; only the last point is judged."
+        "switch are below the frame. Of these points only the last is judged by a question."
         + (f" Not drawn: {', '.join(far)}." if far else ""),
         data=data.drop(columns="against").reset_index(drop=True),
         folders=tuple(sorted(set(used["folder"].astype(str)))),

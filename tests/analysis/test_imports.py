@@ -443,7 +443,7 @@ def test_runs_without_seeds_are_stored_without_them(tmp_path: Path) -> None:
     known = {key: value for key, value in FACTS.items() if key != "seed"}
     pd.DataFrame(curve()).assign(seed="").to_csv(tmp_path / "a.csv", index=False)
     found = import_logs([str(tmp_path / "a.csv")], known)
-    assert "no seed of a: compared unpaired" in found.problems
+    assert "the seed is not known of a: compared unpaired" in found.problems
     add_to_archive(tmp_path / "archive", found)
     add_to_archive(tmp_path / "archive", tables(json_lines(tmp_path / "b"), seed="7"))
     first, second = read_tables(tmp_path / "archive").runs["seed"]

@@ -123,12 +123,12 @@ def arm(losses: dict[int, list[float]]) -> pd.DataFrame:
     [
         (3.4, {500: [3.6], 1000: [3.5]}, "better than the best baseline (1,000 steps)"),
         (3.7, {500: [3.6], 1000: [3.5]}, "worse than the shortest baseline (500 steps)"),
-        (3.55, {500: [3.5], 1000: [3.6]}, "not always better"),
+        (3.55, {500: [3.5], 1000: [3.6]}, "are no better"),
         (
             3.45,
             {500: [3.6], 1000: [3.5], 2000: [3.52], 4000: [3.4]},
-            "better than the last usable baseline (1,000 steps); the baseline at 2,000 is no "
-            "better than at 1,000: left out from there",
+            "better than the last usable baseline (1,000 steps); the baseline from 2,000 on is "
+            "left out: no better than at 1,000",
         ),
     ],
 )

@@ -100,7 +100,7 @@ def change_pieces(place: Path, **changes: Any) -> None:
 POISONS = {
     poison_common: "damaged, or not to be trusted",
     poison_tensor: "damaged, or not to be trusted",
-    lead_out_of_the_folder: "no file of this folder",
+    lead_out_of_the_folder: "which is not in this folder",
 }
 
 

@@ -247,7 +247,7 @@ def test_a_source_that_changes_while_it_is_read_is_an_error(tmp_path, monkeypatc
         return make(*arguments)
 
     monkeypatch.setattr(module, "_make_piece", change_meanwhile)
-    with pytest.raises(UserError, match=r"a\.jsonl: has been changed or deleted while it was read"):
+    with pytest.raises(UserError, match=r"a\.jsonl: was changed or deleted while it was read"):
         quietly([source], tmp_path / "out")
     monkeypatch.setattr(module, "_make_piece", make)
     source.write_bytes(jsonl(documents(300)))

@@ -130,7 +130,7 @@ def test_hours_that_are_known_are_said_beside_the_number_of_runs_whose_are_not(
         finish(run, 3.0)
     text = "\n".join(table(planning))
     assert "12.0 min of wall time, one at a time (12.0 min of training, by the runs that" in text
-    assert "; of 2 runs not known: give --time" in text
+    assert "; hours of 2 runs not known: give --time" in text
 
 
 def test_a_plan_needs_neither_corpora_nor_runs(

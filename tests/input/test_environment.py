@@ -21,7 +21,7 @@ PROFILES = [
     ("[[runs]]\nmatch = '*'\nresources = {nods = 2}", "runs.0.resources.nods: unknown key; did"),
     ("[[runs]]\nmatches = '*'\nresources = {}", "matches: unknown key; did you mean runs.match?"),
     ("sbatch = {comment = 'grant 42'}", "sbatch: comment: is set by this package"),
-    ('sbatch = {"a\\n#SBATCH --wrap" = "x"}', "is no long option of sbatch"),
+    ('sbatch = {"a\\n#SBATCH --wrap" = "x"}', "is not a long option of sbatch"),
     ("sbatch = {cpus-per-task = 4}", "sbatch: cpus-per-task: is set by this package"),
     ("[resources]\ntime = '5'", "time = '5' leaves nothing to train in"),
     ("[[runs]]\nmatch = '*'\nresources = {time = '0:06:00'}", "leaves nothing to train in"),

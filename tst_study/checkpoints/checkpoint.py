@@ -121,7 +121,7 @@ class Checkpoints:
             newest = newest or f"{checkpoint_place(self.run, step)}: cannot be read ({problem})"
         if newest:
             raise UserError(
-                f"{newest}, nor is a checkpoint before it whole; delete {self.folder} to train "
+                f"{newest}, and no checkpoint before it is whole; delete {self.folder} to train "
                 "from the first step"
             )
         return None

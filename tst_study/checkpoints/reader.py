@@ -61,7 +61,7 @@ def description_of(pieces: Iterable[Piece]) -> Metadata:
     whole = Metadata(tensors, storage_data={})
     for piece in pieces:
         if Path(piece.file).name != piece.file:
-            raise ValueError(f"{piece.name} lies at {piece.file!r}, no file of this folder")
+            raise ValueError(f"{piece.name} lies at {piece.file!r}, which is not in this folder")
         new = TensorStorageMetadata(TensorProperties(piece.dtype), piece.whole, [])
         chunk = ChunkStorageMetadata(piece.offset, piece.sizes)
         tensors.setdefault(piece.name, new).chunks.append(chunk)

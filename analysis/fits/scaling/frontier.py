@@ -90,7 +90,7 @@ def _of_form(points: pd.DataFrame, lowest: Lowest) -> Frontier:
     slope, half = float(line.slope), critical_t(len(inside) - 2) * float(line.stderr)
     note = f"t over {len(inside)} budgets"
     if edges := len(table) - len(inside):
-        note += f"; {edges} budgets with the best size at an edge left out"
+        note += f"; left out, since the best size is at an edge: {edges}"
     return Frontier(table, slope, (slope - half, slope + half), note)
 
 

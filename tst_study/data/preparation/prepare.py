@@ -186,7 +186,7 @@ def _digest(source: Source, summary: Path) -> str | None:
     for piece in summary.parent.glob(f"{summary.stem}-*"):
         piece.unlink(missing_ok=True)
     raise UserError(
-        f"source {source.path}: has been changed or deleted while it was read; wait until nothing "
+        f"source {source.path}: was changed or deleted while it was read; wait until nothing "
         "writes to it, then run the same command again"
     )
 
