@@ -97,8 +97,8 @@ def correctness(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 
 def backends_of(model: str, device: str) -> list[str]:
-    """Return the attention backends that take a model's heads on this device; not all of them take
-    grouped queries."""
+    """Return those attention backends that take a model's heads on this device. Some backends do
+    not take grouped queries; they are left out for a model that has them."""
     config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype="bfloat16", device=device)
     backends = []
     for name in ATTENTION:

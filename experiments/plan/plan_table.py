@@ -31,9 +31,7 @@ from tst_study.text import ENDLESS, big, duration, wrapped
 
 OURS = Prices()
 """Prices without a device, so that hours are those of this machine."""
-ARMS_NOTE = (
-    "By arm: FLOPs and hours of all its runs; tokens of one run, from its first step to its last."
-)
+ARMS_NOTE = "By arm: FLOPs and hours of all its runs; tokens of one run, shared prefix included."
 
 
 def table(

@@ -27,9 +27,10 @@ def screen(root: Path, rows: Sequence[StatusRow], width: int) -> list[str]:
 
 
 def study_rows(study: str, scale: str, root: Path, share: bool = True) -> list[StatusRow]:
-    """Return the status of every run that the study's results so far decide, whether or not it has
-    begun, and of every other run in the study's folder. If `study` is not the name of a study, or
-    its corpora are not prepared, return the status of the runs in the folder `root`.
+    """Return the status of every run that the study has planned so far (later ones may depend on
+    results that are not there yet), and of every other run in the study's folder. If `study` is not
+    the name of a study, or its corpora are not prepared, return the status of the runs in the
+    folder `root`.
 
     Raises `UserError` if it needs the folder and there is none.
     """

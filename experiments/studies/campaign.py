@@ -1,5 +1,6 @@
 """The first campaign: its grids of runs and its questions, as registered in
-`docs/research/plan-of-runs.md`. They are the prose part of the study `laptop` at scale `desktop`.
+`docs/research/plan-of-runs.md`. The study `laptop` at scale `desktop` consists of these runs, which
+read real text, and of runs on a generated language.
 
 All grids are in one study, so that they have baselines and shared prefix runs in common. A run's
 name begins with the name of the first grid that asks for it."""

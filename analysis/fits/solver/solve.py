@@ -100,12 +100,12 @@ def refit(problem: Problem, theta: Floats) -> Floats:
 
 
 def gradient_measure(problem: Problem, theta: Floats) -> float:
-    """Return how far from zero the gradient of the objective is, from 0 to 1: the largest cosine,
-    over the parameters, of the angle between the effect of a parameter on the residuals and the
-    derivative of the objective by the residuals (MINPACK's `gtol`).
+    """Return how far from zero the gradient of the objective is, as a number from 0 to 1.
 
-    Parameters without an effect do not count. The result is 0 if all residuals are 0 up to
-    rounding, and infinite if residuals or derivatives are not finite."""
+    Each parameter has an angle: the one between its column of the Jacobian and the derivative of
+    the objective by the residuals. The result is the largest cosine of these angles, as in
+    MINPACK's `gtol`. Parameters without an effect do not count. The result is 0 if all residuals
+    are 0 up to rounding, and infinite if residuals or derivatives are not finite."""
     residuals, jacobian = problem.residuals(theta), problem.jacobian(theta)
     if not (np.isfinite(residuals).all() and np.isfinite(jacobian).all()):
         return float("inf")
