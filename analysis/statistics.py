@@ -17,8 +17,8 @@ POWER = 0.80
 
 @functools.cache
 def smallest_detectable(pairs: int, comparisons: int = 1) -> float | None:
-    """Return the true mean difference that a two-sided paired t-test detects in 80% of studies, in
-    standard deviations of a pair's difference.
+    """Return the true mean difference that a two-sided paired t-test detects in 80% of studies. Its
+    unit is the standard deviation of the pairs' differences.
 
     The significance level of the test is 5% for all `comparisons` together (Bonferroni). Returns
     None for fewer than two pairs."""

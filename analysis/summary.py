@@ -1,5 +1,5 @@
-"""The results of a study: its comparisons, verdicts and learning-rate sweeps in one object, which
-`tst-study analyse` prints and which the pages and figures of the report are made from."""
+"""The results of a study: its comparisons, verdicts and learning-rate sweeps in one object.
+`tst-study analyse` prints it, and the pages and figures of the report are made from it."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Summary:
 
     @functools.cached_property
     def verdicts(self) -> pd.DataFrame:
-        """The comparison's verdicts, with a further column, `since`: the share of the steps from
-        which a planned gain has had its final sign, in words such as `ahead since 75%`
+        """The comparison's verdicts, with a further column, `since`. It says since which share of
+        the steps a planned gain has had its final sign, in words such as `ahead since 75%`
         (`planned.since`). It is empty for settings without a planned question."""
         key = ["family", "question"]
         leads = {name: since(rows) for name, rows in self.gains_over_training.groupby(key)}

@@ -20,9 +20,9 @@ def group_label(runs: pd.DataFrame) -> str:
 def disambiguate(names: Sequence[str], *details: Sequence[str], by: str = ", ") -> list[str]:
     """Make equal names distinct, as far as the details allow.
 
-    Each of `details` is a list of texts, one for each name, such as the learning rates. To names
-    that are equal, their texts in the first list are added, if these differ; to names that are
-    equal even so, those in the second list; and so on.
+    Each of `details` is a list of texts, one for each name, such as the learning rates. Equal
+    names get their texts from the first list appended, if these texts differ. Names that are equal
+    even then get those from the second list, and so on.
     """
     distinct = list(names)
     for more in details:

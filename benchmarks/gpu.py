@@ -63,8 +63,9 @@ PARTS: dict[str, tuple[str, float]] = {
 }
 """For each part, the generator that yields its results as pairs (name, value), and the most seconds
 that the part may take. Up to `--minutes 8` these seconds are as given; with more minutes they grow
-in proportion. A part is skipped if the time that is left is less than a fifth of its seconds (of 20
-minutes, if its seconds are more), or less than five seconds.
+in proportion. A part is skipped if less than five seconds are left, or less than a fifth of the
+part's seconds. A part that may take more than 20 minutes is skipped only if less than four minutes
+are left.
 
 `corpus` runs beside the other parts. `runs` waits for `corpus` to end, reads the text that `corpus`
 prepared, and takes all the time that is left."""
@@ -191,8 +192,8 @@ def run_part(name: str, made_by: str, request: argparse.Namespace) -> None:
 
 
 def table(record: dict[str, Any]) -> list[str]:
-    """Return the speed, MFU and ratio of peak to planned memory of the steps in a record, as the
-    lines of a Markdown table."""
+    """Return the lines of a Markdown table of the steps in a record: their speed, their MFU, and
+    their peak memory over the planned memory."""
     rows = ["| model, steps of | latent tokens/s | MFU | peak over plan |", "|---|---|---|---|"]
     for name, part in record["parts"].items():
         for who, row in part["results"].items() if name.startswith("steps") else ():

@@ -197,9 +197,9 @@ def model_values(
 
 
 def exact_values(model: str, small: bool) -> Values:
-    """Return the losses and gradients of `model_values` in float64, computed on the CPU by autograd
-    alone and with a separate matrix product for each expert. As in every run, the rotary table and
-    the scores of a router are computed in float32."""
+    """Return the losses and gradients of `model_values` in float64. They are computed on the CPU,
+    without gradient buffers and with a separate matrix product for each expert. As in every run,
+    the rotary table and the scores of a router are computed in float32."""
     config = step_config(MODELS[model], SEQUENCES, LENGTH)
     values: Values = {}
     loop = mock.patch("tst_study.model.grouped_experts.grouped_product", _product_of_each_group)

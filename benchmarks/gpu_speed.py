@@ -153,8 +153,8 @@ def _kernels(config: Config, compiler: Compiler) -> list[dict[str, Any]]:
 
 
 def saving(request: argparse.Namespace) -> Results:
-    """Time saving and loading the 600M model with its optimizer; then check that a resumed run
-    repeats one that was not interrupted.
+    """Measure how long it takes to save and to load the 600M model with its optimizer; then check
+    that a resumed run repeats one that was not interrupted.
 
     The check trains the model of `runs` for 12 steps, and resumes a copy of that run from its
     checkpoint after step 6. The result `resumed` says whether the training losses of the two are

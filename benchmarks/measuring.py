@@ -22,9 +22,9 @@ def measured(
 ) -> dict[str, dict[str, Any]]:
     """Time every candidate `repeats` times, and return a row of results for each.
 
-    `milliseconds` is the median time of a call. `over` has, for every other candidate, this one's
-    time divided by the other's. The ratio is taken within each repeat, in which both met the same
-    load, and `over` has the median of these ratios, which varies less than a ratio of medians.
+    `milliseconds` is the median time of a call. `over` compares the candidate with each of the
+    others: its time divided by the other's, as the median over repeats. Both met the same load
+    within a repeat, so this median of ratios varies less than a ratio of medians.
     `extra_mebibytes` is the most by which memory rises during a call, in MiB; None where the system
     does not tell.
 

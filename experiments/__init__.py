@@ -1,4 +1,4 @@
-"""Studies, and what plans, trains and watches their runs.
+"""Studies, and the code that plans, trains and watches their runs.
 
 In the order of the data's flow: `studies/` says which runs each `study` has and which `corpora` the
 runs read. `plan/` gives each run its identity and folder, and finds steps that several runs share.

@@ -30,8 +30,8 @@ LAUNCHERS = {
 
 _LOCK = ".submit.lock"
 RETRIES = 3
-"""How many launches of a run may end in a row, stopped or crashed, without a new checkpoint; after
-one more the run is given up."""
+"""How many consecutive launches of a run may stop or crash without a new checkpoint. After one more
+such launch the run is given up."""
 
 
 def given_up(idle: int, retries: int, why: str) -> str:

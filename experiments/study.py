@@ -1,4 +1,4 @@
-"""A study: in essence a pure function from the results so far to the runs that they decide."""
+"""A study: in essence a pure function that takes the results so far and returns a list of runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ class Results(Protocol):
 class Study:
     """Everything that a launcher needs to know about a study.
 
-    `runs` lists all runs that the results so far decide, most urgent first. The local launcher
-    calls it again whenever a run is over, until it lists nothing new; the Slurm launcher calls it
-    only when runs are submitted. So a study that tunes a learning rate simply computes it from the
-    results of the runs that it asked for before."""
+    `runs` lists all runs that can be planned with the results so far, most urgent first. The local
+    launcher calls it again whenever a run is over, until it lists nothing new; the Slurm launcher
+    calls it only when runs are submitted. So a study that tunes a learning rate simply computes it
+    from the results of the runs that it asked for before."""
 
     name: str
     scale: str

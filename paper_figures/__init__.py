@@ -2,8 +2,8 @@
 numbers and from runs (`tst-study figures`). It does not need torch.
 
 `catalogue` lists the tables and figures. The modules of `paper/`, `extensions/` and `study/` make
-them, and `build` writes them. Their names are repeated here, so that the command line's help and
-completion need not import those modules."""
+them, and `build` writes them. The names of the tables and figures are repeated here, so that the
+command line's help and completion need not import those modules."""
 
 PAPER = (*(f"table{i}" for i in range(1, 29)), *(f"figure{i}" for i in range(1, 12)))
 EXTENSIONS = ("law_of_superposition", "loss_against_compute")
@@ -12,7 +12,8 @@ STUDY = (
     *("gain_over_training", "loss_curves", "overview"),
 )
 NAMES = (*PAPER, *EXTENSIONS, *STUDY)
-"""Every table and figure. They are made in this order, which is also that of `reproduction.md`."""
+"""Every table and figure, in the order in which they are made. Each section of `reproduction.md`
+keeps this order."""
 FOLDERS = ("paper", "extensions", "study")
 """The subpackages whose modules make tables and figures. Each is also a group that `--only`
 accepts."""

@@ -25,11 +25,12 @@ def answers(summary: Summary) -> pd.DataFrame:
     """Return a row for each planned question, then one for each setting whose runs the planned
     questions do not cover.
 
-    `heading`: the family of questions and, if all its arms are compared with the same arm, that
-    one. `planned`: whether the question was planned. `name`: the question's name, which says
-    "against …" only if the heading does not. `arm`: the name of the question's arm, empty if the
-    question was not planned. `against`: the name of the arm that this arm is compared with. `mark`:
-    colour, marker and dash pattern of the arm's setting."""
+    `heading`: the family of questions, or "every setting, not planned"; if the whole family is
+    compared with one arm, also "against" and the name of that arm. `planned`: whether the question
+    was planned. `name`: the question's name, which says "against …" only if the heading does not.
+    `arm`: the name of the question's arm, empty if the question was not planned. `against`: the
+    name of the arm that this arm is compared with. `mark`: colour, marker and dash pattern of the
+    arm's setting."""
     asked = {(question.family, question.name): question for question in summary.questions}
     runs, table = labelled(summary), summary.comparison.table
     by_label = marks_of(runs, "setting")

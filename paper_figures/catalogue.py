@@ -37,7 +37,7 @@ class Entry:
     title: str = ""
     """Empty if the function `make` sets it."""
     published: Sequence[str] = ()
-    """The names of the files of published numbers from which it is made, without `.csv`."""
+    """The names, without `.csv`, of the files of published numbers from which it is made."""
     needs: str = ""
     """Commands, in backquotes, that make the runs of its measured half; empty if it shows published
     numbers alone, and for the items of `study/`."""

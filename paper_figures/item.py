@@ -1,5 +1,5 @@
-"""An item, which is the base class of figures (`drawing.Picture`) and tables (`table.Table`): its
-data, its caption, its sources, and what was found.
+"""`Item`, the base class of figures (`drawing.Picture`) and tables (`table.Table`): the data, the
+caption, the sources, and what was found.
 
 The same inputs give the same bytes in all files of an item.
 """

@@ -39,7 +39,7 @@ class Grid:
     headings: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
     note: str = ""
-    """Printed between the title and the rows in the report."""
+    """A text that the report prints between the title and the rows."""
 
     @classmethod
     def of(

@@ -4,7 +4,8 @@ One run, in the order of the data flow: `config/` says what a run is, and `cost/
 FLOPs and memory. `data/` prepares and reads its text, `superposition/` is the method, and `model/`
 the decoder, built on Megatron-Core. `parallel/` computes a step over ranks, `train` is the loop,
 and `process/` looks after the process that it runs in. `checkpoints/` and `record/` write the run
-folder, and `evaluation/` and `huggingface/` use trained runs.
+folder. `evaluation/` measures trained runs; `huggingface/` exports them, and starts runs from
+Hugging Face models.
 
 Many runs: `experiments/` trains the runs of a study, `analysis/` compares them, and
 `paper_figures/` draws them. `command_line` is the program `tst-study`. Its verbs are in the module

@@ -77,10 +77,9 @@ class Bookkeeper:
     def resume(self) -> int:
         """Restore the last checkpoint, start the log, and return the number of steps done.
 
-        If this run has no checkpoint, the one that `execution.fork_from` names is restored.
-        That checkpoint belongs to a shared prefix run, which trained the first steps of several
-        runs once. A run with
-        neither begins at step 0.
+        If this run has no checkpoint, the one that `execution.fork_from` names is restored
+        (`fork_point`). That checkpoint belongs to a shared prefix run, which trained the first
+        steps of several runs once. If there is neither, the run begins at step 0.
         """
         config = self.config
         restored = self.checkpoints.load_last(self.model, self.optimizer)

@@ -34,7 +34,8 @@ VERBS = "tst_study.verbs"
 """The group of the entry points that hold verbs."""
 ONE_RUN, STUDIES, RESULTS = ("One run", "Studies", "Results")
 """The headings under which `--help` lists the verbs."""
-# The base class of usage errors: typer's name for click's class differs between its versions.
+# The base class of usage errors, which is click's. It is taken from the bases of a class that typer
+# exports, because the versions of typer name it differently.
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 Function = TypeVar("Function", bound=Callable[..., None])
 

@@ -166,8 +166,8 @@ def advise(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined
     )
     templates.filters |= {"signed": signed, "big": big}
-    # The template calls functions of `planned_run`, such as `own_arm`, and passes them labels of
-    # arms that are constants of that module. It is therefore given all names of the module.
+    # The template calls functions of `planned_run`, such as `own_arm`, with constants of that
+    # module, the labels of arms, as arguments. So it is given all names of the module.
     screen = templates.get_template("screen.jinja").render(
         vars(planned_run) | _known(),
         run=run,
@@ -273,9 +273,9 @@ def _alike(run: PlannedRun) -> dict[str, Any] | None:
     (clipped to the fitted ranges).
 
     `within`: the standard deviation of the difference of two runs, nats per token. `best`: the s
-    and r with the largest gain. `ends`: the smallest and the largest s, each with its best r, in
-    words, among the settings whose gain is at most `within` below that of `best`. Returns None if
-    the advised setting is not `ALWAYS`, or if the grade is `no evidence`.
+    and r with the largest gain. `ends`: among the settings whose gain is at most `within` below
+    that of `best`, those with the smallest and the largest s, each with its best r, in words.
+    Returns None if the advised setting is not `ALWAYS`, or if the grade is `no evidence`.
     """
     if run.mixture or run.own or run.setting != run.first or run.grade == "no evidence":
         return None
@@ -296,9 +296,9 @@ def _alike(run: PlannedRun) -> dict[str, Any] | None:
 
 def _repetition(text: float, read: float) -> tuple[float, float, float]:
     """Return the cost of repeating a text of `text` tokens until `read` tokens have been read, by
-    the law of repetition for ordinary training: the number of epochs, how many fresh tokens they
-    are worth as a share of `read`, and how much higher the loss is than after `read` fresh tokens
-    (nats per token)."""
+    the law of repetition for ordinary training. The three numbers: the epochs; the fresh tokens
+    that these epochs are worth, as a share of `read`; and how much higher the loss is than after
+    `read` fresh tokens (nats per token)."""
     factor, exponent = REPEATED_DATA
     fresh = float(worth(np.array(read), np.array(text), PUBLISHED))
     lost = factor * (fresh**-exponent - read**-exponent)

@@ -167,7 +167,8 @@ class PlannedRun:
             return "inside the law's fit"
         far = self.nearest["far"]
         if not self.mixture:
-            # The law was compared with the published 3B run, so larger sizes count from there.
+            # The law was compared with the published 3B run, so upwards the distance in size is
+            # counted from that run.
             checked = math.log(
                 published_runs()["size"].max() / published_law().rows["params"].max()
             )

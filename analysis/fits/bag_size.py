@@ -77,10 +77,11 @@ def bag_size_answer(
 
 def grid_of_runs(pairs: pd.DataFrame) -> pd.DataFrame:
     """Turn compared pairs (`Comparison.pairs`) into a grid for `optima`, with one row per setting
-    and seed, and baselines at s = 1. Ablations other than of the weighting are left out.
+    and seed, and baselines at s = 1. Ablations of anything but the weighting are left out.
 
-    Minus the paired gain takes the place of the loss, so that differences between the seeds'
-    baselines drop out; the baselines themselves have 0. Raises `UserError` if no pair is left."""
+    The negative of the paired gain takes the place of the loss, so that differences between the
+    seeds' baselines drop out; the baselines themselves have 0. Raises `UserError` if no pair is
+    left."""
     rows = rows_of(pairs)
     plain = [SuperpositionSetting.of_row(row).is_plain_but("weighting") for row in rows]
     pairs = pairs.loc[plain]

@@ -64,8 +64,8 @@ def measure(file: TokenFile, distances: Sequence[int] = DISTANCES) -> pd.DataFra
         within = document[:-distance] == document[distance:]
         first = ids[:-distance][within]
         plug_in, corrected = _information(first, ids[distance:][within])
-        # How much of the value is chance depends on the number of pairs, which depends on the
-        # distance.
+        # The part of the value that is due to chance depends on the number of pairs, and thus on
+        # the distance.
         unrelated_plug_in, chance = _information(first, unrelated[:-distance][within])
         rows.append((distance, len(first), corrected - chance, plug_in, unrelated_plug_in))
     columns = ["distance", "pairs", "mutual_information", "plug_in", "unrelated"]

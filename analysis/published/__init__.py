@@ -33,8 +33,9 @@ GPUS = {"270M": 8, "600M": 8, "3B": 64, "10B-A1B": 64}
 def batch(size: str) -> tuple[int, int]:
     """Return the number of sequences in a step, and their length in latent positions.
 
-    The paper does not state the lengths. 2,048 is the length of SmolLM2, whose shapes the dense
-    models have. For the mixture, 1,024 sequences of 8,192 positions give its 8M tokens per step."""
+    The paper does not state the lengths. For the dense models we take 2,048, the length of SmolLM2,
+    whose shapes 270M and 600M have. For the mixture, 1,024 sequences of 8,192 positions give its 8M
+    tokens per step."""
     return 1024, 8192 if size == "10B-A1B" else 2048
 
 
@@ -44,7 +45,7 @@ def model(size: str) -> Model:
 
 
 def step_flops(size: str) -> int:
-    """Return the FLOPs of one step of the paper's runs of a model."""
+    """Return the FLOPs of one step in the paper's runs with this model."""
     sequences, length = batch(size)
     return sequences * length * flops_per_position(model(size), length)
 

@@ -66,7 +66,7 @@ RUN_COLUMNS = (*(column.name for column in RUNS), "folder")
 """Names of the columns of the run table in memory. An archive does not store `folder`."""
 SHAPE: tuple[str, ...] = ("layers", "hidden_size", "attention_heads", "key_value_heads")
 SHAPE += ("feed_forward_size", "vocabulary_size")
-"""Columns that hold the values of the keys of the same names in a config's section `model`."""
+"""Columns that hold the values that a config's section `model` has under the same names."""
 
 
 @dataclass(frozen=True)

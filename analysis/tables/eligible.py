@@ -20,8 +20,8 @@ EXCLUDED_COLUMNS = ("run_id", "seed", "setting", "reason", "folder")
 
 
 def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Return the rows of the runs whose final losses may be compared, and for each other run a row
-    with the reason why not (`excluded_row`). Of several runs with the same fingerprint, the
+    """Return the rows of the runs whose final losses may be compared, and a row with the reason
+    (`excluded_row`) for every run that is left out. Of several runs with the same fingerprint, the
     first that may be compared is kept."""
     excluded: list[dict[str, Any]] = []
     kept: list[int] = []

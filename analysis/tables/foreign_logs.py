@@ -99,7 +99,7 @@ _ELSEWHERE = {
     "dvclive": "is a folder of DVCLive; join its files `plots/metrics/**.tsv` in one CSV with "
     "columns run, step, key, value",
 }
-"""For each store of an experiment tracker that cannot be read, by its name or suffix: the end of an
+"""The stores of experiment trackers that cannot be read, by name or suffix. Each has the end of an
 error message, which says how to export the store."""
 
 

@@ -91,9 +91,9 @@ class LengthCurve:
         return own
 
     def reached(self, losses: Floats, floor: float, origin: float, comparisons: int = 1) -> Ratio:
-        """Return the log of a ratio of lengths, with its 95% interval. The ratio is that of the
-        length at which the mean curve reaches the mean of `losses` (one for each seed) to the
-        length exp(`origin`).
+        """Return the log of a ratio of lengths, with its 95% interval. The ratio is the length at
+        which the mean curve reaches the mean of `losses` (one for each seed), divided by the length
+        exp(`origin`).
 
         Both ends are None if the paired differences do not vary, as with one seed. Otherwise each
         end is searched for up to a limit beyond the curve. The limit is as far from the outermost
@@ -148,8 +148,8 @@ def floors(curves: list[LengthCurve]) -> Floats:
         return highest * np.array([0.5, 0.0, 0.25, 0.75, 1.0])
 
     def misfit(floor: float) -> float:
-        """Return the sum of the squared residuals, roughly in nats², of power laws above this
-        floor, one fitted to each curve."""
+        """Fit a power law above this floor to each curve. Return the sum of all squared residuals,
+        roughly in nats²."""
         total = 0.0
         for curve in curves:
             above = curve.means - floor
@@ -201,12 +201,12 @@ def speed_up(
     """Find after how many steps the baseline reaches the mean loss of superposed runs of one
     length. Columns of both tables: steps, seed, loss.
 
-    Returns seeds (how many every length has), baseline_steps, speed_up (baseline_steps over the
-    steps of the superposed runs), low, high and note. The ends low and high are those of the 95%
-    interval of speed_up, adjusted for the number of `comparisons`. They are None for one seed, and
-    an end is None if the baselines' lengths do not bound it. If the loss lies outside the range of
-    the baselines' losses, or no curve can be made, all numbers but seeds are None, and `note` says
-    why.
+    Returns seeds (how many seeds ran every length), baseline_steps, speed_up (baseline_steps over
+    the steps of the superposed runs), low, high and note. The ends low and high are those of the
+    95% interval of speed_up, adjusted for the number of `comparisons`. They are None for one seed,
+    and an end is None if the baselines' lengths do not bound it. If the loss lies outside the range
+    of the baselines' losses, or no curve can be made, all numbers but seeds are None, seeds counts
+    all seeds of the superposed runs, and `note` says why.
     """
     nothing: dict[str, Any] = {"seeds": superposed["seed"].nunique()}
     nothing |= dict.fromkeys(("baseline_steps", "speed_up", "low", "high"))

@@ -93,8 +93,8 @@ def gains_over_training(
     Columns: `WAY_COLUMNS`.
 
     The intervals are those of paired t-tests and not adjusted for each other, because these gains
-    were not planned as questions. Evaluations before the switch are left out, because models are
-    not yet trained to predict the next token.
+    were not planned as questions. Evaluations before the switch are left out, because superposed
+    models are not yet trained to predict the next token.
     """
     kept = _labelled(kept)
     rows = held_out[held_out["phase"] == "recovery"].astype({"folder": str})

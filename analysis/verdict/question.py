@@ -27,7 +27,7 @@ FILE = "questions.json"
 Value = int | float | str | bool
 """A value that the runs of an arm have in a column of the run table."""
 Method = Literal["paired", "simultaneous", "moderated-1"]
-"""How intervals are made, under the name that a study registers.
+"""The name, as a study registers it, of the method by which intervals are made.
 
 `paired` is a t-test over the seeds of each pair of arms, and `moderated-1` is described in
 `analysis.verdict.intervals`. Questions that name `simultaneous` are judged by `moderated-1`,

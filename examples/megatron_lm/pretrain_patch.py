@@ -8,8 +8,9 @@ GPUs. Refused: sequence parallelism, which scatters positions inside the embeddi
     superpose(model, tst)                  # once
     forward_step = partial(superposed_forward_step, tst, get_batch, lambda: args.curr_iteration)
 
-The loader must give `tst.raw_length(step)` tokens a sequence. Megatron's data sets have one length:
-train the two phases as two launches, the first with a `--seq-length` of s · L for the data alone.
+The loader must give `tst.raw_length(step)` tokens a sequence. Megatron's data sets have one length,
+so train the two phases as two launches. In the first, give a `--seq-length` of s · L to the data
+alone, and keep L for the model.
 """
 
 from __future__ import annotations

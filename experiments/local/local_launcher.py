@@ -73,9 +73,9 @@ class Local:
         return {}
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
-        """Mark as cancelled every wanted run whose state is in `CANCELLABLE`, or that is not over
-        and that a process on this machine holds. Such a process gets SIGTERM; if it is training, it
-        writes a checkpoint and ends. Return the ids of the marked runs."""
+        """Mark wanted runs as cancelled: those whose state is in `CANCELLABLE`, and those that a
+        process on this machine holds, unless they are over. Such a process gets SIGTERM; if it is
+        training, it writes a checkpoint and ends. Return the ids of the marked runs."""
         folders = (path.parent for path in root.glob("*/job") if wanted(path.parent.name))
         # A run that is over can be held only by its evaluation, which nobody asked to stop.
         live = {each: state for each in folders if (state := row(each).state) not in FINAL_STATES}

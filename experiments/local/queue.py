@@ -6,8 +6,8 @@ runs that are over are skipped, interrupted ones resume from their checkpoint, f
 again, and runs that another process is training are waited for.
 
 Within one call, a run that was stopped or has crashed is started again when a slot is free, until
-`given_up` says otherwise; after an error that would recur, a run is not started again. The count of
-launches on which `given_up` decides is not in the folder. It begins anew with each call.
+`given_up` says otherwise; after an error that would recur, a run is not started again. `given_up`
+decides by a count of launches. This count is not in the folder, and begins anew with each call.
 """
 
 import multiprocessing
@@ -48,9 +48,9 @@ class Queue:
     runs."""
 
     decided: list[PlannedRun] = field(default_factory=list)
-    """Runs that the results so far decide, with the shared prefix runs that they need."""
+    """The wanted runs whose configs follow from the results so far, shared prefix runs included."""
     whole: list[PlannedRun] = field(default_factory=list)
-    """All runs that the study is expected to need."""
+    """All wanted runs that the study is expected to need."""
     running: dict[str, PlannedRun] = field(default_factory=dict)
     """Runs that child processes of this launcher are training."""
     over: dict[str, PlannedRun] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Queue:
     begun_at: dict[str, int] = field(default_factory=dict)
     """The step of the last checkpoint that each run had when this call last started it."""
     idle: dict[str, int] = field(default_factory=dict)
-    """The number of consecutive launches of each run, up to its last launch, that left no new
+    """The current number of consecutive launches of each run that ended without a new
     checkpoint."""
     slots: int = 1
     """How many runs may train at a time."""
@@ -92,7 +92,8 @@ def launch(
     wanted: Callable[[PlannedRun], bool] = lambda run: True,
     target: Callable[..., None] = run,
 ) -> Queue:
-    """Train every wanted run of the study that is not over, and return the queue when none is left.
+    """Train every wanted run of the study that is not over, and return the queue when none is left
+    to train.
 
     `show` is called with the queue several times a second and at the end. A run that fails is noted
     in `Queue.failed`, and all runs that do not need it go on. `target` is the function that each
@@ -208,7 +209,7 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
         del children[key]
         planned = queue.running.pop(key)
         if _settle(queue, planned) or code == Exit.HELD:
-            continue  # a run that another process holds waits again
+            continue  # after `HELD`, the run waits for the process that holds it
         if code == Exit.FAILED:
             queue.failed[key] = (planned, _record_end(planned, code))
         else:

@@ -103,7 +103,8 @@ def state(run: PlannedRun) -> str:
 
 
 def is_over(run: PlannedRun) -> bool:
-    """Whether a run is done or has diverged. Raises `UserError` as `state_and_damage` does."""
+    """Return whether a run is done or has diverged. Raises `UserError` as `state_and_damage`
+    does."""
     return state(run) in FINAL_STATES
 
 

@@ -26,8 +26,8 @@ from tst_study.record.reader import FINAL_STATES
 
 @dataclass
 class Planner:
-    """Plans a study. It is also the `Results` that the study asks for the results so far. A planner
-    can be used as long as the corpora do not change."""
+    """Plans a study. As the study's `Results`, it also tells the study the results so far. A
+    planner can be used as long as the corpora do not change."""
 
     study: Study
     unprepared: bool = False
@@ -37,12 +37,13 @@ class Planner:
     _data: dict[tuple[Data, int, int], dict[str, Any]] = field(default_factory=dict)
     _known: dict[Config, str] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
-    """Names of the run folders, by the eight hex digits of the identity at their end. Runs with the
-    same identity are the same run, even if the study has since given it another name."""
+    """Names of the run folders, by their last eight characters, the first eight hex digits of the
+    identity. So a run is found by its identity even if the study has since given it another
+    name."""
 
     def decided(self) -> list[PlannedRun]:
-        """List every run that the results so far decide, each once, most urgent first. A shared
-        prefix run stands before its branches."""
+        """List every run that can be planned with the results so far, each once, most urgent first.
+        A shared prefix run stands before its branches."""
         return self._with_prefixes(self.asked_for())
 
     def whole(self) -> list[PlannedRun]:
@@ -167,10 +168,10 @@ def prefixes_of(runs: Sequence[PlannedRun], planner: Planner) -> list[Prefix]:
 def with_prefixes(runs: Sequence[PlannedRun], planner: Planner) -> list[PlannedRun]:
     """List the runs in their order, each shared prefix run before its first branch.
 
-    A run has no prefix in the list if it is over, if it has a checkpoint of its own, or if the
-    prefix run has no checkpoint at its fork step and will not get one. A shared prefix run is left
-    out if it diverged, if no run is left to fork from it, or if only one is left and the prefix run
-    has not begun.
+    A run has no prefix in the list if it is over, if it has a checkpoint of its own, or if it would
+    fork at a step where the prefix run has no checkpoint and will not get one. A shared prefix run
+    is left out if it diverged, if no run is left to fork from it, or if only one is left and the
+    prefix run has not begun.
     """
     by_fingerprint = {run.fingerprint: run for run in runs}
     prefix_of: dict[str, tuple[Prefix, int]] = {}

@@ -48,21 +48,21 @@ KILL_SECONDS = 60.0
 class Launches:
     """Counts of a run's launches since its last submission, and how the last of them ended.
 
-    A launch counts once its ranks have ended, or its time is nearly up, and the run needs another
-    launch. It does not count if its node died, if Slurm requeued the job itself, if the run was
+    When a launch's ranks have ended, or its time is nearly up, it counts if the run needs another
+    launch. It does not count if its node died, if Slurm itself requeued the job, if the run was
     cancelled, or if another process held the run.
     """
 
     number: int = 0
     idle: int = 0
-    """How many launches in a row, up to the last one, left no new checkpoint."""
+    """The number of consecutive launches, up to the last one, that left no new checkpoint."""
     last: str = ""
-    """How the last launch ended."""
+    """Words that say how the last launch ended."""
 
 
 def launches_of(folder: Path) -> Launches:
-    """Read the counts of a run's launches. They are 0 if there is no file of them or it is damaged,
-    so that `tst-study status` can always show the study."""
+    """Read the counts of a run's launches. They are 0 if the file that holds them is missing or
+    damaged, so that `tst-study status` can always show the study."""
     with suppress(FileNotFoundError, ValueError, TypeError):
         return Launches(**json.loads((folder / "job" / "launches").read_bytes()))
     return Launches()

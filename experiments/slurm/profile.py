@@ -126,7 +126,7 @@ class Profile(Strict):
     """The entries `[[runs]]`. If several match a run's name, the last one that sets a key wins."""
     account: Line | None = None
     signal_seconds: Positive = 300
-    """How many seconds before the end of a launch's time the ranks are told to write a checkpoint
+    """When this many seconds of a launch's time remain, its ranks are told to write a checkpoint
     and end."""
     retries: NotNegative = RETRIES
     """How many launches in a row a run may have without a new checkpoint. After one more it is

@@ -61,8 +61,8 @@ class Submitted:
     first_script: str = ""
     """The batch script of the first new array."""
     undecided: int = 0
-    """Expected number of further runs of the study that depend on results still missing, such as
-    the runs that follow a learning-rate sweep."""
+    """The expected number of the study's further runs. They cannot be submitted yet, because they
+    depend on results that are missing: those of a learning-rate sweep, for example."""
 
     def lines(self) -> list[str]:
         """Return the lines to print: counts, the new arrays and what was not submitted; in a dry
@@ -164,9 +164,10 @@ def _arrays(
     """Yield the resources, the dependency and the runs of each array. The dependency is in Slurm's
     words, such as `afterok:123_4`, and empty if there is none.
 
-    Branches come last, because they wait for the jobs of their shared prefix runs: the caller adds
-    the jobs of each array to `jobs` before it asks for the next array. If a shared prefix run is
-    not done and has no active job, its branches go into `result.blocked` instead.
+    Branches (runs that fork from a shared prefix run) come last, because they wait for the job of
+    that run. By then `jobs` has this job: the caller adds the jobs of each array before it asks for
+    the next array. If a shared prefix run is not done and has no active job, its branches go into
+    `result.blocked` instead.
     """
     for waiting in (False, True):
         groups: dict[tuple[Resources, str], list[PlannedRun]] = defaultdict(list)

@@ -21,8 +21,8 @@ def cancel_runs(root: Path, pattern: str) -> list[str]:
     Returns the ids of the cancelled runs.
 
     Raises `UserError` if there is no such folder or it holds several studies. If a launcher cannot
-    be asked, raises `UnreachableError`, or only prints the failure if another launcher has
-    cancelled something."""
+    be asked, raises `UnreachableError`; but if another launcher has cancelled something, the
+    failure is only printed."""
     check_is_one_study(root)
     stopped: set[str] = set()
     problem = None

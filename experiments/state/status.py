@@ -21,7 +21,7 @@ from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 
 STOPPED = frozenset({"failed", "preempted", "interrupted", "cancelled", "blocked", DAMAGED})
-"""States of a run that no launcher goes on with by itself, so that somebody has to act."""
+"""States in which no launcher continues a run by itself, so that somebody has to act."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,8 @@ def stopped(study: Study, pattern: str) -> Callable[[PlannedRun], bool]:
     """Return a function that tells whether a run is to be retried.
 
     The runs to retry are those that match and whose state is one of `STOPPED`. If such a run is a
-    shared prefix run, its branches are retried too. If it is a branch, so is its shared prefix run.
+    shared prefix run, its branches are retried too. If it is a branch, its shared prefix run is
+    retried too.
     """
     rows = matching(rows_of(study), pattern, study.folder)
     chosen = {entry.run_id for entry in rows if entry.state in STOPPED}

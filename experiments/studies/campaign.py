@@ -26,7 +26,7 @@ EQUAL_DATA_STEPS = 35_000
 """Steps in which a baseline reads as much text as a superposed run of the main setting reads in
 20,000: 1 + r(s − 1) = 1.75 times as many."""
 SEEDS_OF_LENGTHS, SEEDS_OF_GRIDS = 8, 4
-"""Number of seeds in the grid of lengths, and in every other grid."""
+"""Numbers of seeds: 8 in the grid of lengths, and 4 in each of the others."""
 RATES = (1e-3, 4e-3)
 """Learning rates that are tried beside 2e-3, which the pilot sweep (`gate`) chose."""
 LOWEST_RATE = 5e-4
@@ -112,8 +112,8 @@ OUTPUT_ONLY_PLAN = "483855e746eb35193e7196077a82c0854de79f8e"
 
 
 def questions(setting: Setting, first_seed: int) -> list[Question]:
-    """Return the questions of `docs/research/plan-of-runs.md`. They are answered by paired t-tests,
-    with intervals that hold together for all questions of a family (Bonferroni)."""
+    """Return the questions of `docs/research/plan-of-runs.md`. They are answered by paired t-tests.
+    The intervals hold jointly for all questions of a family (Bonferroni)."""
     eight = tuple(range(first_seed, first_seed + SEEDS_OF_LENGTHS))
     four, others = eight[:SEEDS_OF_GRIDS], eight[SEEDS_OF_GRIDS:]
     usual: dict[str, Any] = {"corpus": setting.corpora[0].name, "seed": four, "steps": STEPS}

@@ -11,7 +11,7 @@ from tst_study.experiments.studies.grid import Declared, Part, against_baseline
 from tst_study.experiments.studies.scales import DCLM, FINEWEB_EDU, Scale
 
 EPOCHS = (1, 4, 16)
-"""How many times the baseline reads the text."""
+"""The numbers of times that the baseline reads the text."""
 
 
 def parts(scale: Scale) -> list[Part]:

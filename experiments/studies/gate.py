@@ -4,8 +4,8 @@ and why do some seeds end with a clearly higher loss than the others?
 First, two learning rates are each tried with two lengths of decay. Then the best of these four
 set-ups is changed in one thing at a time: more and smaller attention heads, or normed queries and
 keys, the latter also at twice the learning rate. Every set-up is trained with and without
-superposition. So it is known, before a larger study is paid for, how much the difference of such a
-pair varies over seeds. The sweep is registered as G0 in `docs/research/plan-of-runs.md`."""
+superposition. This shows, before a larger study is paid for, how much the difference between the
+two varies over seeds. The sweep is registered as G0 in `docs/research/plan-of-runs.md`."""
 
 from dataclasses import replace
 

@@ -82,7 +82,7 @@ class Scale:
     bag_sizes: tuple[int, ...]
     step_ratios: tuple[float, ...]
     caveat: str = ""
-    """A sentence about what no study can show at this scale; empty if there is nothing to say."""
+    """A sentence of caution about the results at this scale; empty if there is nothing to say."""
 
     @property
     def is_paper(self) -> bool:
@@ -95,7 +95,7 @@ class Scale:
         return PAPER_MAIN if self.is_paper else SMALL_MAIN
 
     def setting_of(self, paper: Setting) -> Setting:
-        """Return the scale's own set-up; at scale `paper`, the set-up `paper` of the study."""
+        """Return the scale's own set-up, or, at scale `paper`, the set-up that is given."""
         return paper if self.is_paper else self.setting
 
 

@@ -36,7 +36,7 @@ class Setting:
     threads: int | None = None
     logged_as: int | None = None
     """Log, evaluate and checkpoint at the same steps as a run of this many steps would; by default
-    `steps`. So runs of several lengths can share the rows of the record that they have in
+    `steps`. Runs of several lengths can then share the rows that record the steps they have in
     common."""
     validation_tokens: int | None = None
     parallel: Parallel = field(default_factory=Parallel)

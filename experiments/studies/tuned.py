@@ -53,8 +53,8 @@ PREDICTED = {
     "as much text": (-0.006, 0.012),
     "larger": (-0.008, 0.010),
 }
-"""Ranges in which the gains over the tuned baseline, in nats per token, were expected before the
-first run. The keys stand for the questions, in their order."""
+"""Predictions that were made before the first run: ranges of the gains over the tuned baseline, in
+nats per token. The keys stand for the questions, in their order."""
 FAMILY, SIZES = "tuned against tuned", "two sizes, as much text per weight"
 
 Chosen = Mapping[SuperposedPhase, Setting]
@@ -155,9 +155,9 @@ def _setting(scale: Scale, model: str, steps: Mapping[str, int]) -> Setting:
 def _ladder(
     setting: Setting, sequences: int, rates: Sequence[float], grid: str = "pilot"
 ) -> tuple[Setting, ...]:
-    """Return copies of `setting` with `sequences` per step, one for each of the rising rates. A run
-    reads as much text as one of `setting`. The rates are scaled by the square root of the batch's
-    growth."""
+    """Return copies of `setting` with `sequences` sequences per step, one copy for each of the
+    rising rates. A run of a copy reads as much text as a run of `setting`. The rates are scaled
+    by the square root of the batch's growth."""
     factor = math.sqrt(sequences / setting.sequences)
     batch = setting.with_batch(sequences).in_grid(grid).changed(f"batch{sequences}")
     return tuple(batch.with_rate(float(f"{rate * factor:.3g}")) for rate in rates)

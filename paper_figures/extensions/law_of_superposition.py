@@ -27,7 +27,7 @@ ERRORS: dict[str, tuple[str, Look]] = {
 """For each prediction whose errors are drawn, its words in the key and its look: first the law's,
 then two that need no law."""
 DATA += [*ERRORS, "bias"]
-"""Columns of the figure's data, which `_fits` explains."""
+"""Columns of the figure's data. `_fits` explains `panel`, and the columns that depend on it."""
 SHOWN = "270M → 600M"
 """The split whose held-out runs are drawn one by one: the law is fitted to 270M and predicts
 600M."""

@@ -1,5 +1,5 @@
 """The figure `loss_against_compute`: loss over FLOPs of both arms, and the compute multiplier,
-which is the baseline's FLOPs over the superposed arm's FLOPs at equal loss."""
+which is the baseline's FLOPs divided by the superposed arm's FLOPs at equal loss."""
 
 from dataclasses import dataclass
 from functools import partial

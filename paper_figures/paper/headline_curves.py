@@ -91,7 +91,8 @@ def _draw_mixture(data: pd.DataFrame, looks: dict[str, style.Mark]) -> Figure:
 
 
 def _draw_saving(axes: Axes, data: pd.DataFrame) -> None:
-    """Mark the loss at which superposition ended, and how many times fewer steps it took.
+    """Mark the final loss of the superposed run, and how many times fewer steps that run took than
+    the baseline.
 
     The axis is labelled in steps and in B200-hours, converted at the baseline's hours per step.
     """
@@ -253,7 +254,8 @@ def _measured(summary: Summary) -> Side | None:
 def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: Match) -> pd.DataFrame:
     """Return the baseline runs whose number of steps is nearest to the match's `baseline_steps`.
 
-    Only the seeds, family, learning rate and held-out text of the setting's runs `own` count.
+    Baselines count only if they have the seeds, family, learning rate and held-out text of `own`,
+    the setting's runs.
     """
     baselines = runs[(runs["method"] == "baseline") & runs["seed"].isin(own["seed"])]
     same = alike(baselines, own.iloc[0], SAME_BUT_LENGTH)

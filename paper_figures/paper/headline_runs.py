@@ -1,4 +1,4 @@
-"""Tables 1 and 2: the paper's headline runs, what each cost and the loss that it reached.
+"""Tables 1 and 2: the paper's headline runs, with the cost of each and the loss that it reached.
 
 Table 1 shows the published GPU-hours, the model FLOPs utilisation (MFU) that they imply, and the
 hours that the cost model of this package gives. Table 2 shows the effect of re-initialising the

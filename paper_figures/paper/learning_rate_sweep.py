@@ -71,7 +71,7 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Return the rows of all sweeps in the columns `DATA`, and the folders of their runs.
 
     A sweep is a comparison group, on one held-out text, whose baselines were run at two or more
-    learning rates. It has a row for each rate of each arm that was run at two or more.
+    learning rates. Each arm that was run at two or more rates has a row for each of its rates.
     """
     sweeps = swept(summary.tables.runs, summary.comparison.eligible)
     panels = disambiguate_by_set_up(

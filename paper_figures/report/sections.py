@@ -151,8 +151,8 @@ def verdicts(summary: Summary, rows: pd.DataFrame) -> list[Grid]:
 
 
 def arms(summary: Summary) -> Grid:
-    """Return the arms that planned questions compare: losses in nats per token, tokens and FLOPs of
-    one run."""
+    """Return the arms that planned questions compare, each with its loss and the loss's deviation
+    over seeds, in nats per token, and with the tokens and FLOPs per run."""
     columns: dict[str, Callable[[Row], Entry | str]] = {
         "arm": lambda row: row["arm"],
         "seeds": lambda row: number_entry(row["seeds"]),

@@ -37,7 +37,7 @@ def data_constrained(sources: Sources) -> Item | None:
     """Show runs that agree in `SAME` and in their number of steps. If several sets of runs do, show
     the one with the most amounts of unique text.
 
-    Only settings that were run on every amount that the baseline has are drawn. Returns None if no
+    A setting is drawn only if it was run on every amount that the baseline has. Returns None if no
     set has a baseline and another setting on two or more amounts.
     """
     names = {"raw_tokens": "tokens", "unique_raw_tokens": "unique", "nats_per_token": "loss"}

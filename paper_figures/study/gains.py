@@ -39,8 +39,9 @@ HALF, WHOLE = (4.8, 140.0), (PAGE, 225.0)
 takes half of the report's first screen, and for `effects`."""
 FAR = 6
 """A gain is stated in words if it is further from zero than this many times the median reach of the
-rows. A row's reach is the distance from zero of the further end of its interval, or of its gain if
-no intervals are drawn. On one scale such a gain would squeeze the others together."""
+rows: drawn on one scale with the others, it would squeeze them together. A row's reach is the
+distance between zero and the further end of its interval, or, if no intervals are drawn, between
+zero and its gain."""
 
 
 @figure("overview", title="What the study found", lacks=PAIR)
@@ -298,8 +299,8 @@ def gain_over_training(sources: Sources) -> Item | None:
 
 
 def _lead_since(rows: pd.DataFrame) -> float:
-    """Return the share of the steps at the first evaluation at which an arm is ahead and after
-    which it stays ahead."""
+    """Return when an arm takes the lead for good, as a share of the steps: at the first evaluation
+    from which on it is always ahead."""
     behind = rows["share"][rows["gain"] <= 0].max()
     return float(rows["share"][~(rows["share"] <= behind)].min())
 

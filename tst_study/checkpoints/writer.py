@@ -47,7 +47,7 @@ class Shard(NamedTuple):
 
 
 Shards = dict[MetadataIndex, Shard]
-"""A rank's parts of tensors, by the name and the offset in the whole tensor."""
+"""A rank's parts of tensors, by the name of the whole tensor and the part's offset in it."""
 
 
 def shards_of(state: dict[str, Any]) -> Shards:

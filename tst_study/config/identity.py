@@ -1,4 +1,4 @@
-"""The identity of a run: decides whether two runs are the same, as a whole or up to a step.
+"""The identity of a run decides whether two runs are the same, as a whole or up to a step.
 
 Every key of the config counts except `execution`, the labels, the places of files, and settings of
 superposition in a run that does not superpose. A key that was added after the first runs had been
@@ -31,9 +31,9 @@ from tst_study.superposition.steps import superposed_steps
 from tst_study.superposition.weighting import weight_rows
 
 LABELS_AND_EXECUTION = ("study", "name", "role", "execution", "fork_from")
-"""Top-level keys that are not part of the identity: the labels, how the result is computed, and the
-folder of the initial weights. The weights themselves count: their fingerprint is among those of the
-data."""
+"""Top-level keys that are not part of the identity: the labels, `execution` (how the result is
+computed), and `fork_from` (the folder of the initial weights). The weights themselves count: their
+fingerprint is among those of the data."""
 SEEDS = ("seed", "data_seed")
 """Keys that callers leave out to ask whether runs differ in more than their seeds."""
 SCHEMA_VERSION: Final = 1

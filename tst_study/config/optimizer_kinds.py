@@ -14,7 +14,7 @@ class OptimizerKind:
     """The storage that an update rule takes, and whether it needs whole matrices."""
 
     states_per_projection_weight: int
-    """How many float32 numbers the optimizer stores for each weight of the attention and
+    """The number of float32 values that the optimizer stores for each weight of the attention and
     feed-forward projections, not counting a float32 copy of the weight itself."""
     states_per_other_weight: int
     """The same for each weight of embeddings, head, norms and routers."""

@@ -38,7 +38,7 @@ class PhasePlan(Phases):
         return step * self.sequences * self.sequence_length
 
     def raw_tokens(self, step: int) -> int:
-        """Return how many tokens of the text the first `step` steps have read, over all ranks."""
+        """Return how many raw tokens the first `step` steps have read, over all ranks."""
         return self.tokens_read(step, self.sequences * self.sequence_length)
 
     def objective(self, step: int) -> Objective:
@@ -54,7 +54,7 @@ class PhasePlan(Phases):
 
     def counters(self, done: int) -> dict[str, Any]:
         """Return the counters that a row of a run's logs has after `done` steps; the phase is that
-        of the last of them."""
+        of the last of these steps."""
         return {
             "step": done,
             "phase": self.phase(done - 1),

@@ -50,8 +50,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "270m": _dense(30, 576, 9, 9, 1536),
     "600m": _dense(32, 960, 15, 15, 2560),
     "3b": _dense(36, 2048, 16, 16, 11008),
-    # A Qwen3-MoE with 10B weights, of which 1B are active, as in the authors' lab's fork of the
-    # training library.
+    # A Qwen3-MoE with 10B weights, of which 1B are active, as the authors' lab has it in its fork
+    # of the training library.
     "moe-10b-a1b": _moe(
         _dense(32, 1536, 24, 4, 512, vocabulary_size=151_936) | {"head_size": 128}, 128, 8, 512
     )

@@ -90,7 +90,7 @@ class AddedLater:
     """
 
     default: Any
-    """The value of the key that describes what those runs did."""
+    """The value that describes what those runs did."""
 
 
 class Strict(BaseModel):

@@ -1,10 +1,11 @@
-"""The superposition setting of a run, which tells the arms of a comparison apart, and its names.
+"""The superposition setting of a run, by which the arms of a comparison are told apart, and the
+setting's label and name.
 
 An arm is a group of runs that differ in their seeds alone. The paper's method has two numbers: the
 bag size s, and r, the share of the steps that are superposed. `ABLATIONS` lists every departure
-from it. A new ablation needs a key in the config, the code that acts on it, and one entry here. Its
-column in the run table, its words in labels and folder names, and which runs share a prefix run all
-follow from the entry.
+from it. A new ablation needs a key in the config, the code that acts on it, and one entry here. The
+entry also settles its column in the run table, its words in labels and folder names, and which runs
+can use the same prefix run.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ For `"auto"` the following are tried in this order, because each costs more than
 first that fits the memory is taken.
 
 1. data parallelism, with a distributed optimizer if the update rule allows it, and with experts
-   spread over a number of ranks that divides a node's
+   spread over a number of ranks that divides the number in a node
 2. tensor parallelism within a node as well
 3. recomputation of each layer in the backward pass, first without and then with tensor parallelism
 4. experts spread over any number of ranks, again in the order of 1 to 3
@@ -102,7 +102,7 @@ def resolve(
         ranks: processes in all.
         memory: bytes of one rank's device.
         device: the name of the GPU; the rates of an H100 are assumed if it is None or not listed.
-        per_node: ranks of one node; by default as many as the device usually has in a node.
+        per_node: ranks of one node; by default the usual number of such devices in a node.
 
     Raises:
         UserError: no layout fits, the batch does not divide, or, on GPUs, the named layout cannot
@@ -153,8 +153,8 @@ def _as_named(config: Config, parallel: Parallel, place: _Place) -> Choice:
     check(config, place.ranks)
     candidates = list(_sized(config, parallel, config.execution.recompute, place))
     for candidate in candidates:
-        # The memory is only estimated, so a layout that may just fit is not refused: the smallest
-        # micro-batch may fill the whole device.
+        # The memory is only estimated, so a layout that might just fit is not refused: with the
+        # smallest micro-batch it is allowed to fill the whole device.
         limit = place.memory if candidate is candidates[-1] else place.usable
         if candidate.memory <= limit:
             return Choice(candidate.config, f"as configured: {_described(candidate, place.ranks)}")

@@ -87,7 +87,7 @@ class HeldParameters:
     """The number of weights that one rank holds."""
 
     dense: int
-    """All weights except those of experts; they are the same on all data-parallel ranks."""
+    """The weights outside the experts; all data-parallel ranks hold the same ones."""
     experts: int
     """Weights of this rank's experts."""
     projections: int

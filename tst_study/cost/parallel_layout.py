@@ -70,8 +70,8 @@ def bucket_weights(weights: int, ranks: int) -> int:
     during the backward pass if gradients are overlapped.
 
     The gradients of a rank's `weights` weights make 16 buckets. They make fewer, but at least four,
-    if otherwise each rank's share of a bucket had less than 2^16 numbers, because a message that
-    short takes longer to start than to send.
+    if each rank's share of a bucket would otherwise have fewer than 2^16 numbers, because a message
+    that short takes longer to start than to send.
     """
     return max(1, min(weights // 4, max(weights // 16, 2**16 * ranks)))
 

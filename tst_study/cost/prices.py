@@ -41,8 +41,8 @@ class Prices:
         """Return the range of MFU to expect on the device, with its source.
 
         It is `mfu`, if that is set, and otherwise the published range; None if no device is named
-        or none is published. Raises `UserError` if a published range is wanted for a device that
-        is not listed.
+        or no range is published for it. Raises `UserError` if a published range is wanted for a
+        device that is not listed.
         """
         if self.mfu is not None:
             return PublishedMfu(self.mfu, self.mfu, "as given")

@@ -1,8 +1,8 @@
 """Bytes that a layout makes each rank move in a step, by the link over which they move.
 
 `auto_layout` uses the time of these transfers to choose among layouts that fit. Matrix products are
-left out, because a rank computes the same amount in all layouts with the same recomputation. That a
-GPU can compute while a message is on its way is left out as well.
+left out, because a rank computes the same amount in all layouts with the same recomputation. The
+estimate also ignores that a GPU can compute while a message is on its way.
 """
 
 from dataclasses import dataclass

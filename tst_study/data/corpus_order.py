@@ -74,8 +74,8 @@ class CorpusOrder:
             phase.
 
     The order is independent of the number of steps of the run. During the superposition phase it is
-    also independent of when the switch comes. So runs that differ only in these two read the same
-    text as long as both superpose.
+    also independent of when the switch comes. So two runs that differ in nothing else read the
+    same text as long as both are in the superposition phase.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ from tst_study.data.token_file import TokenFile, bin_path, idx_path
 from tst_study.errors import UserError
 
 BLOCK_BYTES = 1 << 22
-"""Size of a block: the ids of a token file that share a checksum in the manifest."""
+"""Size of a block, that is, of the ids that one checksum in the manifest covers."""
 BLOCKS_AT_A_START = 16
 """The number of blocks that the start of a run checks in each token file."""
 FINGERPRINT_PARTS, FINGERPRINT_PART_BYTES = 256, 16_384

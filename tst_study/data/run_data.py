@@ -1,8 +1,8 @@
 """Opens the token stream and the held-out tokens of a run, and computes the fingerprints that
 identify them.
 
-Training opens both. Commands that only need to know which run a config describes, such as the
-planner of studies, take the fingerprints alone.
+Training opens both. Code that only needs to know which run a config describes, such as the planner
+of studies, takes the fingerprints alone.
 """
 
 from pathlib import Path
@@ -53,9 +53,9 @@ def fingerprints(config: Config) -> dict[str, Any]:
 def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
     """Return the fingerprints of a run's data, and its held-out text, cut into sequences.
 
-    The fingerprints are those of the corpora (with their weights and numbers of tokens), of the
-    held-out text and the tokenizer, and of the weights that the run begins with if it reads them
-    from files. One function returns both, so that no token file is opened twice.
+    The fingerprints are those of the corpora (with their weights in the mixture and their numbers
+    of tokens), of the held-out text and the tokenizer, and of the model's initial weights, if the
+    run reads these from files. One function returns both, so that no token file is opened twice.
 
     Raises `UserError` for a token file that is missing, is not what its manifest describes, does
     not fit the config, or was made with another tokenizer than the others; for a held-out text

@@ -37,8 +37,8 @@ DTYPE_OF_CODE: dict[int, type[np.integer[Any]]] = {
     5: np.int64,
     8: np.uint16,
 }
-"""The types of ids by Megatron's codes. Codes 6 and 7 are floating-point numbers, which no ids
-are."""
+"""The types of ids by Megatron's codes. Codes 6 and 7 stand for floating-point numbers, which
+cannot be ids."""
 CODE_OF_DTYPE = {np.dtype(kind): code for code, kind in DTYPE_OF_CODE.items()}
 
 

@@ -41,8 +41,8 @@ class TokenStream:
             as input, L with bags as output only; by default L.
         seed: sets the order in which the pieces of a corpus are read (`corpus_order`). A piece is
             as long as a sequence, so a baseline and a run with bags as input read in different
-            orders under the same seed. Runs that branch off one shared prefix run read the same
-            tokens up to the step at which they branch off.
+            orders under the same seed. If several runs branch off a shared prefix run, they read
+            the same tokens up to the step at which they branch off.
 
     Raises:
         UserError: a corpus has fewer tokens than its share of one step.

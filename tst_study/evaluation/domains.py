@@ -3,7 +3,7 @@
 A domain is a named held-out text. Documents are the sampling unit, because the tokens of one
 document are not independent. If more than 256 documents are evaluated, the units are groups of
 neighbouring ones (`held_out.MOST_DOCUMENTS`). The mean equals that of training's own evaluation if
-both take the same tokens, for which the run needs `data.held_out = "spread"`.
+both take the same tokens. They can do so only if the run has `data.held_out = "spread"`.
 """
 
 import sys

@@ -4,8 +4,8 @@
 
 The layout of ranks that wrote the checkpoint does not matter. Weights go layer by layer into
 safetensors files of at most a gigabyte (more only for a single tensor that is larger). At any time,
-memory holds the tensors of one file and at most three that were read from the checkpoint. A tensor
-of the checkpoint that holds all layers is read one layer at a time.
+memory holds the tensors of one file and at most three that were read from the checkpoint. If a
+tensor of the checkpoint holds all layers, it is read one layer at a time.
 """
 
 import json
@@ -126,8 +126,8 @@ def write_weights(
 def _part(entry: Entry, layer: Tensor, model: Model) -> Tensor:
     """Copy the tensor of an entry, of shape `entry.shape`, out of `layer`.
 
-    `layer` is the entry's source at the entry's first index, which is the layer; it is the whole
-    source if the entry has no index.
+    `layer` is one layer of the entry's source, the one at the entry's first index. If the entry has
+    no index, `layer` is the whole source.
     """
     whole = layer[entry.index[1:]]
     if entry.part in ("query", "key", "value"):

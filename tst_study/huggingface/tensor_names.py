@@ -30,7 +30,7 @@ class Entry:
     index: tuple[int, ...] = ()
     """Indices along the source's leading axes: the layer, then the expert."""
     part: Part = "whole"
-    """The part of the source, at this index, that the tensor is."""
+    """The part of the source at this index that makes up the tensor."""
 
 
 QKV = "self_attention.linear_qkv.weight"

@@ -161,8 +161,8 @@ class Router(torch.nn.Module):
     def forward(self, hidden: Tensor) -> Routes:
         """hidden (l / tensor ranks, b, d) -> routes of its positions.
 
-        In training mode, the statistics of the routing go to the log, and the balance loss gets its
-        gradient, if gradients are computed at all.
+        In training mode, the statistics of the routing go to the log. The balance loss is applied
+        as well, unless gradients are turned off.
         """
         log, coefficient, share = self.log, 0.0, 1.0
         positions = hidden.shape[0] * hidden.shape[1] * self.group.size()

@@ -110,8 +110,8 @@ def _rotated(x: Tensor, cosines: Tensor, signed_sines: Tensor) -> Tensor:
 
 
 def swiglu(gate_and_up: Tensor) -> Tensor:
-    """(…, 2·f), the gate before the upward projection -> (…, f): SiLU of the gate, times the other
-    half."""
+    """(…, 2·f), first the gate, then the upward projection -> (…, f): SiLU of the gate, times the
+    upward projection."""
     gate, up = gate_and_up.chunk(2, dim=-1)
     return F.silu(gate) * up
 
@@ -132,7 +132,7 @@ class Groups(NamedTuple):
 
 
 def groups_of(counts: Tensor) -> Groups:
-    """Return the groups that have `counts` (groups,) rows, one after another."""
+    """counts (groups,), the number of rows in each group -> the groups, one after another."""
     return Groups(counts.cumsum(0, dtype=torch.int32), counts == 0)
 
 
@@ -173,8 +173,8 @@ class Copied(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, of_copy: Tensor, copies_of: Tensor) -> Tensor:
-        """rows (n, d) -> (n·k, d): k copies of each row. `of_copy` (n·k,): the number of the row
-        that each copy is of. `copies_of` (n, k): the numbers of each row's copies."""
+        """rows (n, d) -> (n·k, d): k copies of each row. `of_copy` (n·k,): for each copy, the index
+        of its row. `copies_of` (n, k): for each row, the indices of its copies."""
         ctx.save_for_backward(copies_of)
         return rows.index_select(0, of_copy)
 
@@ -203,7 +203,7 @@ class Combined(torch.autograd.Function):
 
 
 def sum_of_copies(copies: Tensor, copies_of: Tensor) -> Tensor:
-    """copies (n·k, d), and the numbers (n, k) of each row's copies -> the sum of each row's copies
+    """copies (n·k, d), and the indices (n, k) of each row's copies -> the sum of each row's copies
     (n, d)."""
     own = copies.index_select(0, copies_of.view(-1)).view(*copies_of.shape, -1)
     if own.device.type != "cpu":

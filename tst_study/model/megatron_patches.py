@@ -85,7 +85,7 @@ def one_group_for_the_same_ranks() -> Iterator[None]:
 
     Megatron makes some 20 groups (parallel_state.py, main too), most of them of the same ranks. A
     gloo group has three threads, one of which wakes a hundred times a second, and that slows the
-    training of a small model. This is not for NCCL, with which messages that overlap need
+    training of a small model. This is not for NCCL: there, messages that overlap need
     communicators of their own.
     """
     original = parallel_state.create_group

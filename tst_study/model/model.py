@@ -57,8 +57,8 @@ class SuperposedGPT(LanguageModule):
     """Two flags that Megatron reads: whether a model has the embedding, and whether it has the
     head. A model that is divided into pipeline stages may lack one; ours is never divided."""
     compiled_loss = False
-    """If head and loss are computed in one pass: whether torch.compile makes one kernel of all but
-    the matrix products."""
+    """Whether torch.compile makes one kernel of all but the matrix products, where head and loss
+    are computed in one pass."""
 
     def __init__(self, config: TransformerConfig, model: Model, length: int) -> None:
         """`length`: latent positions of a sequence."""

@@ -30,8 +30,8 @@ from tst_study.parallel.update_rules import RULES, STATES, STEP, MainWeight, pro
 class ModelOptimizer:
     """The float32 main weights of a model, and the rule that updates them from its gradients.
 
-    Main weights are what the rule updates. The model's own weights are these, if it trains in
-    float32, or copies of them in bfloat16.
+    The rule updates the main weights. If the model trains in float32, they are its own weights. In
+    bfloat16, its own weights are copies of them.
     """
 
     def __init__(self, model: DistributedDataParallel, config: Optimizer) -> None:
@@ -168,8 +168,8 @@ class ModelOptimizer:
 
     def restored(self, steps_taken: int) -> None:
         """Take over a state that has been read into the tensors of `sharded_state_dict`, and write
-        its main weights into the model. `steps_taken`: the number of steps after which the state
-        was saved."""
+        its main weights into the model. `steps_taken`: the optimizer's step count in that
+        state."""
         self.steps_taken = steps_taken
         for main in self.main:
             if STEP in self.state_of(main):

@@ -90,8 +90,8 @@ class Ranks:
 
 
 def barrier() -> None:
-    """Wait until all ranks have called this. With NCCL the device is named, since NCCL would
-    otherwise warn that it has to guess it."""
+    """Wait until all ranks have called this. With NCCL the device is named, because NCCL would
+    otherwise warn that it has to guess the device."""
     on_gpus = dist.get_backend() == "nccl"
     dist.barrier(device_ids=[torch.cuda.current_device()] if on_gpus else None)
 
@@ -236,8 +236,8 @@ def _join(device: torch.device, timeout: timedelta) -> None:
     alone = rank_variable("WORLD_SIZE") == 1
     if device.type == "cuda":
         # Given `device_id`, NCCL makes the communicators of all groups at once: on 512 ranks there
-        # are thousands, and most of them never send anything. So only a rank that is alone gives
-        # `device_id`: without it, NCCL would warn there that it has to guess the device.
+        # are thousands, and most of them never send anything. So `device_id` is given only if a
+        # rank is alone; without it, NCCL would then warn that it has to guess the device.
         settings |= {"backend": "nccl", "device_id": device if alone else None}
     if alone:
         # No port is opened, so that nothing can collide with other runs on this machine.

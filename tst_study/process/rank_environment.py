@@ -1,5 +1,5 @@
-"""The environment variables of a rank: those by which torchrun tells a process its rank, which are
-made from Slurm's variables under Slurm; and settings for GPUs."""
+"""The environment variables of a rank: those by which torchrun tells a process its rank (under
+Slurm, they are made from Slurm's own), and settings for GPUs."""
 
 import os
 import re
@@ -20,7 +20,8 @@ ON_GPUS = {
     # can grow, such tensors leave no holes that are too small to be used again.
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     # The error of a collective that hangs does not tell which one it is. So each rank writes a list
-    # of its last collectives to a file when NCCL's watchdog, which watches for time-outs, ends it.
+    # of its last collectives to a file when NCCL's watchdog, which watches for time-outs, ends the
+    # rank.
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
 }
 """Variables that every rank sets before it uses CUDA, unless the user has set them. They have no

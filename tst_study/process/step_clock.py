@@ -57,7 +57,7 @@ class StepClock:
         "step_seconds" is the mean over the steps since the last call, and "training_seconds" the
         total so far. "tokens_per_second" counts raw tokens over all ranks. "mfu" is None on a CPU,
         on an unknown GPU, and in number formats other than bfloat16. "peak_memory" is in bytes,
-        over the whole process: the most that torch has allocated on this rank's GPU, or on a CPU
+        since the process began: the most that torch has allocated on this rank's GPU or, on a CPU,
         the largest resident size.
         """
         seconds, steps = self._seconds, self._steps

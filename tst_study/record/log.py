@@ -17,8 +17,9 @@ from tst_study.record.trackers import Trackers
 from tst_study.record.writer import RunWriter, header_of, write_status
 
 HEARTBEAT_SECONDS = 2.0
-"""Logged rows and the progress of an evaluation update `status.json` at most once in this number of
-seconds. The last row, checkpoints, and the start and the end of a launch always update it."""
+"""Rows of `Metrics` and the progress of an evaluation update `status.json` at most once in this
+number of seconds. The last row, checkpoints, and the start and the end of a launch always update
+it."""
 LINE_SECONDS = 10.0
 """The least number of seconds between two printed lines if the output is not a terminal."""
 

@@ -164,12 +164,13 @@ class Metrics(_Counters):
     """Mean seconds of a step, over the steps since the row before."""
     training_seconds: Finite
     """Seconds that the steps so far took, over all launches of the run and its shared prefix run.
-    Compiling counts, evaluation and checkpoints do not. A step that was run again after a kill
-    counts once."""
+    The time for compiling is included; the time for evaluation and checkpoints is not. A step that
+    was run again after a kill counts once."""
     tokens_per_second: Finite
     """Raw tokens per second on all ranks together, over the steps since the row before."""
     mfu: Finite | None
-    """Model FLOPs utilisation in these steps, a fraction; None on CPUs and unknown GPUs."""
+    """Model FLOPs utilisation in these steps, a fraction; None on CPUs, on unknown GPUs, and in
+    number formats other than bfloat16."""
     peak_memory: Whole
     """Peak memory of rank 0 in bytes: allocated on its GPU, or resident on a CPU."""
     moe: NotRequired[dict[str, Any]]
@@ -224,7 +225,8 @@ class TaskResult(_Counters):
     """Values by name, with `…_stderr` beside those that have a standard error. Accuracies are
     fractions."""
     samples: Whole
-    """Number of independent units behind the standard errors: documents or questions."""
+    """Number of independent units behind the standard errors: questions, documents, or groups of
+    neighbouring documents."""
     details: dict[str, Any]
     """Versions of code and packages, settings, and results for the parts of a task."""
     seconds: Finite

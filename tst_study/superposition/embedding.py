@@ -41,7 +41,7 @@ def bag_embedding(
         token_ids: (B, l, s) integer ids of the whole vocabulary. The first two axes may be swapped,
             as in Megatron's layout.
         pooling: how the vectors of a bag become one; for bags of one token it has no effect.
-        vocabulary_start: the id of the first row of `weight`; read only with `reduce`.
+        vocabulary_start: the id of the first row of `weight`; used only with `reduce`.
         reduce: maps this shard's sums (B, l, d) in float32 to the sums over all shards,
             differentiably: an all-reduce (`sum_over_group`), or a reduce-scatter along l under
             sequence parallelism. None if `weight` is the whole table.

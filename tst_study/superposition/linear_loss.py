@@ -132,8 +132,8 @@ def log_probabilities_and_softmax(
 
 @cache
 def _in_one_kernel() -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
-    # Compiled for each shape by itself, because a run has few: a chunk and a shorter last one, each
-    # with s targets and with one.
+    # Each shape is compiled by itself, because a run has few: whole chunks and a shorter last one,
+    # with s targets per row or with one.
     return torch.compile(log_probabilities_and_softmax, dynamic=False)
 
 

@@ -1,4 +1,4 @@
-"""Modes, poolings and losses of superposed steps. Imports without torch.
+"""Modes, poolings and losses of superposed steps. Importing this module does not import torch.
 
 To add a loss, write its class here, its entry in `LOSSES` and its name in `BagLossKind`.
 """

@@ -109,7 +109,8 @@ class Bags:
     """(N, s') bool, whether there is a valid target."""
     share: Tensor
     """(s',) each offset's share of the weights: g(i) divided by the sum of g over all offsets that
-    have a valid target in the whole step; 0 for an offset that has none, nan if none has any."""
+    have a valid target in the whole step. It is 0 for an offset without one; if all offsets are
+    without one, all shares are nan."""
     counts: Tensor
     """(s',) the number of valid targets at each offset in the whole step, but at least 1."""
     shard: VocabularyShard | None = None
@@ -124,8 +125,8 @@ class Bags:
         return bag_log_probabilities(self.logits, self.targets, shard=self.shard)
 
     def one_vs_rest(self, kind: Literal["binary_cross_entropy", "hinge"]) -> Tensor:
-        """Return the mean over the vocabulary of the losses of the yes/no questions "is this token
-        in the bag?": (N,)."""
+        """Return, for each position, the loss of the yes/no question "is this token in the bag?",
+        averaged over the tokens of the vocabulary: (N,)."""
         return one_vs_rest_means(kind, self.logits, self.targets, self.members(), self.shard)
 
     def members(self) -> Tensor:

@@ -2,8 +2,8 @@
 cannot have meant.
 
 The type and shape of tokens are checked in every call. Labels are compared with the tokens only
-once in each phase, because the host has to wait for the device to do it. Code that torch.compile
-has made compares them too, by a custom operator.
+once in each phase, because the comparison makes the host wait for the device. Code that
+torch.compile has made compares them too, by a custom operator.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ key."""
 
 def _check_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) -> None:
     """Find labels that are not the tokens shifted by one. Only the first labels of each phase are
-    checked, because the host waits for the device to compare them.
+    checked, because the comparison makes the host wait for the device.
 
     Raises ValueError if the labels are the tokens shifted by another number, or if they hold a
     negative number other than `IGNORE`. Warns if they are not the tokens shifted by any number that

@@ -25,8 +25,9 @@ CPU_CHUNK_ELEMENTS_WITH_HEAD = 2**19
 """Number of logits in a chunk on a CPU if head and loss are computed in one pass
 (`linear_loss.py`). They are fewer, because this pass needs further scratch memory."""
 CPU_FEWEST_ROWS_WITH_HEAD = 256
-"""The least number of rows in a chunk of that pass, even if the chunk then holds more logits: each
-chunk passes over the head twice and over its gradient once, which does not pay for fewer rows."""
+"""The least number of rows in a chunk of that pass, even if the chunk then holds more logits. For
+each chunk, the head is read twice, and its gradient is read and written once. This would take too
+large a share of the time if chunks had fewer rows."""
 LARGE_VOCABULARY, CPU_ROWS_OF_LARGE = 16_384, 1024
 """If the vocabulary has at least `LARGE_VOCABULARY` tokens, a chunk of that pass has
 `CPU_ROWS_OF_LARGE` rows instead. The gradient of such a large head, which each chunk reads and

@@ -19,8 +19,8 @@ from tst_study.errors import UserError
 from tst_study.text import big
 
 Parts = tuple[tuple[pd.Series, pd.Series], ...]
-"""One split of the rows: pairs of masks, of the fitted rows and of the predicted rows. A split that
-leaves one value out at a time has a pair for each value."""
+"""One split of the rows, as pairs of masks: the first mask of a pair selects the fitted rows, the
+second the predicted rows. A split that leaves one value out at a time has a pair for each value."""
 
 
 def splits(rows: pd.DataFrame) -> dict[str, Parts]:
@@ -99,8 +99,8 @@ def predictions(rows: pd.DataFrame, parts: Parts) -> tuple[pd.DataFrame, str]:
     """Return the predicted rows of a split with four columns of gains, and a note.
 
     The columns: observed, law (NaN if the law cannot be fitted), copied (`copied`), and mean (the
-    mean of the fitted gains). The note names parameters that were held and fits that were
-    refused."""
+    mean of the fitted gains). The note says which parameters were held fixed, and why a fit
+    was refused."""
     gains, tables, notes = observed_gains(rows), [], []
     for fitted, predicted in parts:
         known, out = rows[fitted], rows[predicted & _superposed(rows)]
@@ -127,9 +127,9 @@ def held_out(rows: pd.DataFrame) -> pd.DataFrame:
 
     Columns: split; fitted and predicted (numbers of runs; if values are left out in turn, `fitted`
     is the smallest number); law, copied and mean (root mean square errors of the law and of the two
-    nulls, nats per token); bias (the mean of law − observed); note (which parameters were held, or
-    why a fit was refused). The errors are of gains, not of losses, because a user knows the
-    baseline of the planned run. The noise of the baselines is in all errors alike.
+    nulls, nats per token); bias (the mean of law − observed); note (which parameters were held
+    fixed, and why a fit was refused). The errors are of gains, not of losses, because a user knows
+    the baseline of the planned run. The noise of the baselines is in all errors alike.
     """
     judged: list[dict[str, Any]] = []
     for name, parts in splits(rows).items():

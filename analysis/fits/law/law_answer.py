@@ -22,7 +22,7 @@ from tst_study.text import big
 
 CHINCHILLA = Base(0.5971, 6.17796, 7.64273, 0.34781, 0.36585)
 """Chinchilla's law as Besiroglu et al. 2024 (arXiv 2404.10102) refitted it: log E, log A, log B, α,
-β. A test fits it again. Only differences between losses at one size are taken from it, which depend
+β. A test fits it again. Only differences between losses at one size are taken from it; these depend
 on the data term alone."""
 Target = tuple[float, float]
 """Parameters and latent tokens."""

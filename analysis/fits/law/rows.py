@@ -71,8 +71,8 @@ def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """Return rows to fit from a table with the columns params, tokens, bag_size, step_ratio, loss
     and, if there, weighting (`uniform` by default), seed, size and level.
 
-    Without a column `level`, runs of one size, number of tokens and seed form a level. The rows of
-    each s and weighting of a level form a prefix.
+    Without a column `level`, runs of one size, number of tokens and seed form a level. Within a
+    level, the rows of one s and one weighting form a prefix.
 
     Raises `UserError` for a missing column, a bad number, or a level without a baseline, and
     `ValueError` for an unknown weighting.

@@ -134,8 +134,8 @@ class Law:
         return ""
 
     def of_rows(self, rows: pd.DataFrame) -> Floats:
-        """Return gains of rows with params, tokens, bag_size, step_ratio and targets, shape
-        (n,)."""
+        """Return the gain of each row, shape (n,). The rows have the columns params, tokens,
+        bag_size, step_ratio and targets."""
         gains: Floats = gain(self.values, columns(rows, self.units))
         return gains
 

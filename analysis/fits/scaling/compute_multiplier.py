@@ -27,21 +27,22 @@ def compute_multiplier(
     values of the loss, spaced evenly over the range that both reached.
 
     Both tables: flops, loss (nats per token, annealed runs) and seed; two or more lengths each.
-    Only seeds that were run at every length of both are used; if these are fewer than two, lengths
-    that only one seed ran are left out first. If the loss of an arm is no lower at a length than at
-    the length before it, this length and all longer ones are left out. `attrs["note"]` of the
-    result says which lengths were left out. Between neighbouring lengths the loss follows a power
-    law above a floor (`length_curve`). The multiplier is never read beyond the shortest or the
-    longest run, but its interval may reach beyond them.
+    Only seeds that were run at every length of both are used. If there are fewer than two such
+    seeds, the lengths that a single seed ran are left out, provided that this leaves two such seeds
+    (`paired_tables`). If the loss of an arm is no lower at a length than at the length before it,
+    this length and all longer ones are left out. `attrs["note"]` of the result says which lengths
+    were left out. Between neighbouring lengths the loss follows a power law above a floor
+    (`length_curve`). The multiplier is never read beyond the shortest or the longest run, but its
+    interval may reach beyond them.
 
     Columns of the result: loss, multiplier, seeds (their number), low and high. The interval is a
     95% interval for all `comparisons` methods together, by the t-test of the seeds' paired
-    differences. An end is missing on a side that the lengths do not bound; both are missing for one
-    seed, which makes no claim.
+    differences. `low` or `high` is missing if it lies too far beyond the lengths that were run
+    (`LengthCurve.reached`). With a single seed both are missing, so that nothing is claimed.
 
-    Raises `UserError` if an arm has one length only or its second one is no better than its first,
-    if no loss was reached by both, if no seed was run at every length, and if a seed ran a length
-    twice.
+    Raises `UserError` if an arm has one length only or its second length is no better than its
+    first, if no loss was reached by both, if no seed was run at every length, and if a seed ran a
+    length twice.
     """
     (first, second), note = paired_tables([baseline, method], "flops")
     curves = LengthCurve.of(first, "baseline"), LengthCurve.of(second, "method")
@@ -141,7 +142,7 @@ def multipliers_of(
 
     Both tables hold runs of one family, which agree in all but their setting and length. Step
     ratios that agree to two decimals count as one. `losses`: number of losses, as in
-    `compute_multiplier`. The intervals hold together for all settings that have several seeds."""
+    `compute_multiplier`. The intervals hold jointly for all settings that have several seeds."""
     results: list[tuple[str, pd.DataFrame, pd.DataFrame | str]] = []
     keys = [name for name in SETTING if name != "superposed_steps"]
     rounded = superposed.assign(step_ratio=superposed["step_ratio"].astype(float).round(2))

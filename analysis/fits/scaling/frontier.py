@@ -20,8 +20,8 @@ SAME_BUDGET = 0.1
 """Runs are sorted by FLOPs; a new budget begins if the log of FLOPs rises by more than this from
 one run to the next."""
 NEAR = 1.2
-"""Largest distance in log N from the best size of a budget at which a size takes part in the fit of
-a parabola; further away the curve is not a parabola."""
+"""The sizes of a budget that are at most this far, in log N, from the one with the lowest loss take
+part in the fit of a parabola. Further away the curve is not a parabola."""
 LEAST_SIZES = 4
 """Fewest model sizes that a budget must have; one more than a parabola has coefficients."""
 Lowest = Callable[[Floats, Floats], tuple[float, float]]

@@ -35,7 +35,7 @@ from tst_study.errors import UserError
 NAMES = ("E", "A", "B", "alpha", "beta")
 """Printed names of the parameters. The fit is over the logs of the first three."""
 LEAST_RUNS = 10
-"""Fewest runs for a fit: one for each of the five parameters, and as many to judge it by."""
+"""Fewest runs for a fit: one for each of the five parameters, and five more to judge the fit by."""
 GRID = {
     "log_E": (-0.5, 0.0, 0.5, 1.0),
     "alpha": (0.1, 0.3, 0.5, 0.8),
@@ -86,7 +86,7 @@ class ChinchillaFit:
     fit: Fit
     drawn: Bootstrap
     """Refits to models drawn with replacement; the intervals come from these. A model is a group of
-    runs that share errors (`fit_chinchilla`)."""
+    runs that are drawn together (`fit_chinchilla`)."""
     points: pd.DataFrame
     """The fitted runs, with a column `size` (`points.sizes_of`)."""
 
@@ -138,9 +138,9 @@ class ChinchillaFit:
         )
 
     def each_size_from_the_others(self) -> pd.DataFrame:
-        """Return how well each model size is predicted by the law fitted to all other sizes, and
-        how well it is predicted without a law. The smallest and the largest size are
-        extrapolations; only the largest shows how the law does at scale.
+        """Return how well the losses at each model size are predicted by the law fitted to all
+        other sizes, and how well they are predicted without a law. The smallest and the largest
+        size are extrapolations; only the largest shows how the law does at scale.
 
         Columns: group (the size in parameters), runs (their number), rmse (root mean square error
         of the law's loss, nats per token), copied (the same error if each loss is copied from the
@@ -191,14 +191,14 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER)
     """Fit L = E + A N^−α + B D^−β by the Huber loss on log L (Hoffmann et al. 2022, approach 3).
 
     frame: a row for each run, with the columns loss (nats per token, final, annealed), params, and
-    tokens or flops (C = 6 N D). Two more columns are used if they are there. Rows for which
-    `annealed` is not true are left out. Rows with the same label in `model`, such as those of one
-    training, are drawn together for the intervals; without `model`, rows of the same size are drawn
-    together.
+    tokens or flops (C = 6 N D). Two more columns, `annealed` and `model`, are used if they are
+    there. Rows for which `annealed` is not true are left out. Rows with the same label in `model`,
+    such as those of one training, are drawn together for the intervals; without `model`, rows of
+    the same size are drawn together.
     draws: number of refits for the intervals. huber: delta of the Huber loss, by default that of
     Hoffmann et al.; an infinite delta gives least squares.
 
-    The coefficient of a term that the data do not need ends close to 0. Raises `UserError` for a
+    If the data do not need a term, its fitted coefficient is close to 0. Raises `UserError` for a
     missing column or a bad value, for fewer than three sizes, three lengths or `LEAST_RUNS` runs,
     and for an unreliable fit."""
     points = annealed_points(with_tokens(frame), ("params", "tokens", "loss"))

@@ -1,5 +1,5 @@
-"""The points that a scaling law is fitted to: final losses of annealed runs, with params, tokens,
-flops and loss (nats per token).
+"""The points that a scaling law is fitted to: annealed runs, with the columns params, tokens, flops
+and loss (the final one, in nats per token).
 
 If the learning rate was not annealed, a loss is too high by a few hundredths of a nat, and pulls
 the optimum towards small models; such points are left out. Checkpoints of one training share

@@ -4,9 +4,8 @@ unique text (`paper_figures/study/data_constrained.py`) fits the constants to ru
 
     L = E + B (D'/10⁶)^−β        D' = U + U R* (1 − exp(−R / R*))
 
-A run that reads D tokens of a text of U unique ones repeats the text R = D/U − 1 times, and is
-worth a run over D' fresh tokens. R* is the constant that says how fast repetitions lose their
-worth.
+A run that reads D tokens from a text of U tokens repeats the text R = D/U − 1 times, and is worth a
+run over D' fresh tokens. R* is the constant that says how fast repetitions lose their worth.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ class Repetition:
     R* (`fitted`), with the published R* (`published`), and with an infinite R* (`null`)."""
 
     def loss(self, tokens: Floats, unique: Floats, constant: float) -> Floats:
-        """Return the loss, in nats per token, of runs that read `tokens` tokens of `unique` ones,
-        if R* is `constant`."""
+        """Return the loss, in nats per token, of runs that read `tokens` tokens from a text of
+        `unique` tokens, if R* is `constant`."""
         data = worth(tokens, unique, constant)
         loss: Floats = self.floor + self.amplitude * (data / 1e6) ** -self.exponent
         return loss

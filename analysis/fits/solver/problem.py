@@ -45,9 +45,9 @@ class Formula:
     formula: LossFormula
     columns: Columns
     linear: tuple[str, ...] = ()
-    """Parameters in which the loss is linear if all others are held. If they are all named `log_…`,
-    they are the logs of such parameters, which must be positive. In a starting point of the fit,
-    `improved` replaces their values by those of linear least squares."""
+    """Parameters in which the loss is linear if all others are held fixed. If they are all named
+    `log_…`, they are the logs of such parameters, which must be positive. In a starting point of
+    the fit, `improved` replaces their values by those of linear least squares."""
 
     def loss(self, theta: NDArray[Any]) -> NDArray[Any]:
         """Return the losses in nats per token, shape (…, n), for parameters of shape (…, p)."""

@@ -26,8 +26,8 @@ AGREEMENT = 1e-6
 optimum."""
 
 _RANK_TOLERANCE = 1e-7
-"""Singular values of the Jacobian (with normalised columns) below this share of the largest one
-count as zero: the parameters that take part in their directions are collinear."""
+"""A singular value of the Jacobian (with normalised columns) counts as zero if it is below this
+share of the largest one. The parameters that take part in its direction are then collinear."""
 _TAKES_PART = 0.1
 """A parameter takes part in such a direction, which is a unit vector, if the absolute value of its
 component is larger than this."""
@@ -103,8 +103,8 @@ def gradient_measure(problem: Problem, theta: Floats) -> float:
     """Return how far from zero the gradient of the objective is, as a number from 0 to 1.
 
     Each parameter has an angle: the one between its column of the Jacobian and the derivative of
-    the objective by the residuals. The result is the largest cosine of these angles, as in
-    MINPACK's `gtol`. Parameters without an effect do not count. The result is 0 if all residuals
+    the objective by the residuals. The result is the largest absolute cosine of these angles, as
+    in MINPACK's `gtol`. Parameters without an effect do not count. The result is 0 if all residuals
     are 0 up to rounding, and infinite if residuals or derivatives are not finite."""
     residuals, jacobian = problem.residuals(theta), problem.jacobian(theta)
     if not (np.isfinite(residuals).all() and np.isfinite(jacobian).all()):
@@ -124,7 +124,7 @@ def grid_of_starts(model: Formula, grid: Mapping[str, Sequence[float]]) -> Float
 
 
 def search(problem: Problem, starts: Floats, refine: int) -> tuple[Floats, Floats]:
-    """Follow `refine` of the starts, shape (starts, p), or all if there are fewer, to the end.
+    """Follow `refine` of the starts, shape (starts, p), to the end, or all if there are fewer.
     Return the parameters where they end, shape (followed, p), and the objectives there, best first.
 
     All starts are first improved by solving for their linear parameters. Half of the starts

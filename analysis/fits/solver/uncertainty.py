@@ -87,9 +87,9 @@ def _noise(problem: Problem, theta: Floats, codes: NDArray[np.intp]) -> Noise:
 
 
 def degrees_of_freedom(jacobian: Floats, codes: NDArray[np.intp]) -> tuple[float, float]:
-    """Return the degrees of freedom that the fit leaves between groups and within groups: those of
-    the rows, less the part of the trace of the hat matrix that lies between or within groups. Each
-    is at least 1."""
+    """Return the degrees of freedom that the fit leaves between groups and within groups, each at
+    least 1. The rows have one between groups for each group; all others are within groups. From
+    either number the fit takes its share of the trace of the hat matrix."""
     basis = np.linalg.svd(jacobian, full_matrices=False)[0]
     sizes = np.bincount(codes)
     sums = np.stack([np.bincount(codes, column) for column in basis.T])

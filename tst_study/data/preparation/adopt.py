@@ -15,7 +15,7 @@ from tst_study.data.token_file import CODE_OF_DTYPE, bin_path, idx_path, write_i
 from tst_study.errors import UserError, one_of
 
 IDS_AT_ONCE = 1 << 24
-"""How many ids are searched at a time for the ends of documents."""
+"""Number of ids that are searched at a time for the ends of documents."""
 DTYPES = {**{str(dtype): dtype for dtype in CODE_OF_DTYPE}, "uint32": np.dtype(np.int32)}
 """Types of ids by name. Megatron has no uint32, but ids below 2³¹ have the same bytes in int32."""
 HEADER_BYTES = 1024

@@ -46,7 +46,7 @@ class LanguageParameters:
     """Parameter of the Dirichlet distribution from which each row of class transitions is drawn. If
     it is small, only a few classes are likely to follow a class."""
     favoured_share: float = 0.1
-    """Probability that a topic favours a class, drawn for each pair of a topic and a class."""
+    """Probability that a topic favours a class. Every pair of the two is drawn independently."""
     favour: float = 50.0
     """Factor by which a topic multiplies the probabilities of the classes that it favours, before
     each row of transitions is normalised again."""

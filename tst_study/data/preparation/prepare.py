@@ -3,7 +3,7 @@
 The folder that is written holds `train.bin` and `.idx`, `validation.bin` and `.idx`,
 `tokenizer.json` and `manifest.json`. The manifest is written last, so a folder with a manifest is
 complete. Until then the tokenised documents are kept in the subfolder `.unfinished/`, in pieces of
-a few megabytes. Where a piece begins depends on the text alone. So the pieces may be made by
+a few megabytes. The text alone determines where a piece begins. So the pieces may be made by
 several calls and on several machines, and the token files into which they are merged are always the
 same.
 
@@ -54,8 +54,8 @@ PIECE_BYTES = 4 << 20
 TRAINING_BYTES_PER_WORD = 4096
 """A BPE tokenizer is trained on this many bytes of text for each entry of its vocabulary."""
 LEAST_WORDS, MOST_WORDS = 257, 1_000_000
-"""Bounds of the size of a BPE's vocabulary, which holds at least 256 bytes and the end-of-document
-token."""
+"""Bounds of the size of a BPE's vocabulary, which holds at least one token for each of the 256 byte
+values, and the end-of-document token."""
 DOCUMENT = np.dtype([("sha256", "V32"), ("text_bytes", "i8"), ("tokens", "i4"), ("held_out", "?")])
 """The type of the record that a piece has of each document. A document without text has 0 tokens
 and is left out of the token files."""
@@ -193,8 +193,8 @@ def _digest(source: Source, summary: Path) -> str | None:
 
 def _summary(unfinished: Path, tokenizer: TokenizerRecord, source: int) -> Path:
     """Return the path of the file that says how many pieces a source has."""
-    # The name tells the tokenizer, because another one makes other pieces. It need not tell the
-    # request, because `unfinished` belongs to a single one.
+    # The tokenizer is part of the name, because another tokenizer makes other pieces. The request
+    # need not be part of it, because `unfinished` belongs to a single request.
     kind = f"{tokenizer.fingerprint}-{tokenizer.end_of_document}-{PIECE_BYTES}"
     return unfinished / f"{kind}-{source:06d}.json"
 

@@ -32,8 +32,8 @@ def prepared(
     """Return the manifest of the folder that was prepared for the request `asked`. If it has not
     been prepared yet, call `make` to do so.
 
-    `make` is given a subfolder in which it keeps what it has finished. If this call is killed, the
-    next one finds that again. A call waits for another one that prepares the same folder.
+    `make` is given a subfolder for the pieces that it has finished; if this call is killed, the
+    next call finds them there. A call waits for another one that prepares the same folder.
 
     Raises `UserError` if `folder` is a file, holds something else or the corpus of another request,
     was made or begun from a source that has changed since, or cannot be written or locked.

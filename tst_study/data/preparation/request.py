@@ -27,8 +27,8 @@ class Request:
     """The sources and options of a corpus.
 
     Equal requests on equal sources give the same token files byte for byte, as long as the
-    tokenizer is the same too: another version of the `tokenizers` library may train another one,
-    and the owner of a repository on the hub may change the one that it holds.
+    tokenizer is the same too: another version of the `tokenizers` library may train a different
+    tokenizer, and the owner of a repository on the hub may replace the tokenizer in it.
     """
 
     sources: Sequence[str]
