@@ -125,7 +125,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             most = PARTS[name][1] * max(1.0, options.minutes / 8)
             seconds = min(most, options.ends - time.monotonic())
             if seconds < max(5.0, min(most, MINUTES_FOR_RUNS * 60) / 5):
-                outcomes[name] = {"state": "skipped", "failure": "no time was left", "results": {}}
+                outcomes[name] = {"state": "skipped", "failure": "too little time", "results": {}}
             elif name == "corpus":
                 beside = pool.submit(run_apart, name, options, seconds)
                 continue

@@ -174,7 +174,7 @@ def data_adopt(
 def data_verify(
     folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Prepared folders.")],
 ) -> None:
-    """Compare all token ids of prepared folders with their manifests; training takes a sample."""
+    """Compare all token ids of prepared folders with their manifests; training checks a sample."""
     from tst_study.data.integrity import verify
 
     for folder in folders:

@@ -51,8 +51,7 @@ def evaluate(
     layout of ranks.
 
     All ranks call this together, and all get the result. Afterwards the model is in training mode.
-    `say` is called before each pass with the number of positions done so far on all ranks, padding
-    included.
+    `say` is called before each pass with the number of held-out tokens that are done on all ranks.
     """
     model.eval()
     count = len(held_out.ids)
@@ -62,7 +61,7 @@ def evaluate(
     # not depend on the number of ranks.
     sums = torch.zeros(count, dtype=torch.float64)
     for first in range(0, count, ranks.data_size * at_once):
-        say(first * held_out.ids.shape[1])
+        say(int((held_out.labels[:first] >= 0).sum()))
         start = first + ranks.data_rank * at_once
         rows = np.arange(start, start + at_once)
         if ranks.data_size == 1:

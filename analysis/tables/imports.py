@@ -481,7 +481,7 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
         rows["bits_per_byte"] = rows["nats_per_token"] / nats
     elif only_bits.any():
         raise UserError(
-            f"run {run.name!r}: bytes_per_token not known, for its losses per byte; give "
+            f"run {run.name!r}: bytes_per_token is needed for its losses per byte; give "
             "--set bytes_per_token=VALUE"
         )
     plan = facts.plan

@@ -34,7 +34,7 @@ def cancel_runs(root: Path, pattern: str) -> list[str]:
     if problem and not stopped:
         raise problem
     if problem:
-        print(f"queued jobs may not be cancelled: {problem}", file=sys.stderr)
+        print(f"some queued jobs may remain: {problem}", file=sys.stderr)
     return sorted(stopped)
 
 

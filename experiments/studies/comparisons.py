@@ -227,7 +227,7 @@ STUDIES = {
     ),
     "seed-noise": Declared(
         "Noise of seeds",
-        "The deviation of a loss and of a paired gain over seeds: what other studies must exceed.",
+        "The deviation of a loss and of a paired gain over seeds: what other gains must exceed.",
         _seed_noise,
     ),
 }

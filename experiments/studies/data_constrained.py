@@ -56,6 +56,6 @@ def _hub_text(whole: HubText, gigabytes: int) -> tuple[Recipe, int]:
 
 STUDY = Declared(
     "Little text, read many times",
-    "Which method to take when text is short: at equal FLOPs and equal unique tokens.",
+    "Which method to take when text is scarce: at equal FLOPs and equal unique tokens.",
     parts,
 )

@@ -55,7 +55,7 @@ def parts(scale: Scale) -> list[Tuning]:
 
 STUDY = Declared(
     "Where the baseline is at its best",
-    "Which rate, decay, heads and norm make baselines of one length good and alike; no claim about "
+    "Which rate, decay, heads and norm give baselines of one length low losses; no claim about "
     "superposition.",
     parts,
     scales=("smoke", "quick", "laptop", "desktop"),

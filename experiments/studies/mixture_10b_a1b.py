@@ -69,6 +69,6 @@ def parts(scale: Scale) -> list[Part]:
 STUDY = Declared(
     "Superposition at 10B parameters, 1B active",
     "Whether a mixture of experts reaches its baseline's loss in 40% of the steps, as published. "
-    "Twins of the small scales show that everything works, and how experts are used.",
+    "The twins at the smaller scales show that everything works, and how experts are used.",
     parts,
 )

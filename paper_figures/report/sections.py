@@ -97,7 +97,7 @@ def limits(summary: Summary) -> list[str]:
     ]
     if not summary.sweeps:
         sentences.append(
-            "The learning rate was not swept: at another the arms may stand otherwise."
+            "The learning rate was not swept: another rate may rank the arms otherwise."
         )
     elif all(sweep.followed for sweep in summary.sweeps):
         sentences.append(

@@ -62,7 +62,7 @@ def data_constrained(sources: Sources) -> Item | None:
         f"{costs}",
         caption=f"Final held-out loss of runs of equal FLOPs ({big(first['parameters'])} "
         f"parameters, {first['steps']:,} steps), means over seeds with 95% intervals (t). "
-        f"Less text is also other text. {law_words}",
+        f"A smaller text is also a different one. {law_words}",
         data=data,
         folders=tuple(sorted({*same["folder"], *baselines["folder"]})),
         fits={"R*": law.constant, "rmse": law.errors} if law else {},

@@ -102,7 +102,7 @@ def test_on_a_gpu_what_a_config_leaves_open_is_a_gpu_s(
             "9.5–15 GPU-hours of H100 in bfloat16, costing 19–29 (2 per GPU-hour), at 31%–48% MFU",
         ),
         ("--device B200 --mfu 0.4", "5 GPU-hours of B200 in bfloat16, at 40% MFU, as given"),
-        ("--device L4", "hours not known: no MFU on L4 is published here, say --mfu"),
+        ("--device L4", "hours not known: no MFU on L4 is published; give --mfu"),
     ],
 )
 def test_dry_run_says_what_a_run_costs_on_a_gpu(

@@ -198,6 +198,12 @@ def test_shards_made_at_once_merge_to_the_same_bytes(tmp_path, monkeypatch, coun
         module.merge(out)
     assert make(count) is None
     assert len(list(out.glob(f"{UNFINISHED}/*.npz"))) > 7
+    at_once = [fork.Process(target=module.merge, args=[out]) for _ in range(3)]
+    for child in at_once:
+        child.start()
+    for child in at_once:
+        child.join()
+    assert [child.exitcode for child in at_once] == [0, 0, 0]
     assert module.merge(out) == verify(out) == module.merge(out) == make(1)
     for name in (*RESULTS, "manifest.json"):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

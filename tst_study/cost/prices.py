@@ -75,7 +75,7 @@ class Prices:
         """Say why hours on the device are not known. A device must be named."""
         device = self.gpu()
         assert device is not None
-        return f"hours not known: no MFU on {device.name} is published here, say --mfu"
+        return f"hours not known: no MFU on {device.name} is published; give --mfu"
 
 
 def mfu_source(mfus: PublishedMfu) -> str:

@@ -91,7 +91,7 @@ class TokenFile:
         # The index of a multimodal file ends with one more byte per sequence, its mode. These bytes
         # are ignored.
         if index.size - parts[-1] not in (0, sequences):
-            raise self._damaged(f"has {index.size} bytes, its header announces {parts[-1]}")
+            raise self._damaged(f"has {index.size} bytes, but its header announces {parts[-1]}")
         lengths, offsets, documents = (index[a:b] for a, b in pairwise(parts))
         self._lengths: NDArray[np.int32] = lengths.view(np.int32)
         self._byte_offsets: NDArray[np.int64] = offsets.view(np.int64)

@@ -27,7 +27,7 @@ def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> Tokeni
     if fingerprint is not None and tokenizer.fingerprint != fingerprint:
         raise UserError(
             f"{path}: is not the tokenizer of {run.folder} (sha256 {tokenizer.fingerprint[:12]}, "
-            f"the run's is {fingerprint[:12]}); name that one with --tokenizer"
+            f"the run's is {fingerprint[:12]}); name the run's with --tokenizer"
         )
     return plain(tokenizer)
 

@@ -52,7 +52,7 @@ def rank_variable(name: str, default: int | None = None) -> int:
     Raises `UserError` if the variable holds anything but digits."""
     text = os.environ.get(name, str(ALONE[name] if default is None else default))
     if not text.isdecimal():
-        raise UserError(f"{name} = {text!r}: is not a number; torchrun sets it, or unset it")
+        raise UserError(f"{name} = {text!r}: is not a number; start with torchrun, or unset it")
     return int(text)
 
 

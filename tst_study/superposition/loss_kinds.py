@@ -75,7 +75,7 @@ class MultiHot(BagLoss):
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.label_smoothing < 1.0:
-            raise ValueError(f"label_smoothing = {self.label_smoothing} must lie in 0 … 1, below 1")
+            raise ValueError(f"label_smoothing = {self.label_smoothing} must be from 0 to below 1")
 
     @property
     def in_one_pass(self) -> bool:  # type: ignore[override]

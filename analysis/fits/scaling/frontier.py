@@ -88,7 +88,7 @@ def _of_form(points: pd.DataFrame, lowest: Lowest) -> Frontier:
 
     line = linregress(np.log(inside["flops"]), np.log(inside["params"]))
     slope, half = float(line.slope), critical_t(len(inside) - 2) * float(line.stderr)
-    note = f"t over {len(inside)} budgets"
+    note = f"t-interval over {len(inside)} budgets"
     if edges := len(table) - len(inside):
         note += f"; left out, since the best size is at an edge: {edges}"
     return Frontier(table, slope, (slope - half, slope + half), note)

@@ -56,7 +56,7 @@ def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame
     kept = points[points["annealed"].isin([True])]
     if kept.empty:
         raise UserError(
-            "no point whose learning rate was annealed: a running rate hides a few hundredths of "
+            "no point whose learning rate was annealed: a high rate costs a few hundredths of "
             "a nat, more in longer runs; evaluate after the decay"
         )
     return kept

@@ -70,7 +70,7 @@ def adopt(
             raise UserError(f"{path}: is no file in {folder}; name the .bin files of one folder")
     before = folder_manifest(folder)
     if before is not None and not before.request.get("adopted"):
-        raise UserError(f"{folder / MANIFEST}: is of a prepared folder, which needs no other")
+        raise UserError(f"{folder / MANIFEST}: describes a prepared folder: nothing to adopt")
     known = None if tokenizer is None else read_tokenizer(tokenizer)
     if known is not None:
         record = known.as_recorded()
@@ -122,7 +122,7 @@ def _write_index(path: Path, dtype: str | None, header_bytes: int | None, end: i
         dtype = dtype or ("uint16" if path.stat().st_size == 2 * announced else "uint32")
     if dtype is None:
         index = idx_path(path.with_suffix(""))
-        raise UserError(f"{index}: is missing; say how the ids lie in {path} by --dtype")
+        raise UserError(f"{index}: is missing; name the type of the ids in {path} with --dtype")
     kind = DTYPES[one_of(dtype, DTYPES, "--dtype")]
     try:
         ids = np.memmap(path, kind, "r", offset=header_bytes or 0)

@@ -126,6 +126,8 @@ def merge(to: str | Path) -> Manifest:
         return read_manifest(to)
     asked = read_manifest(to / UNFINISHED).request
     with locked(to):
+        if (to / MANIFEST).exists():
+            return read_manifest(to)  # another call has joined them meanwhile
         manifest = _merge(to / UNFINISHED, len(asked["sources"]))
         shutil.rmtree(to / UNFINISHED)
     return manifest

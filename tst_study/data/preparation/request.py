@@ -73,7 +73,7 @@ class Request:
             )
         share = request.validation_share
         if request.validation and share is not None:
-            raise UserError(f"--validation-share {share:g}: leave it out: held-out text is given")
+            raise UserError(f"--validation-share {share:g}: held-out text is given; leave it out")
         if request.validation or share is not None:
             return request
         return dataclasses.replace(request, validation_share=DEFAULT_VALIDATION_SHARE)
