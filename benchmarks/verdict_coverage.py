@@ -2,8 +2,9 @@
 
     python -m benchmarks.verdict_coverage [--made 2000] [--to FILE.json]
 
-The default method, `moderated-1`, is set beside paired t-tests. In each case several arms are
-compared with one baseline, and their true gains over it are zero. `docs/research/coverage.md` shows
+The default method, `moderated-1`, is set beside paired t-tests. In each case one or more arms are
+compared with one baseline. Their true gains over it are zero, except where the power to find a gain
+is measured (`Case.spiked`). `docs/research/coverage.md` shows
 the table of results. `moderated-1` was chosen from such a table before it judged any campaign."""
 
 from __future__ import annotations

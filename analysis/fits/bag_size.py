@@ -133,8 +133,9 @@ def optima(grid: pd.DataFrame) -> pd.DataFrame:
             continue
         lowest = optimum(losses.index.to_numpy(float), losses.to_numpy(float))
         if curve["bag_size"].min() == 2 and lowest.low is None:
-            # The optimum may lie at s = 2 or below, and only the baseline can tell. Other curves do
-            # without the baseline: a form that fits the rest does not fit the step from s = 1 to 2.
+            # The optimum may lie at s = 2 or below, and only the baseline can tell. All other
+            # curves are fitted without it, because a form that fits s = 2 and above does not fit
+            # the large step from s = 1 to s = 2 as well.
             losses = _by_seed(pd.concat([curve, *of_size.get(keys[:2], [])]))
             lowest = optimum(losses.index.to_numpy(float), losses.to_numpy(float))
         rows.append({**named, **asdict(lowest), "sentence": lowest.edge})

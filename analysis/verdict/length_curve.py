@@ -44,10 +44,9 @@ class LengthCurve:
         """Make a curve from a table of losses by length (index, rising) and seed (columns), without
         gaps. `name` is the name of the arm in messages.
 
-        The curve ends at the first length that the next one does not improve on, because a loss
-        beyond it would belong to several lengths; `note` then says so. Raises `UserError` if fewer
-        than two lengths are left.
-        """
+        The curve ends before the first length whose mean loss is not below that of the length
+        before it, because a loss must belong to one length only; `note` then says so. Raises
+        `UserError` if fewer than two lengths are left."""
         means = table.mean(axis=1).to_numpy()
         falling = int(np.argmax(np.append(np.diff(means) >= 0, True))) + 1
         if len(means) < 2:
@@ -96,10 +95,9 @@ class LengthCurve:
         exp(`origin`).
 
         Both ends are None if the paired differences do not vary, as with one seed. Otherwise each
-        end is searched for up to a limit beyond the curve. The limit is as far from the outermost
-        length on that side as the next length is. An end is None if the t-test shows no difference
-        even at its limit.
-        """
+        end is searched for up to a limit beyond the curve. On either side the limit is as far
+        outside the outermost length as that length is from its neighbour on the curve. An end is
+        None if the t-test shows no difference even at its limit."""
         best = self.place(float(losses.mean()), floor)
         if not paired_difference((self.at(best, floor) - losses).tolist()).varies:
             return best - origin, None, None
@@ -165,11 +163,11 @@ def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataF
     """Return each table as losses by length (index) and seed (columns), and a note on lengths that
     were left out. Columns of the given tables: `along` (the length), seed, loss.
 
-    Only the seeds that every length of every table has are kept. If there are fewer than two such
-    seeds, the lengths that a single seed ran are left out, provided that the remaining lengths
-    share two seeds or more, and that every table keeps at least two lengths (or the only one that
-    it has). Raises `UserError` if the tables share no seed, and for a seed that ran a length twice.
-    """
+    Only those seeds are kept that were run at every length of every table. If there are fewer than
+    two such seeds, the lengths that a single seed ran are left out, provided that the remaining
+    lengths share two seeds or more, and that every table keeps at least two lengths (or the only
+    one that it has). Raises `UserError` if the tables share no seed, and for a seed that ran a
+    length twice."""
     for table in tables:
         twice = table.duplicated([along, "seed"])
         if twice.any():

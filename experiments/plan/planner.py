@@ -37,9 +37,9 @@ class Planner:
     _data: dict[tuple[Data, int, int], dict[str, Any]] = field(default_factory=dict)
     _known: dict[Config, str] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
-    """Names of the run folders, by their last eight characters, the first eight hex digits of the
-    identity. So a run is found by its identity even if the study has since given it another
-    name."""
+    """Names of the run folders, by their last eight characters. These are the first eight hex
+    digits of the run's identity, so that a run is found even if the study has since given it
+    another name."""
 
     def decided(self) -> list[PlannedRun]:
         """List every run that can be planned with the results so far, each once, most urgent first.
@@ -52,8 +52,8 @@ class Planner:
 
         An undecided choice then falls on its first candidate without a result. So the runs that
         follow a choice may get another learning rate than they will have, but their number and cost
-        are right. The candidates themselves may be too many: ladders of learning rates
-        (`studies.grid.Tuning`) are extended as far as they ever can be.
+        are right. The number of candidates is the largest possible one, because ladders of learning
+        rates (`studies.grid.Tuning`) are extended as far as they ever can be.
         """
         return self._with_prefixes(self.asked_for(_Pretended(self)))
 

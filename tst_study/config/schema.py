@@ -180,8 +180,9 @@ class SuperposedPhase(Strict):
     weighting: (
         NamedWeighting | tuple[NotNegativeFloat, ...] | tuple[tuple[NotNegativeFloat, ...], ...]
     ) = Field(default="uniform", union_mode="left_to_right")
-    """Weights of the s tokens of the next bag in the loss: a name, s numbers, or rows of s numbers
-    that lie evenly over the superposed steps, with straight lines between them."""
+    """Weights of the s tokens of the next bag in the loss: a name, s numbers, or rows of s numbers.
+    Rows are placed at equal distances over the superposed steps, and each weight changes linearly
+    from one row to the next."""
     pooling: Annotated[Pooling, AddedLater("mean")] = "mean"
     """Ablation: how the embeddings of a bag become one vector."""
     shuffle_targets: Annotated[bool, AddedLater(False)] = False
@@ -251,8 +252,8 @@ class Data(Strict):
     """Held-out tokens to evaluate on; by default 131,072, or all where there are fewer."""
     held_out: Annotated[Literal["spread", "beginning"], AddedLater("beginning")] = "spread"
     """`spread`: pieces of at most one sequence, taken evenly from all documents, with a loss for
-    each document (each group of neighbours where there are more than 256). `beginning`: the first
-    tokens, the only behaviour before this key existed."""
+    each document (with more than 256 documents, for each group of neighbouring ones). `beginning`:
+    the first tokens, the only behaviour before this key existed."""
 
     @property
     def held_out_tokens(self) -> int:
@@ -308,8 +309,8 @@ class Schedule(Strict):
     decay_ratio: Fraction = 0.1
     """Share of the steps over which `wsd` decays, linearly; with 0 the rate stays constant."""
     final_ratio: Fraction = 0.0
-    """Learning rate at which the decay ends, over the peak one (`wsd` and `cosine`). It is reached
-    after the last step, so that this step still moves the weights."""
+    """Learning rate at which the decay ends, as a share of the peak one (`wsd` and `cosine`). It is
+    reached after the last step, so that this step still moves the weights."""
     stop_after: Annotated[Positive | None, AddedLater(None)] = None
     """A shared prefix run: ends after this step, for other runs to fork from
     (`tst_study.config.identity`)."""
@@ -423,7 +424,7 @@ class Execution(Strict):
     keep_steps: tuple[Positive, ...] = ()
     """Steps after which a checkpoint is written and never removed, for other runs to fork from."""
     fork_from: ForkPoint | None = None
-    """The checkpoint at which a run without one of its own begins, instead of at its first step."""
+    """The checkpoint from which a run begins if it has no checkpoint of its own."""
     track: tuple[TrackerName, ...] = ()
     """Trackers that get a copy of every logged row; each is an extra of the package. The run folder
     stays the truth, and a tracker that fails does not stop a run."""

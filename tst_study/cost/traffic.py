@@ -42,8 +42,9 @@ class Traffic:
 def count_traffic(config: Config, ranks: int, per_node: int) -> Traffic:
     """Count the bytes of a config's layout on `ranks` ranks, `per_node` of them on each node.
 
-    Ranks are numbered as in Megatron: neighbours are tensor ranks first, then expert ranks, then
-    data-parallel ranks. Collective operations send their messages around a ring of ranks. If a ring
+    Ranks are numbered as in Megatron. For the dense weights, ranks with consecutive numbers are the
+    tensor ranks of one data-parallel rank; for the experts, they are the ranks that divide the
+    experts among them. Collective operations send their messages around a ring of ranks. If a ring
     spans several nodes, the bytes that leave a node are divided evenly over the network ports of
     those ranks of the node that are in the ring.
 
@@ -70,7 +71,9 @@ def count_traffic(config: Config, ranks: int, per_node: int) -> Traffic:
     around = 5 if parallel.sequence_parallel else 4
     halves = 2 if model.experts is None or parallel.expert_tensor_ranks > 1 else 1
     again = 2 * halves if recomputes else 0
-    rings = [  # bytes, ranks, and by how much neighbours' numbers differ
+    # Of each ring: its bytes, its ranks, and the difference between the numbers of two ranks that
+    # are next to each other in it.
+    rings = [
         (update * held.dense, ranks // tensor, tensor),
         (update * held.experts, ranks // expert_ranks, expert_ranks),
         (vectors * (around + layers * (around * halves + again)), tensor, 1),

@@ -88,8 +88,8 @@ def _tokenizer_for_tasks(run: TrainedRun, given: Path | None) -> Tokenizer:
     tokenizer = tokenizer_of_run(run, given)
     if tokenizer is None:
         raise UserError(
-            "--tasks: the run's corpus names no tokenizer; name it with --tokenizer (words that "
-            "are numbers have none, and downstream tasks are text)"
+            "--tasks: the run's corpus names no tokenizer; name it with --tokenizer (generated "
+            "languages have none, and downstream tasks are text)"
         )
     return tokenizer
 
