@@ -97,7 +97,7 @@ def test_the_best_rate_is_chosen_on_the_baseline_over_shared_seeds(tmp_path: Pat
     edge = swept(tmp_path)
     assert (edge.at_edge, edge.followed) == (True, False)
     assert "at the edge" in edge.sentence()
-    assert "also use 0.002" in edge.sentence()
+    assert "superposed runs use 0.002" in edge.sentence()
 
 
 def test_equal_loss_of_a_known_power_law_is_exact(tmp_path: Path) -> None:

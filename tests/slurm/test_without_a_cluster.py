@@ -232,7 +232,7 @@ def test_without_slurm_a_moved_study_is_cancelled_here(
     root = tmp_path / "runs"
     submitted(root, programs)
     assert cancel_runs(root, "") == [RUN]
-    assert "queued jobs may not be cancelled: squeue" in capsys.readouterr().err
+    assert "some queued jobs may remain: squeue" in capsys.readouterr().err
     with pytest.raises(SlurmError):
         cancel_runs(root, "no-such-run")
 
