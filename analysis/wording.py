@@ -242,5 +242,5 @@ def left_out(excluded: pd.DataFrame) -> list[str]:
         for reason, rows in excluded.groupby("reason", sort=False)
     ]
     if (more := len(lines) - FEW_REASONS) > 0:
-        lines[FEW_REASONS:] = [f"More were left out, for {more:,} further reasons (see the JSON)."]
+        lines[FEW_REASONS:] = [f"Left out for {number(more, 'further reason')}, too: see --json."]
     return lines
