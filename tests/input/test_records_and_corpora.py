@@ -231,7 +231,7 @@ TEXTS = {
 
 REQUESTS = [
     (["--source", "hf:///nowhere"], "source hf:///nowhere: cannot be read"),
-    (["--source", "fifo.txt"], "fifo.txt: is a pipe or device"),
+    (["--source", "fifo.txt"], "fifo.txt: is a folder, pipe or device"),
     (["--source", "/dev/zero"], "/dev/zero: "),
     (["--source", "empty"], "empty: no such file, or a folder without text"),
     (["--source", "good.txt", "--tokenizer", "bpe:"], "the size of the vocabulary, 257 to 1,0"),
@@ -252,13 +252,13 @@ REQUESTS = [
 
 ADOPTIONS = [
     (["ids.bin"], "--vocabulary-size: missing"),
-    (["ids.bin", "--vocabulary-size", "9"], "ids.idx: is missing; say how the ids lie in ids.bin"),
+    (["ids.bin", "--vocabulary-size", "9"], "ids.idx: is missing; name the type of the ids in ids.bin"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint17"], "did you mean 'uint16'?"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint16"], "ids.bin: cannot be read as ui"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint8"], "ids.bin: token 2 is 66, outside"),
     (["ids.bin", "a/ids.bin", "--vocabulary-size", "9"], "a/ids.bin: is no file in ."),
     (["ids.bin", "--tokenizer", "ids.bin"], "ids.bin: is not a tokenizer.json"),
-    (["words/train.bin", "--vocabulary-size", "9"], "manifest.json: is of a prepared folder"),
+    (["words/train.bin", "--vocabulary-size", "9"], "manifest.json: describes a prepared folder"),
 ]  # fmt: skip
 USUAL = {"--to": "out", "--tokenizer": "bytes"}
 
