@@ -171,5 +171,5 @@ def check_loss_kind(setting: LossSetting, weighting: WeightingOverSteps = "unifo
     if not loss.takes_weights and weighting != "uniform":
         raise ValueError(
             f"loss kind {loss.name!r} sees the bag as a set and takes weighting 'uniform' only, "
-            f"got {weighting!r}; use kind 'mce' for weighted offsets"
+            f"got {weighting!r}; use a loss that takes weights, such as 'mce'"
         )
