@@ -252,7 +252,7 @@ REQUESTS = [
 
 ADOPTIONS = [
     (["ids.bin"], "--vocabulary-size: missing"),
-    (["ids.bin", "--vocabulary-size", "9"], "ids.idx: is missing; name the type of the ids in ids.bin"),
+    (["ids.bin", "--vocabulary-size", "9"], "ids.idx: is missing; name the type of the ids"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint17"], "did you mean 'uint16'?"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint16"], "ids.bin: cannot be read as ui"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint8"], "ids.bin: token 2 is 66, outside"),
