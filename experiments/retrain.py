@@ -68,7 +68,7 @@ def compared(record: Tables, folder: Path) -> list[str]:
     ):
         known, trained = (getattr(of, table).set_index("step")[column] for of in (record, again))
         apart = (known - trained).abs().dropna()
-        far, words = apart[apart > 0], "equal to the bit" if len(apart) else "no step is in both"
+        far, words = apart[apart > 0], "equal to the bit" if len(apart) else "nothing to compare"
         if len(far):
             words = (
                 f"{len(far)} differ, first at step {far.index[0]:,}, by up to {far.max():.2e}, at "

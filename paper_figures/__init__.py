@@ -8,8 +8,12 @@ command line's help and completion need not import those modules."""
 PAPER = (*(f"table{i}" for i in range(1, 29)), *(f"figure{i}" for i in range(1, 12)))
 EXTENSIONS = ("law_of_superposition", "loss_against_compute")
 STUDY = (
-    *("data_constrained", "effects", "gain_against_size"),
-    *("gain_over_training", "loss_curves", "overview"),
+    "data_constrained",
+    "effects",
+    "gain_against_size",
+    "gain_over_training",
+    "loss_curves",
+    "overview",
 )
 NAMES = (*PAPER, *EXTENSIONS, *STUDY)
 """Every table and figure, in the order in which they are made. Each section of `reproduction.md`

@@ -125,17 +125,12 @@ class ChinchillaFit:
         return frame.assign(loss=model.loss(self.fit.theta), low=low, high=high)
 
     def __str__(self) -> str:
-        few = self.drawn.clusters < LEAST_CLUSTERS
-        return "\n".join(
-            [
-                *table_lines(self.summary()),
-                f"{len(self.points)} runs; {self.fit.agreed} of {self.fit.started} starts agree; "
-                + (f"no intervals: {self.drawn.clusters} models are too few" if few else "")
-                + (
-                    "" if few else f"intervals: {self.drawn.clusters} models drawn with replacement"
-                ),
-            ]
-        )
+        intervals = f"intervals: {self.drawn.clusters} models drawn with replacement"
+        if self.drawn.clusters < LEAST_CLUSTERS:
+            intervals = f"no intervals: {self.drawn.clusters} models are too few"
+        starts = f"{self.fit.agreed} of {self.fit.started} starts agree"
+        last = f"{len(self.points)} runs; {starts}; {intervals}"
+        return "\n".join([*table_lines(self.summary()), last])
 
     def each_size_from_the_others(self) -> pd.DataFrame:
         """Return how well the losses at each model size are predicted by the law fitted to all
