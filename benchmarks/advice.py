@@ -23,15 +23,22 @@ from tst_study.analysis.fits.law.held_out import nearest, observed_gains, splits
 from tst_study.analysis.fits.law.rows import published_rows, settings
 from tst_study.analysis.fits.law.superposition_law import Law, as_data, fit_law
 from tst_study.analysis.tables.archive import read_archive
+from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.comparison import compare
+from tst_study.analysis.verdict.question import read_questions
 from tst_study.atomic_files import write_json
 
 RECORDS = Path(__file__).parents[1] / "docs" / "records"
 CAMPAIGNS = {"campaign": "first campaign", "what-does-the-work": "second campaign"}
 """The name of each campaign, by its archive in `RECORDS`."""
-BATCH_RUN, BASELINE_RUN = "batch-10000-baseline-batch32-scaled", "arms-20000-baseline"
-"""The beginnings of the names of two arms' runs in the second campaign: the baseline with twice the
-batch, and the baseline that it is compared with."""
+ASKED = {"baseline at its best batch against baseline": BETTER_BATCH}
+"""The label of the arm, by the name of a campaign's question, where the two arms differ in their
+batch or rate, so that the arm is no setting to be compared with the baseline of its own rate."""
+COLUMNS = ("source", "corpus", "params", "tokens", "learning_rate", "arm", "text", "seeds")
+COLUMNS += ("gain", "deviation")
+"""Columns of our own evidence. `params`: active parameters. `tokens`: latent tokens. `arm`: label.
+`text`: raw tokens, as a multiple of the baseline's. `gain`, `deviation`: mean and standard
+deviation of the paired gains, in nats per token."""
 LEAST_SEEDS = 4
 """Fewest paired seeds with which a setting is part of the evidence."""
 CHOSEN_FROM = 0.5
@@ -117,45 +124,23 @@ def _judged(
 
 
 def paired(record: str, name: str) -> list[dict[str, Any]]:
-    """Return a row for each of a campaign's settings that have `LEAST_SEEDS` or more seeds in
-    common with their baseline. The row has the mean and the standard deviation of the paired gains,
-    in nats per token.
-
-    The second campaign's baseline with twice the batch (`BATCH_RUN`) is judged like a setting. Its
-    gain is over the run of `BASELINE_RUN` with the same seed, and its row has the learning rate of
-    that run.
-    """
-    runs = read_archive(RECORDS / record).runs
-    baselines = runs[runs["name"].str.startswith(BASELINE_RUN)].set_index("seed")
-    batch = runs[runs["name"].str.startswith(BATCH_RUN)]
-    batch = batch.assign(
-        gain=batch["seed"].map(baselines["nats_per_token"]) - batch["nats_per_token"],
-        learning_rate=batch["seed"].map(baselines["learning_rate"]),
-        setting=BETTER_BATCH,
-        superposed_folder=batch["folder"],
+    """Return a row for each of a campaign's settings, and for each of its questions in `ASKED`,
+    with `LEAST_SEEDS` or more seeds in common with their baseline; its keys are `COLUMNS`."""
+    runs, questions = read_archive(RECORDS / record).runs, read_questions(RECORDS / record)
+    found = compare(runs, [question for question in questions if question.name in ASKED])
+    settings, asked = found.table, found.verdicts
+    settings = settings.assign(
+        arm=settings["setting"],
+        text=settings["data_multiplier"],
+        run_id=settings["run_ids"].str[-1],
     )
-    pairs = pd.concat([compare(runs).pairs, batch], join="inner")
-    of_run = runs.set_index("folder")[["active_parameters", "latent_tokens"]]
-    pairs = pairs.join(of_run, on="superposed_folder")
-    arms = []
-    for (*_, label), own in pairs.groupby(["group", "learning_rate", "setting"], sort=False):
-        if len(own) >= LEAST_SEEDS:
-            first = own.iloc[0]
-            arms.append(
-                {
-                    "source": name,
-                    "corpus": first["corpus"],
-                    "params": float(first["active_parameters"]),
-                    "tokens": float(first["latent_tokens"]),
-                    "learning_rate": float(first["learning_rate"]),
-                    "arm": label,
-                    "text": float(first["data_multiplier"]),
-                    "seeds": len(own),
-                    "gain": round(float(own["gain"].mean()), 5),
-                    "deviation": round(float(own["gain"].std()), 5),
-                }
-            )
-    return arms
+    asked = asked.assign(arm=asked["question"].map(ASKED), run_id=asked["run_ids"].str[0])
+    arms = pd.concat([settings, asked[asked["arm"].notna()]], join="inner")
+    facts = {"active_parameters": "params", "latent_tokens": "tokens"}
+    runs = runs.rename(columns=facts)[["run_id", "corpus", *facts.values(), "learning_rate"]]
+    arms = arms[arms["seeds"] >= LEAST_SEEDS].merge(runs, on="run_id").assign(source=name)
+    arms = arms.round({"gain": 5, "deviation": 5}).astype(dict.fromkeys(facts.values(), float))
+    return list(rows_of(arms[list(COLUMNS)]))
 
 
 if __name__ == "__main__":

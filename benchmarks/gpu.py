@@ -133,6 +133,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 outcomes[name] = run_apart(name, options, seconds)
             state, failure = outcomes[name]["state"], outcomes[name]["failure"]
             print(f"{name}: {state} {failure or ''}", flush=True)
+        if beside is not None:  # also where no part waited for it
+            outcomes["corpus"] = beside.result()
     return {
         "schema_version": 4,
         "machine": machine_facts(options.device),

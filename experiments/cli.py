@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tst_study.cli import DeviceName, Mfu, Overrides, Price, train_here
 from tst_study.command_line import ONE_RUN, STUDIES, count_option, verb
 from tst_study.errors import UserError
 from tst_study.text import screen_width, wrapped
@@ -139,16 +140,9 @@ def plan(
     no_share: NoShare = False,
     launcher: LauncherName = None,
     profile: ProfileFile = None,
-    device: Annotated[
-        str | None, typer.Option(help="GPU to estimate hours for, such as B200 or H100.")
-    ] = None,
-    mfu: Annotated[
-        float | None,
-        typer.Option(min=0.01, max=1.0, help="MFU measured on it; by default the published range."),
-    ] = None,
-    price: Annotated[
-        float | None, typer.Option(min=0.0, max=1e6, help="Price of one GPU-hour, for the cost.")
-    ] = None,
+    device: DeviceName = None,
+    mfu: Mfu = None,
+    price: Price = None,
     gpus: Annotated[
         int | None,
         count_option("GPUs per run; also shows layout and memory by part.", most=2**20),
@@ -419,17 +413,9 @@ def retrain(
             autocompletion=_complete_run,
         ),
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Another value for a key of the config, as for `train`.",
-        ),
-    ] = None,
+    overrides: Overrides = None,
 ) -> None:
     """Train a recorded run again, in runs/again/, and say how far from the record it comes out."""
-    from tst_study.cli import train_here
     from tst_study.experiments.retrain import compared, config_of, recorded
 
     record = recorded(archive, run)

@@ -48,6 +48,24 @@ AfterStep = Annotated[
     int | None,
     count_option("Use the checkpoint after this many steps; by default the last one."),
 ]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a key of the configuration, such as model.hidden_size=256; may be repeated.",
+    ),
+]
+DeviceName = Annotated[
+    str | None, typer.Option(help="GPU to estimate hours for, such as H100 or B200.")
+]
+Mfu = Annotated[
+    float | None,
+    typer.Option(min=0.01, max=1.0, help="MFU measured on it; by default the published range."),
+]
+Price = Annotated[
+    float | None, typer.Option(min=0.0, max=1e6, help="Price of one GPU-hour, for the cost.")
+]
 
 
 @verb(
@@ -196,14 +214,7 @@ def train(
             metavar="[CONFIG.toml|run.json]", help="The run's configuration (docs/config.md)."
         ),
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Set a key of the configuration, such as model.hidden_size=256; may be repeated.",
-        ),
-    ] = None,
+    overrides: Overrides = None,
     folder: Annotated[
         Path | None, typer.Option(help="The run's folder; by default runs/STUDY/RUN-ID.")
     ] = None,
@@ -211,19 +222,9 @@ def train(
         bool,
         typer.Option("--dry-run", help="Check everything, print the whole config and its cost."),
     ] = False,
-    device: Annotated[
-        str | None,
-        typer.Option(help="GPU to estimate hours for, such as H100 or B200, with --dry-run."),
-    ] = None,
-    mfu: Annotated[
-        float | None,
-        typer.Option(
-            min=0.01, max=1.0, help="Your MFU on that GPU; by default the published range."
-        ),
-    ] = None,
-    price: Annotated[
-        float | None, typer.Option(min=0.0, max=1e6, help="Price of one GPU-hour, for the cost.")
-    ] = None,
+    device: DeviceName = None,
+    mfu: Mfu = None,
+    price: Price = None,
     processes: Annotated[
         int, count_option("Processes (ranks) to start on this machine.", most=4096)
     ] = 1,
@@ -245,7 +246,7 @@ def train(
         from tst_study.cost.prices import Prices
         from tst_study.dry_run import check_start, describe
 
-        prices = Prices(device, mfu, price) if device else None
+        prices = Prices(device, mfu, price)
         try:
             identity, stream = check_start(resolved, folder, processes)
         except NoTokenFilesError as error:  # the cost of the run does not depend on them

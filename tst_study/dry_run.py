@@ -39,8 +39,8 @@ def describe(
     memory.
 
     `identity` is the run's id, or says why there is none yet. With `stream` the comments also say
-    how many times the text is read, and with `prices` how many GPU-hours the run takes on a device
-    and, if a price is given, what they cost.
+    how many times the text is read, and if `prices` names a device, how many GPU-hours the run
+    takes on it and, if a price is given, what they cost.
 
     Raises `UserError` if the config's layout cannot work for its model or batch.
     """
@@ -49,7 +49,7 @@ def describe(
         tokens = sum(corpus.file.token_count for corpus in stream.corpora)
         read = stream.epochs(config.schedule.last_step)
         lines.append(_row("text is read", f"{read:.3g} times ({tokens:,} tokens)"))
-    if prices is not None:
+    if prices is not None and prices.device:
         lines.append(_row("cost", _gpu_hours(config, prices)))
     lines += ["", *_memory(config)]
     return to_toml(config) + "\n" + "\n".join(f"# {line}".rstrip() for line in lines)

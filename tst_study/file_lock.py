@@ -4,6 +4,7 @@ The kernel releases it when that process ends. With `take`, the launcher of stud
 (`experiments/launcher.py`) and the preparation of corpora lock their own files in the same way.
 """
 
+import errno
 import fcntl
 import os
 import time
@@ -30,13 +31,16 @@ def take(descriptor: int, path: Path, kind: int, *, wait: bool = False) -> bool:
     `descriptor`: of the open file. `path`: its name for error messages. `kind`: `EXCLUSIVE` or
     `SHARED`. `wait`: wait until the lock is free instead of returning False.
 
-    Raises `UserError` if the file system has no locks.
+    Raises `UserError` if the file system has no locks, and `OSError` if it fails otherwise.
     """
     try:
         fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL):
+            error.filename = str(path)
+            raise
         raise UserError(
             f"{path}: cannot be locked ({error.strerror}); mount its file system with locks "
             "(Lustre: -o flock), or choose a folder on another one"

@@ -77,12 +77,14 @@ def mutual_information(sources: Sources) -> Picture:
 
 def _measured(folders: Sequence[Path]) -> dict[str, pd.DataFrame]:
     """Return the measured curves. The key of each is the path of its file, relative to the folder
-    of runs and without `.json`."""
+    of runs and without `.json`; if two are equal there, the later one keeps its whole path."""
     curves = {}
     for folder in folders:
         for path in sorted(folder.rglob(PATTERN)):
             rows = json.loads(path.read_text("utf8"))["tables"]["Mutual information by distance"]
             source = path.relative_to(folder).with_suffix("").as_posix()
+            if source in curves:
+                source = path.with_suffix("").as_posix()
             curves[source] = pd.DataFrame(rows)[COLUMNS]
     return curves
 

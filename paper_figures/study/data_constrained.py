@@ -4,6 +4,7 @@ It shows what repeating a short text costs the baseline and superposition. The r
 study that trains both for equally many steps on different amounts of text.
 """
 
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import numpy as np
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 from tst_study.analysis.fits.scaling.repetition import PUBLISHED, Repetition, fit_repetition
 from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import number
+from tst_study.analysis.wording import disambiguate, number
 from tst_study.errors import UserError
 from tst_study.paper_figures.answers import labelled
 from tst_study.paper_figures.catalogue import figure, submit
@@ -55,8 +56,8 @@ def data_constrained(sources: Sources) -> Item | None:
         law, law_words = None, f"No law: {error}."
     data, first = _means(same), next(rows_of(same.sort_values("bag_size")))
     wide = data.pivot(index="unique", columns="setting", values="loss")
-    cost = wide.iloc[0] - wide.iloc[-1]
-    costs = ", ".join(f"{cost[name]:.3f} ({_short(str(name))})" for name in cost.index)
+    cost, names = wide.iloc[0] - wide.iloc[-1], _short(wide.columns)
+    costs = ", ".join(f"{cost[label]:.3f} ({name})" for label, name in names.items())
     return Picture(
         title=f"{wide.index[0] / wide.index[-1]:.0%} of the text, repeated, raises the loss by "
         f"{costs}",
@@ -116,20 +117,23 @@ def _figure(
             more[name] = {"linewidth": 0.9, **look}
             axes.plot(at, law.loss(np.full_like(at, tokens), at, constant), **more[name])
     means(axes, data, looks, "unique", apart=1.05)
-    log_axis(axes, "x", amounts, [_epochs(rows) for _, rows in data.groupby("unique")])
+    names = _short(data["setting"].unique())
+    log_axis(axes, "x", amounts, [_epochs(rows, names) for _, rows in data.groupby("unique")])
     axes.set_xlim(amounts[0] / 1.5, amounts[-1] * 1.5)
     axes.set(xlabel="unique text (log scale)", ylabel="held-out loss (nats per token)")
     arm_key(axes, "", looks, 2, more, markers=True, curves=False)
     return drawn
 
 
-def _epochs(rows: pd.DataFrame) -> str:
-    lines = [f"{_short(row['setting'])}: {row['epochs']:.2g} epochs" for row in rows_of(rows)]
+def _epochs(rows: pd.DataFrame, names: Mapping[str, str]) -> str:
+    lines = [f"{names[row['setting']]}: {row['epochs']:.2g} epochs" for row in rows_of(rows)]
     return "\n".join([f"{big(rows['unique'].iloc[0])} tokens", *lines])
 
 
-def _short(setting: str) -> str:
-    """Shorten the label of a setting to its last ablation, or, if it has none, to its first part
-    (`s = 4` for `s = 4, r = 0.3`)."""
-    parts = setting.split(", ")
-    return parts[0] if len(parts) <= 2 else parts[-1]
+def _short(settings: Iterable[str]) -> dict[str, str]:
+    """Shorten the labels of settings to their last ablation, or, if they have none, to their first
+    part (`s = 4` for `s = 4, r = 0.3`). Where two would be equal, the other parts follow."""
+    parts = [label.split(", ") for label in settings]
+    ends = [(one[0], one[1:]) if len(one) <= 2 else (one[-1], one[:-1]) for one in parts]
+    names = disambiguate([name for name, _ in ends], [", ".join(rest) for _, rest in ends])
+    return dict(zip(map(", ".join, parts), names, strict=True))

@@ -137,6 +137,12 @@ def test_the_reason_names_what_was_too_large() -> None:
     assert "too large: " in tight.reason
 
 
+def test_a_batch_that_no_layout_divides_is_named_with_its_micro_batch() -> None:
+    said = "batch.sequences = 1024 in micro-batches of 3 divides in no layout over 8 ranks"
+    with pytest.raises(UserError, match=said):
+        resolve(asked("270m", 2048, micro_batch=3), 8, 80 * GB, on_gpu=True)
+
+
 def test_what_the_user_set_stays() -> None:
     choice = resolve(asked("3b", 2048, micro_batch=1, recompute="layer"), 8, 80 * GB, on_gpu=True)
     assert choice.config.execution.micro_batch == 1

@@ -75,6 +75,18 @@ def test_a_file_system_without_locks_is_named(
     assert re.search(said, ended["message"])
 
 
+def test_a_file_system_that_fails_for_now_is_not_said_to_lack_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*arguments: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(OSError, match="Input/output error") as raised, submission_lock(tmp_path):
+        pass
+    assert raised.value.filename == f"{tmp_path}/.submit.lock"
+
+
 def test_runs_that_failed_before_they_wrote_a_record_are_shown(tmp_path: Path) -> None:
     open_run(tmp_path / "a").status("done", 100)
     (tmp_path / "b").mkdir()

@@ -33,6 +33,8 @@ ARGUMENTS = [
     (["plan", "laptop", "--scale", "big"], "scale 'big' of study 'laptop' is not known"),
     (["plan", "laptop", "--device", "x"], "x: its speeds are not known here; known: GB300"),
     (["plan", "laptop", "--mfu", "nan"], "--mfu"),
+    (["plan", "laptop", "--price", "2"], "--mfu and --price: name the --device, too"),
+    (["train", "run.toml", "--dry-run", "--mfu", "0.4"], "--mfu and --price: name the --device"),
     (["plan", "laptop", "--launcher", "cloud"], "launcher 'cloud' is not known"),
     (["plan", "laptop", "--profile", "folder"], "folder: cannot be read (Is a directory)"),
     (["plan", "laptop", "--profile", "file"], "file: not valid TOML: "),

@@ -259,6 +259,7 @@ ADOPTIONS = [
     (["ids.bin", "a/ids.bin", "--vocabulary-size", "9"], "a/ids.bin: is no file in ."),
     (["ids.bin", "--tokenizer", "ids.bin"], "ids.bin: is not a tokenizer.json"),
     (["words/train.bin", "--vocabulary-size", "9"], "manifest.json: describes a prepared folder"),
+    (["ids.bin", "--tokenizer", "ids.bin", "--end-of-document", "3"], "--end-of-document: goes"),
 ]  # fmt: skip
 USUAL = {"--to": "out", "--tokenizer": "bytes"}
 

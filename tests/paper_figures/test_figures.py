@@ -25,6 +25,7 @@ from tst_study.paper_figures.catalogue import catalogue
 from tst_study.paper_figures.drawing import Picture
 from tst_study.paper_figures.paper.method import PLAN, shapes
 from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.study.data_constrained import _short
 from tst_study.paper_figures.style import mark_of
 from tst_study.paper_figures.table import Table
 
@@ -119,6 +120,25 @@ def test_settings_of_fewer_seeds_stand_at_the_level_of_all_baselines(tmp_path: P
     assert dict(own["seeds"]) == {1: 2, 4: 2, 8: 1}
     cells = grid.data.dropna(subset="measured_loss").set_index("bag_size")["measured_loss"]
     assert dict(cells) == pytest.approx({1: 3.6, 4: 3.5, 8: 3.55})
+
+
+def test_measured_information_of_two_studies_is_shown_for_both(tmp_path: Path) -> None:
+    values = [{"distance": d, "mutual_information": 1 + d**-1.0} for d in range(1, 9)]
+    content = json.dumps({"tables": {"Mutual information by distance": values}})
+    folders = [tmp_path / name for name in ("one", "other")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "mutual_information.json").write_text(content)
+    item = catalogue()["figure10"].item(Sources(folders))
+    assert isinstance(item, Picture)
+    assert item.data.groupby("source").size().to_list() == [8, 8, 100]
+    assert item.measured.count("C0 = 1.000, a = 1.000, k = −1.000") == 2
+
+
+def test_settings_with_one_short_name_are_told_apart_below_a_text() -> None:
+    labels = ["baseline", "s = 4, r = 0.3", "s = 4, r = 0.5", "s = 4, r = 0.3, output only"]
+    names = ["baseline", "s = 4, r = 0.3", "s = 4, r = 0.5", "output only"]
+    assert list(_short(labels).values()) == names
 
 
 def test_an_optimum_is_held_against_published_ones_of_its_own_r(tmp_path: Path) -> None:

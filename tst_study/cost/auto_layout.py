@@ -125,9 +125,11 @@ def resolve(
             return Choice(chosen.config, "; ".join(parts))
         preferred.append(min(alternatives, key=lambda candidate: candidate.memory))
     if not preferred:
+        micro = config.execution.micro_batch
+        batches = f" in micro-batches of {micro}" if micro else ""
         raise UserError(
-            f'execution.parallel = "auto": batch.sequences = {config.batch.sequences} divides in '
-            f"no layout over {ranks} ranks; change one of them"
+            f'execution.parallel = "auto": batch.sequences = {config.batch.sequences}{batches} '
+            f"divides in no layout over {ranks} ranks; change one of them"
         )
     least = min(candidate.memory for candidate in preferred)
     raise UserError(

@@ -26,6 +26,10 @@ class Prices:
     per_gpu_hour: float | None = None
     """The price of one GPU-hour, in any currency; None leaves costs out."""
 
+    def __post_init__(self) -> None:
+        if self.device is None and (self.mfu or self.per_gpu_hour):
+            raise UserError("--mfu and --price: name the --device, too, such as H100")
+
     def gpu(self) -> Device | None:
         """Return the device's data sheet; None if no device is named. Raises `UserError` for a
         device that is not listed."""

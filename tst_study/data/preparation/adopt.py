@@ -49,8 +49,8 @@ def adopt(
         vocabulary_size: the number of ids of the tokenizer that made the file.
         tokenizer: the `tokenizer.json` of that tokenizer, or a folder with one. It tells the size
             of the vocabulary and the end-of-document id, and is copied beside the files.
-        end_of_document: the id that ends a document. It has an effect only if `vocabulary_size` is
-            given and `tokenizer` is not.
+        end_of_document: the id that ends a document. It goes with `vocabulary_size`, without
+            `tokenizer`.
         dtype: the type of the ids in a file without an index, such as one of nanoGPT's. Files of
             llm.c, modded-nanogpt and datatrove tell it themselves.
         header_bytes: how many bytes lie before the ids in a file without an index; by default 0,
@@ -62,6 +62,8 @@ def adopt(
             for Megatron's index; or the folder has a manifest of a preparation or of another
             tokenizer.
     """
+    if end_of_document is not None and (tokenizer is not None or vocabulary_size is None):
+        raise UserError("--end-of-document: goes with --vocabulary-size and without --tokenizer")
     named = [Path(file) for file in files]
     paths = [path if path.suffix in (".bin", ".ds") else bin_path(path) for path in named]
     folder = paths[0].parent
