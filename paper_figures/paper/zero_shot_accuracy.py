@@ -99,7 +99,8 @@ def over_s_and_r(sources: Sources, which: int) -> Table:
     """Show the paper's table number `which`, and the measured accuracies beside it.
 
     Only runs of the baseline and of the paper's method count, and of these only runs that have the
-    table's number of steps and about its number of parameters.
+    table's number of steps and about its number of parameters. If they have several learning rates,
+    only those at the most frequent rate count.
     """
     cells = published.downstream_grid(which)
     name, size, steps = cells.iloc[0][["task", "size", "steps"]]
@@ -107,6 +108,8 @@ def over_s_and_r(sources: Sources, which: int) -> Table:
     settings = [SuperpositionSetting.of_row(row) for row in rows_of(runs)]
     of_paper = [setting.is_baseline or setting.is_plain for setting in settings]
     measured = sources.accuracies.query("task == @name").merge(runs.loc[of_paper], on="folder")
+    rates = measured["learning_rate"].mode()
+    measured = measured[measured["learning_rate"].isin(rates.head(1))]
     data, task = grid_data(cells, measured), TASKS[name]
     theirs, ours = _above_baseline(data, "published"), _above_baseline(data, "measured")
     columns = {"published": f"Published: {task} accuracy (%)"}
@@ -127,13 +130,8 @@ def over_s_and_r(sources: Sources, which: int) -> Table:
 
 def grid_data(cells: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each r and s, with the published and the measured accuracy as fractions.
-
-    Measured ones are means over seeds. If runs have several learning rates, only those at the most
-    frequent rate count.
-    """
+    Measured ones are means over seeds."""
     key = ["step_ratio", "bag_size"]
-    rates = measured["learning_rate"].mode()
-    measured = measured[measured["learning_rate"].isin(rates.head(1))]
     table = cells.rename(columns={"accuracy": "published"})[[*key, "published"]]
     own = measured.assign(step_ratio=measured["step_ratio"].astype(float).round(3))
     means = own.groupby(key)["accuracy"].agg(measured="mean", seeds="count").reset_index()

@@ -108,6 +108,8 @@ def test_losses_are_compared_at_the_papers_own_scale(tmp_path: Path) -> None:
 
 def test_accuracies_come_from_the_run_folder(tmp_path: Path) -> None:
     folder = write_run(tmp_path, at_scale(0, 6, 0.3), 3.15, log_every=5000)  # type: ignore[arg-type]
+    fast = at_scale(0, 6, 0.3, optimizer__learning_rate=4e-3)
+    faster = write_run(tmp_path, fast, 3.15, log_every=5000)  # type: ignore[arg-type]
     whole = {"shots": 0, "limit": None}
     same = {"phase": "recovery", "raw_tokens": 1, "latent_tokens": 1, "flops": 1, "annealed": True}
     same |= {"task": "hellaswag", "samples": 100, "seconds": 1.0}
@@ -123,7 +125,10 @@ def test_accuracies_come_from_the_run_folder(tmp_path: Path) -> None:
         )
     ]
     append_task_results(folder, rows)
+    append_task_results(faster, [rows[0] | {"metrics": {"acc_norm": 0.9}}])
     item = table("table11", tmp_path)
+    assert item.measured.startswith("Measured: 1 run, ")
+    assert item.folders == (str(folder),)
     row = item.data.set_index(["step_ratio", "bag_size"]).loc[(0.3, 6)]
     assert row["measured"] == 0.38
     assert row["difference"] == pytest.approx(0.38 - row["published"])
