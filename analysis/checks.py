@@ -35,7 +35,7 @@ def positive(table: pd.DataFrame, columns: Iterable[str], what: str) -> None:
     names = list(columns)
     needs_columns(table, names, what)
     for name in names:
-        values = pd.to_numeric(table[name], errors="coerce")
+        values = pd.to_numeric(table[name], errors="coerce").to_numpy(float, na_value=np.nan)
         bad = table[name][~((values > 0) & (values < np.inf))]
         if len(bad):
             raise UserError(

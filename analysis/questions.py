@@ -22,8 +22,9 @@ from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.columns import Tables
 from tst_study.analysis.tables.eligible import eligible
 from tst_study.analysis.tables.source import Folders, read_tables
-from tst_study.analysis.verdict.comparison import compare
+from tst_study.analysis.verdict.comparison import compare, refuse_copies
 from tst_study.analysis.verdict.matched import matched_answer
+from tst_study.analysis.verdict.question import questions_of
 from tst_study.analysis.wording import number, verdict_lines
 from tst_study.errors import UserError, one_of
 from tst_study.text import amount, wrapped
@@ -84,7 +85,10 @@ def ask(
     if kept.empty and question != "comparison":
         reasons = pd.Series([row["reason"] for row in excluded]).value_counts()
         raise UserError(f"{number(int(reasons.iloc[0]), 'run')} left out: {reasons.index[0]}")
-    return of_own(source, marks, **options)
+    refuse_copies(source)
+    answer: Answer = of_own(source, marks, **options)
+    problems = (f"Problem: {problem}" for problem in source.problems)
+    return replace(answer, sentences=(*answer.sentences, *problems))
 
 
 def _target(text: str) -> tuple[float, float]:
@@ -143,7 +147,10 @@ def _chinchilla(source: Tables, inputs: Inputs, **huber: float) -> Answer:
 
 QUESTIONS: dict[str, tuple[Callable[..., Answer], Callable[..., Answer] | str]] = {
     "comparison": (_comparison, _published_comparison),
-    "matched": (lambda of, inputs: matched_answer(of.runs, inputs), matched_answer),
+    "matched": (
+        lambda of, inputs: matched_answer(of.runs, inputs, questions_of(of.roots)),
+        matched_answer,
+    ),
     "bag-size": (_bag_size, bag_size_answer),
     "law": (lambda of, inputs, **at: law_on_runs(of.runs, inputs, **at), law_answer),
     "compute": (lambda of, inputs: compute_answer(of.runs, inputs), compute_answer),

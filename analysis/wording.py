@@ -42,13 +42,13 @@ def disambiguate_by_set_up(
     key: Literal["group", "family"] = "group",
 ) -> list[str]:
     """Add to equal names what distinguishes their rows: parameters, learning rate, held-out text
-    and, if all of these agree, the beginning of the key of their group or family."""
+    and, if all of these agree, the key of their group or family. `parameters` may be None."""
     return disambiguate(
         names,
-        [f"{big(row['parameters'])} parameters" for row in rows],
+        [f"{big(row['parameters'])} parameters" if row["parameters"] else "" for row in rows],
         [f"learning rate {row['learning_rate']:g}" for row in rows],
         [f"held out: {row['eval_set']}" for row in rows],
-        [f"[{row[key][:6]}]" for row in rows],
+        [f"[{row[key]}]" for row in rows],
     )
 
 

@@ -227,8 +227,8 @@ class PlannedRun:
         if self.grade == "measured":
             # If the paper has the gain in two places that disagree, the interval spans both.
             pair = expected(law, rows, {"params": 0.0, "tokens": 0.0})[1][0]
-            low, high = near["gain"] - pair, near["other"] + pair
-            return Gain(near["gain"], low, high, f"{near['source']}, one seed")
+            ends = near["gain"], near["other"]
+            return Gain(ends[0], min(ends) - pair, max(ends) + pair, f"{near['source']}, one seed")
         (gain,), (half,) = expected(law, rows, published.evidence()["error"])
         return Gain(gain, gain - half, gain + half, f"law of Tables 4–7, {self.grade}")
 

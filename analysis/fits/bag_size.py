@@ -94,13 +94,13 @@ def grid_of_runs(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _labels(pairs: pd.DataFrame) -> pd.Series:
-    """Label each pair by its corpus. The start of the group's key is added if several groups share
-    corpus and length, the learning rate if the group has several, and likewise the held-out
+    """Label each pair by its corpus. The group's key is added if several groups share corpus and
+    length, the learning rate if the group has several, and likewise the held-out
     text."""
     groups = pairs.groupby(["corpus", "steps"])["group"].transform("nunique")
     rates = pairs.groupby("group")["learning_rate"].transform("nunique")
     texts = pairs.groupby("group")["eval_set"].transform("nunique")
-    label = pairs["corpus"].where(groups == 1, pairs["corpus"] + " " + pairs["group"].str[:6])
+    label = pairs["corpus"].where(groups == 1, pairs["corpus"] + " " + pairs["group"])
     label = label.where(rates == 1, label + pairs["learning_rate"].map(" at {:g}".format))
     return label.where(texts == 1, label + " on " + pairs["eval_set"])
 

@@ -101,26 +101,7 @@ def read_archive(folder: Path) -> Tables:
         if row["flops"] is not None:
             row["flops"] = int(row["flops"])  # stored as a float: FLOPs outgrow 64-bit integers
     curves, evaluations = (_joined(parts[name], name, folder) for name in _LOGS)
-    return Tables.of(_ignore_rates_of_arms(rows), curves, evaluations)
-
-
-def _ignore_rates_of_arms(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Set the learning rates of imported runs to 0, in place, where arms are to be compared
-    although their rates differ or are unknown. Return the rows.
-
-    Imported runs that agree in group and held-out text are judged together. Their rates are set to
-    0 if each arm has one rate and, in addition, either a rate is unknown, or the arms differ in
-    rate and one of the runs has a named arm."""
-    imported = [row for row in rows if row["config"] is None]
-    for comparable in {(row["group"], row["eval_set"]) for row in imported}:
-        members = [row for row in imported if (row["group"], row["eval_set"]) == comparable]
-        rates = {(row["arm"], row["learning_rate"]) for row in members}
-        different = {rate for _, rate in rates}
-        named = any(row["named_arm"] for row in members) and len(different) > 1
-        if (named or None in different) and len({arm for arm, _ in rates}) == len(rates):
-            for row in members:
-                row["learning_rate"] = 0.0
-    return rows
+    return Tables.of(rows, curves, evaluations)
 
 
 def _recomputed(row: dict[str, Any]) -> dict[str, Any]:

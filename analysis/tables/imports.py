@@ -525,6 +525,7 @@ def _run_row(
     elif last < facts.steps:
         state, message = "failed", f"the log ends at step {last:,}"
     seconds = run.rows["training_seconds"].max()
+    alone = [run.name] if run.log.final and facts.seed is None else []
     return finished(
         facts.steps,
         superposed,
@@ -550,7 +551,8 @@ def _run_row(
         segments=1,
         family=label,
         group=f"{label}, {facts.steps:,} steps",
-        fingerprint=digest([facts.model_dump(mode="json"), run.rows.to_csv()]),
+        # Finished runs without seeds may well have equal losses, which are rounded.
+        fingerprint=digest([facts.model_dump(mode="json"), run.rows.to_csv(), *alone]),
     )
 
 

@@ -54,7 +54,24 @@ def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str])
         runs.loc[meant, "exclusion"] = reason
         if not meant.any():
             problems.append(f"{EXCLUSIONS}: {run} matches no run here (excluded for: {reason})")
-    return replace(tables, runs=runs, problems=tuple(problems))
+    return replace(tables, runs=_without_rates_of_arms(runs), problems=tuple(problems))
+
+
+def _without_rates_of_arms(runs: pd.DataFrame) -> pd.DataFrame:
+    """Set the learning rates of imported runs to 0 where arms are to be compared although their
+    rates differ or are unknown.
+
+    Imported runs that agree in group and held-out text, and are not excluded, are judged together.
+    Their rates are set to 0 if each arm has one rate and, in addition, either a rate is unknown, or
+    the arms differ in rate and one of the runs has a named arm."""
+    imported = runs[runs["config"].isna() & (runs["exclusion"] == "")]
+    for _, members in imported.groupby(["group", "eval_set"], dropna=False):
+        rates = members[["arm", "learning_rate"]].drop_duplicates()
+        different = rates["learning_rate"].nunique(dropna=False) > 1
+        named = different and members["named_arm"].notna().any()
+        if (named or rates["learning_rate"].isna().any()) and rates["arm"].is_unique:
+            runs.loc[members.index, "learning_rate"] = 0.0
+    return runs
 
 
 def _read_exclusions(roots: Iterable[Path]) -> dict[str, str]:

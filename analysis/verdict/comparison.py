@@ -8,6 +8,7 @@ with the reason why not. Runs without seeds are compared unpaired. Intervals and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -20,7 +21,7 @@ from tst_study.analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, exclu
 from tst_study.analysis.verdict.decide import Contrast, Estimate, block, decide
 from tst_study.analysis.verdict.planned import asked_contrasts
 from tst_study.analysis.verdict.question import Question
-from tst_study.analysis.wording import disambiguate
+from tst_study.analysis.wording import disambiguate_by_set_up
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
@@ -104,13 +105,12 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
 
 def refuse_copies(tables: Tables) -> None:
     """Raise `UserError` if two runs of different seeds have the same training curve. Copies that
-    count as further seeds would make every interval too short."""
+    count as further seeds would make every interval too short. Excluded runs are not looked at."""
     curves = tables.curves.dropna(subset="loss")
     rows = pd.util.hash_pandas_object(curves[["step", "loss"]], index=False)
     marks = rows.groupby(curves["folder"].astype(str)).agg(["sum", "size"])
-    runs = tables.runs[["folder", "run_id", "seed"]].merge(
-        marks, left_on="folder", right_index=True
-    )
+    runs = tables.runs[tables.runs["exclusion"] == ""]
+    runs = runs[["folder", "run_id", "seed"]].merge(marks, left_on="folder", right_index=True)
     for _, same in runs[runs["size"] >= COPIED_ROWS].groupby(["sum", "size"]):
         different = same.drop_duplicates("seed")
         if len(different) > 1:
@@ -174,8 +174,8 @@ def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
 
 
 def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a row of `Comparison.pairs`, with `run_ids`, `data_seed` and `block` (the label of the
-    pair) beside its columns. The losses of several baselines are averaged."""
+    """Return a row of `Comparison.pairs`, with `run_ids`, `data_seed`, `parameters` and `block`
+    (the label of the pair) beside its columns. The losses of several baselines are averaged."""
     run = {**run, "setting": SuperpositionSetting.of_row(run).label}
     loss = sum(baseline["nats_per_token"] for baseline in baselines) / len(baselines)
     return {
@@ -187,6 +187,7 @@ def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any
         "superposed_folder": run["folder"],
         "run_ids": (*(baseline["run_id"] for baseline in baselines), run["run_id"]),
         "block": block(run),
+        "parameters": run.get("parameters"),
     }
 
 
@@ -214,10 +215,9 @@ def _settings(
         ),
     )
     firsts = [members[0] for members in ordered]
-    names = disambiguate(
+    names = disambiguate_by_set_up(
         [f"{one['setting']}, {one['corpus']}, {one['steps']:,} steps" for one in firsts],
-        [f"learning rate {one['learning_rate']:g}" for one in firsts],
-        [f"held out: {one['eval_set']}" for one in firsts],
+        firsts,
     )
     baselines = kept[kept["method"] == "baseline"]
     rows, cells = [], []
@@ -256,11 +256,14 @@ def _decided(
     """Return `Comparison.table` and `Comparison.verdicts`.
 
     If planned questions together cover all runs of a setting, the setting takes the verdict of one
-    of them: of a primary one if there is any, and then of the one with most seeds.
+    of them: of a primary one if there is any, and then of the one with most seeds. A question that
+    asks about the baseline, against the setting, does not count.
     """
     chosen: list[dict[str, Any] | None] = []
-    for cell in cells:
+    for row, cell in zip(rows, cells, strict=True):
+        opposite = row["superposed"] - row["baseline"]
         about = asked_of(planned, cell.run_ids)
+        about = [one for one in about if not math.isclose(one["gain"], opposite)]
         covered = {*cell.run_ids} == {name for one in about for name in one["run_ids"]}
         chosen.append(about[0] if covered and about else None)
     open_ = [place for place, one in enumerate(chosen) if one is None]

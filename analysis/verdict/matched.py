@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from tst_study.analysis.verdict.comparison import (
 )
 from tst_study.analysis.verdict.decide import block, paired
 from tst_study.analysis.verdict.length_curve import speed_up
+from tst_study.analysis.verdict.question import Question
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
@@ -114,16 +116,18 @@ _JUDGED = ("seeds", "gain", "low", "high", "smallest_detectable", "verdict")
 
 
 def matched_answer(
-    runs: pd.DataFrame | None = None, inputs: dict[str, str] | None = None
+    runs: pd.DataFrame | None = None,
+    inputs: dict[str, str] | None = None,
+    questions: Sequence[Question] = (),
 ) -> Answer:
     """Answer `tst-study analyse matched` for a run table, or without one for the paper's Tables 1
-    and 2. `inputs`: fingerprints of the runs.
+    and 2. `inputs`: fingerprints of the runs. `questions`: the planned ones.
 
     Raises `UserError` if there is no superposed run to match.
     """
     if runs is None:
         runs = published.runs().query("source in ['Table 1', 'Table 2']")
-    compared = compare(runs)
+    compared = compare(runs, questions)
     matches = matched(compared)
     if matches.empty:
         out = compared.excluded

@@ -7,6 +7,7 @@ their questions are copied there, too.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -132,15 +133,17 @@ def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
     """Read the questions of folders, and of the archives and studies directly in them.
 
     Each question is about the runs below the folder of its file. If several folders have questions,
-    the name of a family begins with that of its folder.
+    the name of a family begins with that of its folder,
+    or with the whole path if two folders have one name.
     """
     files = (path for root in roots for path in (root / FILE, *sorted(root.glob(f"*/{FILE}"))))
     by_folder = {path.parent: read_questions(path.parent) for path in files if path.is_file()}
+    names = Counter(folder.name for folder in by_folder)
     return tuple(
         question.model_copy(
             update={
                 "within": "" if folder == Path() else f"{folder}/",
-                "family": f"{folder.name}: {question.family}"
+                "family": f"{folder.name if names[folder.name] == 1 else folder}: {question.family}"
                 if len(by_folder) > 1
                 else question.family,
             }

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from tests.analysis.made_runs import config, write_run
 from tst_study.analysis.fits.law.rows import rows_of_runs
+from tst_study.analysis.fits.scaling.points import alike_in_kind, points_of
+from tst_study.analysis.questions import ask
 from tst_study.analysis.statistics import detectable, smallest_detectable
 from tst_study.analysis.summary import summarise
+from tst_study.analysis.tables.archive import add_to_archive
+from tst_study.analysis.tables.eligible import eligible
+from tst_study.analysis.tables.imports import import_logs
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import Comparison, compare
 from tst_study.analysis.verdict.decide import paired
+from tst_study.analysis.verdict.question import Arm, Question, add_questions
 
 TST: dict[str, Any] = {"bag_size": 4, "step_ratio": 0.2}
 
@@ -149,3 +157,119 @@ def test_what_was_not_planned_is_adjusted_over_all_settings_rates_and_lengths(
                 for bag in (2, 4):
                     write_run(tmp_path, config(seed, bag, 0.2, **of), 3.4 + 0.001 * seed * bag)
     assert set(compared(tmp_path).table["comparisons"]) == {8}
+
+
+FINISHED = {"steps": 1000, "tokens_per_step": 2**21, "corpus": "fineweb", "eval_set": "held out"}
+
+
+def finished(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """An archive of finished runs that were imported from a table."""
+    shared = {**FINISHED, "parameters": 124_000_000, "annealed": True}
+    table = pd.DataFrame([{**shared, **row} for row in rows])
+    if "run" not in table:
+        table["run"] = [f"run {place}" for place in range(len(rows))]
+    table.rename(columns={"loss": "nats_per_token"}).to_csv(folder / "table.csv", index=False)
+    add_to_archive(folder / "archive", import_logs([str(folder / "table.csv")], {}))
+    return folder / "archive"
+
+
+def test_imported_models_of_two_sizes_have_curves_and_names_of_their_own(tmp_path: Path) -> None:
+    bags = (1, 2, 3, 4, 6, 8, 12, 16)
+    rows = [
+        {
+            "parameters": params,
+            "learning_rate": 1e-3,
+            "seed": seed,
+            "bag_size": s,
+            "step_ratio": 0.3 * (s > 1),
+        }
+        | {"loss": 3.3 + 0.03 * seed + (0.01 * math.log(s / best) ** 2 if s > 1 else 0.2)}
+        for params, best in ((124_000_000, 4), (350_000_000, 8))
+        for seed in range(3)
+        for s in bags
+    ]
+    archive = finished(tmp_path, rows)
+    (optima,) = ask("bag-size", archive).tables.values()
+    assert sorted(optima["best"].round()) == [4, 8]
+    names = compare(read_tables(archive).runs).verdicts["question"]
+    assert names.is_unique
+    assert names.str.contains("350M parameters").sum() == len(bags) - 1
+
+
+def test_arms_of_imported_runs_may_differ_in_rate_if_other_rates_are_excluded(
+    tmp_path: Path,
+) -> None:
+    arms = (("baseline", 1e-3, 0.0), ("muon", 0.02, 0.05), ("muon", 0.01, 0.03))
+    rows = [
+        {"run": f"{arm}-{rate}-{seed}", "arm": arm, "learning_rate": rate, "seed": seed}
+        | {"loss": 3.2 - gain + 0.01 * seed + 0.001 * (seed % 2) * (arm == "muon")}
+        for arm, rate, gain in arms
+        for seed in range(4)
+    ]
+    archive = finished(tmp_path, rows)
+    assert compare(read_tables(archive).runs).table.empty
+    out = "".join(f"muon-0.01-{seed},worse rate\n" for seed in range(4)) + "muon-0.1,a typo\n"
+    (archive / "exclusions.csv").write_text(f"run,reason\n{out}")
+    (row,) = compare(read_tables(archive).runs).table.to_dict("records")
+    assert (row["seeds"], row["verdict"]) == (4, "better")
+    for question in ("comparison", "compute"):
+        said = " ".join(ask(question, archive).sentences)
+        assert said.count("Problem: exclusions.csv: muon-0.1 matches no run") == 1
+
+
+def test_finished_runs_without_seeds_may_have_equal_losses(tmp_path: Path) -> None:
+    losses = {"baseline": (3.21, 3.21, 3.25, 3.21, 3.26), "muon": (3.18, 3.19, 3.18, 3.20, 3.18)}
+    rows = [
+        {"run": f"{arm}-{place}", "arm": arm, "loss": loss}
+        for arm, own in losses.items()
+        for place, loss in enumerate(own)
+    ]
+    (row,) = compare(read_tables(finished(tmp_path, rows)).runs).table.to_dict("records")
+    assert row["gain"] == pytest.approx(0.042)
+
+
+def test_studies_of_one_folder_name_keep_their_own_families(tmp_path: Path) -> None:
+    plain, baseline = (Arm(name=name, setting=name) for name in ("s = 4, r = 0.2", "baseline"))
+    question = Question(name="plain", arm=plain, against=baseline, family="main", primary=True)
+    for name, gain, first in (("alice", 0.05, 0), ("bob", -0.05, 3)):
+        for seed in range(first, first + 3):
+            write_run(tmp_path / name / "mine", config(seed), 3.5 + 0.01 * seed)
+            loss = 3.5 - gain + 0.01 * seed + 0.001 * (seed % 3 == 1)
+            write_run(tmp_path / name / "mine", config(seed, 4, 0.2), loss)
+        add_questions(tmp_path / name / "mine", [question])
+    folders = [tmp_path / name / "mine" for name in ("alice", "bob")]
+    both = ask("comparison", folders).tables["Verdicts"]
+    assert set(both["comparisons"]) == {1}
+    assert list(both["verdict"]) == ["better", "worse"]
+    assert both["since"].str.startswith(("ahead", "behind")).sum() in (0, 2)
+    matches = ask("matched", folders[0]).tables
+    (table,) = matches.values()
+    equal = table[table["kind"] == "equal FLOPs"]
+    assert equal[["low", "high"]].to_numpy().tolist() == [both[["low", "high"]].iloc[0].tolist()]
+
+
+def test_a_question_asked_the_other_way_round_turns_no_verdict_round(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path, config(seed), 3.5 + 0.01 * seed)
+        write_run(tmp_path, config(seed, 4, 0.2), 3.45 + 0.01 * seed + 0.001 * (seed == 1))
+    plain, baseline = (Arm(name=name, setting=name) for name in ("s = 4, r = 0.2", "baseline"))
+    question = Question(name="is it worse", arm=baseline, against=plain, family="main")
+    found = compare(load(tmp_path), [question])
+    assert list(found.verdicts["verdict"]) == ["worse", "better"]
+    assert found.table["gain"].item() == pytest.approx(0.05, abs=0.001)
+
+
+def test_mixtures_that_were_imported_are_not_fitted_with_dense_models(tmp_path: Path) -> None:
+    rows = [
+        {"parameters": size, "active_parameters": size // part, "loss": 3.0, "seed": seed}
+        for size in (10**8, 2 * 10**8)
+        for part in (1, 8)
+        for seed in range(2)
+    ]
+    for row in rows:
+        row |= {"learning_rate": 1e-3, "bag_size": 1, "step_ratio": 0}
+    kinds = alike_in_kind(points_of(eligible(load(finished(tmp_path, rows)))[0]))
+    assert [(name, len(own)) for name, own in kinds] == [
+        ("fineweb, dense", 4),
+        ("fineweb, mixtures of experts", 4),
+    ]

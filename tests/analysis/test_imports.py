@@ -305,7 +305,8 @@ def test_two_foreign_optimizers_get_a_verdict(tmp_path: Path) -> None:
         (logs / arm).mkdir(parents=True)
         for seed in range(4):
             noise = 0.002 * (seed - 1.5) * (1 if arm == "muon" else -1)
-            rows = [{**row, "lr": rate, "val_loss": held_out(30) - gain + noise} for row in curve()]
+            own = {"lr": rate, "val_loss": held_out(30) - gain + noise}
+            rows = [{**row, **own, "loss": row["loss"] + noise} for row in curve()]
             jsonl(logs / arm / f"seed{seed}", rows)
     template = tmp_path / "runs.csv"
     assert write_template(template, [str(logs)], {}, "folder") == 8

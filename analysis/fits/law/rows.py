@@ -56,7 +56,7 @@ def settings(
 def published_rows() -> pd.DataFrame:
     """Return the runs of Tables 4–7 with r < 1 as rows to fit. A baseline that two tables print is
     there once."""
-    rows = published.loss_grid().query("step_ratio < 1")
+    rows = published.loss_grid()
     shared = rows["bag_size"].eq(1) & rows.duplicated(["size", "steps", "bag_size", "loss"])
     rows = rows[~shared].reset_index(drop=True)
     return rows.assign(
@@ -79,7 +79,7 @@ def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """
     rows = frame.reset_index(drop=True)
     for name, value in (("weighting", "uniform"), ("seed", 0)):
-        rows[name] = rows.get(name, value)
+        rows[name] = rows[name].fillna(value) if name in rows else value
     positive(rows, ("params", "tokens", "bag_size", "loss"), "frame")
     needs_columns(rows, ("step_ratio",), "frame")
     if not rows["step_ratio"].between(0, 1, inclusive="left").all():
@@ -89,14 +89,16 @@ def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
         rows["size"] = [big(params) for params in rows["params"]]
     if "level" not in rows:
         tokens, seeds = rows["tokens"].map("{:.4g}".format), rows["seed"].map(str)
-        rows["level"] = "loss of " + rows["size"] + ", " + tokens + " tokens, seed " + seeds
+        rows["level"] = (
+            "loss of " + rows["size"].map(str) + ", " + tokens + " tokens, seed " + seeds
+        )
     alone = set(rows["level"]) - set(rows["level"][rows["bag_size"] == 1])
     if alone:
         raise UserError(
             f"{min(alone)}: superposed runs without a baseline (bag_size 1) of their own"
         )
     named = [rows[name].map(str) for name in ("level", "bag_size", "weighting")]
-    return rows.assign(targets=_targets(rows), prefix=named[0] + named[1] + named[2])
+    return rows.assign(targets=_targets(rows), prefix=named[0] + " " + named[1] + " " + named[2])
 
 
 def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -208,7 +208,7 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER)
             f"{len(points)} runs: the parametric law has five parameters and needs {LEAST_RUNS}"
         )
     law = chinchilla(points["params"], points["tokens"])
-    models = pd.factorize(points["model" if "model" in points else "size"])[0]
+    models = pd.factorize(points.get("model", points["size"]).fillna(points["size"]))[0]
     problem = Problem(law, points["loss"].to_numpy(dtype=float), huber)
     fitted = fit(problem, grid_of_starts(law, GRID))
     _check_identified(fitted)

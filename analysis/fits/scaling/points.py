@@ -79,8 +79,8 @@ def sizes_of(params: pd.Series) -> Floats:
 def alike_in_kind(baselines: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Split baselines by corpus, held-out text and kind of model (dense or mixture), and return
     each part with a label. Sizes may be compared only within a part."""
-    experts = baselines.get("experts", pd.Series(index=baselines.index, dtype=float))
-    kinds = list(baselines.groupby(["corpus", "eval_set", experts.notna()], sort=True))
+    sparse = baselines.get("parameters", baselines["params"]) > baselines["params"]
+    kinds = list(baselines.groupby(["corpus", "eval_set", sparse], sort=True))
     names = disambiguate(
         [str(corpus) or "all runs" for (corpus, *_), _ in kinds],
         [str(text) for (_, text, _), _ in kinds],
