@@ -72,8 +72,7 @@ def group_curves(group: Group, names: Sequence[str], panel: str = "") -> pd.Data
     loss of the baselines; a setting's row has that mean less the setting's paired gain.
     """
     runs, pairs = group.summary.tables.runs, group.pairs
-    base = runs[runs["folder"].isin(pairs["baseline_folder"])]
-    parts = [mean_curve(group.summary, "baseline", base)]
+    parts = [mean_curve(group.summary, "baseline", group.baselines)]
     for name, setting in zip(names, group.rows["setting"], strict=True):
         own = pairs[pairs["setting"] == setting]["superposed_folder"]
         parts.append(mean_curve(group.summary, name, runs[runs["folder"].isin(own)]))
@@ -109,7 +108,7 @@ def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame
     tables = []
     logged = [rows for rows in (held_out, *parts) if len(rows)]
     if not logged:
-        return pd.DataFrame(columns=list(COLUMNS))
+        return pd.DataFrame(columns=list(COLUMNS), dtype=float)
     for quantity, rows in pd.concat(logged).groupby("quantity", sort=True):
         by_run = rows.pivot_table(index="step", columns="folder", values="loss")
         whole = by_run.interpolate("index", limit_area="inside").T
@@ -160,8 +159,7 @@ def draw(
     and a key says how each arm ended."""
     window = (start, end_of(data))
     shown = data[data["quantity"].isin(("next_token", "held_out"))]
-    of_labels = (shown["quantity"] == "held_out").groupby(shown["label"]).any()
-    held_out = len(of_labels) > 0 and of_labels.all()
+    held_out = set(shown["label"][shown["quantity"] == "held_out"]) == set(data["label"])
     shown = shown[shown["quantity"] == ("held_out" if held_out else "next_token")]
     shown = shown[shown["step"].between(*window)]
     lines(axes, shown, looks)
@@ -172,6 +170,7 @@ def draw(
         point(axes, at, mark, hollow=hollow, clip_on=False, markersize=3.5)
     axes.set_xlim(*window)
     late = shown[shown["step"] >= window[0] + SETTLED * (window[1] - window[0])]
+    late = data[data["quantity"] == "end"] if late.empty else late
     low, high = late[["loss", "low"]].min().min(), late[["loss", "high"]].max().max()
     axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     for switch in sorted(set(data["switch"].astype(int)) - {0}):
@@ -180,7 +179,8 @@ def draw(
     axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(3, integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_ylabel(f"{'held-out' if held_out else 'training'} loss (nats per token)")
+    marks = "" if held_out or "end" not in set(data["quantity"]) else ", marks: held-out"
+    axes.set_ylabel(f"{'held-out' if held_out else 'training'} loss{marks} (nats per token)")
     said = data.drop_duplicates("label", keep="last").set_index("label")["said"]
     words = {
         said[label] if held_out else f"{label}: {last(rows):.3f}": looks[str(label)]

@@ -69,7 +69,8 @@ class Sources:
         examples in the prompt, or on a part of the questions, are left out.
         """
         tables = self.summary.tables
-        done = tables.runs[tables.runs["state"] == "done"][["folder", "steps"]]
+        runs = tables.runs[tables.runs["exclusion"] == ""]
+        done = runs[runs["state"] == "done"][["folder", "steps"]]
         table = tables.evaluations[tables.evaluations["task"].isin(TASKS)]
         table = table.astype({"folder": str}).merge(done, on="folder")
         details = pd.DataFrame(list(table["details"].map(json.loads)), columns=["shots", "limit"])
@@ -114,25 +115,31 @@ class Group:
         return self.summary.comparison.pairs.merge(self.rows[key], on=key)
 
     @functools.cached_property
+    def compared(self) -> pd.DataFrame:
+        """Rows of the run table that were compared: runs of the settings and their baselines."""
+        runs, ids = self.summary.comparison.eligible, self.rows["run_ids"].explode()
+        same = runs[list(SAME)].isin(self.rows[list(SAME)].to_dict("list")).all(axis=1)
+        return runs[same & runs["run_id"].isin(ids)]
+
+    @property
     def baselines(self) -> pd.DataFrame:
-        """Rows of `pairs` that hold each baseline run once."""
-        return self.pairs.drop_duplicates("baseline_folder")
+        """Rows of `compared` that are baselines."""
+        return self.compared[self.compared["method"] == "baseline"]
 
     @property
     def level(self) -> float:
-        """Mean final loss of the paired baselines, in nats per token.
+        """Mean final loss of the baselines, in nats per token.
 
         The loss of a setting is shown as this level less its paired gain. The mean loss of the
         setting's own runs also depends on which seeds they have, so it would mislead if they have
         fewer seeds than the baselines.
         """
-        return float(self.baselines["baseline"].mean())
+        return float(self.baselines["nats_per_token"].astype(float).mean())
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Folders of the paired runs: those of the settings and their baselines."""
-        both = pd.concat([self.pairs["baseline_folder"], self.pairs["superposed_folder"]])
-        return tuple(sorted(set(both.astype(str))))
+        """Folders of the runs that were compared."""
+        return tuple(sorted(self.compared["folder"].astype(str)))
 
     @property
     def weight(self) -> tuple[int, ...]:

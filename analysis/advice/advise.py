@@ -38,6 +38,7 @@ from tst_study.analysis.wording import signed
 from tst_study.config.schema import load
 from tst_study.cost.compute import count_flops, count_parameters, gpu_hours
 from tst_study.cost.devices import DEVICES, device_named, published_mfu
+from tst_study.cost.prices import range_of, rounded
 from tst_study.errors import UserError, one_of
 from tst_study.text import big, duration, memory_size
 
@@ -90,9 +91,9 @@ class Advice:
         return f'<img src="data:image/png;base64,{picture}"><pre>{words}</pre>'
 
     def _repr_png_(self) -> bytes:
-        """Return a picture as PNG: the expected gain over s at the advised r, with its interval,
-        and the gains of published runs with nearly that r (within 0.05), from the nearest size and
-        length that have any."""
+        """Return a picture as PNG: the law's gain over s at the advised r with its interval, if it
+        is the gain to expect, and the gains of published runs with nearly that r (within 0.05),
+        from the nearest size and length that have any."""
         from matplotlib.figure import Figure
 
         law, run, r = published_law(), self.run, self.run.setting.step_ratio
@@ -105,8 +106,9 @@ class Advice:
         runs = f"{near['size'].iloc[0]}, {big(near['tokens'].iloc[0])} tokens, r within 0.05"
         figure = Figure(figsize=(6, 3.5), layout="constrained")
         axes, s = figure.subplots(), rows["bag_size"]
-        axes.fill_between(s, gains - half, gains + half, alpha=0.2, label="95% for one pair")
-        axes.plot(s, gains, label=f"law of the published runs, r = {r:g} ({run.grade})")
+        if run.gain.nats is not None and not run.is_ours:
+            axes.fill_between(s, gains - half, gains + half, alpha=0.2, label="95% for one pair")
+            axes.plot(s, gains, label=f"law of the published runs, r = {r:g} ({run.grade})")
         axes.plot(near["bag_size"], near["gain"], "ko", ms=3, label=f"published: {runs}")
         axes.axhline(0, color="grey", lw=0.8)
         axes.set(xlabel="bag size s, bags in and out", ylabel="gain, nats per token")
@@ -154,18 +156,18 @@ def advise(
     flops = flops or 6 * run.size * tokens
     hours, mfu, source = _hours(run, flops, device)
     raw = run.setting.text * tokens
-    spent = f"{_range(hours)} GPU-hours"
+    spent = f"{range_of(hours, rounded)} GPU-hours"
     if gpus:
         spans = dict.fromkeys(duration(3600 * end / gpus) for end in hours)
         spent += f" ({' to '.join(spans)} on {gpus} GPUs)"
     if price:
-        cost = _range([price * end for end in hours])
+        cost = range_of([price * end for end in hours], rounded)
         spent += f", which costs {cost} (at {price:g} per GPU-hour)"
 
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined
     )
-    templates.filters |= {"signed": signed, "big": big}
+    templates.filters |= {"signed": signed, "big": big, "rounded": rounded}
     # The template calls functions of `planned_run`, such as `own_arm`, with constants of that
     # module, the labels of arms, as arguments. So it is given all names of the module.
     screen = templates.get_template("screen.jinja").render(
@@ -175,7 +177,7 @@ def advise(
         alike=_alike(run),
         repetition=lambda read: _repetition(run.text, read),
         same_loss_at=lambda gain: _same_loss(run, gain),
-        gpu_hours=lambda share: f"{_range([share * end for end in hours])} GPU-hours",
+        gpu_hours=lambda share: f"{range_of([share * end for end in hours], rounded)} GPU-hours",
         text_worth=CHINCHILLA.loss(run.size, tokens) - CHINCHILLA.loss(run.size, raw),
         raw=raw,
         size=memory_size(raw * TOKEN_BYTES).replace(".0 GB", " GB"),
@@ -263,7 +265,7 @@ def _far(run: PlannedRun) -> str:
     far = [
         f"{big(float(f'{math.exp(abs(folds)):.2g}'))} times {words[name][folds > 0]}"
         for name, folds in run.beyond.items()
-        if abs(folds) > 0.05  # nearer, it would read "1 times"
+        if abs(folds) > planned_run.SLIGHT
     ]
     return " and ".join(far)
 
@@ -317,7 +319,8 @@ def _hours(run: PlannedRun, flops: float, name: str | None) -> tuple[list[float]
     if mfu is None:
         return [], f"no MFU of such a model on {device.name} is published here", None
     hours = [gpu_hours(flops, device.peak, at) for at in (mfu.high, mfu.low)]
-    words = f"{device.name} at published MFUs, {100 * mfu.low:.0f}–{mfu.high:.0%}"
+    like = f" for {device.like}" if device.like else ""
+    words = f"{device.name} at MFUs published{like}, {100 * mfu.low:.0f}–{mfu.high:.0%}"
     return hours, words, mfu.source
 
 
@@ -376,7 +379,3 @@ def _same_loss(run: PlannedRun, gain: float) -> float:
     behind = CHINCHILLA.loss(run.size, lengths) - CHINCHILLA.loss(run.size, run.tokens)
     reached = behind <= gain * law / law[-1]
     return float(shares[reached].min(initial=1.0))
-
-
-def _range(ends: list[float]) -> str:
-    return "–".join(dict.fromkeys(f"{end:,.0f}" if end >= 100 else f"{end:.2g}" for end in ends))

@@ -34,6 +34,8 @@ FAR = math.log(10.0)
 predicted. For a dense run it is measured upwards from the largest published size, downwards from
 the smallest size that the law was fitted to, and from the range of the fitted lengths. For a
 mixture of experts it is measured from the nearest published mixture."""
+SLIGHT = 0.05
+"""Distance beyond the fitted sizes or lengths, in e-folds, up to which a run counts as inside."""
 MUCH = math.log(4.0)
 """Distance beyond the fitted sizes or lengths, in e-folds, above which an extrapolated gain is
 called no more than "perhaps"."""
@@ -163,7 +165,7 @@ class PlannedRun:
         same = self._asked == (self.nearest["s"], self.nearest["r"])
         if self.nearest["far"] <= NEAR and same:
             return "measured"
-        if not self.mixture and not any(self.beyond.values()):
+        if not self.mixture and max(map(abs, self.beyond.values())) <= SLIGHT:
             return "inside the law's fit"
         far = self.nearest["far"]
         if not self.mixture:
@@ -265,8 +267,9 @@ def published_runs() -> pd.DataFrame:
         source = f"the paper's Table {row['table']}"
         pairs.append((*place, *ALWAYS, row["gain"], row["gain"], source))
     for row, figure in zip(rows_of(published_beside_law(law)), ("3a", "1"), strict=True):
-        size, tokens = count_parameters(published.model(row["run"])).active, row["tokens"]
-        place = f"{row['run']}, {big(tokens)} tokens", size, tokens
+        count, tokens = count_parameters(published.model(row["run"])), row["tokens"]
+        active = f", {big(count.active)} active" if count.active < count.total else ""
+        place = f"{row['run']}{active}, {big(tokens)} tokens", count.active, tokens
         ends = row["figures"], row["table_1"]
         source = f"the paper's Figure {figure}: {ends[0]:.3f}, Table 1: {ends[1]:.3f}"
         pairs.append((*place, row["bag_size"], row["step_ratio"], *ends, source))

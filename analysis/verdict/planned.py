@@ -123,13 +123,18 @@ def since(gains: pd.DataFrame) -> str:
     """Say since which share of the steps a question's gain has had the sign that it has at the end:
     `ahead since 75%`, `behind throughout`, `ahead at the end`. `gains`: the question's rows of
     `gains_over_training`."""
-    last = gains["gain"].iloc[-1]
-    lead = "ahead" if last > 0 else "behind"
-    last_other = gains["share"][gains["gain"] * last <= 0].max()
-    if pd.isna(last_other):
+    lead = "ahead" if gains["gain"].iloc[-1] > 0 else "behind"
+    shares = settled(gains)
+    if len(shares) == len(gains):
         return f"{lead} throughout"
-    first = gains["share"][gains["share"] > last_other]
-    return f"{lead} since {first.iloc[0]:.0%}" if len(first) > 1 else f"{lead} at the end"
+    return f"{lead} since {shares.iloc[0]:.0%}" if len(shares) > 1 else f"{lead} at the end"
+
+
+def settled(gains: pd.DataFrame) -> pd.Series:
+    """Return the shares of the steps from which on a question's gain always has its final sign."""
+    other = gains["share"][gains["gain"] * gains["gain"].iloc[-1] <= 0].max()
+    shares: pd.Series = gains["share"][~(gains["share"] <= other)]
+    return shares
 
 
 def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
@@ -137,7 +142,8 @@ def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
     rows = list(rows_of(runs))
     labels = [SuperpositionSetting.of_row(row).label for row in rows]
     columns = {"setting": labels, "block": list(map(block, rows))}
-    return runs.astype({"folder": str}).assign(**columns)
+    # Without runs the lists are empty, and pandas would take them for numbers.
+    return runs.astype({"folder": str}).assign(**columns).astype(dict.fromkeys(columns, object))
 
 
 def _losses(runs: pd.DataFrame, name: str) -> pd.Series:

@@ -155,6 +155,8 @@ def _pair(
 
 def _figure(pairs: list[Pair]) -> Figure:
     drawn, (above, below) = new_figure(PAGE, 4.4, len(pairs), 2)
+    every = pd.concat([pair.data for pair in pairs]).query("quantity == 'multiplier'")
+    ends = every[["multiplier", "low", "high"]].to_numpy(float)
     for loss_axes, axes, pair in zip(above, below, pairs, strict=True):
         _draw_losses(loss_axes, pair)
         axes.axhline(1, color=MUTED, linewidth=0.7)
@@ -162,7 +164,7 @@ def _figure(pairs: list[Pair]) -> Figure:
         lines(axes, rows, {pair.setting.label: arm_mark(pair.setting)}, x="loss", y="multiplier")
         axes.invert_xaxis()
         log_axis(axes, "y", [0.8, 1, 1.25, 1.5, 2, 2.5, 3])
-        axes.set_ylim(0.75, max(pair.data[["multiplier", "high"]].max().max() for pair in pairs))
+        axes.set_ylim(0.97 * np.nanmin(ends), 1.03 * np.nanmax(ends))
         axes.set_xlabel("loss of both arms (nats per token)")
     above[0].set_ylabel("final loss (nats per token)")
     below[0].set_ylabel("compute multiplier (log scale)")
@@ -183,7 +185,7 @@ def _draw_losses(axes: Axes, pair: Pair) -> None:
     note(axes, f"{widest['multiplier']:.2f}×", start, (-4, -2), **place)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter("{x:.0e}")
+    axes.xaxis.set_major_formatter("{x:.2g}")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.margins(y=0.12)  # room for the multiplier below the lowest curve
     axes.set_xlabel("FLOPs of a run (log scale)")

@@ -283,7 +283,7 @@ def _figure(data: pd.DataFrame, fitted: pd.DataFrame, scales: Mapping[str, str])
     for axes, source in zip((row[0], row[-1]), sources, strict=False):
         points, best = data[data["source"] == source], fitted[fitted["source"] == source]
         ratios = list(SHOWN) if source == "published" else [_sizes_by_ratio(points).idxmax()]
-        shown, best = (part[part["step_ratio"].round(3).isin(ratios)] for part in (points, best))
+        shown, best = (part[part["step_ratio"].round(4).isin(ratios)] for part in (points, best))
         _draw_curves(axes, shown, best, f"{source}: {scales[source]}")
         axes.set_ylabel(f"final {'held-out ' * (source == 'measured')}loss (nats per token)")
     _draw_best(row[1], fitted[fitted["source"] == "published"])

@@ -147,6 +147,8 @@ class Side:
     """Colour, marker and dash pattern of the superposed setting."""
     results: dict[str, str]
     """The result in words, by kind of match."""
+    lengths: dict[str, int]
+    """Steps of the baseline, by kind of match."""
     folders: tuple[str, ...] = ()
     scale: str = ""
     again: tuple[Match, ...] = ()
@@ -187,15 +189,17 @@ def matched_comparisons(sources: Sources) -> Picture:
 
 
 def _published() -> Side:
-    parts, results = [], {}
+    parts, results, lengths = [], {}, {}
     for kind, (panel, length) in PANELS.items():
+        lengths[kind] = 1000 * int(length.removesuffix("k"))
         baseline = f"baseline, {length} steps"
         runs = {baseline: f"dense_3b_baseline_{length}", "TST, 20k steps": "dense_3b_tst_s6_20k"}
         part = curves.published_curves(3, runs, SWITCH, panel)
         parts.append(part)
         ends = [curves.last(rows) for _, rows in part.groupby(part["label"] == baseline)]
         results[kind] = f"gain {signed(ends[1] - ends[0])}"
-    return Side("published", pd.concat(parts, ignore_index=True), style.mark_of(6, 0.3), results)
+    curves_of_all = pd.concat(parts, ignore_index=True)
+    return Side("published", curves_of_all, style.mark_of(6, 0.3), results, lengths)
 
 
 def _measured(summary: Summary) -> Side | None:
@@ -244,6 +248,7 @@ def _measured(summary: Summary) -> Side | None:
         pd.concat(parts, ignore_index=True),
         style.arm_mark(setting),
         results,
+        {kind: int(match["baseline_steps"]) for kind, match in kinds.items()},
         tuple(sorted(map(str, folders))),
         f"{group_label(own)}, {setting.label}, {number(own['seed'].nunique(), 'seed')}",
         again,
@@ -288,9 +293,7 @@ def _draw_matches(sides: list[Side]) -> Figure:
         level_line(axes, curves.last(once[~once["label"].map(is_baseline)]))
         results: dict[str, style.Look] = {}
         for kind, result in side.results.items():
-            part = side.data[side.data["panel"] == PANELS[kind][0]]
-            steps = curves.end_of(part[part["label"].map(is_baseline)])
-            results[f"{kind} ({steps:,.0f} steps): {result}"] = {}
+            results[f"{kind} ({side.lengths[kind]:,} steps): {result}"] = {}
         names = {name.split(",")[0]: look for name, look in looks.items()}
         arm_key(axes, side.source, names, 1, results)
     return drawn

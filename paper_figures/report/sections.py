@@ -113,9 +113,9 @@ def limits(summary: Summary) -> list[str]:
 
 
 def _seeds(table: pd.DataFrame) -> str:
-    tested = table[table["seeds"] > 1]
+    tested = table[table["smallest_detectable"].notna()]
     if tested.empty:
-        return "No setting was repeated with another seed: no interval and no claim."
+        return "No setting was repeated with two further seeds: no interval and no claim."
     smallest = tested["smallest_detectable"].astype(float)
     ends = " to ".join(dict.fromkeys(f"{end:.3f}" for end in (smallest.min(), smallest.max())))
     return (
@@ -133,12 +133,9 @@ def verdicts(summary: Summary, rows: pd.DataFrame) -> list[Grid]:
     """
     grids: list[Grid] = []
     last_heading, table = "", summary.verdicts
-    against = dict(zip(rows["run_ids"], rows["against"], strict=True))
     names = [
-        row["question"]
-        if "against" in row["question"]
-        else f"{row['question']} against {against[row['run_ids']]}"
-        for row in rows_of(table)
+        name if "against" in name else f"{name} against {against}"
+        for name, against in zip(table["question"], rows["against"], strict=True)
     ]
     for heading, words, cells in verdict_parts(table.assign(question=names)):
         body = tuple(tuple(map(Entry, row.values())) for row in cells)

@@ -39,13 +39,18 @@ def data_constrained(sources: Sources) -> Item | None:
     the one with the most amounts of unique text.
 
     A setting is drawn only if it was run on every amount that the baseline has. Returns None if no
-    set has a baseline and another setting on two or more amounts.
+    set has a baseline and another setting on two or more amounts, one of which was read more than
+    once.
     """
     names = {"raw_tokens": "tokens", "unique_raw_tokens": "unique", "nats_per_token": "loss"}
     runs = labelled(sources.summary).rename(columns=names)
     runs = runs[runs["unique"].notna()].astype(dict.fromkeys(names.values(), float))
     families = [_on_every_text(same) for _, same in runs.groupby([*SAME, "steps"], sort=False)]
-    families = [same for same in families if same["setting"].nunique() > 1]
+    families = [
+        same
+        for same in families
+        if same["setting"].nunique() > 1 and (same["tokens"] > same["unique"]).any()
+    ]
     if not families:
         return None
     same = max(families, key=lambda rows: (rows["unique"].nunique(), len(rows)))
@@ -72,8 +77,12 @@ def data_constrained(sources: Sources) -> Item | None:
 
 
 def _on_every_text(same: pd.DataFrame) -> pd.DataFrame:
-    """Keep the settings that were run on every amount of text that the baseline has. No row is left
-    if the baseline has fewer than two amounts."""
+    """Keep the settings that were run on every amount of text that the baseline has: of each amount
+    those of the comparison group that has the most settings. No row is left if the baseline has
+    fewer than two amounts."""
+    settings = same.groupby(["unique", "group"])["setting"].agg(["nunique", "size"])
+    chosen = settings.sort_values(["nunique", "size"]).groupby("unique").tail(1).index
+    same = same[pd.MultiIndex.from_frame(same[["unique", "group"]]).isin(chosen)]
     amounts = set(same["unique"][same["setting"] == "baseline"])
     kept = same[same["unique"].isin(amounts)]
     whole = kept.groupby("setting")["unique"].transform("nunique") == len(amounts)

@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from tst_study.analysis.summary import verdict_counts
 from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.verdict.planned import settled
 from tst_study.analysis.wording import gain, group_details, group_label, number, signed, span
 from tst_study.paper_figures import curves, style
 from tst_study.paper_figures.answers import message
@@ -79,7 +80,8 @@ def _picture(
     return Picture(
         title=title,
         caption="Held-out next-token loss of the baseline, or of the arm in the heading, minus "
-        "the arm's, paired by seed. Bars: 95% intervals, which hold jointly under one heading. "
+        "the arm's, paired by seed where runs have one. Bars: 95% intervals, which hold jointly "
+        "under one heading. "
         f"Seeds: {seeds.split(' seed')[0]}.{more}",
         data=data.drop(columns=["mark", "run_ids"]),
         folders=tuple(sorted(runs["folder"][used].astype(str))),
@@ -282,11 +284,13 @@ def gain_over_training(sources: Sources) -> Item | None:
     answers = answers[answers["arm"].isin(ends.index)]
     used = sources.runs[sources.runs["run_id"].isin(answers["run_ids"].explode())]
     looks = dict(zip(answers["arm"], answers["mark"], strict=True))
-    late = [_lead_since(rows) for _, rows in data.groupby("arm") if rows["gain"].iloc[-1] > 0]
+    late = [settled(rows).iloc[0] for _, rows in data.groupby("arm") if rows["gain"].iloc[-1] > 0]
     last = sum(share >= 0.5 for share in late)
     return Picture(
         title=f"{last} of {number(len(late), 'arm')} that ended ahead took the lead in the second "
-        "half of the steps",
+        "half of the steps"
+        if late
+        else "No arm ended ahead",
         caption="Baseline minus arm, held-out next-token loss after the same share of the "
         "steps, mean over paired seeds; bands: 95% intervals, each by itself. Above zero, the "
         "arm is ahead. Dotted: the switch and the start of the decay. Losses right after the "
@@ -296,13 +300,6 @@ def gain_over_training(sources: Sources) -> Item | None:
         folders=tuple(sorted(set(used["folder"].astype(str)))),
         draw=partial(_draw_gains, data[data["arm"].isin(ends[near].index)], looks, _times(used)),
     )
-
-
-def _lead_since(rows: pd.DataFrame) -> float:
-    """Return when an arm takes the lead for good, as a share of the steps: at the first evaluation
-    from which on it is always ahead."""
-    behind = rows["share"][rows["gain"] <= 0].max()
-    return float(rows["share"][~(rows["share"] <= behind)].min())
 
 
 def _times(runs: pd.DataFrame) -> dict[str, float]:
@@ -319,8 +316,8 @@ def _draw_gains(
     data: pd.DataFrame, looks: dict[str, style.Mark], times: dict[str, float]
 ) -> Figure:
     arms = list(dict.fromkeys(data["arm"]))
-    ends = data.groupby("arm")["gain"].last()
-    floor = -DEEP * float(ends.abs().max())
+    ends, lasts = (data.groupby("arm")[name].last() for name in ("gain", "low"))
+    floor = min(-DEEP * float(ends.abs().max()), float(lasts.min()))
     shown = data[data["low"] >= floor]
     top = float(shown["high"].max())
     rows = math.ceil(len(arms) / COLUMNS)

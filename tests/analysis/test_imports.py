@@ -306,7 +306,7 @@ def test_two_foreign_optimizers_get_a_verdict(tmp_path: Path) -> None:
         for seed in range(4):
             noise = 0.002 * (seed - 1.5) * (1 if arm == "muon" else -1)
             own = {"lr": rate, "val_loss": held_out(30) - gain + noise}
-            rows = [{**row, **own, "loss": row["loss"] + noise} for row in curve()]
+            rows = [{**row, **own, "loss": row["loss"] - gain + noise} for row in curve()]
             jsonl(logs / arm / f"seed{seed}", rows)
     template = tmp_path / "runs.csv"
     assert write_template(template, [str(logs)], {}, "folder") == 8

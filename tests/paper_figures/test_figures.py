@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
-from tests.analysis.made_runs import config, write_run
+from tests.analysis.made_runs import BOOKS, config, imported, write_run
 from tst_study.analysis import published
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import read_tables
@@ -203,3 +204,43 @@ def test_gains_over_training_need_intervals(tmp_path: Path) -> None:
     add_questions(tmp_path, read_questions(CAMPAIGN))
     assert catalogue()["gain_over_training"].item(Sources(tmp_path)) is None
     assert catalogue()["overview"].item(Sources(tmp_path)) is not None
+
+
+def test_runs_without_curves_and_ratios_of_four_decimals_are_drawn(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"seed": [0, 0, 1, 1, 2, 2], "bag_size": [1, 4] * 3})
+    rows = rows.assign(
+        params=1e8, tokens=1e9, steps=999, step_ratio=0.3003 * (rows["bag_size"] > 1)
+    )
+    rows["loss"] = 3.5 + 0.01 * rows["seed"] - 0.05 * (rows["bag_size"] > 1) + 1e-4 * rows.index**2
+    archive = imported(tmp_path, pd.concat([rows, rows[rows["bag_size"] > 1].assign(bag_size=8)]))
+    figure = picture("figure3", archive).figure()
+    assert "training loss, marks: held-out" in figure.axes[1].get_ylabel()
+    item = picture("figure4", archive)
+    assert len(item.figure().axes[-1].lines) > 2
+
+
+def test_a_gain_of_zero_has_its_curve_and_baselines_without_seeds_all_count(tmp_path: Path) -> None:
+    record = read_tables(CAMPAIGN.parent / "what-does-the-work")
+    kept = record.runs["name"].str.fullmatch("arms-20000-(baseline|s4-r0.25)-seed1[123]")
+    add_to_archive(tmp_path, record.only(kept))
+    questions = read_questions(CAMPAIGN.parent / "what-does-the-work")
+    (asked,) = [one for one in questions if one.name == "superposition against baseline"]
+    add_questions(tmp_path, [asked.model_copy(update={"primary": True})])
+    item = picture("gain_over_training", tmp_path)
+    assert item.title == "No arm ended ahead"
+    assert item.figure().axes[0].lines
+    rows = [{"loss": 3.8 + 0.1 * place, "bag_size": 1, "step_ratio": 0.0} for place in range(3)]
+    rows += [{"loss": 3.8 + 0.08 * place, "bag_size": 4, "step_ratio": 0.3} for place in range(3)]
+    table = pd.DataFrame(rows).assign(params=1e8, tokens=1e9, steps=1000, seed=np.nan)
+    (group,) = Sources(imported(tmp_path / "unseeded", table)).groups
+    assert (len(group.baselines), group.level) == (3, pytest.approx(3.9))
+    assert len(group.folders) == 6
+
+
+def test_fresh_texts_of_two_sizes_are_not_called_repeated(tmp_path: Path) -> None:
+    for tokens in (20_000_000, 50_000_000):
+        data = {**BOOKS, "corpora": [{"fingerprint": f"{tokens:064d}", "weight": 1.0}]}
+        data["corpora"][0]["tokens"] = tokens
+        for size in (1, 4):
+            write_run(tmp_path, config(0, size, 0.2 * (size > 1)), 3.5, data=data)
+    assert catalogue()["data_constrained"].item(Sources(tmp_path)) is None

@@ -34,8 +34,8 @@ GPU, whatever the device."""
 
 
 DEVICES = (
-    # More specific names come first, because `device_named` takes the first device whose name is
-    # part of the given one.
+    # More specific names come first, because `device_named` takes the first device all words of
+    # whose name are in the given one.
     Device("GB300", 2.5e15, 288e9, 8e12, 900e9, per_node=4, like="B200"),
     Device("GB200", 2.5e15, 186e9, 8e12, 900e9, per_node=4, like="B200"),
     Device("B300", 2.25e15, 288e9, 8e12, 900e9, like="B200"),
@@ -45,6 +45,7 @@ DEVICES = (
     Device("H100 PCIe", 756e12, 80e9, 2e12, 300e9, like="H100"),
     Device("H100", 989e12, 80e9, 3.35e12, 450e9),
     Device("H800", 989e12, 80e9, 3.35e12, 200e9, like="H100"),
+    Device("A100 40GB", 312e12, 40e9, 1.555e12, 300e9, like="A100"),
     Device("A100", 312e12, 80e9, 2e12, 300e9),
     Device("A800", 312e12, 80e9, 2e12, 200e9, like="A100"),
     Device("L40S", 362e12, 48e9, 864e9, 32e9),
@@ -93,12 +94,9 @@ measured with routing that was forced to be even."""
 def device_named(name: str) -> Device | None:
     """Find a device by the name that its driver reports, such as `NVIDIA H100 80GB HBM3`, or by its
     name in `DEVICES`, in upper or lower case; None if it is not listed."""
-    words = name.upper().replace("-", " ").split()
-    for device in DEVICES:
-        parts = device.name.upper().split()
-        if any(words[i : i + len(parts)] == parts for i in range(len(words))):
-            return device
-    return None
+    words = set(name.upper().replace("-", " ").split())
+    named = (device for device in DEVICES if words.issuperset(device.name.upper().split()))
+    return next(named, None)
 
 
 def device_or_usual(name: str | None) -> Device:
