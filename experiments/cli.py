@@ -245,6 +245,7 @@ def status(
     pattern: Pattern = "",
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
+    recorded: Recorded = None,
     no_share: NoShare = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
@@ -254,7 +255,8 @@ def status(
 
     root, pattern = _place(study, scale, runs, pattern)
     with waiting(f"reading the runs in {root}"):
-        rows = matching(study_rows(study, scale, root, not no_share), pattern, root)
+        rows = study_rows(study, scale, root, not no_share, recorded)
+        rows = matching(rows, pattern, root)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False))
     else:
@@ -292,6 +294,7 @@ def retry(
     processes: Processes = 1,
     runs: RunsFolder = None,
     profile: ProfileFile = None,
+    recorded: Recorded = None,
     no_share: NoShare = False,
 ) -> None:
     """Train failed and stopped runs again, and no others."""
@@ -300,7 +303,7 @@ def retry(
     from tst_study.experiments.state.status import stopped
     from tst_study.experiments.studies.catalogue import load
 
-    chosen = load(study, scale, runs, not no_share)
+    chosen = load(study, scale, runs, not no_share, recorded)
     options = Options(parallel, processes, profile)
     wanted = stopped(chosen, pattern)
     if not any(map(wanted, Planner(chosen).decided())):
@@ -337,6 +340,7 @@ def collect(
     study: StudyOrFolder,
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
+    recorded: Recorded = None,
     keep: Annotated[
         Path | None,
         typer.Option(file_okay=False, help="Archive to add finished runs to; created if missing."),
@@ -351,7 +355,7 @@ def collect(
 
     root = folder_of(study, scale, runs)
     with waiting("drawing figures and report"):
-        lines = collect_runs(root, study_rows(study, scale, root))
+        lines = collect_runs(root, study_rows(study, scale, root, recorded=recorded))
     print(*wrapped(lines, screen_width()), sep="\n")
     if keep is not None:
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")

@@ -166,9 +166,13 @@ def register(folder: Path, questions: Sequence[Question], code: Mapping[str, Any
 
     code: the result of `launch_facts.code_version()`. A new question keeps the commit that it
     names. One that names none gets the commit of the code, or none if there are uncommitted
-    changes."""
+    changes. Raises `UserError` if the folder has questions, but none of the names of these."""
     commit = None if code["dirty"] else code["commit"]
-    existing = {_unstamped(question): question for question in read_questions(folder)}
+    there = read_questions(folder)
+    names = {(question.family, question.name) for question in questions}
+    if there and names and names.isdisjoint((one.family, one.name) for one in there):
+        raise UserError(f"{folder}: holds the questions of another study; name another --runs")
+    existing = {_unstamped(question): question for question in there}
     stamped = [
         existing.get(_unstamped(question))
         or question.model_copy(update={"registered": question.registered or commit})

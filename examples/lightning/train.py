@@ -37,7 +37,7 @@ class SuperposedSteps(lightning.Callback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         self.hook = self.tst.attach(self.embedding)
 
-    def on_train_batch_start(self, trainer: Any, *unused: Any) -> None:
+    def on_train_batch_end(self, trainer: Any, *unused: Any) -> None:
         self.tst.advance(to=trainer.global_step)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
@@ -89,12 +89,13 @@ class Batches(IterableDataset):  # type: ignore[type-arg]
         self.text, self.tst, self.sequences = text, tst, options.sequences * options.accumulate
 
     def __iter__(self) -> Iterator[Tensor]:
-        generator = torch.Generator().manual_seed(0)
+        generator, first = torch.Generator().manual_seed(0), self.tst.step  # TST
         for step in range(self.tst.steps):
             length = self.tst.raw_length(step) + 1  # TST
             for _ in range(self.sequences):
                 start = int(torch.randint(len(self.text) - length, (), generator=generator))
-                yield self.text[start : start + length].long()
+                if step >= first:  # a resumed run has read the others
+                    yield self.text[start : start + length].long()
 
 
 def read(name: str) -> Tensor:

@@ -22,7 +22,7 @@ from typing import Any
 from megatron.core import parallel_state
 from torch import Tensor
 
-from tst_study.superposition import Superposition
+from tst_study.superposition import Superposition, bag_loss
 
 
 def superpose(model: Any, tst: Superposition) -> None:
@@ -42,15 +42,22 @@ def superposed_forward_step(
     tst.advance(to=iteration())
     tokens, labels, loss_mask, attention_mask, position_ids = get_batch(data_iterator)
     positions = tokens.shape[1] // tst.objective().stride
+    labels = labels.masked_fill(loss_mask == 0, -100)
+    if not model.training:  # Megatron's evaluation: next-token loss of the first L tokens
+        tokens, labels = tokens[:, :positions], labels[:, :positions]
     logits = model(tokens, position_ids[:, :positions], attention_mask)
-    return logits, partial(bag_loss, tst, labels.masked_fill(loss_mask == 0, -100))
+    return logits, partial(loss_func, tst if model.training else None, labels)
 
 
-def bag_loss(
-    tst: Superposition, labels: Tensor, logits: Tensor
+def loss_func(
+    tst: Superposition | None, labels: Tensor, logits: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Megatron's `loss_func`. logits (B, L, V / tensor ranks)."""
+    """Megatron's `loss_func`: the loss of `tst`, or without it the next-token loss. logits (B, L, V
+    / tensor ranks)."""
     group = parallel_state.get_tensor_model_parallel_group()
     start = parallel_state.get_tensor_model_parallel_rank() * logits.shape[-1]
-    loss = tst.loss(logits, labels, vocabulary_start=start, group=group)
+    if tst is None:
+        loss = bag_loss(logits, labels, 1, vocabulary_start=start, group=group)
+    else:
+        loss = tst.loss(logits, labels, vocabulary_start=start, group=group)
     return loss, {"lm loss": loss.detach().clone()}  # Megatron divides the loss in place

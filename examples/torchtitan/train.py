@@ -13,6 +13,7 @@ several ranks, FSDP, pipeline stages, `torch.compile`, accumulated micro-batches
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import lzma
 import os
@@ -83,11 +84,12 @@ class Loader(BaseDataLoader):
 
     def __iter__(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
         generator = torch.Generator().manual_seed(0)
-        while True:
-            Phase.step = self.done
-            self.done += 1
-            count = Phase.tst.raw_length(Phase.step, self.length) + 1
+        for step in itertools.count():
+            count = Phase.tst.raw_length(step, self.length) + 1
             starts = torch.randint(len(self.text) - count, (self.sequences, 1), generator=generator)
+            if step < self.done:  # a resumed run has read them
+                continue
+            Phase.step, self.done = step, step + 1
             tokens = self.text[starts + torch.arange(count)].long()
             yield {"input": tokens[:, :-1]}, tokens[:, 1:]
 

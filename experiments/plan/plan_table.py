@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from tst_study import file_lock
@@ -79,7 +80,8 @@ def table(
     if not shown:
         raise UserError(f"{study.folder}: no run of {study.name} has {pattern!r} in its name")
     flops = total_flops(runs)
-    alone = total_flops([*planner.asked_for(), *(run for run in undecided if not run.prefix)])
+    own = (run for run in runs if run.config.role != "trunk")
+    alone = total_flops(replace(run, config=run.config.executed(fork_from=None)) for run in own)
     total = f"{flops:.3g} FLOPs, {_in_words(list(costs.values()), prices, source, at_once)}"
     if flops < alone:
         total += f"; shared prefix runs save {1 - flops / alone:.1%} of {alone:.3g}"

@@ -15,7 +15,7 @@ from typing import Any
 
 from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.config.identity import digest, fingerprint, prefix_form, run_id, shared_until
-from tst_study.config.schema import Config, Data, ForkPoint, load, to_dict
+from tst_study.config.schema import Config, ForkPoint, load, to_dict
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import PlannedRun, final_loss, is_over, state
@@ -34,7 +34,7 @@ class Planner:
     """Plan even if corpora are missing. Identities and folders are then provisional."""
     _dead_ends: dict[str, None] = field(default_factory=dict)
     _losses: dict[str, float] = field(default_factory=dict)
-    _data: dict[tuple[Data, int, int], dict[str, Any]] = field(default_factory=dict)
+    _data: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     _known: dict[Config, str] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
     """Names of the run folders, by their last eight characters. These are the first eight hex
@@ -113,11 +113,12 @@ class Planner:
         return dict(zip(over["fingerprint"], states, strict=True))
 
     def data(self, config: Config) -> dict[str, Any]:
-        """Return the fingerprints of the config's corpora. Their files are read once, not once per
-        run. Raises `UserError` as `planned` does."""
+        """Return the fingerprints of what the config reads: corpora and initial weights. Files are
+        read once, not once per run. Raises `UserError` as `planned` does."""
         from tst_study.data.run_data import fingerprints
 
-        key = (config.data, config.model.vocabulary_size, config.batch.sequence_length)
+        model, batch = config.model, config.batch
+        key = (config.data, config.fork_from, model.vocabulary_size, batch.sequence_length)
         if key not in self._data:
             try:
                 self._data[key] = fingerprints(config)

@@ -27,7 +27,8 @@ def keep_code(root: Path) -> Path:
     # In a checkout, three of the package's folders are links to folders beside the package.
     for folder, _, names in os.walk(package, followlinks=True):
         if Path(folder).name != "__pycache__":
-            files += [(Path(folder) / name).relative_to(package.parent) for name in names]
+            paths = [Path(folder) / name for name in names]  # an editor's lock is a link to nothing
+            files += [path.relative_to(package.parent) for path in paths if path.is_file()]
     digest = hashlib.sha256()
     for file in sorted(files):
         content = (package.parent / file).read_bytes()

@@ -88,6 +88,8 @@ def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence
     signal.signal(signal.SIGTERM, lambda *unused: None)
     job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
     (folder / "job" / "ended").unlink(missing_ok=True)
+    if cancel_mark(folder).exists():  # its job was still in the queue
+        return Exit.PREEMPTED
     before = last_checkpoint(folder)
     with insist(lambda: open(folder / "job" / "srun.txt", "wb"), PATIENCE, OSError) as errors:
         ranks = subprocess.Popen(command, stderr=errors)

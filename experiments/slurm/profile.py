@@ -133,6 +133,8 @@ class Profile(Strict):
     given up."""
     parallel: Positive = 64
     """How many runs of one array may train at a time."""
+    array: Positive = 1000
+    """Most runs in one array. Slurm's default limit is 1,001; a cluster may have another."""
     setup: tuple[Line, ...] = ()
     """Lines of shell that each launch runs before its ranks start. Each must succeed."""
     container: Line = ""

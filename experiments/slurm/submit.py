@@ -5,10 +5,10 @@ First, each run's own record is read. Runs that are over are skipped. Runs whose
 read are named, and not submitted. Then the queue and the run's lock are checked. Runs that are
 queued or training are left alone, unless they were cancelled.
 
-All other runs are submitted in job arrays of up to `LONGEST` runs. The runs of one array ask for
-the same resources, and wait for the same job or for none. A run waits for a job if it forks from a
-shared prefix run (`plan.planner`) that is still to be trained; if the prefix run has no job, the
-run that forks from it is not submitted."""
+All other runs are submitted in job arrays of up to `Profile.array` runs. The runs of one array ask
+for the same resources, and wait for the same job or for none. A run waits for a job if it forks
+from a shared prefix run (`plan.planner`) that is still to be trained; if the prefix run has no job,
+the run that forks from it is not submitted."""
 
 import shutil
 import time
@@ -34,8 +34,6 @@ from tst_study.record.reader import FINAL_STATES
 SECOND_LOOK = 2.0
 """Seconds after which the queue is asked again if an unfinished run has had a job, but has no
 active one now: a job that is being requeued may be missing from the queue for a moment."""
-LONGEST = 1000
-"""Most runs in one array. Slurm's default limit is 1,001; a cluster may have another."""
 
 
 @dataclass
@@ -183,5 +181,5 @@ def _arrays(
                 dependency = f"afterok:{job.id}"
             groups[profile.resources_of(*run.names), dependency].append(run)
         for (resources, dependency), members in groups.items():
-            for start in range(0, len(members), LONGEST):
-                yield resources, dependency, members[start : start + LONGEST]
+            for start in range(0, len(members), profile.array):
+                yield resources, dependency, members[start : start + profile.array]

@@ -139,10 +139,14 @@ def _rows(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
     states = {entry.run_id: entry.state for entry in rows}
 
     def told(entry: StatusRow, folder: Path) -> StatusRow:
-        """Return the row as `blocked` if the run waits for a shared prefix run that has stopped;
-        else return it as it is."""
+        """Return the row as `blocked` if the run waits for a shared prefix run that has stopped,
+        or with the archived state if it need not be trained; else return it as it is."""
+        planned_run = runs.get(folder)
+        if entry.state == "waiting" and planned_run and planned_run.recorded:
+            state, loss = planned_run.recorded
+            return replace(entry, state=state, held_out=loss, step=entry.steps)
         if entry.state in ("waiting", "cancelled"):
-            prefix = _prefix_of(folder, runs.get(folder))
+            prefix = _prefix_of(folder, planned_run)
             if states.get(prefix) in STOPPED:
                 why = f"its shared prefix run {prefix}: {states[prefix]}"
                 return replace(entry, state="blocked", message=why)

@@ -26,7 +26,9 @@ def screen(root: Path, rows: Sequence[StatusRow], width: int) -> list[str]:
     return [*wrapped([f"{root}: {sums(rows)}"], width), "", *lines(rows, width)]
 
 
-def study_rows(study: str, scale: str, root: Path, share: bool = True) -> list[StatusRow]:
+def study_rows(
+    study: str, scale: str, root: Path, share: bool = True, recorded: Path | None = None
+) -> list[StatusRow]:
     """Return the status of every run that the study has planned so far (later ones may depend on
     results that are not there yet), and of every other run in the study's folder. If `study` is not
     the name of a study, or its corpora are not prepared, return the status of the runs in the
@@ -36,7 +38,7 @@ def study_rows(study: str, scale: str, root: Path, share: bool = True) -> list[S
     """
     if study in STUDIES:
         try:
-            return rows_of(load(study, scale, root, share=share))
+            return rows_of(load(study, scale, root, share, recorded))
         except UserError as error:
             check_is_there(root)
             print(f"only runs that have a folder are shown: {error}", file=sys.stderr)

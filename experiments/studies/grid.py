@@ -58,13 +58,15 @@ class Tuning:
     begins with the arm that has the lowest loss."""
     seeds: range = range(1)
     extensions: int = 2
+    decides: SuperposedPhase | None = None
+    """The one arm without which nothing can follow; by default, nothing can without any arm."""
 
     def runs(self, make: Make, results: Results) -> list[Config]:
         """List the runs of all rungs and, once all their losses are known, also the runs that
         follow.
 
-        If every rung of an arm has a seed that diverged, nothing can follow, and `results.dead_end`
-        is told so.
+        If every rung of an arm that is needed (`decides`) has a seed that diverged, nothing can
+        follow, and `results.dead_end` is told so.
         """
         tried: list[Config] = []
         best: dict[SuperposedPhase, tuple[float, Setting]] = {}
@@ -77,8 +79,8 @@ class Tuning:
                 best[arm] = min(rungs, key=lambda rung: rung[0])
         if len(best) < len(self.arms):
             return tried
-        for loss, setting in best.values():
-            if math.isinf(loss):
+        for arm, (loss, setting) in best.items():
+            if math.isinf(loss) and self.decides in (None, arm):
                 name = setting.grid or setting.model
                 results.dead_end(f"{name}: every candidate diverged; try lower learning rates")
                 return tried
@@ -113,8 +115,12 @@ class Tuning:
         return self._climbed(ladder, arm, make, results, tried, extensions - 1)
 
     def corpora(self) -> list[Recipe]:
-        """The corpora that the runs read."""
-        return [recipe for ladder in self.ladders for rung in ladder for recipe in rung.corpora]
+        """The corpora that the runs read, those that follow the choice included."""
+        rungs = [rung for ladder in self.ladders for rung in ladder]
+        following = self.then(dict.fromkeys(self.arms, rungs[0]))
+        return [recipe for rung in rungs for recipe in rung.corpora] + [
+            recipe for part in following for recipe in part.corpora()
+        ]
 
 
 def choice(
@@ -129,7 +135,7 @@ def choice(
     `arms`: the arms that are trained at each candidate; the baseline must be one of them.
     """
     ladders = tuple((setting,) for setting in candidates)
-    return Tuning(ladders, arms, lambda best: then(best[BASELINE]), seeds, extensions=0)
+    return Tuning(ladders, arms, lambda best: then(best[BASELINE]), seeds, 0, BASELINE)
 
 
 def _mean_loss(runs: Sequence[Config], results: Results) -> float:

@@ -33,6 +33,7 @@ SEEDS = {"desktop": range(11, 23)}
 MORE_SEEDS = {"desktop": range(27, 35)}
 """Eight more seeds for the two arms of the primary question."""
 PILOT_SEEDS = {"desktop": range(23, 27)}
+"""Seeds of the pilot sweeps; at other scales as many as the study has, after them."""
 EVALUATIONS = 16
 
 
@@ -66,7 +67,8 @@ def parts(scale: Scale) -> Sequence[Part | Tuning]:
     measured."""
     small = _setting(scale, scale.setting.model, STEPS)
     larger = _setting(scale, LARGER, LARGER_STEPS)
-    seeds, pilot = SEEDS.get(scale.name, scale.seeds), PILOT_SEEDS.get(scale.name, scale.seeds)
+    after = range(scale.seeds.stop, scale.seeds.stop + len(scale.seeds))
+    seeds, pilot = SEEDS.get(scale.name, scale.seeds), PILOT_SEEDS.get(scale.name, after)
     more = MORE_SEEDS.get(scale.name, range(0))
 
     def tuned_arms(baseline: Chosen) -> list[Tuning]:

@@ -226,6 +226,12 @@ class LabelSmoothing(Strict):
     last_step: Positive
     """The last smoothed step."""
 
+    @model_validator(mode="after")
+    def _steps_in_order(self) -> Self:
+        if self.first_step > self.last_step:
+            raise ValueError(f"first_step = {self.first_step} lies after {self.last_step}")
+        return self
+
     def covers(self, step: int) -> bool:
         """Return whether step `step` is smoothed. `step` is numbered from 0, but `first_step` and
         `last_step` are numbered from 1."""

@@ -99,15 +99,15 @@ class RunWriter:
         names the prefix run.
 
         Only rows of steps at which this run itself would log or evaluate are copied. If an earlier
-        launch has copied the rows, nothing is done.
+        launch has copied the rows, and none has begun at the first step since, nothing is done.
         """
         source = {
             "run_id": prefix.run_id,
             "fingerprint": prefix.header["fingerprint"],
             "step": step,
         }
-        earlier = read_segments(self.folder)
-        if any(row.get("forked_from") == source and row["end"] for row in earlier):
+        begun = [row for row in read_segments(self.folder) if row["resumed_from"] is None][-1:]
+        if any(row.get("forked_from") == source and row["end"] for row in begun):
             return  # an earlier launch copied them, and then ended before its first checkpoint
         segment = self.start_segment(None, {"forked_from": source})
         switch = self.header["plan"]["superposed_steps"]

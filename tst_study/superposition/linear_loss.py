@@ -87,10 +87,15 @@ def linear_bag_loss(
     with torch.autocast(device, enabled=False):
         if cross_entropy is not None:
             return _by_first_target(rows, weight, targets, coefficients, cross_entropy)
+        # The gradient of a logit is about P / N. In float16 many would become 0 before a gradient
+        # scaler could enlarge them, so there the largest coefficient is taken out beforehand.
+        scale: Tensor | float = 1.0
+        if rows.dtype == torch.float16:
+            scale = coefficients.sum(dim=1).amax().clamp(min=1e-30)
         loss: Tensor = _LinearMultiHot.apply(  # type: ignore[no-untyped-call]
-            rows, weight, targets, coefficients, compiled
+            rows, weight, targets, coefficients / scale, compiled
         )
-    return loss
+    return loss * scale
 
 
 def _by_first_target(

@@ -103,6 +103,12 @@ class Superposition:
             self.weighting,
             self.pooling,
         )
+        stride = phases.tokens_per_position("superposition")
+        if self.equal_raw_length and isinstance(self.positions, int) and self.positions % stride:
+            raise ValueError(
+                f"positions = {self.positions} tokens are no whole bags of {stride}, as "
+                "equal_raw_length needs"
+            )
         check_loss_kind(self.loss_kind, self.weighting)
         for row in weight_rows(self.weighting) or (self.weighting,):
             offset_weights(row, self.bag_size)  # type: ignore[arg-type]  # raises where it is wrong
@@ -213,7 +219,8 @@ class Superposition:
             step: steps done; by default the current number, such as that given to `embed`.
             valid_counts: with gradient accumulation or data parallelism,
                 `objective(step).count_targets(labels)` summed over all micro-batches and ranks of
-                the step. The sum of their losses is then the mean of the whole step.
+                the step. The sum of their losses is then the mean of the whole step. Where ranks
+                average their gradients, as DDP and FSDP do, multiply the loss by their number.
             vocabulary_start, group: as for `bag_loss`, if the vocabulary is sharded.
 
         Returns:

@@ -6,6 +6,7 @@ has nothing to do.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,15 +85,15 @@ class Request:
         Files in the folder `to`, which the preparation writes, are left out.
 
         Raises `UserError` for a name that `find_sources` refuses, and for a source that is both
-        training and held-out text.
+        training and held-out text, or named twice.
         """
         train = find_sources(self.sources, "train", besides=to)
         held = find_sources(self.validation, "validation", besides=to)
-        both = {source.place for source in train} & {source.place for source in held}
-        if both:
+        places = Counter(source.place for source in (*train, *held))
+        if twice := [place for place, count in places.items() if count > 1]:
             raise UserError(
-                f"source {min(both)}: is both training and held-out text; name files that are one"
-                " of the two"
+                f"source {min(twice)}: is both training and held-out text, or named twice; name"
+                " each text once"
             )
         return [*train, *held]
 
