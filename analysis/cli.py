@@ -42,8 +42,7 @@ def import_(
     given: Annotated[Texts, _option("KEY=VALUE", "Set a fact of all runs.", "--set")] = None,
     column: Annotated[Texts, _option("COLUMN=KEY", "Name the logs' key for a column.")] = None,
     unit: Annotated[
-        Texts,
-        _option("[COLUMN=]UNIT", "Unit of losses: nats (default), bits or perplexity."),
+        Texts, _option("[COLUMN=]UNIT", "Unit of losses: nats (default), bits or perplexity.")
     ] = None,
     arm_from: Annotated[
         Literal["folder"] | None, typer.Option(help="Name arms after the runs' folders.")
@@ -154,11 +153,6 @@ def analyse(
         from tst_study.analysis.questions import ask
 
         answer = ask(
-            question,
-            runs or None,
-            of_published=published,
-            at=at,
-            tokens=tokens,
-            huber=huber,
+            question, runs or None, of_published=published, at=at, tokens=tokens, huber=huber
         )
     print(answer.to_json() if as_json else answer)

@@ -283,10 +283,7 @@ def _arm(arm: str, seed: int, text: Path, steps: int, request: argparse.Namespac
             "name": arm,
             "role": "baseline" if arm == "baseline" else "superposition",
             "seed": seed,
-            "data": {
-                "corpora": [{"path": str(text)}],
-                "validation_tokens": held_out,
-            },
+            "data": {"corpora": [{"path": str(text)}], "validation_tokens": held_out},
             "schedule": {"steps": steps, "warmup_steps": max(1, steps // 20)},
         }
     )

@@ -20,11 +20,7 @@ from tst_study.config.schema import Config, Model, from_dict
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.model.layers import ATTENTION, attention_backend, compile_layers
 from tst_study.model.model import build_model
-from tst_study.parallel.forward_backward import (
-    forward_backward,
-    gradient_buffers,
-    micro_batches,
-)
+from tst_study.parallel.forward_backward import forward_backward, gradient_buffers, micro_batches
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.superposition.steps import NEXT_TOKEN, Objective
 

@@ -102,8 +102,7 @@ ProfileFile = Annotated[
     ),
 ]
 Parallel = Annotated[
-    int | None,
-    count_option("Runs at a time; by default what the machine holds.", most=2**20),
+    int | None, count_option("Runs at a time; by default what the machine holds.", most=2**20)
 ]
 Processes = Annotated[
     int, count_option("Ranks per run on this machine; slurm.toml sets them for Slurm.", most=4096)
@@ -144,8 +143,7 @@ def plan(
     mfu: Mfu = None,
     price: Price = None,
     gpus: Annotated[
-        int | None,
-        count_option("GPUs per run; also shows layout and memory by part.", most=2**20),
+        int | None, count_option("GPUs per run; also shows layout and memory by part.", most=2**20)
     ] = None,
     time: Annotated[
         bool, typer.Option("--time", help="Time a few steps of each shape on this machine.")
@@ -236,10 +234,7 @@ def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> 
     return status or int(bool(dead_ends))
 
 
-@_of_studies(
-    "tst-study status laptop",
-    "tst-study status runs/mine '*seed0*'",
-)
+@_of_studies("tst-study status laptop", "tst-study status runs/mine '*seed0*'")
 def status(
     study: StudyOrFolder,
     pattern: Pattern = "",
@@ -263,10 +258,7 @@ def status(
         print(*screen(root, rows, screen_width()), sep="\n")
 
 
-@_of_studies(
-    "tst-study logs laptop",
-    "tst-study logs bag-grid baseline --scale one-gpu -n 100",
-)
+@_of_studies("tst-study logs laptop", "tst-study logs bag-grid baseline --scale one-gpu -n 100")
 def logs(
     study: StudyOrFolder,
     pattern: Pattern = "",
@@ -282,8 +274,7 @@ def logs(
 
 
 @_of_studies(
-    "tst-study retry laptop",
-    "tst-study retry bag-grid '*-s8-*' --scale one-gpu --launcher slurm",
+    "tst-study retry laptop", "tst-study retry bag-grid '*-s8-*' --scale one-gpu --launcher slurm"
 )
 def retry(
     study: StudyName,
@@ -312,15 +303,9 @@ def retry(
     raise typer.Exit(_submitted(chosen, launcher, options, wanted))
 
 
-@_of_studies(
-    "tst-study cancel laptop",
-    "tst-study cancel bag-grid '*-s8-*' --scale one-gpu",
-)
+@_of_studies("tst-study cancel laptop", "tst-study cancel bag-grid '*-s8-*' --scale one-gpu")
 def cancel(
-    study: StudyOrFolder,
-    pattern: Pattern = "",
-    scale: ScaleName = "quick",
-    runs: RunsFolder = None,
+    study: StudyOrFolder, pattern: Pattern = "", scale: ScaleName = "quick", runs: RunsFolder = None
 ) -> None:
     """Stop runs, each after a checkpoint, until `submit` or `retry` starts them again."""
     from tst_study.experiments.state.jobs import cancel_runs
@@ -333,8 +318,7 @@ def cancel(
 
 
 @_of_studies(
-    "tst-study collect laptop",
-    "tst-study collect bag-grid --scale one-gpu --keep records/bag-grid",
+    "tst-study collect laptop", "tst-study collect bag-grid --scale one-gpu --keep records/bag-grid"
 )
 def collect(
     study: StudyOrFolder,
@@ -361,10 +345,7 @@ def collect(
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")
 
 
-@_of_studies(
-    "tst-study clean laptop",
-    "tst-study clean bag-grid --scale one-gpu --yes",
-)
+@_of_studies("tst-study clean laptop", "tst-study clean bag-grid --scale one-gpu --yes")
 def clean(
     study: StudyOrFolder,
     scale: ScaleName = "quick",
@@ -402,11 +383,7 @@ def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Pat
     return root, pattern
 
 
-@verb(
-    verbs,
-    ONE_RUN,
-    "tst-study retrain docs/records/gate RUN",
-)
+@verb(verbs, ONE_RUN, "tst-study retrain docs/records/gate RUN")
 def retrain(
     archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="Archive of a study.")],
     run: Annotated[

@@ -42,8 +42,7 @@ def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
 
 
 @pytest.mark.parametrize(
-    ("number", "remedy"),
-    [(errno.ENOSPC, "free some space"), (errno.EROFS, "choose another place")],
+    ("number", "remedy"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "choose another place")]
 )
 def test_what_the_disk_refuses_is_one_line_with_a_remedy(number: int, remedy: str) -> None:
     with pytest.raises(UserError, match=rf"^file: cannot be written \(.+\); {remedy}"):  # noqa: SIM117

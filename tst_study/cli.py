@@ -37,16 +37,14 @@ def _complete_run(incomplete: str) -> list[str]:
 
 
 TrainedRunFolder = Annotated[
-    Path,
-    typer.Argument(metavar="RUN", help="The folder of a run.", autocompletion=_complete_run),
+    Path, typer.Argument(metavar="RUN", help="The folder of a run.", autocompletion=_complete_run)
 ]
 TokenizerFile = Annotated[
     Path | None,
     typer.Option(help="The run's tokenizer.json, if its corpus is not on this machine."),
 ]
 AfterStep = Annotated[
-    int | None,
-    count_option("Use the checkpoint after this many steps; by default the last one."),
+    int | None, count_option("Use the checkpoint after this many steps; by default the last one.")
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -149,8 +147,7 @@ def data_merge(
 def data_adopt(
     files: Annotated[list[Path], typer.Argument(help="Token files (.bin, .ds) of one folder.")],
     vocabulary_size: Annotated[
-        int | None,
-        count_option("Size of the vocabulary that the ids are from.", most=2**31 - 1),
+        int | None, count_option("Size of the vocabulary that the ids are from.", most=2**31 - 1)
     ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="The tokenizer.json that made the ids, if there is one.")
@@ -159,8 +156,7 @@ def data_adopt(
         int | None, count_option("The id that ends a document.", least=0)
     ] = None,
     dtype: Annotated[
-        str | None,
-        typer.Option(help="Type of the ids (uint16, int32, …) in files without .idx."),
+        str | None, typer.Option(help="Type of the ids (uint16, int32, …) in files without .idx.")
     ] = None,
     header_bytes: Annotated[
         int | None,

@@ -30,10 +30,7 @@ WARM_UP, TIMED = 3, 9
 
 
 def describe(
-    config: Config,
-    identity: str,
-    stream: TokenStream | None = None,
-    prices: Prices | None = None,
+    config: Config, identity: str, stream: TokenStream | None = None, prices: Prices | None = None
 ) -> str:
     """Return the config as TOML, followed by comments that give parameters, FLOPs, tokens and
     memory.

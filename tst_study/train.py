@@ -42,11 +42,7 @@ from tst_study.model.initialization import EMBEDDINGS, initialize
 from tst_study.model.layers import ATTENTION, attention_backend, compile_layers
 from tst_study.model.model import build_model
 from tst_study.parallel.events import Due, TimedEvents
-from tst_study.parallel.forward_backward import (
-    forward_backward,
-    gradient_buffers,
-    micro_batches,
-)
+from tst_study.parallel.forward_backward import forward_backward, gradient_buffers, micro_batches
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.parallel.process_groups import (
     Launch,

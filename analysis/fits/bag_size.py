@@ -365,10 +365,9 @@ def _no_number(fits: list[_Form]) -> str:
         at = float(np.exp(fits[0].lowest))
         tried = "the largest tried; run larger ones"
         if edges == {-1}:
-            tried = {
-                1: "the baseline",
-                2: "the smallest bag; give its baseline, s = 1, too",
-            }.get(round(at), "the smallest tried; run smaller ones")
+            tried = {1: "the baseline", 2: "the smallest bag; give its baseline, s = 1, too"}.get(
+                round(at), "the smallest tried; run smaller ones"
+            )
         curves = "the fitted curve is" if len(fits) == 1 else "both fitted curves are"
         return f"edge: {curves} lowest at s = {at:.3g}, {tried}"
     places = [fit.lowest for fit in fits]

@@ -357,10 +357,7 @@ _LINES = (
     ),
     # nanochat prints at the same moments as nanoGPT.
     (re.compile(r"^Step (?P<step>\d+) \| Validation bpb: (?P<bits_per_byte>\S+)", re.M), 0),
-    (
-        re.compile(r"^step (?P<step>\d+)/(?P<steps>\d+) \([^)]*\) \| loss: (?P<loss>\S+)", re.M),
-        1,
-    ),
+    (re.compile(r"^step (?P<step>\d+)/(?P<steps>\d+) \([^)]*\) \| loss: (?P<loss>\S+)", re.M), 1),
 )
 """Patterns of the lines that known programs print. The number beside each is added to the printed
 step, to make it the number of steps done. The groups of the patterns are `step`, `steps` (planned),
@@ -454,10 +451,7 @@ def _finished(table: pd.DataFrame, log: Log, run: str | None) -> Iterator[Log]:
 FORMATS: tuple[tuple[Callable[[Path, str], bool], Callable[[Log], Iterator[Log]]], ...] = (
     (lambda path, start: ".tfevents." in path.name, _events),
     (lambda path, start: path.suffix == ".db" and path.name not in _ELSEWHERE, _trackio),
-    (
-        lambda path, start: path.name == "meta.yaml" and (path.parent / "metrics").is_dir(),
-        _mlflow,
-    ),
+    (lambda path, start: path.name == "meta.yaml" and (path.parent / "metrics").is_dir(), _mlflow),
     (lambda path, start: ending(path) in TABLES, _table),
     (lambda path, start: path.name == "trainer_state.json", _trainer_state),
     (

@@ -16,14 +16,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from tst_study.analysis.tables.columns import (
     CURVES,

@@ -216,8 +216,7 @@ def _settings(
     )
     firsts = [members[0] for members in ordered]
     names = disambiguate_by_set_up(
-        [f"{one['setting']}, {one['corpus']}, {one['steps']:,} steps" for one in firsts],
-        firsts,
+        [f"{one['setting']}, {one['corpus']}, {one['steps']:,} steps" for one in firsts], firsts
     )
     baselines = kept[kept["method"] == "baseline"]
     rows, cells = [], []

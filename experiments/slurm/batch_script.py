@@ -27,11 +27,7 @@ TASK = "tst_study.experiments.slurm.task"
 
 
 def array_script(
-    submission: Submission,
-    code: Path,
-    profile: Profile,
-    resources: Resources,
-    dependency: str = "",
+    submission: Submission, code: Path, profile: Profile, resources: Resources, dependency: str = ""
 ) -> str:
     """Return the batch script of an array, which has one element for each run of a submission.
 

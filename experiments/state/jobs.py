@@ -7,12 +7,7 @@ from pathlib import Path
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import UnreachableError, launchers
 from tst_study.experiments.plan.planned_run import matches
-from tst_study.experiments.state.status import (
-    STOPPED,
-    check_is_one_study,
-    matching,
-    rows_below,
-)
+from tst_study.experiments.state.status import STOPPED, check_is_one_study, matching, rows_below
 from tst_study.text import printable
 
 

@@ -7,12 +7,7 @@ from pathlib import Path
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import totals
 from tst_study.experiments.screen import fitted
-from tst_study.experiments.state.status import (
-    StatusRow,
-    check_is_there,
-    rows_below,
-    rows_of,
-)
+from tst_study.experiments.state.status import StatusRow, check_is_there, rows_below, rows_of
 from tst_study.experiments.studies.catalogue import STUDIES, load
 from tst_study.text import ENDLESS, duration, printable, wrapped
 

@@ -123,9 +123,7 @@ WEIGHTS = Ablation(
     needs=submit("input-output", "paper", "one-gpu"),
 )
 @figure(
-    {"figure9": WEIGHTS},
-    published=["loss_curves"],
-    needs=submit("weightings", "paper", "one-gpu"),
+    {"figure9": WEIGHTS}, published=["loss_curves"], needs=submit("weightings", "paper", "one-gpu")
 )
 def ablation_curves(sources: Sources, which: Ablation) -> Picture:
     """Show the published curves and, if there are any, the measured ones (`Ablation.measured`)."""

@@ -33,9 +33,7 @@ MIXTURE_SWITCH = 12_483
 
 
 @figure(
-    "figure1",
-    published=["loss_curves", "headline_runs"],
-    needs=submit("mixture-10b-a1b", "paper"),
+    "figure1", published=["loss_curves", "headline_runs"], needs=submit("mixture-10b-a1b", "paper")
 )
 def mixture_of_experts_run(sources: Sources) -> Picture:
     """Show the published curves and, if a mixture of experts was run here, those of one setting and

@@ -20,11 +20,7 @@ from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.decide import Estimate, estimates
-from tst_study.analysis.verdict.intervals import (
-    FAMILY_SHARE,
-    moderated,
-    paired_difference,
-)
+from tst_study.analysis.verdict.intervals import FAMILY_SHARE, moderated, paired_difference
 from tst_study.errors import UserError
 
 RECORD = Path(__file__).parents[2] / "benchmarks" / "records" / "verdict_coverage.json"

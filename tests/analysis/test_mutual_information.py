@@ -10,11 +10,7 @@ import pytest
 
 from tests.data.token_files import write_token_file
 from tst_study.analysis import published
-from tst_study.analysis.fits.mutual_information import (
-    fit_decay,
-    measure,
-    mutual_information_answer,
-)
+from tst_study.analysis.fits.mutual_information import fit_decay, measure, mutual_information_answer
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 

@@ -124,9 +124,7 @@ def test_an_archive_reads_like_the_folders_it_was_made_from(tmp_path: Path) -> N
     assert len(before.held_out) == 2
 
 
-def test_an_archive_tells_what_a_run_is_and_nothing_of_whose_machine_it_was(
-    tmp_path: Path,
-) -> None:
+def test_an_archive_tells_what_a_run_is_and_nothing_of_whose_machine_it_was(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", config(0, data=PLACE), loss=3.5)
     kept = archive_of(tmp_path / "runs", tmp_path / "kept")
     (row,) = pd.read_parquet(kept / "runs.parquet").to_dict("records")

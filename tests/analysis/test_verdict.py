@@ -157,11 +157,7 @@ def test_questions_of_several_folders_are_asked_of_their_own_runs(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("record", "study"),
-    [
-        ("campaign", "laptop"),
-        ("what-does-the-work", "what-does-the-work"),
-        ("tuned", "tuned"),
-    ],
+    [("campaign", "laptop"), ("what-does-the-work", "what-does-the-work"), ("tuned", "tuned")],
 )
 def test_the_questions_of_a_campaign_are_those_of_its_study(record: str, study: str) -> None:
     asked = catalogue.load(study, "desktop").questions

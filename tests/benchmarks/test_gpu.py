@@ -30,11 +30,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def parts(work: Path) -> dict[str, dict[str, Any]]:
     """Results by part, run in this process; steps of one dense model stand for those of both."""
     request = argparse.Namespace(
-        device="cpu",
-        small=True,
-        work=work,
-        runs=work / "kept",
-        ends=time.monotonic() + 1e3,
+        device="cpu", small=True, work=work, runs=work / "kept", ends=time.monotonic() + 1e3
     )
     names = [name for name in gpu.PARTS if name != "steps-270m"]
     for name in names:

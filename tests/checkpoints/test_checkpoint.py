@@ -123,12 +123,7 @@ def test_a_damaged_checkpoint_is_not_counted_among_those_that_are_kept(
     [("fsync", errno.ENOSPC, "free some space"), ("rename", errno.EACCES, "mend it")],
 )
 def test_what_a_disk_refuses_of_a_save_costs_nothing_that_was_saved(
-    words: Path,
-    finished: Path,
-    tmp_path: Path,
-    call: str,
-    number: int,
-    remedy: str,
+    words: Path, finished: Path, tmp_path: Path, call: str, number: int, remedy: str
 ) -> None:
     honest = getattr(os, call)
 

@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import example
-from tst_study.config.phase_plan import (
-    PhasePlan,
-    is_annealed,
-    learning_rate_factor,
-    plan_phases,
-)
+from tst_study.config.phase_plan import PhasePlan, is_annealed, learning_rate_factor, plan_phases
 from tst_study.config.schema import Schedule
 
 # Table 1 of the paper: tokens are batch x (s x superposed steps + recovery steps), printed as

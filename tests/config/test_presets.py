@@ -13,12 +13,7 @@ from tst_study.cost.compute import count_parameters
 
 @pytest.mark.parametrize(
     ("preset", "total"),
-    [
-        ("270m", "267.2M"),
-        ("600m", "600.2M"),
-        ("3b", "3.564B"),
-        ("moe-10b-a1b", "10.489B"),
-    ],
+    [("270m", "267.2M"), ("600m", "600.2M"), ("3b", "3.564B"), ("moe-10b-a1b", "10.489B")],
 )
 def test_total_parameters(preset: str, total: str) -> None:
     unit = {"M": 1e6, "B": 1e9}[total[-1]]

@@ -7,11 +7,7 @@ import pytest
 from tests.examples import example
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Model
-from tst_study.cost.compute import (
-    count_flops,
-    count_parameters,
-    flops_per_position,
-)
+from tst_study.cost.compute import count_flops, count_parameters, flops_per_position
 from tst_study.cost.devices import device_named
 
 

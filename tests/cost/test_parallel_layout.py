@@ -8,10 +8,7 @@ import pytest
 
 from tests.tiny_runs import MIXTURE, MUON, tiny
 from tst_study.cost.auto_layout import resolve
-from tst_study.cost.parallel_layout import (
-    bucket_weights,
-    check,
-)
+from tst_study.cost.parallel_layout import bucket_weights, check
 from tst_study.errors import UserError
 
 REFUSALS = [

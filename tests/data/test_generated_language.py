@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 from tst_study.data.manifest import read_manifest
-from tst_study.data.preparation.generated_language import (
-    Language,
-    LanguageParameters,
-    generate,
-)
+from tst_study.data.preparation.generated_language import Language, LanguageParameters, generate
 from tst_study.data.preparation.prepared_folder import locked
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError

@@ -80,9 +80,7 @@ def sentence_piece_like(tmp_path):
     return tmp_path
 
 
-def test_any_hugging_face_tokenizer_serves_and_ends_documents_as_asked(
-    sentence_piece_like,
-):
+def test_any_hugging_face_tokenizer_serves_and_ends_documents_as_asked(sentence_piece_like):
     tokenizer = read_tokenizer(sentence_piece_like)
     assert tokenizer.kind == "huggingface"
     assert tokenizer.end_of_document == 1

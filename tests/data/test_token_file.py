@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 
 from tests.data.token_files import documents_of, write_token_file
-from tst_study.data.token_file import (
-    TokenFile,
-    dtype_for_vocabulary,
-)
+from tst_study.data.token_file import TokenFile, dtype_for_vocabulary
 from tst_study.errors import UserError
 
 DOCUMENTS = [np.array([5, 6, 7]), np.array([1]), np.array([], dtype=int), np.arange(400)]

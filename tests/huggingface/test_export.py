@@ -270,9 +270,6 @@ def test_an_export_tells_what_was_evaluated_before(documents: Path, tmp_path: Pa
 def test_a_run_that_trains_is_not_written_to(documents: Path, tmp_path: Path) -> None:
     run(documents, tmp_path / "run", *BYTES)
     before = (tmp_path / "run" / "evals.jsonl").read_bytes()
-    with (
-        file_lock.hold(tmp_path / "run"),
-        pytest.raises(UserError, match="measures this run"),
-    ):
+    with file_lock.hold(tmp_path / "run"), pytest.raises(UserError, match="measures this run"):
         tst_study("evaluate", tmp_path / "run")
     assert (tmp_path / "run" / "evals.jsonl").read_bytes() == before

@@ -62,9 +62,7 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
-    ARGUMENTS,
-    ids=[" ".join(case[0])[:60] for case in ARGUMENTS],
+    ("arguments", "expected"), ARGUMENTS, ids=[" ".join(case[0])[:60] for case in ARGUMENTS]
 )
 def test_a_bad_argument_is_named(place: Path, arguments: list[str], expected: str) -> None:
     before = sorted(path.name for path in place.iterdir())

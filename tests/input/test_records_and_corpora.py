@@ -273,10 +273,7 @@ USUAL = {"--to": "out", "--tokenizer": "bytes"}
     ids=range(len(ADOPTIONS) + len(REQUESTS)),
 )
 def test_what_no_corpus_can_be_made_of_is_named(
-    words: Path,
-    tmp_path: Path,
-    arguments: list[str],
-    expected: str,
+    words: Path, tmp_path: Path, arguments: list[str], expected: str
 ) -> None:
     for folder in ("odd", "empty", "full"):
         (tmp_path / folder).mkdir()

@@ -38,9 +38,7 @@ def test_copies_of_a_position_are_added_in_the_order_of_their_experts() -> None:
     assert torch.equal(rows.grad, gradient)
 
 
-def test_nothing_of_a_layer_with_experts_adds_by_index(
-    words: Path,
-) -> None:
+def test_nothing_of_a_layer_with_experts_adds_by_index(words: Path) -> None:
     """Such additions have no order on a GPU."""
 
     class Noted(TorchDispatchMode):

@@ -15,13 +15,7 @@ from torch.nn.attention import SDPBackend
 
 from tests.tiny_runs import tiny
 from tst_study.model import kernels, layers
-from tst_study.model.kernels import (
-    RotaryTable,
-    grouped_product,
-    groups_of,
-    rms_norm,
-    rotate,
-)
+from tst_study.model.kernels import RotaryTable, grouped_product, groups_of, rms_norm, rotate
 from tst_study.model.megatron_patches import working_on
 
 SHAPE = batch, heads, length, head_size = 2, 3, 7, 8

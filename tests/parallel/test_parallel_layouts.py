@@ -9,13 +9,7 @@ import pytest
 import torch
 
 from tests.distributed import run_ranks
-from tests.layouts import (
-    Shards,
-    assembled,
-    assert_close_tensors,
-    gradients_of_run,
-    standing_still,
-)
+from tests.layouts import Shards, assembled, assert_close_tensors, gradients_of_run, standing_still
 from tests.tiny_runs import MIXTURE, MUON, last_tensors, tiny
 from tst_study.record import reader as run_record
 from tst_study.record.reader import RunRecord
@@ -44,11 +38,7 @@ DOCUMENTS = {
 CASES = {
     "dense DP2 distributed, overlapped": ((), 2, (*DISTRIBUTED, *OVERLAP)),
     "dense TP2 DP2": ((), 4, TENSOR),
-    "tied TP2 SP DP2 distributed": (
-        ("model.tied_embeddings=true",),
-        4,
-        (*SEQUENCE, *DISTRIBUTED),
-    ),
+    "tied TP2 SP DP2 distributed": (("model.tied_embeddings=true",), 4, (*SEQUENCE, *DISTRIBUTED)),
     "mixture TP2 SP": (MIXTURE, 2, SEQUENCE),
     "mixture TP2 SP EP2 on 4": (MIXTURE, 4, (*SEQUENCE, *EXPERT)),
     "mixture EP2 DP2 distributed, overlapped": (MIXTURE, 4, (*EXPERT, *DISTRIBUTED, *OVERLAP)),

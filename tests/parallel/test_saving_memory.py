@@ -40,11 +40,7 @@ def peaks(config: Config, folder: Path) -> list[int]:
         checkpoints = Checkpoints(folder, keep=2)
         state = steps.model, steps.optimizer
         for number, work in enumerate(
-            (
-                step,
-                lambda: checkpoints.save(1, *state, {}),
-                lambda: checkpoints.load(1, *state),
-            )
+            (step, lambda: checkpoints.save(1, *state, {}), lambda: checkpoints.load(1, *state))
         ):
             gc.collect()
             allocated.peak = allocated.now

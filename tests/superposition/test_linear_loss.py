@@ -26,8 +26,7 @@ def _inputs(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"),
-    [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)],
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)]
 )
 @pytest.mark.parametrize(("bag_size", "stride"), [(1, 1), (4, 4), (4, 1), (8, 8)])
 @pytest.mark.parametrize("weighting", ["uniform", "power_law", "first_token"])

@@ -6,12 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.superposition.naive import (
-    IGNORE,
-    bag_set_loop,
-    multi_hot_loop,
-    targets_of_labels,
-)
+from tests.superposition.naive import IGNORE, bag_set_loop, multi_hot_loop, targets_of_labels
 from tst_study.superposition import BagLoss, Superposition, bag_loss
 from tst_study.superposition.bags import count_valid_targets
 from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS, LOSSES, MultiHot, loss_of

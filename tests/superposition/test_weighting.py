@@ -3,10 +3,7 @@ import math
 import pytest
 
 from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS, check_loss_kind
-from tst_study.superposition.weighting import (
-    offset_weights,
-    weighting_at,
-)
+from tst_study.superposition.weighting import offset_weights, weighting_at
 
 
 def test_named_weightings_follow_their_formulas():

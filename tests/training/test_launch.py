@@ -15,11 +15,7 @@ import pytest
 from tests.tiny_runs import logged_step, tiny
 from tst_study import file_lock
 from tst_study.config.schema import to_toml
-from tst_study.process.rank_environment import (
-    ON_GPUS,
-    adopt_slurm_ranks,
-    prepare_for_gpus,
-)
+from tst_study.process.rank_environment import ON_GPUS, adopt_slurm_ranks, prepare_for_gpus
 from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]

@@ -172,10 +172,7 @@ def describe(config: Config, ranks: int) -> str:
     parallel, execution = layout_of(config), config.execution
     parts = [
         f"{name} {size}"
-        for name, size in (
-            ("tensor", parallel.tensor),
-            ("expert", parallel.expert),
-        )
+        for name, size in (("tensor", parallel.tensor), ("expert", parallel.expert))
         if size > 1
     ]
     parts.append(f"data {data_ranks(parallel, ranks)}")

@@ -12,14 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tst_study.data.manifest import (
-    MANIFEST,
-    TOKENIZER,
-    Manifest,
-    Split,
-    SplitRecord,
-    read_manifest,
-)
+from tst_study.data.manifest import MANIFEST, TOKENIZER, Manifest, Split, SplitRecord, read_manifest
 from tst_study.data.token_file import TokenFile, bin_path, idx_path
 from tst_study.errors import UserError
 

@@ -17,13 +17,7 @@ from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispa
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from tst_study.model.kernels import (
-    Combined,
-    Copied,
-    Groups,
-    groups_of,
-    sum_of_copies,
-)
+from tst_study.model.kernels import Combined, Copied, Groups, groups_of, sum_of_copies
 
 
 @dataclass

@@ -29,10 +29,7 @@ class GroupedExperts(MegatronModule):
     """
 
     def __init__(
-        self,
-        experts: int,
-        config: TransformerConfig,
-        groups: ProcessGroupCollection,
+        self, experts: int, config: TransformerConfig, groups: ProcessGroupCollection
     ) -> None:
         """`experts`: how many of the model's experts this rank holds."""
         super().__init__(config)

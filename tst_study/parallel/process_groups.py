@@ -24,11 +24,7 @@ from tst_study.config.schema import Config, Execution
 from tst_study.cost.auto_layout import Choice, resolve
 from tst_study.cost.parallel_layout import check, layout_of
 from tst_study.errors import OtherRankError, UserError, first_line
-from tst_study.model.megatron_patches import (
-    forget_groups,
-    one_group_for_the_same_ranks,
-    working_on,
-)
+from tst_study.model.megatron_patches import forget_groups, one_group_for_the_same_ranks, working_on
 from tst_study.process.rank_environment import LOOPBACK, rank_variable
 
 T = TypeVar("T")

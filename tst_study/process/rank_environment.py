@@ -33,11 +33,7 @@ FIRST_PORT, PORTS = 20_000, 10_000
 
 
 def rank_variables(
-    rank: int,
-    ranks: int,
-    port: int,
-    local: tuple[int, int] | None = None,
-    address: str = LOOPBACK,
+    rank: int, ranks: int, port: int, local: tuple[int, int] | None = None, address: str = LOOPBACK
 ) -> dict[str, str]:
     """torchrun's variables for rank `rank` of `ranks`, which meet at `address` and `port`. `local`:
     the rank's number on its node, and how many ranks the node has; by default all ranks are on one

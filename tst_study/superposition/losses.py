@@ -166,10 +166,7 @@ class Bags:
 
 
 def weighted_targets(
-    targets: Tensor,
-    weighting: Weighting | Tensor,
-    valid_counts: Tensor | None,
-    dtype: torch.dtype,
+    targets: Tensor, weighting: Weighting | Tensor, valid_counts: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Prepare the targets (N, s) for any loss of bags. `dtype`: that of the logits.
 

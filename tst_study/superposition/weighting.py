@@ -23,11 +23,7 @@ NAMED_WEIGHTINGS: tuple[NamedWeighting, ...] = get_args(NamedWeighting)
 
 
 def mutual_information_weights(
-    bag_size: int,
-    *,
-    constant: float = 3.625,
-    amplitude: float = 1.355,
-    exponent: float = -1.246,
+    bag_size: int, *, constant: float = 3.625, amplitude: float = 1.355, exponent: float = -1.246
 ) -> tuple[float, ...]:
     """Return the weights g(i) = constant + amplitude · i**exponent for i = 1 … bag_size.
 
