@@ -222,6 +222,11 @@ def test_lightning(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert state["SuperposedSteps"]["steps"] == 4
     with pytest.raises(ValueError, match="bag_size = 2, but the checkpoint's run has 4"):
         run("other", "--bag-size", "2", checkpoint=tmp_path / "whole" / "last.ckpt")
+    tst = Superposition(4, 0.5, 4, positions=16)
+    options = module.arguments(["--sequences", "2"])
+    batches = [x.tolist() for x in module.Batches(text, tst, options)]
+    tst.advance(to=3)
+    assert [x.tolist() for x in module.Batches(text, tst, options)] == batches[6:]
     baseline = run("baseline", "--bag-size", "1")
     monkeypatch.setattr(Superposition, "attach", lambda *_: SimpleNamespace(remove=lambda: None))
     assert all(map(torch.equal, run("plain", "--bag-size", "1"), baseline))
@@ -277,6 +282,15 @@ def test_megatron_lm(words: Path, bag_size: int, monkeypatch: pytest.MonkeyPatch
                 logits = model(None, None, None, decoder_input=hidden.transpose(0, 1))
                 torch.testing.assert_close(loss["lm loss"], tst.loss(logits, x[:, 1:], step))
             assert table.grad is not None
+        model.eval()
+        length = tst.raw_length(0)  # the loader's, also for held-out text
+        held = tokens[0].repeat(1, bag_size)[:, : length + 1]
+        batch = held[:, :-1], held[:, 1:], torch.ones(3, length), None, places.repeat(1, bag_size)
+        logits, loss_func = module.superposed_forward_step(
+            tst, next, partial(int, 0), iter([batch]), model
+        )
+        expected = F.cross_entropy(logits.flatten(0, 1), held[:, 1:9].flatten())
+        torch.testing.assert_close(loss_func(logits)[0], expected)
 
 
 LITGPT = (  # what docs/in_your_trainer.md says to change in litgpt 0.5's own functions

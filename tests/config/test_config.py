@@ -34,6 +34,13 @@ def test_counts_are_read_as_people_write_them() -> None:
         example("schedule.steps=many")
 
 
+def test_what_would_have_no_effect_is_refused(file: Path) -> None:
+    with pytest.raises(UserError, match=r"model\.preset has no effect: all its keys are given"):
+        load(file, ["model.preset=laptop-128"])
+    with pytest.raises(UserError, match="first_step = 9 lies after 3"):
+        example("label_smoothing={epsilon = 0.1, first_step = 9, last_step = 3}")
+
+
 def test_resolved_config_reads_back_the_same(file: Path) -> None:
     weighting = "superposition.weighting=[1, 0.5, 0.25, 0.125]"
     moe = "model={preset = 'laptop-moe', experts = {count = 4}}"

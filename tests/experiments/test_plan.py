@@ -94,6 +94,17 @@ def test_an_arm_s_tokens_are_those_of_a_whole_run_and_its_hours_those_of_all(
             assert float(raw.strip("k")) == pytest.approx(102.4 * (1 + 3 * ratio), abs=1)
 
 
+def test_runs_from_other_initial_weights_are_other_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = {None: None, "hf:a": "1", "hf:b": "2"}
+    weights = lambda config: {**DATA, "initial_weights": marks[config.fork_from]}  # noqa: E731
+    monkeypatch.setattr(run_data, "fingerprints", weights)
+    (config,) = seeded(1)[:1]
+    configs = [config.model_copy(update={"fork_from": place}) for place in marks]
+    assert len(Planner(study_of(configs, tmp_path)).decided()) == 3
+
+
 def test_a_run_whose_process_is_gone_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,14 +13,18 @@ import pytest
 from tests.analysis.made_runs import write_run
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import read_tables
+from tst_study.analysis.verdict.question import register
 from tst_study.config.schema import Config, to_dict
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.errors import UserError
+from tst_study.experiments.corpora import TopicalLanguage
 from tst_study.experiments.plan.planned_run import is_over
 from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.state.status import _rows
 from tst_study.experiments.studies import catalogue
-from tst_study.experiments.studies.grid import Tuning
-from tst_study.experiments.studies.scales import scale_of
-from tst_study.experiments.studies.setting import BASELINE
+from tst_study.experiments.studies.grid import Part, Tuning, choice
+from tst_study.experiments.studies.scales import SMALL_MAIN, scale_of
+from tst_study.experiments.studies.setting import BASELINE, Setting
 from tst_study.experiments.study import Study
 
 
@@ -119,3 +123,42 @@ def test_runs_of_an_archive_are_not_trained_again(tmp_path: Path) -> None:
     planner = study(archive)
     assert [is_over(run) for run in planner.decided()] == [True, False]
     assert [planner.held_out(config) for config in configs] == [3.25, None]
+    rows = _rows(tmp_path / "runs", planner.decided())
+    assert [(row.state, row.held_out) for row in rows] == [("done", 3.25), ("waiting", None)]
+
+
+def test_a_second_study_in_one_folder_does_not_replace_the_firsts_questions(tmp_path: Path) -> None:
+    code = {"commit": None, "dirty": True}
+    register(tmp_path, catalogue.load("tuned", "quick").questions, code)
+    other = catalogue.load("what-does-the-work", "quick").questions
+    with pytest.raises(UserError, match="questions of another study; name another --runs"):
+        register(tmp_path, other, code)
+
+
+def test_smaller_scales_have_pilot_seeds_of_their_own() -> None:
+    """Otherwise the measured runs were the pilot's, by name and by seed."""
+    runs = catalogue.load("tuned", "quick").runs(Bowl(2.83e-3))
+    pilot = {run.seed for run in runs if "pilot" in run.name}
+    measured = {run.seed for run in runs if "pilot" not in run.name}
+    assert pilot
+    assert pilot.isdisjoint(measured)
+    assert any(run.name.startswith("primary-") for run in runs)
+
+
+def test_a_choice_goes_by_its_baselines_and_prepares_what_follows() -> None:
+    scale = scale_of("smoke")
+    other = scale.setting.with_corpus(TopicalLanguage(tokens=30_000), "own")
+
+    def then(best: Setting) -> list[Part]:
+        return [Part((other,), (BASELINE,))]
+
+    found = choice((scale.setting,), then, (BASELINE, SMALL_MAIN))
+
+    class Diverged(Bowl):
+        def held_out(self, config: Config) -> float:
+            return math.inf if config.superposition.bag_size > 1 else 3.0
+
+    results = Diverged(1.0)
+    runs = found.runs(lambda setting, arm, seed: setting.config("x", arm, seed), results)
+    assert (len(runs), results.dead) == (3, [])
+    assert set(other.corpora) <= set(found.corpora())

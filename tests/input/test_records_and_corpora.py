@@ -240,6 +240,7 @@ REQUESTS = [
     (["--source", "good.txt", "--shard", "2/1"], "--shard 2/1: write it as i/n"),
     (["--source", "good.txt", "--shard", "1/2", "--limit-bytes", "9"], "--limit-bytes: is for"),
     (["--source", "good.txt", "--validation", "good.txt"], "is both training and held-out text"),
+    (["--source", "good.txt", "--source", "good.t*"], "or named twice; name each text once"),
     (["--source", "good.txt"], "no document is left for validation"),
     (["--source", "ids.bin"], "tst-study data adopt ids.bin"),
     (["--source", "good.txt", "--validation-share", "0.1", "--validation", "x"], "leave it out"),

@@ -20,6 +20,7 @@ from tst_study.config.identity import fingerprint, prefix_form, shared_until
 from tst_study.dry_run import check_start
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
+from tst_study.record.writer import RunWriter
 from tst_study.train import train
 
 DATA = {"corpora": [{"fingerprint": "ab", "weight": 1.0}], "tokenizer": "cd"}
@@ -146,6 +147,10 @@ def test_a_fork_that_is_killed_forks_again(words: Path, prefix: Path, tmp_path: 
     prepare = partial(when_step_begins, 15, kill_this_process)
     launched(words, tmp_path / "forked", prepare, *overrides)
     assert run_record.read(tmp_path / "forked").metrics[-1]["step"] == 15
+    # A launch without the fork makes its rows void, so that the next one copies them again.
+    RunWriter(tmp_path / "forked", run_record.read_header(tmp_path / "forked")).start_segment(
+        None, {}
+    )
     run(words, tmp_path / "forked", *overrides)
     run(words, tmp_path / "unforked", *LOGGED)
     assert_same_run(tmp_path / "unforked", tmp_path / "forked")

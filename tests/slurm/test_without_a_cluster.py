@@ -19,7 +19,7 @@ from tests.input.answers import answer
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Options, submission_lock
 from tst_study.experiments.plan.planner import Planner
-from tst_study.experiments.run_process import write_config
+from tst_study.experiments.run_process import cancel_mark, write_config
 from tst_study.experiments.slurm import commands, submission
 from tst_study.experiments.slurm.batch_script import array_script
 from tst_study.experiments.slurm.commands import SlurmError
@@ -162,6 +162,14 @@ def test_how_the_ranks_end_decides_what_becomes_of_the_job(
     assert remark(tmp_path / RUN) == (last if noted else "")
 
 
+def test_a_job_of_a_cancelled_run_trains_nothing(tmp_path: Path, programs: Path) -> None:
+    cancel_mark(tmp_path / RUN).parent.mkdir(parents=True)
+    cancel_mark(tmp_path / RUN).touch()
+    launched(tmp_path, programs, "touch trained")
+    assert not (tmp_path / RUN / "trained").exists()
+    assert not (tmp_path / "asked").exists()
+
+
 def test_launches_that_cannot_be_counted_are_not_made_again(tmp_path: Path, programs: Path) -> None:
     """As on a full disk, on which no crash leaves a trace."""
     noted = tmp_path / RUN / "job" / "launches"
@@ -253,12 +261,13 @@ def test_a_dry_run_shows_arrays_and_the_first_script_and_leaves_nothing(
     tmp_path: Path, programs: Path
 ) -> None:
     site(programs)
-    (tmp_path / "slurm.toml").write_text('parallel = 3\n[resources]\ntime = "30"\n')
+    (tmp_path / "slurm.toml").write_text('parallel = 3\narray = 4\n[resources]\ntime = "30"\n')
     words = ["submit", "laptop", "--scale", "smoke", "--launcher", "slurm", "--dry-run"]
     said = answer(words, tmp_path)
     assert (said.status, said.err) == (0, "")
     sizes = re.findall(r"^array\d: runs: (\d+); each: nodes: 1", said.out, re.MULTILINE)
     assert sum(map(int, sizes)) == 10
+    assert max(map(int, sizes)) == 4
     assert re.search(r"#SBATCH --array=0-\d+%3", said.out)
     assert [path.name for path in tmp_path.iterdir() if path != programs] == ["slurm.toml"]
     says(programs / "sbatch", '[ "$1" != --test-only ] || { echo no such account >&2; exit 1; }')
