@@ -60,6 +60,8 @@ def import_(
         from tst_study.analysis.wording import number
 
         columns = pairs(column, "--column")
+        if template is not None and (given or unit or facts):
+            raise UserError("--template: goes with --column and --arm-from alone")
         if template is not None and to is None:
             rows = number(write_template(template, sources, columns, arm_from), "run")
             lines = [f"{template}: a row for each of {rows}; fill it in for --facts"]
