@@ -46,7 +46,7 @@ ARGUMENTS = [
     (["clean", "folder"], "folder: holds no run of this package; name a study"),
     (["figures", "--only", "nosuch"], "nosuch"),
     (["figures", "--only", "table4", "--to", "file/x"], "file/x: cannot be written (Not a"),
-    (["import", "file", "--template", "x", "--set", "seed=1"], "--template: goes with --column and"),
+    (["import", "file", "--template", "x", "--set", "seed=1"], "--template: goes with --column"),
     (["analyse"], "comparison: name --runs DIR"),
     (["analyse", "--runs", "folder"], "folder: no run folder there; name the folder that holds"),
     (["analyse", "mutual-information", "--tokens", "nowhere"], "nowhere.idx: cannot be read"),
