@@ -202,7 +202,8 @@ def optimum(bags: ArrayLike, losses: ArrayLike) -> Optimum:
     fits = [form for form in forms if not form.ruled_out] or forms
     if seeds > 1:
         own = y - y.mean(axis=0)
-        noise = float(np.sqrt(own.var(axis=1, ddof=1).mean() / seeds))
+        # Each seed's own level is taken out, so that one value of s less says something.
+        noise = float(np.sqrt(own.var(axis=1, ddof=1).sum() / (len(x) - 1) / seeds))
     else:
         noise = min(form.residual for form in forms)
     reason = _no_number(fits)

@@ -91,6 +91,7 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
         else:
             pairs.append(_pair(run, partners))
     lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
+    lost = lost.drop_duplicates("fingerprint")
     planned = decide(asked_contrasts(kept, lost, questions))
     studies = [question.within for question in questions if question.within]
     table, verdicts = _decided(*_settings(pairs, kept, lost, studies), planned)

@@ -27,6 +27,7 @@ from tst_study.analysis.verdict.intervals import (
     paired_difference,
 )
 from tst_study.analysis.verdict.question import DEFAULT_METHOD, Method, Question
+from tst_study.errors import UserError
 
 Verdict = Literal[
     "better",
@@ -165,6 +166,8 @@ def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
     Families of questions come first, those with a primary question before the others; the intervals
     of a family are adjusted for its number of questions. Then come unplanned contrasts; those of a
     study are adjusted for the number of them that can be judged.
+
+    Raises `UserError` for a family whose questions name several methods.
     """
     ordered = sorted(contrasts, key=lambda each: (each.asked is None, not _primary(each)))
     families = dict.fromkeys(contrast.family for contrast in ordered)
@@ -174,7 +177,11 @@ def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
         members = [contrast for contrast in ordered if contrast.family == family]
         asked = members[0].asked
         name = family[1] if asked or (len(studies) > 1 and family[1]) else ALSO_SEEN
-        method = asked.method if asked else DEFAULT_METHOD
+        methods = {one.asked.method for one in members if one.asked} or {DEFAULT_METHOD}
+        if len(methods) > 1:
+            names = " and ".join(sorted(methods))
+            raise UserError(f"family {name!r}: its questions name the methods {names}; split it")
+        (method,) = methods
         differences = [difference(contrast.losses, contrast.against_losses) for contrast in members]
         allowed = len(members)
         if not asked:

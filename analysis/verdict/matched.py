@@ -33,7 +33,8 @@ from tst_study.analysis.verdict.comparison import (
     asked_of,
     compare,
 )
-from tst_study.analysis.verdict.decide import block, paired
+from tst_study.analysis.verdict.decide import block, estimates
+from tst_study.analysis.verdict.intervals import difference
 from tst_study.analysis.verdict.length_curve import speed_up
 from tst_study.analysis.verdict.question import Question
 from tst_study.config.superposition_setting import COLUMNS as SETTING
@@ -155,23 +156,27 @@ def _equal(
     """Return the cells of a match at equal FLOPs or equal data, or a note why there is none.
 
     The match is with the baselines that are nearest in `column`, if within `TOLERANCE`. If one of
-    `verdicts` is about exactly these runs, it counts; otherwise a paired t-test does, adjusted for
-    `allowed` comparisons.
+    `verdicts` is about exactly these runs, it counts; otherwise a t-test does, paired if the runs
+    have seeds and adjusted for `allowed` comparisons.
     """
     away = (baselines[column].astype(float) / float(members[column].iloc[0]) - 1).abs()
     near = baselines[(away <= TOLERANCE) & (away == away.min())]
     if near.empty:
         return {"note": f"no baseline of {kind}"}
-    pairs = members.merge(near.drop_duplicates("seed"), on="seed", suffixes=("", "_baseline"))
-    if pairs.empty:
+    near = near.drop_duplicates("seed")
+    pairs = members.merge(near, on="seed", suffixes=("", "_baseline"))
+    own = difference(*(runs.set_index("seed")["loss"] for runs in (members, near)))
+    if not own.seeds:
         return {"note": f"no baseline of {kind} with its seeds"}
-    ids = (*pairs["run_id"], *pairs["run_id_baseline"])
-    planned = [row for row in asked_of(verdicts, ids) if len(row["run_ids"]) == len(ids)]
-    judged = (
-        planned[0]
-        if planned
-        else vars(paired(list(pairs["loss_baseline"] - pairs["loss"]), allowed))
-    )
+    if own.unpaired:
+        pairs = members.merge(near, how="cross", suffixes=("", "_baseline"))
+    ids = {*pairs["run_id"], *pairs["run_id_baseline"]}
+    planned = [
+        row
+        for row in asked_of(verdicts, ids)
+        if len(row["run_ids"]) == len(ids) and math.isclose(row["gain"], own.gain, rel_tol=1e-6)
+    ]
+    judged = planned[0] if planned else vars(estimates([own], allowed, "paired")[0])
     ratios = {
         f"{name}_ratio": float((pairs[f"{name}_baseline"] / pairs[name]).mean())
         for name in ("steps", "flops", "hours")

@@ -33,6 +33,12 @@ def asked_contrasts(
     for question in questions:
         arm, against = question.arm, question.against
         (arm_runs, against_runs), diverged = question.runs(kept), question.runs(lost)
+        # The blocks of runs with seeds name the held-out text; runs without seeds are all compared.
+        if arm_runs["seed"].isna().all() and against_runs["seed"].isna().all():
+            texts = set(arm_runs["eval_set"]) & set(against_runs["eval_set"])
+            arm_runs, against_runs = (
+                own[own["eval_set"].isin(texts)] for own in (arm_runs, against_runs)
+            )
         costs = arm_runs[COSTS].mean() / against_runs[COSTS].mean()
         contrasts.append(
             Contrast(

@@ -169,8 +169,8 @@ def register(folder: Path, questions: Sequence[Question], code: Mapping[str, Any
     changes. Raises `UserError` if the folder has questions, but none of the names of these."""
     commit = None if code["dirty"] else code["commit"]
     there = read_questions(folder)
-    names = {(question.family, question.name) for question in questions}
-    if there and names and names.isdisjoint((one.family, one.name) for one in there):
+    names = {question.name for question in questions}
+    if there and names and names.isdisjoint(one.name for one in there):
         raise UserError(f"{folder}: holds the questions of another study; name another --runs")
     existing = {_unstamped(question): question for question in there}
     stamped = [

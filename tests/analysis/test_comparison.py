@@ -24,7 +24,9 @@ from tst_study.analysis.tables.imports import import_logs
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import Comparison, compare
 from tst_study.analysis.verdict.decide import paired
+from tst_study.analysis.verdict.matched import matched
 from tst_study.analysis.verdict.question import Arm, Question, add_questions
+from tst_study.errors import UserError
 
 TST: dict[str, Any] = {"bag_size": 4, "step_ratio": 0.2}
 
@@ -224,8 +226,20 @@ def test_finished_runs_without_seeds_may_have_equal_losses(tmp_path: Path) -> No
         for arm, own in losses.items()
         for place, loss in enumerate(own)
     ]
-    (row,) = compare(read_tables(finished(tmp_path, rows)).runs).table.to_dict("records")
+    archive = finished(tmp_path, rows)
+    (row,) = compare(read_tables(archive).runs).table.to_dict("records")
     assert row["gain"] == pytest.approx(0.042)
+    (matches,) = ask("matched", archive).tables.values()
+    equal = matches[matches["kind"] == "equal FLOPs"].iloc[0]
+    assert (equal["gain"], equal["steps_ratio"]) == (row["gain"], 1.0)
+    muon, baseline = (Arm(name=name, setting=name) for name in ("muon", "baseline"))
+    question = Question(name="muon", arm=muon, against=baseline, family="main")
+    other = read_tables(archive).runs
+    other.loc[other["arm"] == "muon", "eval_set"] = "another text"
+    assert compare(other, [question]).verdicts["verdict"].item() == "no pair yet"
+    mixed = [question, question.model_copy(update={"name": "again", "method": "paired"})]
+    with pytest.raises(UserError, match="family 'main': its questions name the methods moderated-"):
+        compare(other, mixed)
 
 
 def test_studies_of_one_folder_name_keep_their_own_families(tmp_path: Path) -> None:
@@ -257,6 +271,12 @@ def test_a_question_asked_the_other_way_round_turns_no_verdict_round(tmp_path: P
     found = compare(load(tmp_path), [question])
     assert list(found.verdicts["verdict"]) == ["worse", "better"]
     assert found.table["gain"].item() == pytest.approx(0.05, abs=0.001)
+    for seed in range(3):  # a longer baseline reads as much text
+        write_run(tmp_path, config(seed, steps=1600), 3.4 + 0.01 * seed)
+    long = baseline.model_copy(update={"where": {"steps": 1600}})
+    matches = matched(compare(load(tmp_path), [question.model_copy(update={"arm": long})]))
+    equal_data = matches[matches["kind"] == "equal data"].iloc[0]
+    assert (equal_data["gain"] < 0, equal_data["verdict"]) == (True, "worse")
 
 
 def test_mixtures_that_were_imported_are_not_fitted_with_dense_models(tmp_path: Path) -> None:

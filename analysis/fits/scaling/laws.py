@@ -36,8 +36,9 @@ NAMES = ("E", "A", "B", "alpha", "beta")
 """Printed names of the parameters. The fit is over the logs of the first three."""
 LEAST_RUNS = 10
 """Fewest runs for a fit: one for each of the five parameters, and five more to judge the fit by."""
-GRID = {"log_E": (-0.5, 0.0, 0.5, 1.0), "alpha": (0.1, 0.3, 0.5, 0.8), "beta": (0.1, 0.3, 0.5, 0.8)}
-"""Values of the parameters, all combinations of which are starts of a fit."""
+GRID = {"alpha": (0.1, 0.3, 0.5, 0.8), "beta": (0.1, 0.3, 0.5, 0.8)}
+"""Values of the exponents, all combinations of which are starts of a fit. The other parameters
+follow from them by least squares."""
 _BUDGETS = 5
 """Number of FLOPs budgets for which compute-optimal sizes are printed."""
 
