@@ -75,8 +75,9 @@ def import_(
                 arm_from=arm_from,
                 steps_from=steps_from,
             )
-            add_to_archive(to, runs)
+            replaced = add_to_archive(to, runs)
             written = f"{to}: {number(len(runs.runs), 'run')} written"
+            written += f", {replaced} in place of runs of the same names" * bool(replaced)
             lines = [*map(printable, runs.problems), written]
         else:
             raise UserError("import: give either --to ARCHIVE or --template FILE")

@@ -13,6 +13,7 @@ from tst_study.analysis.tables.source import read_tables
 from tst_study.config.identity import fingerprint
 from tst_study.config.schema import Config, apply_override, from_dict, of_record
 from tst_study.data.run_data import fingerprints
+from tst_study.data.token_file import idx_path
 from tst_study.errors import UserError
 from tst_study.experiments.corpora import PREPARED
 
@@ -43,7 +44,7 @@ def config_of(record: Tables, overrides: Sequence[str] = ()) -> Config:
     values = of_record(json.loads(run["config"]))
     values["execution"]["fork_from"] = None
     for corpus in values["data"]["corpora"]:
-        if not Path(corpus["path"]).is_dir():
+        if not (Path(corpus["path"]).is_dir() or idx_path(corpus["path"]).is_file()):
             corpus["path"] = str(PREPARED / Path(corpus["path"]).name)
     for override in overrides:
         apply_override(values, override)

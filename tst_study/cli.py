@@ -347,8 +347,9 @@ def _reached(folder: Path) -> list[str]:
 
 
 def _is_done(config: Config, folder: Path) -> bool:
-    """Return whether the run is done. Raises `UserError` if the folder holds another run that is
-    done."""
+    """Return whether the run is done, and has its last checkpoint if it has any. Raises `UserError`
+    if the folder holds another run that is done."""
+    from tst_study.checkpoints.places import checkpoint_steps
     from tst_study.config.identity import fingerprint
     from tst_study.data.run_data import fingerprints
     from tst_study.record import reader as run_record
@@ -357,7 +358,8 @@ def _is_done(config: Config, folder: Path) -> bool:
     if status is None or status["state"] != "done":
         return False
     run_record.check_same_run(folder, fingerprint(config, fingerprints(config)))
-    return True
+    # A damaged last checkpoint may have been deleted, so that the run goes on from the one before.
+    return max(checkpoint_steps(folder), default=status["step"]) >= status["step"]
 
 
 @verb(

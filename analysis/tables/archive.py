@@ -128,9 +128,10 @@ def _joined(part: pa.Table, name: str, folder: Path) -> pd.DataFrame:
 
 def add_to_archive(
     folder: Path, tables: Tables, beside: Callable[[Path], None] | None = None
-) -> None:
+) -> int:
     """Add runs to the archive in a folder, which is made if there is none. A run whose id is
-    already in the archive is replaced. Either all runs are written, or none is.
+    already in the archive is replaced. Either all runs are written, or none is. Returns the number
+    of runs that were replaced.
 
     beside: a function that is called with a folder and writes into it what is to lie beside the
     tables, such as questions.
@@ -163,6 +164,7 @@ def add_to_archive(
                 beside(staged)
             staged.rename(folder / _READY)
             _finish(folder)
+    return len({*old["runs"]["run_id"].to_pylist()} & {*ids.values()})
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from tst_study.analysis.tables.columns import (
     columns_of,
     typed,
 )
+from tst_study.config.architecture import HUGGING_FACE
 from tst_study.config.identity import SEEDS, digest, identity_form
 from tst_study.config.superposition_setting import ABLATIONS, SuperpositionSetting
 from tst_study.errors import UserError
@@ -172,8 +173,9 @@ def _evaluations(record: RunRecord) -> list[Mapping[str, Any]]:
 
 
 def _text(value: Any) -> str | None:
-    """Return a value as JSON, or None for None. A text that begins with `/`, `~` or `..` is taken
-    for a path and cut to its last name, because tables must not tell where files lay."""
+    """Return a value as JSON, or None for None. A text that begins with `/`, `~` or `..`, also
+    after `hf:`, is taken for a path and cut to its last name, because tables must not tell where
+    files lay."""
     return None if value is None else json.dumps(_without_places(value), separators=(",", ":"))
 
 
@@ -182,8 +184,11 @@ def _without_places(value: Any) -> Any:
         return {key: _without_places(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_without_places(inner) for inner in value]
-    is_place = isinstance(value, str) and value.startswith(("/", "~", ".."))
-    return Path(value).name if is_place else value
+    if not isinstance(value, str):
+        return value
+    scheme = HUGGING_FACE * value.startswith(HUGGING_FACE)
+    place = value.removeprefix(scheme)
+    return scheme + Path(place).name if place.startswith(("/", "~", "..")) else value
 
 
 def _code(segment: dict[str, Any]) -> str:

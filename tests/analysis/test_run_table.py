@@ -125,7 +125,8 @@ def test_an_archive_reads_like_the_folders_it_was_made_from(tmp_path: Path) -> N
 
 
 def test_an_archive_tells_what_a_run_is_and_nothing_of_whose_machine_it_was(tmp_path: Path) -> None:
-    write_run(tmp_path / "runs", config(0, data=PLACE), loss=3.5)
+    begun = config(0, data=PLACE, fork_from="hf:/home/someone/secret/model")
+    write_run(tmp_path / "runs", begun, loss=3.5)
     kept = archive_of(tmp_path / "runs", tmp_path / "kept")
     (row,) = pd.read_parquet(kept / "runs.parquet").to_dict("records")
     recorded, data = from_dict(of_record(json.loads(row["config"]))), json.loads(row["data"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -293,6 +294,7 @@ def test_one_run_trains_and_another_is_refused_its_folder(
     tmp_path: Path, config_file: Path
 ) -> None:
     small = ["--set", "schedule.steps=8", "--set", "schedule.warmup_steps=1", "--folder", "run"]
+    small += ["--set", "execution.checkpoint_every=4"]
     shown = answer(["train", config_file, *small], tmp_path)
     assert shown.status == 0, shown.err
     *_, done, reached, following = shown.out.splitlines()
@@ -303,5 +305,8 @@ def test_one_run_trains_and_another_is_refused_its_folder(
     assert again.returncode == 0, again.stderr
     (line,) = again.stdout.splitlines()
     assert line.startswith(f"done before: run, {reached}; delete the folder to train it anew")
+    shutil.rmtree(max((tmp_path / "run" / "checkpoints").iterdir()))  # as where it is damaged
+    shown = answer(["train", config_file, *small], tmp_path)
+    assert shown.out.splitlines()[-3:-1] == ["done: run", reached]
     assert "8/8" in answer(["status", "."], tmp_path).out
     assert refusal(["train", config_file, "--folder", "run"], tmp_path).startswith("run: holds run")

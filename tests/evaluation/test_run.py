@@ -108,9 +108,13 @@ def test_text_of_another_vocabulary_is_refused(
         list(evaluate_run(open_run(tmp_path / "run"), held_out=[f"other={documents}"]))
 
 
-def test_what_is_asked_for_is_refused_before_anything_is_measured(trained: Path) -> None:
+def test_what_is_asked_for_is_refused_before_anything_is_measured(
+    trained: Path, documents: Path
+) -> None:
     with pytest.raises(UserError, match="NAME=FOLDER"):
         list(evaluate_run(open_run(trained), held_out=["books"]))
+    with pytest.raises(UserError, match="--held-out x=…: is given twice"):
+        list(evaluate_run(open_run(trained), held_out=[f"x={documents}"] * 2))
     assert run_record.read(trained).tasks == []
 
 

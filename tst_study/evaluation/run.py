@@ -119,5 +119,7 @@ def _named_folders(given: Iterable[str]) -> dict[str, Path]:
         name, equals, path = text.partition("=")
         if not equals or not name or not path:
             raise UserError(f"--held-out {text}: write it as NAME=FOLDER")
+        if name in named:
+            raise UserError(f"--held-out {name}=…: is given twice; keep one")
         named[name] = token_prefix(path, "validation")
     return named

@@ -102,7 +102,8 @@ def _results(run: TrainedRun, record: RunRecord) -> Iterator[Any]:
         (row["eval_set"], name, row[name]) for row in _at(run, record.evals) for name in losses
     ]
     for row in _at(run, record.tasks):
-        measured += [(row["task"], name, value) for name, value, _ in measures(row["metrics"])]
+        data = row["data"] if row["task"] == "held_out" else row["task"]
+        measured += [(data, name, value) for name, value, _ in measures(row["metrics"])]
     for data, name, value in measured:
         if value is not None:
             where = _plain(data)

@@ -87,7 +87,8 @@ def adopt(
     if before is not None and before.tokenizer != record:
         raise UserError(
             f"{folder / MANIFEST}: describes {', '.join(before.splits)} with another tokenizer "
-            f"({before.tokenizer_name}); name the same one, or delete the manifest and adopt all"
+            f"({before.tokenizer_name}); name the same one, or delete the manifest and the "
+            "indices (.idx) that adopt made, and adopt all"
         )
     splits = dict(before.splits) if before else {}
     for path in paths:

@@ -119,7 +119,8 @@ def _files(name: str, path: Path) -> list[Path]:
 
 def _ending(path: Path) -> str:
     """Return the ending that tells the kind of a file, such as `.txt` or `.jsonl.gz`."""
-    return "".join(path.suffixes[-2:]) if path.suffix in PACKED else path.suffix
+    ending = "".join(path.suffixes[-2:]) if path.suffix in PACKED else path.suffix
+    return ending.lower()
 
 
 def _kind(path: Path) -> Kind:
@@ -157,7 +158,7 @@ def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
             unpacked = unpack(file) if unpack else file
             if source.kind == "text":
                 content = unpacked.read()
-                yield len(content), content.decode()
+                yield len(content), content.decode("utf-8-sig")
                 return
             for number, line in enumerate(unpacked, start=1):
                 at = f"{place}, line {number}"
