@@ -57,7 +57,7 @@ def resumed_from(root: Path, name: str) -> list[int | None]:
 def test_scontrol_requeue_and_a_dead_node_resume_from_disk(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    names = ("seconds_10", "seconds_10.1")
+    names = ("seconds_20", "seconds_20.1")
     # A node each.
     submit(seeded(*names), tmp_path, profile(resources=Resources(time="10", cpus_per_task=8)))
 
