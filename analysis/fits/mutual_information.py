@@ -82,14 +82,17 @@ def fit_decay(distances: Floats, values: Floats) -> Decay:
     if len(x) < 4:
         raise UserError(f"{len(x)} distances with positive values: the fit needs at least four")
 
+    # In units of the values' range, because the solver's tolerances are absolute.
+    unit = float(np.ptp(y)) or 1.0
+
     def residuals(theta: Floats) -> Floats:
-        errors: Floats = theta[0] + theta[1] * x ** theta[2] - y
+        errors: Floats = theta[0] + theta[1] * x ** theta[2] - y / unit
         return errors
 
     bounds = ([0.0, 0.0, -np.inf], np.inf)
-    fitted = optimize.least_squares(residuals, (y.min(), np.ptp(y), -1.0), bounds=bounds)
+    fitted = optimize.least_squares(residuals, (y.min() / unit, 1.0, -1.0), bounds=bounds)
     constant, amplitude, exponent = map(float, fitted.x)
-    return Decay(constant, amplitude, exponent, rmse(fitted.fun))
+    return Decay(unit * constant, unit * amplitude, exponent, unit * rmse(fitted.fun))
 
 
 def mutual_information_answer(

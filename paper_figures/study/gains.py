@@ -195,9 +195,9 @@ def _draw_sizes(rows: pd.DataFrame) -> Figure:
     return drawn
 
 
-ENDS, NO_CLAIM = {"better": "ahead of", "worse": "behind"}, "with no shown difference from"
-"""The words for a verdict in the title of `loss_curves`: `NO_CLAIM` for each one that `ENDS` does
-not have."""
+ENDS = {"better": "ends ahead of", "worse": "ends behind"}
+ENDS["no difference shown"] = "ends with no shown difference from"
+"""The words for a verdict in the title of `loss_curves`. Any other verdict is named itself."""
 
 
 @figure("loss_curves", title="Loss against steps", lacks=PAIR)
@@ -219,7 +219,8 @@ def loss_curves(sources: Sources) -> Item | None:
     held_out = bool((data["quantity"] == "end").any())
     what = "held-out loss" if held_out else "training loss, a running mean over 5% of the steps"
     return Picture(
-        title=f"{row['setting']} ends {ENDS.get(row['verdict'], NO_CLAIM)} its baseline: "
+        title=f"{row['setting']} {ENDS.get(row['verdict'], 'beside')} its baseline"
+        f"{'' if row['verdict'] in ENDS else ' (' + row['verdict'] + ')'}: "
         f"{group_label(group.members)}{group.rate}",
         caption=f"{group_details(group.members)}. Mean {what} over {group.seeds}; shading: range "
         f"over seeds. Final gain in held-out loss: {gain(row)} nats, {row['verdict']}. Every step "
