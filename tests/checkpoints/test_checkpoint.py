@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from tests.distributed import run_ranks
 from tests.tiny_runs import (
@@ -21,8 +22,10 @@ from tests.tiny_runs import (
     tiny,
     when_step_begins,
 )
+from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.places import DIGESTS
 from tst_study.errors import UserError
+from tst_study.parallel.process_groups import process_groups
 from tst_study.record import reader as run_record
 from tst_study.train import train
 
@@ -167,3 +170,25 @@ def test_what_the_disk_of_one_rank_refuses_all_of_them_say(words: Path, tmp_path
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000005"]
     assert run_record.read(tmp_path).segments[0]["ended"] == first
     assert run_ranks(2, train, config, tmp_path) == ["done"] * 2
+
+
+def test_ranks_resume_from_one_step_and_agree_on_the_layout(words: Path, finished: Path) -> None:
+    """Though a node may list an older state of the folder, or have other memory."""
+
+    def resumed() -> object:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Checkpoints, "_restore", lambda self, step, *unused: {"step": step})
+            if dist.get_rank() == 1:
+                patch.setattr("tst_study.checkpoints.checkpoint.checkpoint_steps", lambda run: [])
+            return Checkpoints(finished, keep=2).load_last(None, None)  # type: ignore[arg-type]
+
+    first, other = run_ranks(2, resumed)
+    assert first == other is not None
+
+    def refused() -> None:
+        recompute = "layer" if dist.get_rank() else "none"
+        config = tiny(words, f"execution.recompute={recompute}")
+        with pytest.raises(UserError, match="ranks chose different layouts"):
+            process_groups(config).__enter__()
+
+    run_ranks(2, refused)

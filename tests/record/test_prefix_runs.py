@@ -81,6 +81,7 @@ def test_it_ends_with_the_superposed_phase_or_where_the_decay_begins(
     override: str, last: int
 ) -> None:
     assert shared_until(example(override)) == last
+    assert shared_until(example("superposition={}", "schedule.decay_ratio=0")) == 99
 
 
 def test_a_trunk_is_the_same_run_whatever_it_was_planned_for() -> None:

@@ -112,7 +112,11 @@ class Checkpoints:
         damaged, the last of them is reported on stderr. Raises `UserError` if all are damaged.
         """
         newest = ""
-        for step in reversed(checkpoint_steps(self.run)):
+        # All ranks try the checkpoints that the first one sees: on a network file system another
+        # node may list an older state of the folder.
+        listed: list[list[int]] = [[]] * dist.get_world_size()
+        dist.all_gather_object(listed, checkpoint_steps(self.run))
+        for step in reversed(listed[0]):
             problem = self._problem(step)
             if problem is None:
                 if newest and dist.get_rank() == 0:

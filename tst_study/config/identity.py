@@ -94,7 +94,8 @@ def shared_until(config: Config) -> int:
     schedule, superposed = config.schedule, plan_phases(config).superposed_steps
     if schedule.kind == "cosine":
         return 0
-    stable = schedule.steps - schedule.decay_steps
+    # The last step is always a run's own, because it evaluates and saves.
+    stable = schedule.steps - max(schedule.decay_steps, 1)
     return min(superposed, stable) if superposed else stable
 
 

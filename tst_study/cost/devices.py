@@ -40,6 +40,7 @@ DEVICES = (
     Device("GB200", 2.5e15, 186e9, 8e12, 900e9, per_node=4, like="B200"),
     Device("B300", 2.25e15, 288e9, 8e12, 900e9, like="B200"),
     Device("B200", 2.25e15, 180e9, 8e12, 900e9),
+    Device("H200 NVL", 835e12, 141e9, 4.8e12, 450e9, like="H100"),
     Device("H200", 989e12, 141e9, 4.8e12, 450e9, like="H100"),
     Device("H100 NVL", 835e12, 94e9, 3.9e12, 300e9, like="H100"),
     Device("H100 PCIe", 756e12, 80e9, 2e12, 300e9, like="H100"),

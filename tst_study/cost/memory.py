@@ -173,10 +173,12 @@ def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu
     """Return the peak bytes of head and loss: the scratch memory for a chunk of logits, the
     gradient of the head's weight, and four tensors of the size of the head's input. If the loss
     cannot be computed in one pass with the head (`linear_loss.py`), all logits and their gradient
-    come on top."""
+    come on top, and with label smoothing three copies more."""
     hidden = config.model.hidden_size
     vocabulary = config.model.vocabulary_size // parallel.tensor
-    in_one_pass = parallel.tensor == 1 and loss_of(config.superposition.loss).in_one_pass
+    smoothed = config.label_smoothing is not None
+    one_pass = loss_of(config.superposition.loss).in_one_pass and not smoothed
+    in_one_pass = parallel.tensor == 1 and one_pass
     if in_one_pass or not on_gpu:
         chunk = rows_with_head(positions, vocabulary, on_gpu=on_gpu) * vocabulary
     else:
@@ -185,7 +187,7 @@ def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu
     # which leaves room for temporary tensors. The gradient of the head's weight is held in both
     # formats, too (6 bytes).
     logits = (4 if width == 4 else 8) * chunk + (
-        0 if in_one_pass else 2 * width * positions * vocabulary
+        0 if in_one_pass else (5 if smoothed else 2) * width * positions * vocabulary
     )
     matrix = (4 if width == 4 else 6) * vocabulary * hidden
     return logits + matrix + 4 * width * positions * hidden

@@ -142,8 +142,8 @@ def process_groups(config: Config) -> Iterator[Ranks]:
     MASTER_PORT) say which rank this is. Without them, this process is the only one. If torch
     already has a default process group, it is used and not taken down.
 
-    Raises `UserError` for a layout or batch that cannot work on these ranks, and as `choose_device`
-    does.
+    Raises `UserError` for a layout or batch that cannot work on these ranks, if ranks have
+    different layouts, and as `choose_device` does.
     """
     device = choose_device(config.execution)
     joined = not dist.is_initialized()
@@ -153,6 +153,14 @@ def process_groups(config: Config) -> Iterator[Ranks]:
         with working_on(device):
             check(config, dist.get_world_size())
             parallel = layout_of(config)
+            chosen: list[Any] = [None] * dist.get_world_size()
+            of_layout = {"parallel", "micro_batch", "recompute"}
+            dist.all_gather_object(chosen, config.execution.model_dump(include=of_layout))
+            if any(one != chosen[0] for one in chosen):
+                raise UserError(
+                    "execution.parallel: ranks chose different layouts, as their nodes differ in "
+                    "memory or number of ranks; name the layout, micro_batch and recompute"
+                )
             with one_group_for_the_same_ranks() if device.type == "cpu" else nullcontext():
                 parallel_state.initialize_model_parallel(
                     tensor_model_parallel_size=parallel.tensor,

@@ -1,6 +1,7 @@
 """The writer of a run folder. `tst_study.record.reader` holds the schema, and the rules for rows
 that were written twice."""
 
+import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -159,6 +160,10 @@ def _append(path: Path, *rows: Mapping[str, Any]) -> None:
         if file.read() not in (b"", b"\n"):
             file.truncate(path.read_bytes().rfind(b"\n") + 1)
         file.write(b"".join(map(_json, rows)))
+        if path.name == "evals.jsonl":
+            # Nothing evaluates again what the status and the last checkpoint say is done.
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def mark(folder: Path, config: Config, state: State, message: str) -> None:
