@@ -32,8 +32,8 @@ RECORDS = Path(__file__).parents[1] / "docs" / "records"
 CAMPAIGNS = {"campaign": "first campaign", "what-does-the-work": "second campaign"}
 """The name of each campaign, by its archive in `RECORDS`."""
 ASKED = {"baseline at its best batch against baseline": BETTER_BATCH}
-"""The label of the arm, by the name of a campaign's question, where the two arms differ in their
-batch or rate, so that the arm is no setting to be compared with the baseline of its own rate."""
+"""The label of the arm, by the name of a campaign's question. Such an arm differs from its baseline
+in batch or rate, so that `compare` does not pair the two without the question."""
 COLUMNS = ("source", "corpus", "params", "tokens", "learning_rate", "arm", "text", "seeds")
 COLUMNS += ("gain", "deviation")
 """Columns of our own evidence. `params`: active parameters. `tokens`: latent tokens. `arm`: label.

@@ -202,7 +202,7 @@ def optimum(bags: ArrayLike, losses: ArrayLike) -> Optimum:
     fits = [form for form in forms if not form.ruled_out] or forms
     if seeds > 1:
         own = y - y.mean(axis=0)
-        # Each seed's own level is taken out, so that one value of s less says something.
+        # Taking out each seed's level costs one degree of freedom per seed.
         noise = float(np.sqrt(own.var(axis=1, ddof=1).sum() / (len(x) - 1) / seeds))
     else:
         noise = min(form.residual for form in forms)

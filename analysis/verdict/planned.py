@@ -33,7 +33,8 @@ def asked_contrasts(
     for question in questions:
         arm, against = question.arm, question.against
         (arm_runs, against_runs), diverged = question.runs(kept), question.runs(lost)
-        # The blocks of runs with seeds name the held-out text; runs without seeds are all compared.
+        # Runs with seeds are paired on one held-out text, which their block names. Runs without
+        # seeds are compared as two samples, so texts that only one arm has are left out here.
         if arm_runs["seed"].isna().all() and against_runs["seed"].isna().all():
             texts = set(arm_runs["eval_set"]) & set(against_runs["eval_set"])
             arm_runs, against_runs = (

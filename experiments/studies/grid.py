@@ -59,7 +59,7 @@ class Tuning:
     seeds: range = range(1)
     extensions: int = 2
     decides: SuperposedPhase | None = None
-    """The one arm without which nothing can follow; by default, nothing can without any arm."""
+    """The only arm whose best set-up `then` needs; by default it needs that of every arm."""
 
     def runs(self, make: Make, results: Results) -> list[Config]:
         """List the runs of all rungs and, once all their losses are known, also the runs that

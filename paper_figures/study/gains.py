@@ -217,13 +217,13 @@ def loss_curves(sources: Sources) -> Item | None:
         return None  # imported runs need not have a curve
     looks = {"baseline": style.BASELINE, **style.marks_of(group.rows, "setting")}
     held_out = bool((data["quantity"] == "end").any())
+    verdict = row["verdict"]
     what = "held-out loss" if held_out else "training loss, a running mean over 5% of the steps"
     return Picture(
-        title=f"{row['setting']} {ENDS.get(row['verdict'], 'beside')} its baseline"
-        f"{'' if row['verdict'] in ENDS else ' (' + row['verdict'] + ')'}: "
+        title=f"{row['setting']} {ENDS.get(verdict, f'({verdict}) beside')} its baseline: "
         f"{group_label(group.members)}{group.rate}",
         caption=f"{group_details(group.members)}. Mean {what} over {group.seeds}; shading: range "
-        f"over seeds. Final gain in held-out loss: {gain(row)} nats, {row['verdict']}. Every step "
+        f"over seeds. Final gain in held-out loss: {gain(row)} nats, {verdict}. Every step "
         "costs the same FLOPs. Before the switch superposition trains on the loss of bags, another "
         "quantity, which is not drawn.",
         data=data,
