@@ -144,8 +144,6 @@ def test_a_run_compiles_three_graphs(weighting: Any, how: str) -> None:
         ({"positions": 6}, [24, 24, 6], None),
         ({}, [24, 20, 6], 1),
         ({"positions": "any"}, [24, 20, 7], None),
-        ({"equal_raw_length": True, "positions": 24}, [24, 24, 24], None),
-        ({"equal_raw_length": True}, [24, 24, 6], 2),
         ({"mode": "output_only"}, [6, 6, 6], None),
     ],
 )
@@ -226,7 +224,6 @@ def test_bags_of_one_token_have_the_bits_of_float32_logits() -> None:
         (lambda m, e, t: m.linear_loss(m.embed(e, t, 0), nn.Linear(8, 32), t + 1, 0), "a bias"),
         (lambda m, e, t: tst(weighting=(1.0, 2.0)), "weighting has 2 numbers; bag_size 4"),
         (lambda m, e, t: tst(step_ratio=30), "step_ratio = 30"),
-        (lambda m, e, t: tst(positions=10, equal_raw_length=True), "no whole bags of 4"),
         (lambda m, e, t: tst(mode="outputonly"), "mode 'outputonly' is unknown: use one of full"),
     ],
 )

@@ -73,9 +73,6 @@ class Superposition:
     positions: int | Literal["any"] | None = None
     """L, the positions that the model runs per sequence. `embed` refuses sequences whose length
     does not fit L. None: the first call of `embed` sets L. "any": any length fits."""
-    equal_raw_length: bool = False
-    """Patch-level training: sequences have L tokens in both phases. Steps that read bags then run
-    only L/s positions and cost fewer FLOPs than other steps, and `positions` counts tokens."""
     phases: Phases = field(init=False, repr=False, compare=False)
     """The two phases that follow from these settings: their numbers of steps, and what their steps
     read and predict."""
@@ -103,18 +100,12 @@ class Superposition:
             self.weighting,
             self.pooling,
         )
-        stride = phases.tokens_per_position("superposition")
-        if self.equal_raw_length and isinstance(self.positions, int) and self.positions % stride:
-            raise ValueError(
-                f"positions = {self.positions} tokens are no whole bags of {stride}, as "
-                "equal_raw_length needs"
-            )
         check_loss_kind(self.loss_kind, self.weighting)
         for row in weight_rows(self.weighting) or (self.weighting,):
             offset_weights(row, self.bag_size)  # type: ignore[arg-type]  # raises where it is wrong
         # The dataclass is frozen, because settings do not change during a run.
         object.__setattr__(self, "phases", phases)
-        object.__setattr__(self, "_calls", Calls(phases, self.positions, self.equal_raw_length))
+        object.__setattr__(self, "_calls", Calls(phases, self.positions))
 
     @property
     def step(self) -> int:
@@ -133,8 +124,7 @@ class Superposition:
 
     def raw_length(self, step: int, positions: int | None = None) -> int:
         """Return the number of token ids that `embed` takes per sequence: s·L in superposed steps
-        with bags as input, else L; with `equal_raw_length` always L. The loader reads one id more,
-        the label of the last one.
+        with bags as input, else L. The loader reads one id more, the label of the last one.
 
         `positions`: L, by default that of the constructor. Raises ValueError if neither is a
         number, or for a negative step.
@@ -142,8 +132,8 @@ class Superposition:
         positions = positions if positions is not None else self.positions  # type: ignore[assignment]
         if not isinstance(positions, int):
             raise ValueError("raw_length needs positions: give it, or Superposition(positions=L)")
-        stride = self.phases.tokens_per_position(self.phases.phase(self._calls.resolve(step)))
-        return positions if self.equal_raw_length else positions * stride
+        phase = self.phases.phase(self._calls.resolve(step))
+        return positions * self.phases.tokens_per_position(phase)
 
     def embed(self, embedding: nn.Module, tokens: Tensor, step: int | None = None) -> Tensor:
         """Return the model's input, one vector for each position.
@@ -307,7 +297,7 @@ class Superposition:
         self._calls.resumed = state["step"]
 
     def _settings(self) -> dict[str, Any]:
-        names = ("bag_size", "step_ratio", "steps", "mode", "pooling", "equal_raw_length")
+        names = ("bag_size", "step_ratio", "steps", "mode", "pooling")
         # As text, because some checkpoint formats turn tuples into lists.
         rows = [list(row) for row in weight_rows(self.weighting)]
         weighting = str(rows or self.weighting)

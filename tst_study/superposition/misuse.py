@@ -25,13 +25,9 @@ class Calls:
     """The step that a `Superposition` is at, and what it remembers of earlier calls in order to
     check the next ones."""
 
-    def __init__(
-        self, phases: Phases, positions: int | Literal["any"] | None, equal_raw_length: bool
-    ) -> None:
-        self.phases, self.equal_raw_length = phases, equal_raw_length
-        # Positions per sequence, or tokens per sequence with equal_raw_length; None until the first
-        # call sets it.
-        self.positions = positions
+    def __init__(self, phases: Phases, positions: int | Literal["any"] | None) -> None:
+        self.phases = phases
+        self.positions = positions  # of a sequence; None until the first call sets it
         self.changing_weights: Tensor | None = None
         """(superposed steps, s) the weights of each step's targets; None if all steps have the
         same."""
@@ -91,13 +87,12 @@ class Calls:
                 f"l · {stride}): read raw_length(step, L) ids a sequence"
             )
         self.tokens = tokens
-        length = tokens.shape[1] if self.equal_raw_length else tokens.shape[1] // stride
+        length = tokens.shape[1] // stride
         if self.positions is None:
             self.positions = length
         if length != self.positions and self.positions != "any":
-            expected = self.positions * (1 if self.equal_raw_length else stride)
             raise ValueError(
-                f"{tokens.shape[1]} ids at step {self.step}, not {expected}: read "
+                f"{tokens.shape[1]} ids at step {self.step}, not {self.positions * stride}: read "
                 "raw_length(step, L) ids a sequence; evaluate without tst or after model.eval(); "
                 'Superposition(positions="any") lets lengths vary'
             )
