@@ -153,7 +153,7 @@ def test_a_loader_that_does_not_fit_is_refused_when_that_can_be_seen(
     method, table = tst(**settings), nn.Embedding(WORDS, 8)
     for place, (step, length) in enumerate(zip((0, 4, 5), lengths, strict=True)):
         if place == refused_at:
-            with pytest.raises(ValueError, match=r"ids at step ., not .*: read raw_length"):
+            with pytest.raises(ValueError, match=r"ids at step ., not .*: embed raw_length"):
                 method.embed(table, text(length)[:, :-1], step)
             return
         method.embed(table, text(length)[:, :-1], step)

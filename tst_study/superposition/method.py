@@ -129,11 +129,11 @@ class Superposition:
         `positions`: L, by default that of the constructor. Raises ValueError if neither is a
         number, or for a negative step.
         """
-        positions = positions if positions is not None else self.positions  # type: ignore[assignment]
-        if not isinstance(positions, int):
+        known = self.positions if positions is None else positions
+        if known is None or known == "any":
             raise ValueError("raw_length needs positions: give it, or Superposition(positions=L)")
         phase = self.phases.phase(self._calls.resolve(step))
-        return positions * self.phases.tokens_per_position(phase)
+        return known * self.phases.tokens_per_position(phase)
 
     def embed(self, embedding: nn.Module, tokens: Tensor, step: int | None = None) -> Tensor:
         """Return the model's input, one vector for each position.

@@ -84,7 +84,7 @@ class Calls:
         if tokens.dim() != 2 or not tokens.shape[1] or tokens.shape[1] % stride:
             raise ValueError(
                 f"tokens {tuple(tokens.shape)} at step {self.step} must be (batch, "
-                f"l · {stride}): read raw_length(step, L) ids a sequence"
+                f"l · {stride}): {_LENGTHS}"
             )
         self.tokens = tokens
         length = tokens.shape[1] // stride
@@ -92,8 +92,8 @@ class Calls:
             self.positions = length
         if length != self.positions and self.positions != "any":
             raise ValueError(
-                f"{tokens.shape[1]} ids at step {self.step}, not {self.positions * stride}: read "
-                "raw_length(step, L) ids a sequence; evaluate without tst or after model.eval(); "
+                f"{tokens.shape[1]} ids at step {self.step}, not {self.positions * stride}: "
+                f"{_LENGTHS}; evaluate without tst or after model.eval(); "
                 'Superposition(positions="any") lets lengths vary'
             )
         return stride
@@ -143,6 +143,7 @@ class Calls:
         return self.superposed
 
 
+_LENGTHS = "embed raw_length(step, L) ids a sequence; the loader reads one more, for the labels"
 _KEYS = itertools.count()
 _CALLS: WeakValueDictionary[int, Calls] = WeakValueDictionary()
 """All `Calls` that exist, by their keys. Compiled code cannot hold Python objects, so it holds a
