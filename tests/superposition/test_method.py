@@ -222,6 +222,7 @@ def test_bags_of_one_token_have_the_bits_of_float32_logits() -> None:
             "hidden must",
         ),
         (lambda m, e, t: m.linear_loss(m.embed(e, t, 0), nn.Linear(8, 32), t + 1, 0), "a bias"),
+        (lambda m, e, t: m.linear_loss(m.embed(e, t, 0), Scaled(32, 8), t + 1, 0), "a forward of"),
         (lambda m, e, t: tst(weighting=(1.0, 2.0)), "weighting has 2 numbers; bag_size 4"),
         (lambda m, e, t: tst(step_ratio=30), "step_ratio = 30"),
         (lambda m, e, t: tst(mode="outputonly"), "mode 'outputonly' is unknown: use one of full"),

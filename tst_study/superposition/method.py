@@ -252,22 +252,29 @@ class Superposition:
 
         Args:
             hidden: (B, l, d), what the head reads.
-            head: the output head, which must have no bias, or its weight (V, d).
+            head: the output head, a plain `nn.Linear` without a bias (or the embedding that it is
+                tied to), or its weight (V, d).
             labels, step, valid_counts: as for `loss`.
             cross_entropy: a fused kernel to use in place of ours, as for `linear_bag_loss`.
 
         Raises:
-            ValueError: as for `loss`; also for a loss of another kind, a head with a bias, or
-                hidden states and head swapped.
+            ValueError: as for `loss`; also for a loss of another kind, a head that does more than
+                multiply by its weight, or hidden states and head swapped.
         """
         objective, weighting, labels = self._targets(labels, step)
         if not objective.loss.in_one_pass:
             raise ValueError(f"linear_loss has no {objective.loss}: use loss(head(hidden), …)")
-        if isinstance(head, nn.Module) and getattr(head, "bias", None) is not None:
-            raise ValueError("head has a bias, which linear_loss leaves out: use loss")
+        if isinstance(head, nn.Module):
+            plain = type(head) in (nn.Linear, nn.Embedding) and not _has_hooks(head)
+            if not plain or getattr(head, "bias", None) is not None:
+                raise ValueError(
+                    "head has a bias, a hook or a forward of its own, which linear_loss would "
+                    "leave out: use loss(head(hidden), …)"
+                )
+            head = head.weight
         return linear_bag_loss(
             hidden,
-            head.weight if isinstance(head, nn.Module) else head,  # type: ignore[arg-type]
+            head,  # type: ignore[arg-type]
             labels,
             objective.bag_size,
             weighting=weighting,
@@ -348,8 +355,10 @@ def _is_plain(module: nn.Module) -> bool:
         and module.padding_idx is None
         and not module.scale_grad_by_freq
         and not module.sparse
-        and not module._forward_hooks
-        and not module._forward_pre_hooks
-        and not module._backward_hooks
-        and not module._backward_pre_hooks
+        and not _has_hooks(module)
     )
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    forward = module._forward_hooks or module._forward_pre_hooks
+    return bool(forward or module._backward_hooks or module._backward_pre_hooks)
