@@ -8,7 +8,7 @@ next-token training, and their phase is called recovery.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from tst_study.superposition.loss_kinds import (
@@ -123,20 +123,13 @@ class Phases:
         """Return what a step reads and predicts, and its loss."""
         if self.phase(step) == "recovery":
             return NEXT_TOKEN
-        return replace(self._superposed_objective(), weighting=self.weighting_at(step))
-
-    def _superposed_objective(self) -> Objective:
-        """Return the objective of superposed steps, without the weighting of targets, which may
-        change over them."""
-        stride = self.tokens_per_position("superposition")
+        stride, weighting = self.tokens_per_position("superposition"), self.weighting_at(step)
+        loss = loss_of(self.loss_kind)
+        name = f"bag_{loss.name}"
         if self.mode == "input_only":
             # Bags in, the next token out: `mce` with all weight on the first offset.
-            loss: BagLoss = MULTI_HOT
-            name = "bag_first_token"
-        else:
-            loss = loss_of(self.loss_kind)
-            name = f"bag_{loss.name}"
-        return Objective(name, self.bag_size, stride, loss, pooling=self.pooling)
+            loss, name = MULTI_HOT, "bag_first_token"
+        return Objective(name, self.bag_size, stride, loss, weighting, self.pooling)
 
     @property
     def weighting_changes(self) -> bool:
