@@ -60,6 +60,10 @@ OVERRIDES = [
     ("execution.parallel.tensr=2", "tensr: unknown key; did you mean execution.parallel.tensor?"),
     ("superposition={bag_size=4, mode='input_only', loss='hinge'}", "mode = 'input_only'"),
     (
+        "model.experts={count=2, per_token=4, feed_forward_size=8}",
+        "model.experts: per_token = 4 is more than count = 2",
+    ),
+    (
         "superposition={bag_size=4, mode='output_only', shuffle_targets=true}",
         "shuffle_targets has no meaning with mode = 'output_only'",
     ),

@@ -119,6 +119,12 @@ class Experts(Strict):
     balance_loss: NotNegativeFloat = 1e-3
     """Coefficient of the sequence-wise load-balancing loss (not stated in the paper)."""
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.per_token > self.count:
+            raise ValueError(f"per_token = {self.per_token} is more than count = {self.count}")
+        return self
+
 
 class Model(Strict):
     """A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
