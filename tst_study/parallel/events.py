@@ -27,7 +27,6 @@ class Due:
     Attributes:
         is_last: whether this is the last step of the run.
         logs, evaluates, saves: whether a log row, an evaluation and a checkpoint are due.
-        is_phase_boundary: whether the superposition phase ends here, or other runs fork from here.
     """
 
     def __init__(self, config: Config, plan: PhasePlan, done: int, *, logs: bool) -> None:
@@ -39,8 +38,8 @@ class Due:
         execution = config.execution
         forks = done in execution.keep_steps  # other runs fork here, perhaps at their own switch
         last = done == config.schedule.last_step
-        self.is_last, self.is_phase_boundary = last, forks or done == plan.superposed_steps
-        self.logs = last or logs or self.is_phase_boundary or is_multiple_of(execution.log_every)
+        self.is_last, is_phase_end = last, forks or done == plan.superposed_steps
+        self.logs = last or logs or is_phase_end or is_multiple_of(execution.log_every)
         self.evaluates = last or is_multiple_of(execution.evaluate_every)
         self.saves = last or forks or is_multiple_of(execution.checkpoint_every)
 
