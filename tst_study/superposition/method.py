@@ -334,8 +334,8 @@ class Superposition:
     ) -> tuple[Objective, Weighting | Tensor, Tensor]:
         """Check the labels; return a step's objective, the weights of its targets and the labels.
 
-        Weights that change over steps are a tensor, because compiled code would keep numbers as
-        constants.
+        All superposed steps have the same objective, apart from weights that change over them.
+        Such weights are a tensor, because compiled code would keep numbers as constants.
         """
         superposed, labels = self._calls.checked(labels, step)
         if not superposed:

@@ -44,11 +44,15 @@ class Calls:
         self.evaluated = False  # whether the last call embedded in evaluation mode
         # The phases whose labels have been checked: True is the superposed one, False the other.
         self.checked_phases: set[bool] = set()
-        self.__setstate__({})
+        self._register()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """Give a copy, or what comes from a pickle, a key of its own."""
         self.__dict__.update(state)
-        self.key = next(_KEYS)  # copies come here, too, so each has a key of its own
+        self._register()
+
+    def _register(self) -> None:
+        self.key = next(_KEYS)
         _CALLS[self.key] = self
 
     def go_to(self, step: int) -> None:
