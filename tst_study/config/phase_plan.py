@@ -64,12 +64,10 @@ class PhasePlan(Phases):
 
     def record(self) -> dict[str, Any]:
         """Return the plan as `run.json` holds it."""
-        names = ("steps", "superposed_steps", "bag_size", "sequences", "sequence_length")
-        sums = {"step_ratio": self.step_ratio, "data_multiplier": self.data_multiplier}
-        bags_as_input = self.mode != "output_only"
-        return (
-            {name: getattr(self, name) for name in names} | sums | {"bags_as_input": bags_as_input}
-        )
+        names = ["steps", "superposed_steps", "bag_size", "sequences", "sequence_length"]
+        names += ["step_ratio", "data_multiplier"]
+        values = {name: getattr(self, name) for name in names}
+        return values | {"bags_as_input": self.mode != "output_only"}
 
 
 def plan_phases(config: Config) -> PhasePlan:
