@@ -38,10 +38,10 @@ from tst_study.superposition.loss_kinds import (
     BagLossKind,
     Mode,
     Pooling,
-    check_loss_kind,
+    check_targets,
     loss_of,
 )
-from tst_study.superposition.weighting import NamedWeighting, offset_weights, weight_rows
+from tst_study.superposition.weighting import NamedWeighting
 from tst_study.text import whole_amount
 
 
@@ -214,10 +214,7 @@ class SuperposedPhase(Strict):
         for key, values in meaningful[self.mode].items():
             if getattr(self, key) not in values:
                 raise ValueError(f"{key} has no meaning with mode = {self.mode!r}")
-        check_loss_kind(self.loss, self.weighting)
-        if not isinstance(self.weighting, str):
-            for row in weight_rows(self.weighting) or [()]:
-                offset_weights(row, self.bag_size)  # raises for a wrong number of weights
+        check_targets(self.loss, self.weighting, self.bag_size)
         return self
 
 

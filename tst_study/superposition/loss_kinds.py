@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from tst_study.superposition.weighting import WeightingOverSteps
+from tst_study.superposition.weighting import WeightingOverSteps, offset_weights, weight_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -173,3 +173,13 @@ def check_loss_kind(setting: LossSetting, weighting: WeightingOverSteps = "unifo
             f"loss kind {loss.name!r} sees the bag as a set and takes weighting 'uniform' only, "
             f"got {weighting!r}; use a loss that takes weights, such as 'mce'"
         )
+
+
+def check_targets(setting: LossSetting, weighting: WeightingOverSteps, bag_size: int) -> None:
+    """Check a loss, the weights of the s targets of a bag, and whether they go together.
+
+    Raises `ValueError` as `check_loss_kind` and `offset_weights` do.
+    """
+    check_loss_kind(setting, weighting)
+    for row in weight_rows(weighting) or (weighting,):
+        offset_weights(row, bag_size)  # type: ignore[arg-type]

@@ -28,18 +28,13 @@ from tst_study.superposition.loss_kinds import (
     LossSetting,
     Mode,
     Pooling,
-    check_loss_kind,
+    check_targets,
     loss_of,
 )
 from tst_study.superposition.losses import bag_loss
 from tst_study.superposition.misuse import Calls
 from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phases, superposed_steps
-from tst_study.superposition.weighting import (
-    Weighting,
-    WeightingOverSteps,
-    offset_weights,
-    weight_rows,
-)
+from tst_study.superposition.weighting import Weighting, WeightingOverSteps, weight_rows
 
 
 @dataclass(frozen=True)
@@ -100,9 +95,7 @@ class Superposition:
             self.weighting,
             self.pooling,
         )
-        check_loss_kind(self.loss_kind, self.weighting)
-        for row in weight_rows(self.weighting) or (self.weighting,):
-            offset_weights(row, self.bag_size)  # type: ignore[arg-type]  # raises where it is wrong
+        check_targets(self.loss_kind, self.weighting, self.bag_size)
         # The dataclass is frozen, because settings do not change during a run.
         object.__setattr__(self, "phases", phases)
         object.__setattr__(self, "_calls", Calls(phases, self.positions))
