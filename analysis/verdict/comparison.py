@@ -18,8 +18,8 @@ import pandas as pd
 
 from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
-from tst_study.analysis.verdict.decide import Contrast, Estimate, block, decide
-from tst_study.analysis.verdict.planned import asked_contrasts
+from tst_study.analysis.verdict.decide import Contrast, Estimate, decide
+from tst_study.analysis.verdict.planned import asked_contrasts, labelled
 from tst_study.analysis.verdict.question import Question
 from tst_study.analysis.wording import disambiguate_by_set_up
 from tst_study.config.superposition_setting import COLUMNS as SETTING
@@ -40,7 +40,7 @@ _SHARED += ("flops", "setting", *SETTING, "data_multiplier")
 COPIED_ROWS = 3
 """Equal training curves count as copies of one run if they have at least this many rows."""
 PAIR_COLUMNS: tuple[str, ...] = (*_SHARED, "seed", "baseline", "superposed", "gain")
-PAIR_COLUMNS += ("baseline_folder", "superposed_folder")
+PAIR_COLUMNS += ("superposed_folder",)
 """Columns of `Comparison.pairs`."""
 TABLE_COLUMNS: tuple[str, ...] = (*_SHARED, "seeds", "comparisons", "baseline", "superposed")
 TABLE_COLUMNS += ("gain", "low", "high", "deviation", "smallest_detectable", "p_adjusted")
@@ -64,7 +64,7 @@ class Comparison:
     excluded: pd.DataFrame
     """Runs that were not compared with a baseline, each with the reason."""
     eligible: pd.DataFrame
-    """Rows of the run table that may be compared, with or without a partner."""
+    """Rows of the run table that may be compared, with or without a partner, `labelled`."""
 
 
 def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Comparison:
@@ -81,7 +81,7 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
     twice = kept.duplicated([*PAIRED, *SETTING], keep=False) & kept["seed"].notna()
     reason = "another run has the same setting, rate and seed; give each its own seed"
     excluded += [excluded_row(run, reason) for run in rows_of(kept[twice])]
-    kept = kept[~twice]
+    kept = labelled(kept[~twice])
     baselines = list(rows_of(kept[kept["method"] == "baseline"]))
     pairs: list[dict[str, Any]] = []
     for run in rows_of(kept[kept["method"] == "superposition"]):
@@ -91,7 +91,7 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
         else:
             pairs.append(_pair(run, partners))
     lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
-    lost = lost.drop_duplicates("fingerprint")
+    lost = labelled(lost.drop_duplicates("fingerprint"))
     planned = decide(asked_contrasts(kept, lost, questions))
     studies = [question.within for question in questions if question.within]
     table, verdicts = _decided(*_settings(pairs, kept, lost, studies), planned)
@@ -175,19 +175,16 @@ def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
 
 
 def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a row of `Comparison.pairs`, with `run_ids`, `data_seed`, `parameters` and `block`
-    (the label of the pair) beside its columns. The losses of several baselines are averaged."""
-    run = {**run, "setting": SuperpositionSetting.of_row(run).label}
+    """Return a row of `Comparison.pairs`, with `run_ids`, `parameters` and `block` (the label of
+    the pair) beside its columns. The losses of several baselines are averaged."""
     loss = sum(baseline["nats_per_token"] for baseline in baselines) / len(baselines)
     return {
-        **{column: run[column] for column in (*_SHARED, "seed", "data_seed")},
+        **{column: run[column] for column in (*_SHARED, "seed", "block")},
         "baseline": loss,
         "superposed": run["nats_per_token"],
         "gain": loss - run["nats_per_token"],
-        "baseline_folder": baselines[0]["folder"],
         "superposed_folder": run["folder"],
         "run_ids": (*(baseline["run_id"] for baseline in baselines), run["run_id"]),
-        "block": block(run),
         "parameters": run.get("parameters"),
     }
 
@@ -235,9 +232,7 @@ def _settings(
         cell = Contrast(
             name=name,
             losses=pd.Series({pair["block"]: pair["superposed"] for pair in members}),
-            against_losses=pd.Series(
-                against["nats_per_token"].astype(float).tolist(), list(map(block, rows_of(against)))
-            ),
+            against_losses=against.set_index("block")["nats_per_token"].astype(float),
             diverged=sum(one == of_setting for one in settings_tried),
             diverged_against=int((tried["method"] == "baseline").sum()),
             run_ids=row["run_ids"],
@@ -259,25 +254,20 @@ def _decided(
     of them: of a primary one if there is any, and then of the one with most seeds. A question that
     asks about the baseline, against the setting, does not count.
     """
-    chosen: list[dict[str, Any] | None] = []
+    # By name and runs: studies of two folders may have runs of the same names.
+    chosen: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
     for row, cell in zip(rows, cells, strict=True):
         opposite = row["superposed"] - row["baseline"]
         about = asked_of(planned, cell.run_ids)
         about = [one for one in about if not math.isclose(one["gain"], opposite)]
-        covered = {*cell.run_ids} == {name for one in about for name in one["run_ids"]}
-        chosen.append(about[0] if covered and about else None)
-    open_ = [place for place, one in enumerate(chosen) if one is None]
-    studies = list(dict.fromkeys(cells[place].study for place in open_))
-    # `decide` returns its rows study by study.
-    open_.sort(key=lambda place: studies.index(cells[place].study))
-    also = decide([cells[place] for place in open_])
-    for place, one in zip(open_, rows_of(also), strict=True):
-        chosen[place] = one
+        if {*cell.run_ids} == {name for one in about for name in one["run_ids"]}:
+            chosen[cell.name, cell.run_ids] = about[0]
+    also = decide([cell for cell in cells if (cell.name, cell.run_ids) not in chosen])
+    chosen |= {(one["question"], one["run_ids"]): one for one in rows_of(also)}
     given = (*(one.name for one in fields(Estimate)), "heading")
     settings = [
-        {**row, **{name: one[name] for name in given}}
-        for row, one in zip(rows, chosen, strict=True)
-        if one is not None
+        {**row, **{name: chosen[cell.name, cell.run_ids][name] for name in given}}
+        for row, cell in zip(rows, cells, strict=True)
     ]
     verdicts = pd.concat([part for part in (planned, also) if len(part)] or [planned])
     return pd.DataFrame(settings, columns=list(TABLE_COLUMNS)), verdicts.reset_index(drop=True)

@@ -33,7 +33,7 @@ from tst_study.analysis.verdict.comparison import (
     asked_of,
     compare,
 )
-from tst_study.analysis.verdict.decide import block, estimates
+from tst_study.analysis.verdict.decide import estimates
 from tst_study.analysis.verdict.intervals import difference
 from tst_study.analysis.verdict.length_curve import speed_up
 from tst_study.analysis.verdict.question import Question
@@ -60,9 +60,7 @@ def ledger(runs: pd.DataFrame) -> pd.DataFrame:
     the number of devices, or times one if that number is not known. They are NaN if the time is not
     known. The column `seed` is replaced by the label by which runs are paired (`block`).
     """
-    rows = runs.assign(
-        loss=runs["nats_per_token"].astype(float), seed=[block(row) for row in rows_of(runs)]
-    )
+    rows = runs.assign(loss=runs["nats_per_token"].astype(float), seed=runs["block"])
     if "gpu_hours" in rows:
         return rows.assign(hours=rows["gpu_hours"].astype(float))
     count = rows["device_count"].astype(float).fillna(1.0)
@@ -85,11 +83,8 @@ def matched(found: Comparison) -> pd.DataFrame:
     for members in settings:
         near = alike(baselines, members.iloc[0], SAME_BUT_LENGTH)
         first = next(rows_of(members))
-        shared: dict[str, Any] = {
-            **{name: first[name] for name in (*SAME_BUT_LENGTH, "group", "corpus", "steps")},
-            "params": big(first["parameters"]),
-            "setting": SuperpositionSetting.of_row(first).label,
-        }
+        same = (*SAME_BUT_LENGTH, "group", "corpus", "setting", "steps")
+        shared = {**{name: first[name] for name in same}, "params": big(first["parameters"])}
         allowed = max(1, tried[_together(members)])
         decided = next(rows_of(alike(found.table, shared, (*SAME, "setting"))), None)
         for column, kind in (("flops", EQUAL_FLOPS), ("raw_tokens", EQUAL_DATA)):

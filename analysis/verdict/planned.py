@@ -23,13 +23,12 @@ def asked_contrasts(
 ) -> list[Contrast]:
     """Return the contrast of each question.
 
-    `kept`: the runs that may be compared; `lost`: the runs that diverged.
+    `kept`: the runs that may be compared; `lost`: the runs that diverged; both `labelled`.
 
     Raises `UserError` for an arm that holds two runs of one seed, or names a column that the run
     table does not have.
     """
     contrasts = []
-    kept, lost = _labelled(kept), _labelled(lost)
     for question in questions:
         arm, against = question.arm, question.against
         (arm_runs, against_runs), diverged = question.runs(kept), question.runs(lost)
@@ -59,8 +58,10 @@ def asked_contrasts(
 
 def arms(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
     """Return one row per arm that a question names: arm (its name), seeds (number of runs), loss
-    (mean), deviation (standard deviation of the loss over seeds), raw_tokens and flops (per
-    run)."""
+    (mean), deviation (standard deviation of the loss over seeds), raw_tokens and flops (per run).
+
+    `kept`, here and in the functions below: the runs that may be compared (`Comparison.eligible`).
+    """
     return pd.DataFrame(
         {
             "arm": name,
@@ -83,7 +84,6 @@ def arm_losses(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFram
 def _arm_runs(kept: pd.DataFrame, questions: Sequence[Question]) -> list[tuple[str, pd.DataFrame]]:
     """Return name and runs of each arm that a question names, each arm once. A question's
     comparison arm comes before its arm."""
-    kept = _labelled(kept)
     every = {}
     for question in questions:
         runs, against = question.runs(kept)
@@ -103,7 +103,6 @@ def gains_over_training(
     were not planned as questions. Evaluations before the switch are left out, because superposed
     models are not yet trained to predict the next token.
     """
-    kept = _labelled(kept)
     rows = held_out[held_out["phase"] == "recovery"].astype({"folder": str})
     rows = rows.merge(kept[["folder", "eval_set", "steps"]])
     rows["share"] = (rows["step"] / rows["steps"]).round(6)
@@ -144,8 +143,9 @@ def settled(gains: pd.DataFrame) -> pd.Series:
     return shares
 
 
-def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
-    """Add two columns: `block`, and `setting`, the label by which arms name a run's setting."""
+def labelled(runs: pd.DataFrame) -> pd.DataFrame:
+    """Add two columns to a run table: `block`, the label by which runs are paired, and `setting`,
+    the label by which arms name a run's setting."""
     rows = list(rows_of(runs))
     labels = [SuperpositionSetting.of_row(row).label for row in rows]
     columns = {"setting": labels, "block": list(map(block, rows))}
