@@ -4,8 +4,9 @@
 
 The default method, `moderated-1`, is set beside paired t-tests. In each case one or more arms are
 compared with one baseline. Their true gains over it are zero, except where the power to find a gain
-is measured (`Case.spiked`). `docs/research/coverage.md` shows
-the table of results. `moderated-1` was chosen from such a table before it judged any campaign."""
+is measured (`Case.spiked`). `docs/research/coverage.md` shows the table of results. `moderated-1`
+was chosen from such a table when the results of two campaigns were known by other methods, and
+before it judged them itself."""
 
 from __future__ import annotations
 
