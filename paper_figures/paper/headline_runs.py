@@ -137,7 +137,7 @@ def _finding(groups: list[Group]) -> Finding:
     rows = pd.concat([group.rows for group in counted])
     where = " on natural text" if len(counted) < len(groups) else ""
     text = f"{number(len(rows), 'setting')}{where}: {verdict_counts(rows)}"
-    scale = f"{number(len(counted), 'comparison')}, {span(rows['seeds'], 'seed')}"
+    scale = f"{number(len(counted), 'group')} of like runs, {span(rows['seeds'], 'seed')}"
     return Finding(theirs, text, scale, verdict)
 
 
