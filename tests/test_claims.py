@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
+from scipy import optimize, special, stats
 
 from tst_study.analysis.fits.law.held_out import predictions, splits
 from tst_study.analysis.fits.law.law_answer import published_beside_law
@@ -176,23 +176,44 @@ def words_of(page: str) -> str:
 
 
 @pytest.mark.parametrize("record", ["campaign", PARTS])
-def test_verdicts_equal_a_paired_computation_from_the_archive_alone(record: str) -> None:
-    """Means and deviations of all planned questions, and the intervals of paired t-tests and of
-    families of one, by pandas and scipy."""
+def test_verdicts_equal_a_computation_from_the_archive_alone(record: str) -> None:
+    """Means, deviations and intervals of all planned questions, by pandas, scipy and the words of
+    `docs/analysis.md`."""
     runs = pd.read_parquet(RECORDS / record / "runs.parquet").set_index("run_id")
-    ends = runs[["seed", "nats_per_token"]]
     verdicts = of(record).verdicts
-    for row in verdicts[verdicts["heading"] == "Planned"].to_dict("records"):
-        ids, half = list(row["run_ids"]), len(row["run_ids"]) // 2
-        own, against = ends.loc[ids[:half]], ends.loc[ids[half:]]
-        table = own.merge(against, on="seed", suffixes=("", "_against"), validate="1:1")
-        gains = table["nats_per_token_against"] - table["nats_per_token"]
-        assert (row["seeds"], row["gain"]) == (len(own), pytest.approx(gains.mean()))
-        assert row["deviation"] == pytest.approx(gains.std())
-        if row["method"] == "paired" or row["comparisons"] == 1:
-            test = stats.ttest_1samp(gains, 0)
-            ends_of = test.confidence_interval(1 - 0.05 / row["comparisons"])
-            assert (row["low"], row["high"]) == pytest.approx((ends_of.low, ends_of.high))
+    for _, rows in verdicts[verdicts["heading"] == "Planned"].groupby("family"):
+        family = []
+        for row in rows.to_dict("records"):
+            ids, half = list(row["run_ids"]), len(row["run_ids"]) // 2
+            own, against = runs.loc[ids[:half]], runs.loc[ids[half:]]
+            table = own.merge(against, on="seed", suffixes=("", "_against"), validate="1:1")
+            gains = table["nats_per_token_against"] - table["nats_per_token"]
+            assert (row["seeds"], row["gain"]) == (len(own), pytest.approx(gains.mean()))
+            assert row["deviation"] == pytest.approx(gains.std())
+            test = stats.ttest_1samp(gains, 0).confidence_interval(1 - 0.05 / len(rows))
+            if row["method"] == "paired":
+                assert (row["low"], row["high"]) == pytest.approx((test.low, test.high))
+            family.append(gains)
+        begins = "afterwards_" if "paired" in set(rows["method"]) else ""
+        found = rows[[f"{begins}low", f"{begins}high"]].to_numpy(float)
+        assert found == pytest.approx(np.array(by_moderated_variances(family)))
+
+
+def by_moderated_variances(family: list[pd.Series]) -> list[tuple[float, float]]:
+    """The intervals of `moderated-1` for a family of paired differences."""
+    count, own = len(family), np.array([len(one) - 1.0 for one in family])
+    variances = np.array([one.var() for one in family])
+    logs = pd.Series(np.log(variances) - special.digamma(own / 2) + np.log(own / 2))
+    more = logs.var() - special.polygamma(1, own / 2).mean()
+    strength, typical = np.inf, np.exp(logs.mean())
+    if more > 0:
+        half = optimize.brentq(lambda x: special.polygamma(1, x) - more, 1e-8, 1e8)
+        strength, typical = 2 * half, typical * np.exp(special.digamma(half)) / half
+    prior = np.minimum(strength, own * max(0, count - 2) / (3 * count))
+    variance = (prior * typical + own * variances) / (prior + own)
+    halves = stats.t.ppf(1 - 0.025 / count, prior + own) * np.sqrt(variance / (own + 1))
+    gains = np.array([one.mean() for one in family])
+    return list(zip(gains - halves, gains + halves, strict=True))
 
 
 def test_superposition_is_behind_until_the_decay() -> None:
@@ -223,6 +244,10 @@ def test_what_does_the_work() -> None:
     assert numbers(
         r"baselines deviate by (\S+) over.* The plain method's runs deviate by (\S+) ", FINDINGS
     ) == shown(deviations["baseline"], deviations["superposition"], digits=4)
+    least = once["smallest_detectable"][once["family"] != "superposition against its parts"]
+    assert numbers(
+        r"below (\S+) to (\S+), by arm \(shuffled targets: ([\d.]+)\)", FINDINGS
+    ) == shown(*least.sort_values().iloc[[0, -2, -1]])
     mean = losses(PARTS).mean()
     superposed = mean.filter(like="gate-").filter(like="s4-r0.25")
     gains = mean - superposed.rename(lambda arm: arm.replace("s4-r0.25", "baseline"))

@@ -1,5 +1,5 @@
-"""The method `moderated-1`: textbook tests in small families, and no interval that another arm, a
-gap, a spike or a copy can blow up or shrink."""
+"""The method `moderated-1`: no interval that another arm, a gap, a spike or a copy can blow up or
+shrink. `tests/test_claims.py` computes its intervals a second time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.decide import Estimate, estimates
-from tst_study.analysis.verdict.intervals import FAMILY_SHARE, moderated, paired_difference
+from tst_study.analysis.verdict.intervals import paired_difference
 from tst_study.errors import UserError
 
 RECORD = Path(__file__).parents[2] / "benchmarks" / "records" / "verdict_coverage.json"
@@ -41,32 +41,6 @@ def width(one: Estimate) -> float:
 def gains(seeds: int, arms: int, seed: int = 0) -> list[list[float]]:
     made = np.random.default_rng(seed).normal(0.0, 0.005, (arms, seeds))
     return [list(map(float, one)) for one in made]
-
-
-@pytest.mark.parametrize("contrasts", [1, 2])
-def test_families_of_one_and_two_are_paired_t_tests_with_bonferronis_allowance(
-    contrasts: int,
-) -> None:
-    losses = np.random.default_rng(2).normal(size=(contrasts + 1, 5))
-    found = judged([list(losses[0] - one) for one in losses[1:]])
-    for arm, one in zip(losses[1:], found, strict=True):
-        expected = stats.ttest_rel(losses[0], arm)
-        ends = expected.confidence_interval(1 - 0.05 / contrasts)
-        assert (one.low, one.high) == pytest.approx((ends.low, ends.high))
-        assert one.p_adjusted == pytest.approx(min(1.0, contrasts * expected.pvalue))
-
-
-def test_a_variance_is_averaged_with_the_family_s_which_counts_for_a_third_at_most() -> None:
-    own = [paired_difference(one) for one in gains(6, 9)]
-    found = moderated(own)
-    most = FAMILY_SHARE * 5 * 7 / 9
-    assert [new.freedom - 5 for new in found] == pytest.approx([most] * 9)
-    typical = [
-        (new.variance * new.freedom - old.variance * 5) / most
-        for old, new in zip(own, found, strict=True)
-    ]
-    assert typical == pytest.approx([typical[0]] * 9)
-    assert min(one.variance for one in own) < typical[0] < max(one.variance for one in own)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(3, 12), st.integers(3, 30))
