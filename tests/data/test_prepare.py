@@ -118,6 +118,14 @@ def with_jsonl(folder: Path, texts: list[str]) -> str:
     return f"hf://{folder}"
 
 
+def test_a_parquet_file_without_rows_is_a_file_without_documents(tmp_path):
+    """One of many may have none; the `datasets` library says: BatchSize must be greater than 0."""
+    folder, texts = with_parquet(tmp_path / "rows", documents(100)), documents(100)
+    pandas.DataFrame({"text": pandas.Series([], dtype=str)}).to_parquet(folder / "2.parquet")
+    assert len(quietly([folder], tmp_path / "out").sources) == 3
+    assert set(read_back(tmp_path / "out", "train")) < set(texts)
+
+
 @pytest.mark.parametrize("make", [with_parquet, with_jsonl])
 def test_rows_of_a_library_are_read(tmp_path, monkeypatch, make):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -219,6 +227,7 @@ def test_token_files_of_a_preparation_that_has_not_ended_are_not_read(tmp_path):
     with pytest.raises(UserError, match="out: its preparation"):
         manifest_of(token_prefix(tmp_path / "out"))
     assert quietly([tmp_path], tmp_path / "out") == verify(tmp_path / "out") == done
+    assert quietly([tmp_path], tmp_path / "beside").sources == done.sources
     assert [source.name for source in done.sources] == ["a.jsonl"]
 
 
@@ -274,7 +283,7 @@ def test_a_limit_reads_the_beginning_only(tmp_path):
 
 @pytest.mark.parametrize("packing", PACKERS)
 def test_a_packed_file_that_is_not_whole_is_never_taken_for_one(tmp_path, packing):
-    """Half a second frame, one byte less, any flipped bit."""
+    """Nothing at all, half a second frame, one byte less, any flipped bit."""
     texts = documents(80)
     text = jsonl(texts)
     whole = PACKERS[packing](text)
@@ -286,7 +295,7 @@ def test_a_packed_file_that_is_not_whole_is_never_taken_for_one(tmp_path, packin
         return [text for _, text in text_sources.documents(source, "text")]
 
     assert read(whole) == texts
-    for cut in (3, first // 2, (first + len(whole)) // 2, len(whole) - 1):
+    for cut in (0, 3, first // 2, (first + len(whole)) // 2, len(whole) - 1):
         with pytest.raises(UserError, match=rf"a\.jsonl\{packing}: cannot be read "):
             read(whole[:cut])
     draw = np.random.default_rng(0)

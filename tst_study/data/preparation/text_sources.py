@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import pyarrow
+import pyarrow.parquet
 
-from tst_study.data.manifest import SourceRecord
+from tst_study.data.manifest import MANIFEST, TOKENIZER, SourceRecord
+from tst_study.data.token_file import idx_path
 from tst_study.errors import UserError, first_line, one_of
 from tst_study.text import is_whole
 
@@ -78,8 +80,8 @@ def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source
     - a file: `.txt`, `.text` or `.md` is one document; `.jsonl`, `.ndjson` or `.json` has one
       document in each line; `.parquet` has one in each row. All but parquet may be compressed, with
       `.gz`, `.xz`, `.bz2` or `.zst` after the ending.
-    - a glob of such files, or a folder, of which all such files at any depth are read. The files of
-      one name are sorted.
+    - a glob of such files, or a folder, of which all such files at any depth are read, except the
+      JSON of prepared folders in it. The files of one name are sorted.
     - `hf://owner/dataset[/configuration][:split]`, a dataset that the `datasets` library streams
       from the hub; `hf:///a/folder` is one on this machine. The default split is `train`.
 
@@ -106,7 +108,8 @@ def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source
 def _files(name: str, path: Path) -> list[Path]:
     paths = []
     if name and path.is_dir():
-        paths = [p for p in path.rglob("*") if p.is_file() and _ending(p) in KINDS]
+        found = (p for p in path.rglob("*") if p.is_file() and _ending(p) in KINDS)
+        paths = [p for p in found if not _is_of_prepared_folder(p)]
     elif name:
         paths = [path] if path.exists() else [Path(p) for p in glob.glob(str(path), recursive=True)]
     if not paths:
@@ -115,6 +118,10 @@ def _files(name: str, path: Path) -> list[Path]:
             " parquet, or hf://owner/dataset"
         )
     return sorted(paths)
+
+
+def _is_of_prepared_folder(path: Path) -> bool:
+    return path.name in (MANIFEST, TOKENIZER) and idx_path(path.with_name("train")).exists()
 
 
 def _ending(path: Path) -> str:
@@ -149,12 +156,14 @@ def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
     place = f"{source.path or source.record.name}"
     try:
         if source.path is None or source.kind == "parquet":
-            for row in _dataset(source):
+            for row in _rows(source.path or place, text_field):
                 text = _field(row, text_field, f"source {place}")
                 yield len(text.encode()), text
             return
         with open(source.path, "rb") as file:
             unpack = PACKED.get(source.path.suffix)
+            if unpack and not file.peek(1):  # which gzip takes for a packed text of no bytes
+                raise EOFError("the file is empty")
             unpacked = unpack(file) if unpack else file
             if source.kind == "text":
                 content = unpacked.read()
@@ -179,32 +188,35 @@ def _parsed(line: bytes, text_field: str, place: str) -> Any:
 
 
 def _field(document: Any, name: str, place: str) -> str:
-    text = document.get(name) if isinstance(document, dict) else None
+    fields = document if isinstance(document, dict) else {}
+    text = fields.get(name)
     if not isinstance(text, str):
-        has = ", ".join(document) if isinstance(document, dict) else type(document).__name__
+        kinds = (f"{field}: {type(value).__name__}" for field, value in fields.items())
         raise UserError(
-            f"{place}: has no text in the field {name!r} (it has: {has});"
-            " name the field with --text-field"
+            f"{place}: has no text in the field {name!r} (it has:"
+            f" {', '.join(kinds) or type(document).__name__}); name the field with --text-field"
         )
-    text.encode()  # raises if the JSON spells half a character (a lone surrogate)
+    if not is_whole(text):
+        raise UserError(f"{place}: the JSON spells half a character (a lone surrogate); mend it")
     return text
 
 
-def _dataset(source: Source) -> Iterator[dict[str, Any]]:
+def _rows(place: Path | str, text_field: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a parquet file, or of the dataset of a name that begins with `hf://`. Of a
+    file that has the column `text_field`, the other columns are not read."""
+    if isinstance(place, Path):
+        file = pyarrow.parquet.ParquetFile(place)
+        columns = [text_field] if text_field in file.schema_arrow.names else None
+        for batch in file.iter_batches(batch_size=1024, columns=columns):
+            yield from batch.to_pylist()
+        return
     import datasets
 
     # The library prints its errors as well as raising them. The printing is turned off, because the
     # command line reports errors itself, in one line.
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    split, configuration = "train", None
-    if source.kind == "huggingface":
-        where, _, named = source.record.name.removeprefix(HUGGING_FACE).partition(":")
-        split, parts = named or split, where.split("/")
-        if not where.startswith("/") and len(parts) > 2:
-            where, configuration = "/".join(parts[:2]), "/".join(parts[2:])
-        files = None
-    else:
-        where, files = source.kind, [str(source.path)]
-    yield from datasets.load_dataset(
-        where, configuration, data_files=files, split=split, streaming=True
-    )
+    where, _, split = place.removeprefix(HUGGING_FACE).partition(":")
+    parts, configuration = where.split("/"), None
+    if not where.startswith("/") and len(parts) > 2:
+        where, configuration = "/".join(parts[:2]), "/".join(parts[2:])
+    yield from datasets.load_dataset(where, configuration, split=split or "train", streaming=True)
