@@ -38,12 +38,7 @@ def plain(tokenizer: Tokenizer) -> Tokenizer:
     This drops truncation, padding, and a post-processor that puts special tokens around a text. A
     tokenizer without any of these is returned as it is.
     """
-    from tokenizers import Tokenizer as LibraryTokenizer
-
-    library = LibraryTokenizer.from_str(tokenizer.json.decode())
-    library.no_truncation()
-    library.no_padding()
-    adds = bool(library.encode("", add_special_tokens=True).ids)
+    adds = bool(tokenizer.library.encode("").ids)
     description = json.loads(tokenizer.json)
     left_out = [key for key in ("truncation", "padding") if description.get(key)]
     left_out += ["post_processor"] * adds

@@ -8,7 +8,6 @@ id, provided that the `tokenizer.json` marks the token as special; those made he
 """
 
 import hashlib
-import itertools
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,12 +25,10 @@ END_OF_DOCUMENT = "<|endoftext|>"
 KNOWN_ENDS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 """Tokens that usually end a document, in the order in which a vocabulary is searched for them."""
 CONVERSION = "docs/data.md converts files of SentencePiece and tiktoken by a line each"
-
-# The library spells every byte as a printable character: the byte's own where it is printable,
-# and the characters from 256 on for the others (GPT-2's table).
-PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
-_spare = itertools.count(256)
-BYTE_SPELLING = {chr(b if b in PRINTABLE else next(_spare)): b for b in range(256)}
+BYTE_TOKENIZER = Path(__file__).with_name("byte_tokenizer.json")
+"""The `tokenizer.json` of the byte tokenizer: a BPE without merges, which spells every byte as a
+printable character (GPT-2's table). It is a file of this package, so that its fingerprint does not
+change with the version of the `tokenizers` library."""
 
 
 class Tokenizer:
@@ -48,6 +45,7 @@ class Tokenizer:
 
     Attributes:
         json, fingerprint: the content of the `tokenizer.json`, and its sha256.
+        library: the tokenizer of the library, without truncation and padding.
         vocabulary_size: the largest id + 1, so that an embedding of this many rows has one for each
             id.
         end_of_document, end_of_document_token: the id that follows every document, and how the
@@ -66,15 +64,15 @@ class Tokenizer:
         source: str = "tokenizer.json",
     ) -> None:
         try:
-            self._library = LibraryTokenizer.from_str(content.decode())
+            self.library = LibraryTokenizer.from_str(content.decode())
         except Exception as error:  # the library raises bare Exception
             raise UserError(f"{source}: is not a tokenizer.json ({error}); {CONVERSION}") from error
-        self._library.encode_special_tokens = True
-        self._library.no_truncation()
-        self._library.no_padding()
+        self.library.encode_special_tokens = True
+        self.library.no_truncation()
+        self.library.no_padding()
         self.json = content
         self.kind = kind
-        vocabulary = self._library.get_vocab(with_added_tokens=True)
+        vocabulary = self.library.get_vocab(with_added_tokens=True)
         self.vocabulary_size = max(vocabulary.values(), default=-1) + 1
         ends = KNOWN_ENDS if end_of_document is None else (end_of_document,)
         end = next((token for token in ends if token in vocabulary), None)
@@ -101,13 +99,13 @@ class Tokenizer:
         a document."""
         if self.kind == "bytes":  # the same ids as the library's, many times faster
             return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) for text in texts]
-        encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        encodings = self.library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
 
 
 def byte_tokenizer() -> Tokenizer:
     """Return the tokenizer of UTF-8 bytes: an id is a byte's value, and 256 ends a document."""
-    return Tokenizer(_byte_tokenizer_json(), kind="bytes")
+    return Tokenizer(BYTE_TOKENIZER.read_bytes(), kind="bytes")
 
 
 def train_byte_pair_tokenizer(texts: Iterable[str], vocabulary_size: int) -> Tokenizer:
@@ -153,7 +151,7 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
         raise UserError(
             f"{path}: no tokenizer can be read there ({error.strerror}); {CONVERSION}"
         ) from error
-    if content == _byte_tokenizer_json():
+    if content == BYTE_TOKENIZER.read_bytes():
         return byte_tokenizer()
     return Tokenizer(content, end_of_document=_end_beside(path), source=str(path))
 
@@ -199,24 +197,3 @@ def _end_beside(path: Path) -> str | None:
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
-
-
-def _byte_tokenizer_json() -> bytes:
-    """Return the `tokenizer.json` of the byte tokenizer, which is a BPE without merges.
-
-    It is written out here rather than made by the library, so that its fingerprint does not change
-    with the library's version.
-    """
-    end = {"id": 256, "content": END_OF_DOCUMENT, "special": True}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-    description = {
-        "version": "1.0",
-        "added_tokens": [{**end, **flags}],
-        "normalizer": None,
-        "pre_tokenizer": {**byte_level, "use_regex": False},
-        "post_processor": None,
-        "decoder": {**byte_level, "use_regex": False},
-        "model": {"type": "BPE", "vocab": {**BYTE_SPELLING, END_OF_DOCUMENT: 256}, "merges": []},
-    }
-    return json.dumps(description, indent=1).encode()
