@@ -24,21 +24,13 @@ def open_stream(config: Config) -> TokenStream:
     Raises `UserError` for files that are missing, do not fit the config or are too short for it,
     and for damage that lies in the sample.
     """
-    plan = plan_phases(config)
     corpora = []
     for corpus in config.data.corpora:
         split = _open(config, token_prefix(corpus.path))
         # Different runs of a study sample different blocks, so that together they check more.
         check_sample(split, f"{config.study}/{config.name}/{config.seed}")
         corpora.append(Corpus(split.file, corpus.weight))
-    return TokenStream(
-        corpora,
-        sequences_per_step=plan.sequences,
-        sequence_length=plan.sequence_length,
-        superposed_steps=plan.superposed_steps,
-        superposed_length=plan.tokens_per_sequence("superposition"),
-        seed=config.order_seed,
-    )
+    return TokenStream(corpora, plan_phases(config), config.order_seed)
 
 
 def fingerprints(config: Config) -> dict[str, Any]:

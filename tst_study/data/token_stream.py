@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tst_study.config.phase_plan import PhasePlan
 from tst_study.data.blend import Blend
 from tst_study.data.corpus_order import CorpusOrder
 from tst_study.data.token_file import TokenFile
@@ -33,12 +34,8 @@ class TokenStream:
 
     Args:
         corpora: the token files that are read.
-        sequences_per_step: B, over all ranks and micro-batches.
-        sequence_length: L, raw tokens per sequence in the recovery phase.
-        superposed_steps: how many steps, from the first on, read `superposed_length` tokens per
-            sequence.
-        superposed_length: raw tokens per sequence in these steps, a multiple of L: s·L with bags
-            as input, L with bags as output only; by default L.
+        plan: says how many sequences a step reads, B, over all ranks and micro-batches, and how
+            many raw tokens each of them has: s·L before the switch with bags as input, else L.
         seed: sets the order in which the pieces of a corpus are read (`corpus_order`). A piece is
             as long as a sequence, so a baseline and a run with bags as input read in different
             orders under the same seed. If several runs branch off a shared prefix run, they read
@@ -48,43 +45,23 @@ class TokenStream:
         UserError: a corpus has fewer tokens than its share of one step.
     """
 
-    def __init__(
-        self,
-        corpora: Sequence[Corpus],
-        *,
-        sequences_per_step: int,
-        sequence_length: int,
-        superposed_steps: int = 0,
-        superposed_length: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        superposed_length = sequence_length if superposed_length is None else superposed_length
-        if superposed_steps == 0:  # a baseline: the settings of superposition have no effect
-            superposed_length = sequence_length
-        self.sequences_per_step = sequences_per_step
-        self.sequence_length = sequence_length
-        self.superposed_steps = superposed_steps
-        self.superposed_length = superposed_length
-        self.corpora = tuple(corpora)
+    def __init__(self, corpora: Sequence[Corpus], plan: PhasePlan, seed: int = 0) -> None:
+        self.corpora, self.plan = tuple(corpora), plan
         self._blend = Blend([corpus.weight for corpus in corpora])
         for number, corpus in enumerate(corpora):
             self._check_length(number, corpus)
-        superposed = superposed_steps * sequences_per_step
+        superposed = plan.superposed_steps * plan.sequences
         self._orders = [
             CorpusOrder(
                 corpus.file.token_count,
                 self._blend.dealt(superposed, number),
-                superposed_length,
-                sequence_length,
+                plan.tokens_per_sequence("superposition"),
+                plan.sequence_length,
                 seed,
                 number,
             )
             for number, corpus in enumerate(corpora)
         ]
-
-    def tokens_per_sequence(self, step: int) -> int:
-        """Return n, the raw tokens per sequence at this step."""
-        return self.superposed_length if step < self.superposed_steps else self.sequence_length
 
     def batch(
         self, step: int, start: int = 0, stop: int | None = None
@@ -92,15 +69,16 @@ class TokenStream:
         """Read sequences `start` … `stop - 1` of a step; by default all B of them.
 
         Returns:
-            Ids and next-token labels, each int64 (stop - start, n), with n as in
+            Ids and next-token labels, each int64 (stop - start, n), with n as in the plan's
             `tokens_per_sequence`. The label of a token is the one that follows it in the corpus,
             also at the end of a sequence. The last token of a corpus has the label −100 (ignored);
             it may lie inside a sequence that ends one epoch and begins the next.
         """
-        stop = self.sequences_per_step if stop is None else stop
-        ids = np.empty((stop - start, self.tokens_per_sequence(step)), dtype=np.int64)
+        stop = self.plan.sequences if stop is None else stop
+        shape = stop - start, self.plan.tokens_per_sequence(self.plan.phase(step))
+        ids = np.empty(shape, dtype=np.int64)
         labels = np.empty_like(ids)
-        first = step * self.sequences_per_step
+        first = step * self.plan.sequences
         corpus_of = self._blend.corpus_of(first + start, first + stop)
         for number, (order, corpus) in enumerate(zip(self._orders, self.corpora, strict=True)):
             rows = np.flatnonzero(corpus_of == number).tolist()
@@ -116,7 +94,7 @@ class TokenStream:
     def epochs(self, step: int) -> float:
         """Return how many epochs had been read before this step, as a fractional number. With
         several corpora, the count is that of the corpus that has been read most often."""
-        dealt = step * self.sequences_per_step
+        dealt = step * self.plan.sequences
         return max(
             order.tokens_before(self._blend.dealt(dealt, number)) / order.token_count
             for number, order in enumerate(self._orders)
@@ -124,8 +102,8 @@ class TokenStream:
 
     def _check_length(self, number: int, corpus: Corpus) -> None:
         share = self._blend.shares[number] / self._blend.cycle_length
-        longest = max(self.superposed_length, self.sequence_length)
-        needed = max(1, round(share * self.sequences_per_step)) * longest
+        longest = self.plan.tokens_per_sequence("superposition")
+        needed = max(1, round(share * self.plan.sequences)) * longest
         if corpus.file.token_count < needed:
             raise UserError(
                 f"{corpus.file.prefix}: has {corpus.file.token_count} tokens, one step reads"
