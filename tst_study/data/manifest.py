@@ -95,8 +95,8 @@ class GeneratedRecord(Strict):
     parameters: dict[str, Any]
     """The fields of its `LanguageParameters`."""
     entropies: dict[str, float | str]
-    """`optimal_validation_loss` is the mean loss of the best possible predictor on the validation
-    text. The other keys are its standard error and the `unit` of both, nats per token."""
+    """`optimal_validation_loss` is the mean loss, in nats per token, of the best possible predictor
+    on the validation text. Earlier versions also recorded its standard error and the unit."""
 
 
 class Manifest(Strict):

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tst_study.atomic_files import disk_errors_named, written_atomically
+from tst_study.atomic_files import written_atomically
 from tst_study.errors import UserError
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -185,8 +185,6 @@ def write_tokens(
     """
     binary = bin_path(prefix)
     lengths: list[NDArray[np.int32]] = []
-    with disk_errors_named(binary):
-        binary.parent.mkdir(parents=True, exist_ok=True)
     with written_atomically(binary) as file:
         for ids, of_documents in documents:
             file.write(np.ascontiguousarray(ids, dtype=dtype).data)

@@ -9,7 +9,6 @@ from typing import Any
 from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.data.manifest import token_prefix
-from tst_study.data.preparation.text_tokenizers import Tokenizer
 from tst_study.errors import UserError
 from tst_study.evaluation.domains import domains_of_run, evaluate_domains
 from tst_study.huggingface.export import export
@@ -59,7 +58,12 @@ def evaluate_run(
     if tasks is not None:
         from tst_study.evaluation.tasks import evaluate_tasks
 
-        of_run = _tokenizer_for_tasks(run, tokenizer)
+        of_run = tokenizer_of_run(run, tokenizer)
+        if of_run is None:
+            raise UserError(
+                "--tasks: the run's corpus names no tokenizer; name it with --tokenizer (generated "
+                "languages have none, and downstream tasks are text)"
+            )
     with trained_model(run) as (model, ranks):
         yield from _keep(run, evaluate_domains(run, model, ranks, domains, tokens, say))
         device = str(ranks.device)
@@ -82,16 +86,6 @@ def trained_model(run: TrainedRun) -> Iterator[tuple[SuperposedGPT, Ranks]]:
         model = empty_model(run.config)
         Checkpoints(run.folder, keep=1).load_weights(run.step, model)
         yield model, ranks
-
-
-def _tokenizer_for_tasks(run: TrainedRun, given: Path | None) -> Tokenizer:
-    tokenizer = tokenizer_of_run(run, given)
-    if tokenizer is None:
-        raise UserError(
-            "--tasks: the run's corpus names no tokenizer; name it with --tokenizer (generated "
-            "languages have none, and downstream tasks are text)"
-        )
-    return tokenizer
 
 
 def _keep(run: TrainedRun, results: Iterable[dict[str, Any]]) -> Iterator[str]:

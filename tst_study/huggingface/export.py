@@ -8,19 +8,17 @@ memory holds the tensors of one file and at most three that were read from the c
 tensor of the checkpoint holds all layers, it is read one layer at a time.
 """
 
-import json
 import math
 import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from tst_study.atomic_files import disk_errors_named
+from tst_study.atomic_files import disk_errors_named, write_json
 from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config.architecture import to_huggingface
@@ -72,9 +70,9 @@ def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path
         beside.mkdir()
         write_weights(reader, run.model, wanted, dtype, beside)
         config = to_huggingface(run.model, run.sequence_length, _name(dtype), end)
-        _write_json(beside / "config.json", config)
+        write_json(beside / "config.json", config)
         ends = {} if end is None else {"eos_token_id": end, "pad_token_id": end}
-        _write_json(beside / "generation_config.json", {"do_sample": True, **ends})
+        write_json(beside / "generation_config.json", {"do_sample": True, **ends})
         files = tokenizer_files(tokenizer, run.sequence_length) if tokenizer else {}
         for name, content in files.items():
             (beside / name).write_bytes(content)
@@ -120,7 +118,7 @@ def write_weights(
         del tensors  # before the next file's are read
     if split.is_sharded:
         content = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
-        _write_json(to / "model.safetensors.index.json", content)
+        write_json(to / "model.safetensors.index.json", content)
 
 
 def _part(entry: Entry, layer: Tensor, model: Model) -> Tensor:
@@ -142,7 +140,3 @@ def _part(entry: Entry, layer: Tensor, model: Model) -> Tensor:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf8")
