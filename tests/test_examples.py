@@ -124,10 +124,10 @@ def hugging_face(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     module = example("huggingface/train.py")
     monkeypatch.setattr(module, "read", short(text))
 
-    def losses(name: str, *more: str, kind: Any = module.SuperposedTrainer) -> list[float]:
+    def losses(name: str, *more: str) -> list[float]:
         small = ["--steps", "4", "--every", "2", "--length", "16", "--sequences", "4"]
         options = module.arguments([*small, *more, "--to", str(tmp_path / name)])
-        module.trainer(options, kind).train()
+        module.trainer(options).train()
         if not (tmp_path / name).exists():  # of another process than the first
             return []
         (state,) = (tmp_path / name).glob("checkpoint-4/trainer_state.json")
@@ -137,10 +137,13 @@ def hugging_face(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return module, losses
 
 
-def test_hugging_face(hugging_face: Any, tmp_path: Path) -> None:
+def test_hugging_face(hugging_face: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, losses = hugging_face
 
     class Plain(module.Trainer):  # type: ignore[misc, name-defined]
+        def __init__(self, *args: Any, tst: Any, **named: Any) -> None:
+            super().__init__(*args, **named)
+
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any):  # type: ignore[no-untyped-def]
             logits = model(input_ids=inputs["input_ids"]).logits
             loss = F.cross_entropy(logits.flatten(0, 1), inputs["labels"].flatten())
@@ -150,7 +153,8 @@ def test_hugging_face(hugging_face: Any, tmp_path: Path) -> None:
     baseline = losses("baseline", "--bag-size", "1")
     assert len(superposed) == len(baseline) == 4
     assert superposed != baseline
-    assert losses("plain", "--bag-size", "1", kind=Plain) == baseline
+    monkeypatch.setattr(module, "SuperposedTrainer", Plain)
+    assert losses("plain", "--bag-size", "1") == baseline
     curves, evaluations = imported(tmp_path / "baseline")
     pairs = [*zip(curves.loss, evaluations.nats_per_token, strict=True)]
     assert [value for pair in pairs for value in pair] == baseline
@@ -172,17 +176,17 @@ def test_hugging_face_splits_a_step_over_micro_batches_and_processes(hugging_fac
     assert run_ranks(2, of_a_rank)[0] == pytest.approx(whole, abs=2e-3)
 
 
-def test_the_routers_loss_is_added_to_ours() -> None:
+def test_the_routers_loss_is_added_to_ours(hugging_face: Any) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     size = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "output_router_logits": True}
     model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**size, **heads))
     tst, tokens = Superposition(bag_size=1, step_ratio=0.0, steps=1), torch.randint(32, (2, 17))
-    out = model(inputs_embeds=tst.embed(model.get_input_embeddings(), tokens[:, :-1], 0))
-    loss = tst.loss(out.logits, tokens[:, 1:], 0)
-    loss = loss + model.config.router_aux_loss_coef * out.aux_loss
     inputs, labels = tokens[:, :-1], tokens[:, 1:].contiguous()
+    trainer = SimpleNamespace(tst=tst, model=model, state=SimpleNamespace(global_step=0))
+    batch = {"input_ids": inputs, "labels": labels}
+    loss = hugging_face[0].SuperposedTrainer.compute_loss(trainer, model, batch)
     assert loss == model(inputs, labels=inputs, shift_labels=labels).loss
 
 

@@ -77,7 +77,7 @@ class SuperposedTrainer(Trainer):
         return (loss, {}) if return_outputs else loss
 
 
-def trainer(options: argparse.Namespace, kind: type[Trainer] = SuperposedTrainer) -> Trainer:
+def trainer(options: argparse.Namespace) -> Trainer:
     """Return a trainer that is ready for the call of `train`."""
     torch.manual_seed(options.seed)
     model = LlamaForCausalLM(
@@ -115,12 +115,12 @@ def trainer(options: argparse.Namespace, kind: type[Trainer] = SuperposedTrainer
     )
     starts = range(0, len(held_out) - options.length - 1, len(held_out) // 64)
     sequences = options.sequences * options.accumulate * settings.world_size
-    return kind(
+    return SuperposedTrainer(
         model,
         settings,
         train_dataset=Batches(train, tst, sequences),
         eval_dataset=[piece(held_out, i, options.length) for i in starts],  # type: ignore[arg-type]
-        **({"tst": tst} if issubclass(kind, SuperposedTrainer) else {}),  # TST
+        tst=tst,  # TST
     )
 
 
