@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Hide what would change outputs: GPUs, unless their tests are asked for, and the width of 80
-    columns that pytest-xdist gives its workers."""
+def pytest_configure() -> None:
+    """Hide what would change outputs: GPUs, which `make gpu` checks, and the width of 80 columns
+    that pytest-xdist gives its workers."""
     os.environ.pop("COLUMNS", None)
-    if config.option.markexpr != "gpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture(scope="session")
