@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.analysis.made_runs import BOOKS, config, write_run
+from tests.analysis.test_verdict import question
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
-from tst_study.analysis.verdict.question import Arm, Question, add_questions, read_questions
+from tst_study.analysis.verdict.question import add_questions, read_questions
 from tst_study.config.identity import fingerprint
 from tst_study.config.schema import from_dict, of_record
 from tst_study.errors import UserError
@@ -177,12 +178,6 @@ def test_an_archive_whose_writer_is_killed_is_the_old_one_or_the_new_one(tmp_pat
     """Killed before any of its renames, one after the other."""
     old = archive_of(write_run(tmp_path / "old", config(0), loss=3.5), tmp_path / "kept")
     new = read_tables(write_run(tmp_path / "new", config(0), loss=3.4))
-    question = Question(
-        name="s = 2",
-        arm=Arm(name="s = 2", setting="s = 2, r = 0.2"),
-        against=Arm(name="baseline", setting="baseline"),
-        family="family",
-    )
 
     def write_until(left: int, to: Path) -> None:
         def killed_after(rename: Callable[..., None]) -> Callable[..., None]:
@@ -196,7 +191,7 @@ def test_an_archive_whose_writer_is_killed_is_the_old_one_or_the_new_one(tmp_pat
             return renamed
 
         os.replace, os.rename = killed_after(os.replace), killed_after(os.rename)
-        add_to_archive(to, new, lambda folder: add_questions(folder, [question]))
+        add_to_archive(to, new, lambda folder: add_questions(folder, [question(2)]))
 
     found = []
     for left in range(20):

@@ -6,12 +6,14 @@ import errno
 import os
 import re
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
+from tests.damage import flip
 from tests.distributed import run_ranks
 from tests.tiny_runs import (
     assert_same_run,
@@ -30,7 +32,6 @@ from tst_study.record import reader as run_record
 from tst_study.train import train
 
 EVERY_FIVE = "execution.checkpoint_every=5"
-WRITTEN = "not what was written"
 
 
 @pytest.fixture(scope="module")
@@ -44,45 +45,25 @@ def finished(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 FILES = [".metadata", "metadata.json", "common.pt", "__0_0.distcp", DIGESTS]
 
 
-def cut_off(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def garbage(path: Path) -> None:
-    path.write_bytes(b"x" * path.stat().st_size)
-
-
-def flipped(path: Path) -> None:
-    """One bit in the middle: of a tensor, where torch itself would not notice."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-
-
-DAMAGES = {function.__name__: function for function in (cut_off, garbage, flipped, Path.unlink)}
-DAMAGED = [
-    *((file, damage) for file in FILES for damage in ("flipped", "unlink")),
-    *((file, damage) for file in ("__0_0.distcp", DIGESTS) for damage in ("cut_off", "garbage")),
-]
-
-
-@pytest.mark.parametrize(("file", "damage"), DAMAGED)
+@pytest.mark.parametrize("damage", [flip, Path.unlink])
+@pytest.mark.parametrize("file", FILES)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_takes_its_place(
     words: Path,
     finished: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     file: str,
-    damage: str,
+    damage: Callable[[Path], None],
 ) -> None:
+    """One bit, of a tensor for example, where torch itself would not notice."""
     folder = shutil.copytree(finished, tmp_path / "damaged")
     before, newest = checkpoint_folders(folder)
-    DAMAGES[damage](newest / file)
+    damage(newest / file)
     record = run(words, folder, EVERY_FIVE)
     (said,) = [line for line in capsys.readouterr().err.splitlines() if str(newest) in line]
-    what = "missing" if damage == "unlink" else WRITTEN
+    what = "missing" if damage is Path.unlink else "not what was written"
     # A flipped digest seems to be another file's fault.
-    name = r"\S+" if (file, damage) == (DIGESTS, "flipped") else re.escape(file)
+    name = r"\S+" if (file, damage) == (DIGESTS, flip) else re.escape(file)
     pattern = rf"{newest}: cannot be read \({name} is {what}\); going on from step 15"
     assert re.fullmatch(pattern, said)
     assert record.segments[-1]["resumed_from"] == 15
@@ -95,7 +76,7 @@ def test_where_no_checkpoint_is_whole_none_is_used(
 ) -> None:
     folder = shutil.copytree(finished, tmp_path / "damaged")
     for place in checkpoint_folders(folder):
-        flipped(place / "__0_0.distcp")
+        flip(place / "__0_0.distcp")
     with pytest.raises(UserError) as raised:
         run(words, folder, EVERY_FIVE)
     said = str(raised.value)
@@ -112,7 +93,7 @@ def test_a_damaged_checkpoint_is_not_counted_among_those_that_are_kept(
     """Otherwise the only whole checkpoint would be deleted for it."""
     folder = shutil.copytree(finished, tmp_path / "damaged")
     newest = checkpoint_folders(folder)[-1]
-    flipped(newest / "__0_0.distcp")
+    flip(newest / "__0_0.distcp")
 
     prepare = partial(when_step_begins, 16, stop_this_process)
     assert launched(words, folder, prepare, EVERY_FIVE, "execution.keep_checkpoints=1") == 7

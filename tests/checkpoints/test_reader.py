@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.damage import flip
 from tests.tiny_runs import checkpoint_folders, run
 from tst_study.checkpoints.places import DIGESTS, digests_of, write_digests
 from tst_study.checkpoints.reader import COMMON, CheckpointReader, Piece
@@ -47,9 +48,7 @@ def test_a_flipped_bit_keeps_a_model_from_being_used(trained: Path, tmp_path: Pa
     folder = shutil.copytree(trained, tmp_path / "run")
     (folder / "checkpoints" / "step-²").mkdir()  # a digit to `isdigit`, and no number to `int`
     place = checkpoint_folders(folder)[-1]
-    content = bytearray((place / "__0_0.distcp").read_bytes())
-    content[len(content) // 2] ^= 1
-    (place / "__0_0.distcp").write_bytes(content)
+    flip(place / "__0_0.distcp")
     with pytest.raises(UserError) as raised:
         open_run(folder)
     said = str(raised.value)

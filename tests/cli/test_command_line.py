@@ -10,10 +10,10 @@ import sys
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tomli_w
 
+from tests.damage import flip
 from tests.examples import example
 from tests.input.answers import answer, refusal
 from tst_study.atomic_files import write_json
@@ -270,10 +270,10 @@ def test_bad_input_is_one_line_and_status_two(
         answer([*arguments, "--debug"], tmp_path)
 
 
-def test_prepare_and_verify_name_what_they_wrote_and_what_is_not_whole(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    words = [" ".join(map(str, rng.integers(0, 50, 200))) for _ in range(300)]
-    (tmp_path / "text.jsonl").write_text("\n".join(f'{{"text": "{line}"}}' for line in words))
+def test_prepare_and_verify_name_what_they_wrote_and_what_is_not_whole(
+    documents: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "text.jsonl").symlink_to(documents.with_name("texts.jsonl"))
     for line in (
         "prepare --source text.jsonl --to prose --tokenizer bytes --validation-share 0.1",
         "prepare --source text.jsonl --to words --tokenizer bpe:300 --validation-share 0.1",
@@ -284,8 +284,7 @@ def test_prepare_and_verify_name_what_they_wrote_and_what_is_not_whole(tmp_path:
         splits = [said.split(": ")[1] for said in shown.out.splitlines()]
         assert splits[:2] == ["train", "validation"]
     assert shown.out.count("every token id as it was prepared") == 4
-    with open(tmp_path / "words" / "train.bin", "r+b") as file:
-        file.write(b"\xff")
+    flip(tmp_path / "words" / "train.bin")
     said = refusal(["data", "verify", "prose", "words"], tmp_path)
     assert said.startswith("words/train.bin: what lies at bytes 0 to 4,194,304 is not what")
 

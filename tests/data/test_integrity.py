@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.damage import flip
 from tests.data.token_files import write_token_file
 from tests.tiny_runs import tiny
 from tst_study.data import integrity
@@ -23,12 +24,6 @@ from tst_study.errors import UserError
 @pytest.fixture
 def corpus(words: Path, tmp_path: Path) -> Path:
     return shutil.copytree(words, tmp_path / "words")
-
-
-def flip(path: Path, place: int, bit: int = 1) -> None:
-    content = bytearray(path.read_bytes())
-    content[place] ^= bit
-    path.write_bytes(content)
 
 
 def edit_manifest(folder: Path, change) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.damage import flip
 from tests.data.token_files import documents_of, write_token_file
 from tst_study.data.token_file import TokenFile, dtype_for_vocabulary
 from tst_study.errors import UserError
@@ -65,12 +66,6 @@ def test_a_failure_while_writing_leaves_the_old_file_alone(tmp_path):
     assert sorted((path.name, path.read_bytes()) for path in tmp_path.iterdir()) == before
 
 
-def changed(path, place, byte):
-    content = bytearray(path.read_bytes())
-    content[place] = byte
-    path.write_bytes(content)
-
-
 DAMAGES = {
     "no bin": lambda bin, idx: bin.unlink(),
     "no idx": lambda bin, idx: idx.unlink(),
@@ -78,9 +73,9 @@ DAMAGES = {
     "cut bin": lambda bin, idx: bin.write_bytes(bin.read_bytes()[:-2]),
     "cut idx": lambda bin, idx: idx.write_bytes(idx.read_bytes()[:-8]),
     "text": lambda bin, idx: idx.write_text("A text that somebody renamed, long enough.\n"),
-    "version": lambda bin, idx: changed(idx, 9, 2),
-    "float ids": lambda bin, idx: changed(idx, 17, 7),
-    "no documents": lambda bin, idx: changed(idx, 26, 1),
+    "version": lambda bin, idx: flip(idx, 9),
+    "float ids": lambda bin, idx: flip(idx, 17, 8 ^ 7),
+    "no documents": lambda bin, idx: flip(idx, 26, 5 ^ 1),
 }
 
 

@@ -302,9 +302,7 @@ def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_pa
     study = study_of(config("seconds_60", "seed=0"), waiting, config("run", "seed=1"))
 
     def cancel_soon() -> None:
-        deadline = time.monotonic() + 90
-        while not launches(tmp_path) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: bool(launches(tmp_path)))
         time.sleep(0.3)
         cancelled.extend(cancel_runs(tmp_path, "seconds"))
 

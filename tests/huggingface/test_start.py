@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from tests.damage import flip
 from tests.distributed import run_ranks
 from tests.huggingface.trained import KINDS, train_and_export
 from tests.parallel.test_parallel_layouts import EXPERT, TENSOR
@@ -98,9 +99,7 @@ def test_the_weights_and_not_their_place_are_part_of_the_run(
     assert identity(copy) == identity(llama)
     drawn = forked(documents, llama).model_copy(update={"fork_from": None})
     assert fingerprint(drawn, fingerprints(drawn)) != identity(llama)
-    content = bytearray((copy / "model.safetensors").read_bytes())
-    content[-1] ^= 1
-    (copy / "model.safetensors").write_bytes(content)
+    flip(copy / "model.safetensors", -1)
     assert identity(copy) != identity(llama)
 
 

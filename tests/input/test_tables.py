@@ -18,6 +18,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.analysis.made_runs import config, write_run
+from tests.input.test_records_and_corpora import LOGS
 from tst_study.analysis.tables.archive import add_to_archive, read_archive
 from tst_study.analysis.tables.columns import CURVES, EVALUATIONS, RUNS, Column
 from tst_study.analysis.tables.imports import import_logs
@@ -198,12 +199,11 @@ def test_each_cell_of_the_exclusions(archive: Path, tmp_path: Path, column: str)
         assert bool(refused) == (name in ("missing", "empty", "a megabyte")), name
 
 
-RECORDS = ("run.json", "status.json", "segments.jsonl", "metrics.jsonl", "evals.jsonl")
 OPEN = {"host", "process", "command", "job", "config", "versions", "python", "forked_from"}
 """Keys that no reader needs, or that have tests of their own."""
 
 
-@pytest.mark.parametrize("file", RECORDS)
+@pytest.mark.parametrize("file", LOGS)
 def test_each_key_of_a_run(file: str, tmp_path: Path) -> None:
     path = write_run(tmp_path, config(0, 4, 0.2), 3.5, log_every=500) / file
     first, end, rest = path.read_bytes().partition(b"\n" if file.endswith("l") else b"\0")

@@ -10,17 +10,12 @@ from typing import Any
 import pytest
 
 from tests.examples import example
+from tests.slurm.fake_site.fake_trainer import DATA
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
 from tst_study.record.launch_facts import code_version
 from tst_study.record.log import Progress
 from tst_study.record.writer import RunWriter, header_of
-
-DATA = {
-    "corpora": [{"fingerprint": "ab", "weight": 1.0, "tokens": 1000}],
-    "validation": {"fingerprint": "cd", "tokens": 100},
-    "tokenizer": "ef",
-}
 
 
 def open_run(folder: Path, *overrides: str) -> RunWriter:
