@@ -3,6 +3,7 @@ fits come out of the published runs."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -70,6 +71,7 @@ def test_too_few_runs_are_refused() -> None:
         fit(made_runs().rows(np.arange(4)), TRUTH[None])
 
 
+@functools.cache
 def chinchilla_fit() -> Fit:
     problem = chinchilla_problem(delta=HUBER)
     return fit(problem, grid_of_starts(problem.model, GRID), refine=6)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.data.token_files import describe, write_token_file
 from tests.tiny_runs import MIXTURE, built, randomize_norms, run, tiny
 from tst_study import held_out_loss
 from tst_study.config.schema import Config
 from tst_study.data.held_out import HeldOut
-from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.held_out_loss import evaluate
 from tst_study.model.model import SuperposedGPT
@@ -76,22 +77,14 @@ def test_it_leaves_no_trace_in_the_training(words: Path, tmp_path: Path) -> None
         assert model.training
 
 
-def test_a_spread_evaluation_has_a_loss_for_each_document(words: Path, tmp_path: Path) -> None:
-    row = run(words, tmp_path).evals[-1]
-    losses, tokens = row["document_losses"], row["document_tokens"]
-    assert losses is not None
-    assert tokens is not None
-    assert sum(tokens) == row["tokens"]
-    mean = sum(n * nats for n, nats in zip(tokens, losses, strict=True)) / row["tokens"]
-    assert mean == pytest.approx(row["nats_per_token"], rel=1e-6)
-
-
-def test_by_default_a_large_text_is_evaluated_in_part(tmp_path: Path) -> None:
+def test_by_default_a_large_text_is_evaluated_in_part(words: Path, tmp_path: Path) -> None:
     """All of 889,144 tokens took 80 s after a run of 2 s."""
-    generate(tmp_path, 5_000, 200_000, LanguageParameters(words=64, classes=8, topics=2))
-    assert held_out_of(tiny(tmp_path)).predicted_tokens == pytest.approx(131_072, rel=0.001)
-    whole = held_out_of(tiny(tmp_path, "data.validation_tokens=1000000"))
-    assert 0.99 * 200_000 < whole.predicted_tokens < 200_000  # all but each document's first
+    write_token_file(tmp_path / "large", [np.arange(200) % 64] * 1000, np.dtype(np.uint16))
+    describe(tmp_path / "large", 64)
+    large = f"data.validation={tmp_path / 'large'}"
+    assert held_out_of(tiny(words, large)).predicted_tokens == pytest.approx(131_072, rel=0.001)
+    whole = held_out_of(tiny(words, large, "data.validation_tokens=1000000"))
+    assert whole.predicted_tokens == 1000 * 199  # all but each document's first
 
 
 def test_rows_tell_bits_per_byte_and_whether_the_rate_is_annealed(

@@ -44,7 +44,8 @@ def test_held_out_loss_is_that_of_training_with_an_error_over_documents(
     assert row["raw_tokens"] == record.header["raw_tokens"]
     # The standard error of a ratio of sums, by documents.
     tokens, losses = (np.array(final[f"document_{name}"]) for name in ("tokens", "losses"))
-    assert row["samples"] == tokens.size
+    assert (row["samples"], tokens.sum()) == (tokens.size, final["tokens"])
+    assert (tokens @ losses) / tokens.sum() == pytest.approx(final["nats_per_token"], rel=1e-6)
     squares = ((tokens * (losses - final["nats_per_token"])) ** 2).sum()
     error = math.sqrt(squares * tokens.size / (tokens.size - 1)) / tokens.sum()
     assert row["metrics"]["nats_per_token_stderr"] == pytest.approx(error, rel=1e-5)

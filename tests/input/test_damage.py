@@ -19,7 +19,7 @@ from tst_study.checkpoints.places import checkpoint_place
 from tst_study.errors import UserError
 
 SETTINGS = ("schedule.steps=6", "execution.checkpoint_every=2", "execution.keep_checkpoints=3")
-TRIALS = 96
+TRIALS = 48
 
 
 @pytest.fixture(scope="module")
