@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,17 +52,3 @@ def terminal() -> Iterator[None]:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 500 kB, where this process may mount one."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", str(place)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("only root can mount a small disk")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)

@@ -23,7 +23,6 @@ from tst_study.analysis.verdict.comparison import Comparison, compare
 from tst_study.analysis.verdict.decide import paired
 from tst_study.analysis.verdict.question import read_questions
 from tst_study.analysis.wording import gain
-from tst_study.experiments.studies import catalogue
 from tst_study.experiments.studies.what_does_the_work import FAMILY_1
 from tst_study.paper_figures.answers import answers
 from tst_study.paper_figures.report.sections import verdicts as grids_of_verdicts
@@ -229,10 +228,8 @@ def test_superposition_is_behind_until_the_decay() -> None:
 
 
 def test_what_does_the_work() -> None:
-    """The archive is whole, its questions are the registered ones, and words give its numbers."""
+    """The archive is whole, and words give its numbers."""
     found = summary(PARTS)
-    study = catalogue.load(PARTS, "desktop").questions
-    assert [one.model_copy(update={"registered": None}) for one in QUESTIONS] == list(study)
     assert {one.registered[:7] for one in QUESTIONS if one.registered} == {"d6364a9"}
     assert list(found.tables.runs["state"]) == ["done"] * 160
     assert list(found.arms["seeds"]) == [12] * 10

@@ -12,36 +12,6 @@ from tests.examples import example
 from tst_study.config.phase_plan import PhasePlan, is_annealed, learning_rate_factor, plan_phases
 from tst_study.config.schema import Schedule
 
-# Table 1 of the paper: tokens are batch x (s x superposed steps + recovery steps), printed as
-# B or T to three digits. (batch tokens, steps, superposed steps, s, printed TST tokens, printed
-# total)
-M2, M8 = 2**21, 2**23
-LEDGER = [
-    (M2, 20_000, 0, 1, "0", "42B"),
-    (M2, 20_000, 6_000, 6, "75B", "105B"),
-    (M2, 100_000, 0, 1, "0", "210B"),
-    (M2, 100_000, 30_000, 6, "377B", "524B"),
-    (M2, 36_000, 0, 1, "0", "75B"),
-    (M2, 50_000, 0, 1, "0", "105B"),
-    (M8, 125_000, 0, 1, "0", "1049B"),
-    (M8, 49_983, 12_483, 16, "1675B", "1990B"),
-]
-
-
-@pytest.mark.parametrize(("batch", "steps", "superposed", "s", "tst", "total"), LEDGER)
-def test_ledger_of_the_paper(
-    batch: int, steps: int, superposed: int, s: int, tst: str, total: str
-) -> None:
-    plan = PhasePlan(steps, superposed, s, sequences=batch // 2048, sequence_length=2048)
-    assert _printed(plan.raw_tokens(superposed)) == tst
-    assert _printed(plan.raw_tokens(steps)) == total
-    # A step of either phase runs as many latent positions as a baseline's.
-    assert plan.latent_tokens(steps) == steps * batch
-
-
-def _printed(tokens: int) -> str:
-    return f"{round(tokens / 1e9)}B" if tokens else "0"
-
 
 @pytest.mark.parametrize(
     ("override", "switch", "ratio"),

@@ -116,12 +116,6 @@ def test_tensor_ranks_stay_within_a_node_of_the_device() -> None:
         assert layout_of(found).tensor == tensor
 
 
-def test_more_ranks_than_sequences_are_used_by_tensor_ranks_where_the_heads_divide() -> None:
-    few = {"batch": Batch(sequences=16, sequence_length=2048)}
-    wide = asked("3b", 2048).model_copy(update=few)
-    assert layout_of(resolve(wide, 64, 141 * GB, on_gpu=True).config).tensor == 4
-
-
 @pytest.mark.parametrize("preset", ["laptop-256", "laptop-moe"])
 def test_processors_divide_no_model_that_fits_one_of_them(preset: str) -> None:
     found = resolve(asked(preset, 256), 2, 16 * GB, on_gpu=False).config

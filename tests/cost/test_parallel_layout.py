@@ -8,7 +8,7 @@ import pytest
 
 from tests.tiny_runs import MIXTURE, MUON, tiny
 from tst_study.cost.auto_layout import resolve
-from tst_study.cost.parallel_layout import bucket_weights, check
+from tst_study.cost.parallel_layout import check
 from tst_study.errors import UserError
 
 REFUSALS = [
@@ -61,14 +61,3 @@ def test_batches_that_do_not_divide_are_named(
 ) -> None:
     with pytest.raises(UserError, match=message):
         check(tiny(tmp_path, *overrides), ranks)
-
-
-@pytest.mark.parametrize(
-    ("weights", "ranks", "count"),
-    [(600e6, 8, 16), (600e6, 512, 16), (100e6, 512, 4), (10e9, 64, 16)],
-)
-def test_gradients_are_summed_in_several_buckets_on_any_number_of_ranks(
-    weights: float, ranks: int, count: int
-) -> None:
-    size = bucket_weights(int(weights), ranks)
-    assert round(weights / size) == count

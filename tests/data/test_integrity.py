@@ -81,14 +81,18 @@ def test_a_corpus_without_a_word_about_its_ids_is_refused(corpus: Path, splits) 
 
 
 def test_files_made_elsewhere_are_described_where_they_lie(tmp_path: Path) -> None:
-    """nanoGPT's have no index."""
+    """nanoGPT's have no index; those of a later call are added to the manifest."""
     ids = np.random.default_rng(0).integers(0, 64, size=9_000).astype(np.uint16)
     ids[[99, 5_000, 8_999]] = 63
     ids.tofile(tmp_path / "train.bin")
     ids[:5_200].tofile(tmp_path / "val.bin")
     files = [tmp_path / "train.bin", tmp_path / "val.bin"]
-    manifest = adopt(files, 64, dtype="uint16", end_of_document=63)
+    adopt(files[:1], 64, dtype="uint16", end_of_document=63)
+    manifest = adopt(files[1:], dtype="uint16")
+    assert list(manifest.splits) == ["train", "val"]
     assert verify(tmp_path) == manifest == adopt(files, 64, end_of_document=63)
+    with pytest.raises(UserError, match=r"describes train, val with another tokenizer"):
+        adopt(files[1:], 65)
     ends = np.flatnonzero(ids == 63) + 1
     train, held = TokenFile(tmp_path / "train"), TokenFile(tmp_path / "val")
     assert train.document_starts(1, train.document_count + 1).tolist() == ends.tolist()
@@ -98,20 +102,6 @@ def test_files_made_elsewhere_are_described_where_they_lie(tmp_path: Path) -> No
     flip(tmp_path / "train.bin", 7_000)
     with pytest.raises(UserError, match=r"train\.bin: "):
         open_stream(config)
-
-
-def test_files_adopted_one_after_the_other_share_a_manifest(tmp_path: Path) -> None:
-    ids = np.random.default_rng(0).integers(0, 64, size=9_000).astype(np.uint16)
-    for name in ("train", "val"):
-        ids.tofile(tmp_path / f"{name}.bin")
-    adopt([tmp_path / "train.bin"], 64, dtype="uint16", end_of_document=63)
-    both = adopt([tmp_path / "val.bin"], dtype="uint16")
-    assert list(both.splits) == ["train", "val"]
-    assert both.splits["train"] == both.splits["val"]  # the end of a document is not forgotten
-    assert verify(tmp_path) == both
-    open_stream(tiny(tmp_path / "train", f"data.validation={tmp_path / 'val'}"))
-    with pytest.raises(UserError, match=r"describes train, val with another tokenizer"):
-        adopt([tmp_path / "val.bin"], 65)
 
 
 HEADERS = {

@@ -30,7 +30,7 @@ from tst_study.experiments.study import Study
 from tst_study.record.writer import RunWriter, header_of
 
 
-@pytest.mark.parametrize("pairs", [3, 16])
+@pytest.mark.parametrize("pairs", [2, 3, 16])
 def test_the_detectable_gain_is_found_four_times_of_five(pairs: int) -> None:
     """Drawn ten thousand times: the paired t-test rejects at 5% as often as it should."""
     from scipy import stats
@@ -40,6 +40,7 @@ def test_the_detectable_gain_is_found_four_times_of_five(pairs: int) -> None:
     draws = np.random.default_rng(0).normal(effect, 1.0, (10_000, pairs))
     power = (stats.ttest_1samp(draws, 0.0, axis=1).pvalue < 0.05).mean()
     assert power == pytest.approx(0.8, abs=0.015)
+    assert smallest_detectable(1) is None
 
 
 def seeded(count: int) -> list[Config]:

@@ -41,18 +41,6 @@ def test_a_run_that_says_it_runs_while_no_process_does_is_interrupted(tmp_path: 
     assert status.row(tmp_path).state == "cancelled"
 
 
-def test_lock_ends_with_its_holder_and_is_exclusive(tmp_path: Path) -> None:
-    assert not file_lock.is_held(tmp_path)
-    with file_lock.hold(tmp_path):
-        assert file_lock.is_held(tmp_path)
-        with (
-            pytest.raises(file_lock.RunHeldError, match="trains or measures this run"),
-            file_lock.hold(tmp_path),
-        ):
-            pass
-    assert not file_lock.is_held(tmp_path)
-
-
 def test_a_file_system_without_locks_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.input.answers import UNKNOWN, answer, refusal
 
 LONG = "x" * 300
-HUGE = "99999999999999999999"
 PLACES = {
     "{}: no such folder": (
         ["status"], ["logs"], ["cancel"], ["collect"], ["clean"],

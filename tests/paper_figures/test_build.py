@@ -21,7 +21,6 @@ from tst_study.paper_figures.drawing import Picture
 from tst_study.paper_figures.item import Item, judged
 from tst_study.paper_figures.report.sections import lead, runs
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import PALETTE
 
 
 def test_every_picture_has_its_files_and_its_trace(built: Built) -> None:
@@ -83,12 +82,6 @@ def test_the_report_fetches_nothing(built: Built) -> None:
     inside = page.replace("url(#", "")
     for fetching in ("http", "@import", "url(", "fetch(", "XMLHttpRequest", "<link", "<img"):
         assert fetching not in inside, fetching
-
-
-def test_the_report_knows_every_colour_in_light_and_in_dark(built: Built) -> None:
-    page = (built.to / "report.html").read_text("utf8")
-    names = [f"--c-{colour[1:]}:" for colour in PALETTE]
-    assert sorted(re.findall("--c-[0-9a-f]{6}:", page)) == sorted(2 * names)
 
 
 def test_the_report_says_ties_limits_and_links_to_runs(study: Path, built: Built) -> None:

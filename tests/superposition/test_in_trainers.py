@@ -1,4 +1,4 @@
-"""The loops of real trainers: data parallelism, accumulated gradients, one batch too many."""
+"""What real trainers do around the model: data parallelism and accumulated gradients."""
 
 from __future__ import annotations
 
@@ -82,20 +82,3 @@ def test_data_parallelism_and_accumulation_train_as_one_process_does(
     alone = trained("alone", 1, 1)
     for weights in run_ranks(2, trained, kind, 2, accumulate):
         torch.testing.assert_close(weights, alone)
-
-
-def test_the_loop_of_nano_gpt_trains_one_step_more_and_fetches_the_next_batch_early() -> None:
-    def loop(model: Model, iterations: int) -> dict[str, Any]:
-        tst, tokens = model.tst, batch(model.tst, 0)
-        while True:  # as nanoGPT's train.py
-            loss = tst.loss(model(tokens[:, :-1]), tokens[:, 1:])
-            tokens = batch(tst, tst.step + 1)
-            loss.backward()
-            tst.advance()
-            if tst.step > iterations:
-                return {"model": model.state_dict(), "tst": tst.state_dict()}
-
-    with pytest.warns(UserWarning, match="beyond the 6 steps"):
-        saved = loop(Model(method(positions=POSITIONS)), STEPS)
-    assert saved["tst"]["step"] == STEPS + 1
-    assert set(saved["model"]) == {"embedding.weight", "positions", "head.weight"}

@@ -66,13 +66,9 @@ def test_no_valid_target_is_nan_as_for_cross_entropy() -> None:
     assert linear_bag_loss(hidden, weight, torch.full_like(labels, -100), 1).isnan()
 
 
-def test_on_gpus_the_gradient_of_a_large_head_is_rewritten_once_in_4096_rows() -> None:
-    rows = 8 * 2048
-    assert 4096 <= rows_with_head(rows, 128_256, on_gpu=True) < 8192
-    assert rows_with_head(rows, 1024, on_gpu=True) == rows
-    # Recorded runs, of up to 2,048 words, keep their bits.
-    assert [rows_with_head(rows, words, on_gpu=False) for words in (1024, 2048)] == [512, 256]
-    assert rows_with_head(rows, 128_256, on_gpu=False) == 1024
+def test_recorded_runs_of_up_to_2048_words_keep_their_bits() -> None:
+    """A sum over other chunks has other bits."""
+    assert [rows_with_head(2**14, words, on_gpu=False) for words in (1024, 2048)] == [512, 256]
 
 
 def _fused(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
