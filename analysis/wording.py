@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import pandas as pd
@@ -56,20 +56,20 @@ def group_details(runs: pd.DataFrame) -> str:
     """Describe model, steps and batch of a group of comparable runs for a caption, as far as they
     are known."""
     first = runs.iloc[0]
-    known = first.notna()
-    shape = []
-    if known["layers"]:
-        shape.append(number(first["layers"], "layer"))
-    if known["hidden_size"]:
-        shape.append(f"hidden size {first['hidden_size']}")
-    if known["experts"]:
-        shape.append(f"{int(first['experts'])} experts")
-    if known["vocabulary_size"]:
-        shape.append(f"vocabulary {first['vocabulary_size']:,}")
-    description = f"{big(first['parameters'])} parameters" + f" ({', '.join(shape)})" * bool(shape)
+    said: dict[str, Callable[[int], str]] = {
+        "layers": lambda count: number(count, "layer"),
+        "hidden_size": "hidden size {}".format,
+        "experts": "{} experts".format,
+        "vocabulary_size": "vocabulary {:,}".format,
+    }
+    # A column of whole numbers holds floats if some of the runs lack it.
+    shape = ", ".join(say(int(first[name])) for name, say in said.items() if pd.notna(first[name]))
+    description = f"{big(first['parameters'])} parameters" + f" ({shape})" * bool(shape)
     description += f", {first['steps']:,} steps"
-    if known["sequences"] and known["sequence_length"]:
-        description += f" of {first['sequences']} × {first['sequence_length']} latent tokens"
+    if first[["sequences", "sequence_length"]].notna().all():
+        description += (
+            f" of {first['sequences']:.0f} × {first['sequence_length']:.0f} latent tokens"
+        )
     return description
 
 

@@ -119,7 +119,7 @@ def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame
     stretch = (table["step"] * POINTS / steps).apply(np.ceil)
     table = table[~table.assign(stretch=stretch).duplicated(["quantity", "stretch"], keep="last")]
     named: dict[str, Any] = {"source": "measured", "panel": "", "label": label}
-    named |= {"seeds": runs["seed"].nunique(), "switch": first["superposed_steps"]}
+    named |= {"seeds": len(runs), "switch": first["superposed_steps"]}
     return table.assign(**named).reindex(columns=list(COLUMNS))
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 import tst_study
 from tst_study.analysis import published
-from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.answer import records
 from tst_study.atomic_files import written_atomically
 from tst_study.text import in_csv
 
@@ -102,7 +102,7 @@ class Item(ABC):
             "name": self.name,
             "title": self.title,
             "caption": self.caption,
-            "runs": list(rows_of(used[["run_id", "study", "seed", "fingerprint", "code"]])),
+            "runs": records(used[["run_id", "study", "seed", "fingerprint", "code"]]),
             "published": [{"file": name, "sha256": digest} for name, digest in files.items()],
             "fits": plain_numbers(self.fits),
             "data": f"{self.name}.csv",

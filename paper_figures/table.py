@@ -120,7 +120,8 @@ def grids_over_s_and_r(
         if len(base):
             title += f"; baseline {number_entry(base.iloc[0], digits).text}"
         cells = data[(data["bag_size"] > 1) & data[column].notna()]
-        wide = cells.pivot(index="bag_size", columns="step_ratio", values=column)
+        # Measured step ratios are rounded, so that two runs of nearly the same r share a cell.
+        wide = cells.pivot_table(column, index="bag_size", columns="step_ratio")
         wide.columns = pd.Index([f"r = {ratio:.3g}" for ratio in wide.columns])
         tops = {name: wide[name].agg(best) for name in wide if name != "r = 1"}
         rows = []

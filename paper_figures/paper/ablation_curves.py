@@ -82,7 +82,7 @@ class Ablation:
             }
         for group in groups:
             own = group.rows.assign(label=self.labels(group.rows))
-            marks[_panel(group)] = marks_of(own, "label")
+            marks.setdefault(_panel(group), {}).update(marks_of(own, "label"))
         return {panel: {"baseline": BASELINE, **own} for panel, own in marks.items()}
 
     def labels(self, rows: pd.DataFrame) -> list[str]:

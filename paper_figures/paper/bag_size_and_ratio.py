@@ -214,9 +214,10 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
         best = optima(grid_of_runs(group.pairs)).assign(source="measured")
         best = best.reindex(columns=fitted.columns)
         best["loss"] = group.level + best["loss"].astype(float)
-        widest = next(rows_of(best.sort_values("points").tail(1)))
+        drawn = best[best["step_ratio"] == _sizes_by_ratio(group.rows).idxmax()]
         measured = f"Measured: {group.scale}; held-out loss at the baseline's mean less the paired "
-        measured += f"gain, bars: its 95% interval over seeds. Optimum: {_in_words(widest)}."
+        measured += "gain, bars: its 95% interval over seeds. Optimum: "
+        measured += f"{_in_words(next(rows_of(drawn)))}."
         fitted = pd.concat([fitted, best], ignore_index=True)
     return Picture(
         title=_message(which, fitted),

@@ -221,7 +221,7 @@ def _measured(summary: Summary) -> Side | None:
     candidates = []
     for name, rows in plain.groupby(key, sort=False):
         kinds = {row["kind"]: row for row in rows_of(alike(matches, rows.iloc[0], key))}
-        weight = (len(kinds), rows["seed"].nunique(), int(rows["steps"].iloc[0]))
+        weight = (len(kinds), len(rows), int(rows["steps"].iloc[0]))
         candidates += [(weight, name, rows, kinds)] if kinds else []
     if not candidates:
         return None
@@ -248,7 +248,7 @@ def _measured(summary: Summary) -> Side | None:
         results,
         {kind: int(match["baseline_steps"]) for kind, match in kinds.items()},
         tuple(sorted(map(str, folders))),
-        f"{group_label(own)}, {setting.label}, {number(own['seed'].nunique(), 'seed')}",
+        f"{group_label(own)}, {setting.label}, {number(len(own), 'seed')}",
         again,
         tuple(row["verdict"] for row in (kinds.get("equal FLOPs"), *again) if row),
     )
@@ -273,7 +273,7 @@ def _with_end(summary: Summary, arm: str, runs: pd.DataFrame) -> pd.DataFrame:
     steps, loss = runs["steps"].iloc[0], float(runs["nats_per_token"].astype(float).mean())
     label = f"{arm}, {steps:,} steps"
     end = {"source": "measured", "quantity": "end", "label": label, "step": steps, "loss": loss}
-    end |= {"switch": 0, "seeds": runs["seed"].nunique(), "said": f"{label}: {loss:.3f}"}
+    end |= {"switch": 0, "seeds": len(runs), "said": f"{label}: {loss:.3f}"}
     curve = curves.mean_curve(summary, label, runs)
     both = pd.concat([curve, pd.DataFrame([end])], ignore_index=True)
     return both.reindex(columns=list(curves.COLUMNS))

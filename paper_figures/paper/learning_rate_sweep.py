@@ -54,7 +54,7 @@ def learning_rate_sweep(sources: Sources) -> Item | None:
     best = _best(sweeps[sweeps["panel"] == shown[0]])
     lowest = ", ".join(f"{at:.3g} for {arm}" for arm, at in best.items())
     return Picture(
-        title=f"Figure 7. The lowest loss is at a learning rate of {lowest}",
+        title=f"Figure 7. The lowest loss is at a learning rate of {lowest}" if best else "",
         caption=f"Peak learning rates that the paper used: {used_rates}; its sweep is a picture "
         "whose numbers were not published.",
         measured="Measured: held-out loss over the peak learning rate (log scale); points: means "
@@ -136,9 +136,11 @@ def _best(sweeps: pd.DataFrame) -> dict[str, float]:
 
 def _finding(sweeps: pd.DataFrame) -> Finding:
     theirs = "a sweep shown as a picture; its numbers were not published"
+    best = {str(panel): _best(rows) for panel, rows in sweeps.groupby("panel", sort=True)}
     texts = [
-        f"{panel}: " + ", ".join(f"{name} best at {at:g}" for name, at in _best(rows).items())
-        for panel, rows in sweeps.groupby("panel", sort=True)
+        f"{panel}: " + ", ".join(f"{name} best at {at:g}" for name, at in rates.items())
+        for panel, rates in best.items()
+        if rates
     ]
     seeds = number(int(sweeps["seeds"].max()), "seed")
     return Finding(theirs, "; ".join(texts), f"at most {seeds}", "undecided")

@@ -81,11 +81,16 @@ def _measured(folders: Sequence[Path]) -> dict[str, pd.DataFrame]:
     curves = {}
     for folder in folders:
         for path in sorted(folder.rglob(PATTERN)):
-            rows = json.loads(path.read_text("utf8"))["tables"]["Mutual information by distance"]
             source = path.relative_to(folder).with_suffix("").as_posix()
             if source in curves:
                 source = path.with_suffix("").as_posix()
-            curves[source] = pd.DataFrame(rows)[COLUMNS]
+            try:
+                tables = json.loads(path.read_text("utf8"))["tables"]
+                curves[source] = pd.DataFrame(tables["Mutual information by distance"])[COLUMNS]
+            except (ValueError, LookupError, TypeError):
+                raise UserError(
+                    f"{path}: holds no measured curve; make it anew by {NEEDS}"
+                ) from None
     return curves
 
 

@@ -102,11 +102,11 @@ def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
     ticks: list[tuple[float, str, bool]] = []
     end, bold = 0.0, set(data["name"][data["primary"]])
     for heading, rows in data.groupby("heading", sort=False):
-        for text in (heading, *rows["name"]):
+        for line, text in enumerate((heading, *rows["name"])):
             # Headings and primary questions are bold, which is wider.
-            words = wrapped(str(text), names, 8 if text in bold or text == heading else 7)
+            words = wrapped(str(text), names, 8 if text in bold or line == 0 else 7)
             count = words.count("\n") + 1
-            ticks.append((end + (count - 1) / 2, words, text == heading))
+            ticks.append((end + (count - 1) / 2, words, line == 0))
             end += count
         end += 0.4
     drawn, ((axes,),) = new_figure(width, 0.8 + 0.165 * end, 1)

@@ -133,6 +133,8 @@ def test_a_set_ups_best_rate_is_its_own_and_over_shared_seeds() -> None:
     lucky = [("a", 1e-3, 0, 3.0), ("a", 2e-3, 0, 2.99), ("a", 2e-3, 1, 3.05)]
     points = pd.DataFrame(lucky, columns=points.columns)
     assert list(at_best_rates(points.assign(params=1e8, tokens=1e9))[0]["seed"]) == [0, 1]
+    unknown = points.assign(params=1e8, tokens=1e9, learning_rate=np.nan)
+    assert len(at_best_rates(unknown)[0]) == 3
 
 
 def test_a_law_stands_though_a_size_cannot_be_left_out() -> None:

@@ -19,7 +19,9 @@ from tests.analysis.made_runs import BOOKS, config, imported, write_run
 from tst_study.analysis import published
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import read_tables
-from tst_study.analysis.verdict.question import add_questions, read_questions
+from tst_study.analysis.verdict.question import Arm, Question, add_questions, read_questions
+from tst_study.analysis.wording import group_details
+from tst_study.errors import UserError
 from tst_study.paper_figures import curves
 from tst_study.paper_figures.build import build
 from tst_study.paper_figures.catalogue import catalogue
@@ -134,6 +136,9 @@ def test_measured_information_of_two_studies_is_shown_for_both(tmp_path: Path) -
     assert isinstance(item, Picture)
     assert item.data.groupby("source").size().to_list() == [8, 8, 100]
     assert item.measured.count("C0 = 1.000, a = 1.000, k = −1.000") == 2
+    (folders[0] / "mutual_information-cut.json").write_text(content[:20])
+    with pytest.raises(UserError, match=r"cut\.json: holds no measured curve"):
+        picture("figure10", folders[0])
 
 
 def test_settings_with_one_short_name_are_told_apart_below_a_text() -> None:
@@ -154,6 +159,35 @@ def test_an_optimum_is_held_against_published_ones_of_its_own_r(tmp_path: Path) 
     assert finding.verdict == "agrees", finding.measured
 
 
+def test_of_ratios_with_equally_many_sizes_the_drawn_one_is_described(tmp_path: Path) -> None:
+    """Ratios that are rounded to one share their cell of the table."""
+    write_run(tmp_path, config(steps=10_000), 3.5, log_every=5000)
+    for size, ratio in ((2, 0.2), (2, 0.2004), (4, 0.2), (8, 0.2), (2, 0.4), (4, 0.4), (8, 0.4)):
+        write_run(tmp_path, config(0, size, ratio, 10_000), 3.4, log_every=5000)
+    assert "Optimum: r = 0.2:" in picture("figure4", tmp_path).measured
+    assert catalogue()["table4"].item(Sources(tmp_path)) is not None
+
+
+def test_a_measured_panel_at_the_papers_own_s_and_r_is_drawn_beside_it(tmp_path: Path) -> None:
+    """Though it lacks an arm that the paper has."""
+    write_run(tmp_path, config(), 3.5)
+    for mode in ("full", "input_only"):
+        values = {"bag_size": 4, "step_ratio": 0.5, "mode": mode}
+        write_run(tmp_path, config(0, 4, 0.5, superposition=values), 3.4)
+    assert len(picture("figure6", tmp_path).figure().axes) == 2
+
+
+def test_a_question_called_like_its_family_has_its_row(tmp_path: Path) -> None:
+    arms = [Arm(name=name, setting=name) for name in ("s = 4, r = 0.2", "baseline")]
+    for size, loss in ((4, 3.4), (1, 3.5)):
+        write_run(tmp_path, config(0, size, 0.2 * (size > 1)), loss)
+    name = "against the baseline"
+    asked = Question(name=name, family=name, arm=arms[0], against=arms[1])
+    add_questions(tmp_path, [asked])
+    shown = [text.get_text() for text in picture("overview", tmp_path).figure().axes[0].texts]
+    assert shown == ["+0.100"]
+
+
 def test_figure_7_calls_no_rate_best_at_which_a_seed_diverged(tmp_path: Path) -> None:
     for seed in (0, 1):
         for rate, loss in ((1e-3, 3.55), (2e-3, 3.5)):
@@ -163,6 +197,10 @@ def test_figure_7_calls_no_rate_best_at_which_a_seed_diverged(tmp_path: Path) ->
     finding = picture("figure7", tmp_path).finding
     assert finding is not None
     assert finding.measured.endswith("baseline best at 0.002")
+    for rate in (1e-3, 2e-3):
+        lost = config(2, optimizer__learning_rate=rate)
+        write_run(tmp_path, lost, None, state="diverged")
+    assert picture("figure7", tmp_path).title == "Figure 7. Learning-rate sweeps"
 
 
 def test_marks_tell_bag_sizes_apart_without_colour() -> None:
@@ -217,6 +255,10 @@ def test_runs_without_curves_and_ratios_of_four_decimals_are_drawn(tmp_path: Pat
     assert "training loss, marks: held-out" in figure.axes[1].get_ylabel()
     item = picture("figure4", archive)
     assert len(item.figure().axes[-1].lines) > 2
+    write_run(tmp_path / "own", config(), 3.5)
+    runs = read_tables([archive, tmp_path / "own"]).runs
+    said = group_details(runs[runs["layers"].notna()])
+    assert said.startswith("232k parameters (2 layers, hidden size 64, vocabulary 1,024), 1,000 st")
 
 
 def test_a_gain_of_zero_has_its_curve_and_baselines_without_seeds_all_count(tmp_path: Path) -> None:
@@ -232,7 +274,10 @@ def test_a_gain_of_zero_has_its_curve_and_baselines_without_seeds_all_count(tmp_
     rows = [{"loss": 3.8 + 0.1 * place, "bag_size": 1, "step_ratio": 0.0} for place in range(3)]
     rows += [{"loss": 3.8 + 0.08 * place, "bag_size": 4, "step_ratio": 0.3} for place in range(3)]
     table = pd.DataFrame(rows).assign(params=1e8, tokens=1e9, steps=1000, seed=np.nan)
-    (group,) = Sources(imported(tmp_path / "unseeded", table)).groups
+    archive = imported(tmp_path / "unseeded", table)
+    assert "NaN" not in picture("overview", archive).trace(Sources(archive).runs)
+    assert "s = 4, r = 0.3, 3 seeds" in picture("figure3", archive).caption
+    (group,) = Sources(archive).groups
     assert (len(group.baselines), group.level) == (3, pytest.approx(3.9))
     assert len(group.folders) == 6
 

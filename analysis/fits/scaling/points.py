@@ -98,7 +98,8 @@ def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     mix several set-ups. Without a column `learning_rate` all points are returned."""
     if "learning_rate" not in points:
         return points, ""
-    points = points.reset_index(drop=True)
+    # Imported runs may lack their rates; these then count as one rate.
+    points = points.reset_index(drop=True).fillna({"learning_rate": 0.0})
     sizes = sizes_of(points["params"])
     best = pd.Series(False, index=points.index)
     for _, own in points.groupby([sizes, "tokens", "family"], sort=False):
