@@ -13,6 +13,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from tst_study.analysis import published
 from tst_study.analysis.fits.scaling.compute_multiplier import compute_multiplier, multipliers_of
+from tst_study.analysis.fits.scaling.points import points_of
 from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
@@ -110,18 +111,14 @@ def _measured(summary: Summary) -> list[Pair]:
     Pairs are made for settings of the paper's method for which a multiplier can be computed; both
     the setting and its baseline need runs of two lengths or more.
     """
-    runs = summary.comparison.eligible
-    runs = runs.assign(loss=runs["nats_per_token"].astype(float))
     pairs: list[Pair] = []
-    for _, family in runs.groupby(list(SAME_BUT_LENGTH), sort=True):
-        is_baseline = family["method"] == "baseline"
-        if family[is_baseline]["steps"].nunique() < 2:
-            continue
-        baselines, others = family[is_baseline], family[~is_baseline]
-        for _, members, table in multipliers_of(baselines, others, losses=LOSSES):
+    points = points_of(summary.comparison.eligible)
+    for _, family in points.groupby(list(SAME_BUT_LENGTH), sort=True):
+        for _, members, table in multipliers_of(family, losses=LOSSES):
             setting = SuperpositionSetting.of_row(next(rows_of(members)))
             if setting.is_plain and isinstance(table, pd.DataFrame):
                 panel = f"measured: {members['corpus'].iloc[0]}"
+                baselines = family[family["method"] == "baseline"]
                 pairs.append(_pair(panel, setting, baselines, members, table))
     return sorted(pairs, key=lambda pair: -len(pair.folders))[:1]
 

@@ -97,8 +97,7 @@ def compute_answer(
         [str(first["corpus"]) for first in firsts], firsts, key="family"
     )
     for label, family in zip(labels, families, strict=True):
-        superposed = family["method"] != "baseline"
-        for name, _, table in multipliers_of(family[~superposed], family[superposed], losses=3):
+        for name, _, table in multipliers_of(family, losses=3):
             note = table if isinstance(table, str) else table.attrs["note"]
             if note:
                 sentences.append(f"{label}, {name}: {note}.")
@@ -135,27 +134,30 @@ def compute_answer(
 
 
 def multipliers_of(
-    baseline: pd.DataFrame, superposed: pd.DataFrame, losses: int
+    family: pd.DataFrame, losses: int
 ) -> list[tuple[str, pd.DataFrame, pd.DataFrame | str]]:
     """Return the label, the runs and the multipliers of every setting that was run at two or more
     lengths; in place of the multipliers there may be the reason why there are none.
 
-    Both tables hold runs of one family, which agree in all but their setting and length. Step
-    ratios that agree to two decimals count as one. `losses`: number of losses, as in
-    `compute_multiplier`. The intervals hold jointly for all settings that have several seeds."""
+    The runs of a family agree in all but their setting and length. Step ratios that agree to two
+    decimals count as one. `losses`: number of losses, as in `compute_multiplier`. The intervals
+    hold jointly for all settings that have several seeds."""
     results: list[tuple[str, pd.DataFrame, pd.DataFrame | str]] = []
     keys = [name for name in SETTING if name != "superposed_steps"]
-    rounded = superposed.assign(step_ratio=superposed["step_ratio"].astype(float).round(2))
+    rounded = family.assign(step_ratio=family["step_ratio"].astype(float).round(2))
+    is_baseline = family["method"] == "baseline"
     several = [
         members
-        for _, members in rounded.groupby(keys, sort=False, dropna=False)
+        for _, members in rounded[~is_baseline].groupby(keys, sort=False, dropna=False)
         if members["steps"].nunique() > 1
     ]
     question = max(1, sum(members["seed"].nunique() > 1 for members in several))
     for members in several:
         name = SuperpositionSetting.of_row(next(rows_of(members))).label
         try:
-            table = compute_multiplier(baseline, members, losses, question)
+            if members["seed"].isna().any():
+                raise UserError("runs without seeds, by which both arms would be paired")
+            table = compute_multiplier(family[is_baseline], members, losses, question)
             results.append((name, members, table))
         except UserError as error:
             results.append((name, members, str(error)))
