@@ -4,12 +4,9 @@ it. This module computes the numbers; the template `screen.jinja` has the senten
 from __future__ import annotations
 
 import math
-from base64 import b64encode
 from dataclasses import asdict, dataclass
 from html import escape
-from io import BytesIO
 from pathlib import Path
-from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any
 
@@ -22,11 +19,9 @@ from tst_study.analysis.advice.planned_run import (
     ALWAYS,
     OUTPUT_ONLY,
     PlannedRun,
-    expected,
     own_arm,
     pair_deviation,
 )
-from tst_study.analysis.fits.law.held_out import nearest, observed_gains
 from tst_study.analysis.fits.law.law_answer import CHINCHILLA, published_beside_law
 from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import published_law
@@ -40,7 +35,7 @@ from tst_study.cost.compute import count_flops, count_parameters, gpu_hours
 from tst_study.cost.devices import DEVICES, device_named, published_mfu
 from tst_study.cost.prices import range_of, rounded
 from tst_study.errors import UserError, one_of
-from tst_study.text import big, duration, memory_size
+from tst_study.text import big, duration, memory_size, screen_width
 
 REPEATED_DATA = (1487.7, 0.3526596)
 """B and β of the data term B D^−β (nats per token, D in tokens) of Muennighoff et al. 2023
@@ -74,7 +69,7 @@ class Advice:
     def lines(self) -> list[str]:
         """Return lines for the terminal, wrapped to its width, or to 100 columns if it is wider.
         Lines for a shell are not wrapped."""
-        width = min(WIDTH, get_terminal_size((WIDTH, 0)).columns)
+        width = min(WIDTH, screen_width())
         lines = wrap(self.run.title, width)
         for title, paragraphs in self.sections.items():
             lines.append(title)
@@ -86,37 +81,9 @@ class Advice:
         return lines
 
     def _repr_html_(self) -> str:
-        picture = b64encode(self._repr_png_()).decode()
-        words = escape("\n".join(self.lines()))
-        return f'<img src="data:image/png;base64,{picture}"><pre>{words}</pre>'
-
-    def _repr_png_(self) -> bytes:
-        """Return a picture as PNG: the law's gain over s at the advised r with its interval, if it
-        is the gain to expect, and the gains of published runs with nearly that r (within 0.05),
-        from the nearest size and length that have any."""
-        from matplotlib.figure import Figure
-
-        law, run, r = published_law(), self.run, self.run.setting.step_ratio
-        rows = settings(run.size, run.tokens, np.arange(2.0, 17.0), r)
-        gains, half = expected(law, rows, published.evidence()["error"])
-        cells = law.rows.assign(gain=observed_gains(law.rows)).query(
-            "bag_size > 1 and weighting == 'uniform' and abs(step_ratio - @r) < 0.051"
-        )
-        near = nearest(cells, run.size, run.tokens)
-        runs = f"{near['size'].iloc[0]}, {big(near['tokens'].iloc[0])} tokens, r within 0.05"
-        figure = Figure(figsize=(6, 3.5), layout="constrained")
-        axes, s = figure.subplots(), rows["bag_size"]
-        if run.gain.nats is not None and not run.is_ours:
-            axes.fill_between(s, gains - half, gains + half, alpha=0.2, label="95% for one pair")
-            axes.plot(s, gains, label=f"law of the published runs, r = {r:g} ({run.grade})")
-        axes.plot(near["bag_size"], near["gain"], "ko", ms=3, label=f"published: {runs}")
-        axes.axhline(0, color="grey", lw=0.8)
-        axes.set(xlabel="bag size s, bags in and out", ylabel="gain, nats per token")
-        axes.set_title(run.title, fontsize=9, wrap=True)
-        axes.legend(fontsize=8)
-        drawn = BytesIO()
-        figure.savefig(drawn, dpi=120)
-        return drawn.getvalue()
+        """Show in a notebook what the command shows."""
+        words = "\n".join(self.lines())
+        return f"<pre>{escape(words)}</pre>"
 
 
 def advise(

@@ -219,7 +219,5 @@ def test_the_command_takes_numbers_as_people_write_them(tmp_path: Path) -> None:
     assert "give --params and --tokens" in str(refused.exception)
 
 
-def test_a_notebook_shows_the_picture_and_the_words() -> None:
-    shown = analysis.advise(5e8, 1e11)
-    assert "\nWhat it costs\n" in shown._repr_html_()
-    assert shown._repr_png_().startswith(b"\x89PNG")
+def test_a_notebook_shows_the_words() -> None:
+    assert "\nWhat it costs\n" in analysis.advise(5e8, 1e11)._repr_html_()
