@@ -162,7 +162,7 @@ class PlannedRun:
             return "measured"
         if self.setting.output_only:
             return "no evidence"
-        same = self._asked == (self.nearest["s"], self.nearest["r"])
+        same = self.setting == Choice(self.nearest["s"], self.nearest["r"])
         if self.nearest["far"] <= NEAR and same:
             return "measured"
         if not self.mixture and max(map(abs, self.beyond.values())) <= SLIGHT:
@@ -211,10 +211,6 @@ class PlannedRun:
         best = fits.iloc[int(published_law().of_rows(fits).argmax())]
         return Choice(int(best["bag_size"]), float(best["step_ratio"]))
 
-    @property
-    def _asked(self) -> tuple[int, float]:
-        return self.setting.bag_size, self.setting.step_ratio
-
     @cached_property
     def gain(self) -> Gain:
         """The gain to expect of the advised setting, without numbers if the grade is `no evidence`.
@@ -225,7 +221,7 @@ class PlannedRun:
         if self.grade == "no evidence":
             return Gain(None, None, None, "nobody has measured it near this size and length")
         law, near = published_law(), self.nearest
-        rows = settings(self.size, self.tokens, *self._asked)
+        rows = settings(self.size, self.tokens, self.setting.bag_size, self.setting.step_ratio)
         if self.grade == "measured":
             # If the paper has the gain in two places that disagree, the interval spans both.
             pair = expected(law, rows, {"params": 0.0, "tokens": 0.0})[1][0]

@@ -26,8 +26,6 @@ PRESET = {"270M": "270m", "600M": "600m", "3B": "3b", "10B-A1B": "moe-10b-a1b"}
 """Names of our presets, by the paper's labels of its models."""
 LEARNING_RATE = {"270M": 2e-3, "600M": 1e-3, "3B": 2e-4, "10B-A1B": 3e-4}
 """Peak learning rates, by the paper's labels."""
-GPUS = {"270M": 8, "600M": 8, "3B": 64, "10B-A1B": 64}
-"""Numbers of B200 GPUs that a run used, by the paper's labels."""
 
 
 def batch(size: str) -> tuple[int, int]:
@@ -178,7 +176,6 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
         row[name] for name in ("size", "steps", "bag_size", "superposed_steps", "weighting")
     )
     shape, (sequences, length) = model(size), batch(size)
-    gpu_hours = row.get("gpu_hours")
     parameters = count_parameters(shape)
     name = f"{size}-{steps}-s{bag_size}-r{superposed / steps:.2f}-{weighting}"
     if superposed == 0:
@@ -208,7 +205,6 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
         latent_tokens=latent,
         data_multiplier=raw / latent,
         flops=latent * flops_per_position(shape, length),
-        training_seconds=None if gpu_hours is None else gpu_hours * 3600 / GPUS[size],
         eval_set=EVAL_SET,
         nats_per_token=row["loss"],
         annealed=True,
@@ -216,6 +212,6 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
         family=f"paper {size}",
         fingerprint=f"paper-{name}",
         folder=row["source"],
-        gpu_hours=gpu_hours,
+        gpu_hours=row.get("gpu_hours"),
         source=row["source"],
     )
