@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tst_study.analysis.checks import is_number
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import left_out
 from tst_study.text import ENDLESS, fitted, printable, screen_width, wrapped
@@ -98,7 +97,7 @@ def table_lines(table: pd.DataFrame, width: int = ENDLESS) -> list[str]:
         cells.append(
             [
                 _shown(value if name not in whole or pd.isna(value) else int(value))
-                if name not in _ESTIMATES or digits is None or not is_number(value)
+                if name not in _ESTIMATES or digits is None or not _is_finite(value)
                 else f"{value:,.{digits}f}".replace("-", "−")
                 for name, value in row.items()
             ]
@@ -131,9 +130,16 @@ def _digits(row: Mapping[str, Any]) -> int | None:
     """Return how many decimals show two digits of the width of a row's interval; None if the row
     has no interval."""
     low, high = (row.get(end, row.get(f"exponent_{end}")) for end in ("low", "high"))
-    if not (is_number(low) and is_number(high) and high > low):
+    if not (_is_finite(low) and _is_finite(high) and high > low):
         return None
     return max(0, 1 - math.floor(math.log10(high - low)))
+
+
+def _is_finite(value: object) -> bool:
+    """Return whether a value is a finite number; False for texts, truth values and missing
+    values."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return number and math.isfinite(value)  # type: ignore[arg-type]
 
 
 def _is_whole(column: pd.Series) -> bool:

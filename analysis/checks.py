@@ -22,13 +22,6 @@ def needs_columns(table: pd.DataFrame, columns: Iterable[str], what: str) -> Non
             raise UserError(f"{what}: column {name!r} is missing")
 
 
-def is_number(value: object, above: float = -np.inf) -> bool:
-    """Return whether a value is a finite number above `above`; False for texts, truth values and
-    missing values."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    return number and above < float(value) < np.inf  # type: ignore[arg-type]
-
-
 def positive(table: pd.DataFrame, columns: Iterable[str], what: str) -> None:
     """Raise `UserError` for a missing column, and for a value that is not a finite number above 0.
     `what` names the table in words."""
