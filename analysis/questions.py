@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from tst_study.analysis import published
 from tst_study.analysis.answer import Answer
 from tst_study.analysis.fits.bag_size import bag_size_answer, grid_of_runs
 from tst_study.analysis.fits.law.law_answer import law_answer, law_on_runs
@@ -25,9 +24,9 @@ from tst_study.analysis.tables.source import Folders, read_tables
 from tst_study.analysis.verdict.comparison import compare, refuse_copies
 from tst_study.analysis.verdict.matched import matched_answer
 from tst_study.analysis.verdict.question import questions_of
-from tst_study.analysis.wording import number, verdict_lines
+from tst_study.analysis.wording import number
 from tst_study.errors import UserError, one_of
-from tst_study.text import amount, wrapped
+from tst_study.text import amount
 
 Inputs = dict[str, str]
 """Fingerprints of runs, by run id."""
@@ -115,23 +114,6 @@ def _comparison(source: Tables, inputs: Inputs) -> Answer:
     )
 
 
-def _published_comparison() -> Answer:
-    comparison = compare(published.runs())
-    caution = "One run each: gains of the published grids make no claim of their own."
-    return Answer(
-        "comparison",
-        {"Verdicts": comparison.verdicts},
-        (caution,),
-        published.fingerprints("headline_runs", "final_loss_grid"),
-        comparison.excluded,
-        text=lambda width: [
-            *verdict_lines(comparison.verdicts, width),
-            "",
-            *wrapped([caution], width),
-        ],
-    )
-
-
 def _bag_size(source: Tables, inputs: Inputs) -> Answer:
     compared = compare(source.runs)
     return replace(
@@ -146,7 +128,7 @@ def _chinchilla(source: Tables, inputs: Inputs, **huber: float) -> Answer:
 
 
 QUESTIONS: dict[str, tuple[Callable[..., Answer], Callable[..., Answer] | str]] = {
-    "comparison": (_comparison, _published_comparison),
+    "comparison": (_comparison, "the paper has one run of each setting, which allows no verdict"),
     "matched": (
         lambda of, inputs: matched_answer(of.runs, inputs, questions_of(of.roots)),
         matched_answer,
