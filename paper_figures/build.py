@@ -44,16 +44,14 @@ def build(
     runs: Folders | None,
     to: Path | str,
     only: Sequence[str] | None = None,
-    for_print: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Built:
-    """Write tables (Markdown, LaTeX, CSV), figures (PDF, SVG, PNG, CSV), a trace (JSON) beside
-    each, and the pages `report.html` and `reproduction.md`.
+    """Write tables (Markdown, LaTeX, CSV), figures (PDF without a title, SVG, PNG, CSV), a trace
+    (JSON) beside each, and the pages `report.html` and `reproduction.md`.
 
     `runs`: folders of runs or archives, or None for the published numbers alone. `only`: names of
     items, groups or pages (`catalogue.find`); by default everything. If only the report needs an
-    item, just the files that the report links to are written for it. `for_print`: write only what a
-    paper includes (PDFs without titles, and LaTeX) and no page. `say`: called with a line of
+    item, just the files that the report links to are written for it. `say`: called with a line of
     progress before each item.
 
     Raises `UserError`, for example if a folder of runs does not exist, two runs are copies of each
@@ -62,7 +60,6 @@ def build(
     (wanted, pages), sources, to = find(only), Sources(runs), Path(to)
     if not (only or runs):  # without runs, a study's own pictures are not reported as missing
         wanted = [entry for entry in wanted if entry.group != "study"]
-    pages = set() if for_print else pages
     entries = _entries(wanted, pages, sources)
     items: list[Item] = []
     missing: list[str] = []
@@ -80,9 +77,7 @@ def build(
         if shown and isinstance(item, Picture):
             drawings[item.name] = item.drawing()
         made: dict[str, bytes] = {}
-        if entry in wanted and for_print:
-            made = item.for_print()
-        elif entry in wanted:
+        if entry in wanted:
             made = item.files(sources.runs)
         elif shown:
             made = item.for_page()

@@ -41,18 +41,12 @@ def figures(
             f"{', '.join(PAGES)}.",
         ),
     ] = None,
-    for_print: Annotated[
-        bool,
-        typer.Option(
-            "--for-print",
-            help="Write only what a paper includes: PDFs in column widths with embedded fonts and "
-            "without titles, and LaTeX tables.",
-        ),
-    ] = False,
 ) -> None:
-    """Draw the paper's tables and figures, further ones, and the report."""
+    """Draw the paper's tables and figures, further ones, and the report.
+
+    For a paper there are LaTeX tables, and PDFs without titles."""
     from tst_study.paper_figures.build import build
 
     with waiting("reading the runs") as say:
-        built = build(runs, to, only=only, for_print=for_print, say=say)
+        built = build(runs, to, only=only, say=say)
     print(*built.lines(), sep="\n")

@@ -1,6 +1,7 @@
 """The base of all figures (`Picture`), and drawing functions that several figures share: lines,
 means with intervals, keys and axes."""
 
+import functools
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,16 +46,20 @@ class Picture(Item):
             ConstrainedLayoutEngine().execute(figure)
         return figure
 
-    def contents(self) -> dict[str, bytes]:
-        figure = self.figure()
-        return {f".{kind}": rendered(figure, kind) for kind in _METADATA}
+    @functools.cached_property
+    def untitled(self) -> Figure:
+        """The figure without its title, which a paper has in the caption and the report in its
+        text."""
+        return self.figure(titled=False)
 
-    def for_print(self) -> dict[str, bytes]:
-        return {".pdf": rendered(self.figure(titled=False), "pdf")}
+    def contents(self) -> dict[str, bytes]:
+        titled = self.figure()
+        files = {f".{kind}": rendered(titled, kind) for kind in ("svg", "png")}
+        return {".pdf": rendered(self.untitled, "pdf"), **files}
 
     def drawing(self) -> str:
-        """Return the SVG of the picture without its title, which the page prints as text."""
-        return rendered(self.figure(titled=False), "svg").decode()
+        """Return the SVG of the picture without its title."""
+        return rendered(self.untitled, "svg").decode()
 
 
 def rendered(figure: Figure, kind: str) -> bytes:

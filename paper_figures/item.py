@@ -80,18 +80,14 @@ class Item(ABC):
         trace = self.trace(runs).encode()
         return {**self.contents(), ".csv": csv_bytes(self.data), ".json": trace}
 
+    @abstractmethod
     def contents(self) -> dict[str, bytes]:
         """Return the files of the table or figure itself, by ending, without its data and its
         trace."""
-        return {**self.for_page(), **self.for_print()}
 
     def for_page(self) -> dict[str, bytes]:
         """Return the files that a page links to, by ending."""
         return {".csv": csv_bytes(self.data)}
-
-    @abstractmethod
-    def for_print(self) -> dict[str, bytes]:
-        """Return the file that a paper includes, by ending."""
 
     def trace(self, runs: pd.DataFrame) -> str:
         """Return, as JSON, what the item was made from: its title and caption, its runs, published

@@ -72,12 +72,12 @@ class Table(Item):
 
     grids: tuple[Grid, ...]
 
+    def contents(self) -> dict[str, bytes]:
+        parts = (f"% {grid.title}\n{latex_grid(grid)}" for grid in self.grids)
+        return {**self.for_page(), ".tex": "\n".join(parts).encode()}
+
     def for_page(self) -> dict[str, bytes]:
         return {".md": markdown(self).encode()}
-
-    def for_print(self) -> dict[str, bytes]:
-        parts = (f"% {grid.title}\n{latex_grid(grid)}" for grid in self.grids)
-        return {".tex": "\n".join(parts).encode()}
 
 
 def number_entry(
