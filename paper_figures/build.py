@@ -9,7 +9,6 @@ import pandas as pd
 from tst_study.analysis.tables.source import Folders
 from tst_study.errors import UserError
 from tst_study.paper_figures.catalogue import Entry, catalogue, find
-from tst_study.paper_figures.drawing import Picture
 from tst_study.paper_figures.item import Item, write_bytes
 from tst_study.paper_figures.report import page, reproduction
 from tst_study.paper_figures.sources import Sources
@@ -63,7 +62,6 @@ def build(
     entries = _entries(wanted, pages, sources)
     items: list[Item] = []
     missing: list[str] = []
-    drawings: dict[str, str] = {}
     files: dict[str, bytes] = {}
     for count, entry in enumerate(entries, 1):
         say(f"drawing figures and tables: {count} of {len(entries)}")
@@ -73,17 +71,14 @@ def build(
                 missing.append(f"{entry.title}: needs {entry.lacks}.")
             continue
         items.append(item)
-        shown = "report" in pages and page.is_shown(item, sources)
-        if shown and isinstance(item, Picture):
-            drawings[item.name] = item.drawing()
         made: dict[str, bytes] = {}
         if entry in wanted:
             made = item.files(sources.runs)
-        elif shown:
+        elif "report" in pages and page.is_shown(item, sources):
             made = item.for_page()
         files |= {f"{item.name}{suffix}": content for suffix, content in made.items()}
     if "report" in pages:
-        files["report.html"] = page.html(sources, items, drawings, to).encode()
+        files["report.html"] = page.html(sources, items, to).encode()
     if "reproduction" in pages:
         files["reproduction.md"] = reproduction.markdown(sources, items).encode()
     try:

@@ -57,10 +57,6 @@ class Picture(Item):
         files = {f".{kind}": rendered(titled, kind) for kind in ("svg", "png")}
         return {".pdf": rendered(self.untitled, "pdf"), **files}
 
-    def drawing(self) -> str:
-        """Return the SVG of the picture without its title."""
-        return rendered(self.untitled, "svg").decode()
-
 
 def rendered(figure: Figure, kind: str) -> bytes:
     """Return the bytes of the figure as a file of this kind (pdf, svg or png), without dates and

@@ -5,14 +5,14 @@ and to the files of figures and tables are relative to the page.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from tst_study.paper_figures.drawing import Picture
+from tst_study.paper_figures.drawing import Picture, rendered
 from tst_study.paper_figures.item import Item
 from tst_study.paper_figures.report import sections
 from tst_study.paper_figures.report.sections import lead, limits
@@ -38,15 +38,14 @@ def is_shown(item: Item, sources: Sources) -> bool:
     return not sources.folders or bool(item.folders)
 
 
-def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], to: Path) -> str:
+def html(sources: Sources, items: Sequence[Item], to: Path) -> str:
     """Return the page as HTML; the same arguments give the same text.
 
     `items`: pictures, which the page contains, and tables, to which it links; those for which
-    `is_shown` is false are left out. `drawings`: the SVG of each picture by its name. `to`: the
-    folder of the page, to which its links are relative.
+    `is_shown` is false are left out. `to`: the folder of the page, to which its links are relative.
     """
     shown_items, summary = [item for item in items if is_shown(item, sources)], sources.summary
-    pictures = _pictures(shown_items, drawings)
+    pictures = _pictures(shown_items)
     first = pictures.pop(0) if pictures and sources.folders else None
     sections_of_page = [
         Section("Verdicts", sections.verdicts(summary, sources.answers)),
@@ -83,39 +82,38 @@ def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], t
 
 def marked(words: str) -> Markup:
     """Return words as HTML: escaped, with each part in backquotes as `<code>`."""
-    parts = str(escape(words)).split("`")
-    return Markup(
-        "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
-    )
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", escape(words)))
 
 
-def _pictures(items: Sequence[Item], drawings: Mapping[str, str]) -> list[dict[str, object]]:
+def _pictures(items: Sequence[Item]) -> list[dict[str, object]]:
     """Return what the template needs of each picture: `overview` first, then the other pictures of
     the study, then those of the paper and its extensions."""
     pictures = [item for item in items if isinstance(item, Picture)]
     pictures.sort(key=lambda picture: (picture.group != "study", picture.name != "overview"))
-    drawn: list[dict[str, object]] = []
-    for place, picture in enumerate(pictures):
-        svg = drawings[picture.name]
-        points = re.search(r'width="([\d.]+)pt"', svg)
-        wide = points is not None and float(points[1]) > 1.3 * COLUMN * 72
-        drawing = _inline(svg, f"f{place}", f"{picture.title}. {picture.caption}")
-        drawn.append({"item": picture, "wide": wide, "drawing": drawing})
-    return drawn
+    return [
+        {
+            "item": picture,
+            "wide": picture.untitled.get_figwidth() > 1.3 * COLUMN,
+            "drawing": _inline(picture, f"f{place}"),
+        }
+        for place, picture in enumerate(pictures)
+    ]
 
 
-def _inline(svg: str, prefix: str, description: str) -> Markup:
-    """Return the `<svg>` element alone, without metadata, comments and a fixed size.
+def _inline(picture: Picture, prefix: str) -> Markup:
+    """Return the `<svg>` element of a picture, without metadata, comments and a fixed size.
 
-    `description` is what a screen reader says in place of the picture. Colours become CSS variables
+    A screen reader says the title and the caption in its place. Colours become CSS variables
     (`--c-1c1c20`), which have one value on light pages and one on dark ones. Ids and the references
     to them get `prefix`, so that they are unique on the page.
     """
+    svg = rendered(picture.untitled, "svg").decode()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     head, _, body = svg.partition(">")
     view = re.search(r'viewBox="[^"]*"', head)
-    head = f'<svg {view[0] if view else ""} role="img" aria-label="{escape(description)}">'
+    said = escape(f"{picture.title}. {picture.caption}")
+    head = f'<svg {view[0] if view else ""} role="img" aria-label="{said}">'
     body = re.sub(r'\bid="', f'id="{prefix}-', body)
     body = re.sub(r"url\(#", f"url(#{prefix}-", body)
     body = re.sub(r'xlink:href="#', f'href="#{prefix}-', body)
