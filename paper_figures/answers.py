@@ -131,6 +131,6 @@ def with_family_intervals(rows: pd.DataFrame, verdicts: pd.DataFrame) -> pd.Data
     best = max(by_family.values(), key=len, default={})
     if len(best) < 2:
         return rows
-    names = ["seeds", "comparisons", "gain", "low", "high", "deviation", "verdict"]
+    names = ["seeds", "gain", "low", "high"]
     new = [best.get(place, row) for place, row in zip(rows.index, rows_of(rows), strict=True)]
     return rows.assign(**{name: [row[name] for row in new] for name in names})

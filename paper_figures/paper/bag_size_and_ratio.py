@@ -1,9 +1,9 @@
 """Tables 4 to 7 and Figures 4, 5, 8 and 11: final loss over step ratio r and bag size s.
 
-Measured runs of another model or text cannot have the paper's losses or gains. So differences
-between measured and published values are formed only for runs at the paper's own scale. The
-published numbers name their tables but not the figures that show them. The figures are taken to be
-in the order of the tables: Figures 4, 5, 8 and 11 show Tables 4, 5, 6 and 7."""
+Measured runs of another model or text cannot have the paper's losses or gains, so no difference
+between the two is computed. The published numbers name their tables but not the figures that show
+them. The figures are taken to be in the order of the tables: Figures 4, 5, 8 and 11 show Tables 4,
+5, 6 and 7."""
 
 import math
 from collections.abc import Mapping
@@ -92,7 +92,7 @@ TABLE5 = PublishedGrid(5, "270M", 100_000, "uniform", False, figure=5)
 TABLE6 = PublishedGrid(6, "600M", 20_000, "uniform", False, figure=8)
 TABLE7 = PublishedGrid(7, "600M", 20_000, "power_law", True, figure=11)
 LOSSES = ["final_loss_grid"]
-_MEASURED = ["measured_loss", "measured_gain", "low", "high", "seeds"]
+_MEASURED = ["measured_loss", "seeds", "measured_gain", "low", "high"]
 
 
 @figure({"table4": TABLE4}, published=LOSSES, needs=submit("bag-grid", "paper", "one-gpu"))
@@ -101,7 +101,7 @@ _MEASURED = ["measured_loss", "measured_gain", "low", "high", "seeds"]
 def final_loss_grid(sources: Sources, which: PublishedGrid) -> Table:
     """Show one grid; its measured half stays empty if there are no runs for it."""
     group = which.group(sources)
-    data = grid_data(which, group)
+    data = grid_data(which.table, group)
     return Table(
         title=f"Table {which.table}. Final loss over s and r, {which.words}",
         caption=_caption(which, data),
@@ -116,31 +116,24 @@ def final_loss_grid(sources: Sources, which: PublishedGrid) -> Table:
     )
 
 
-def grid_data(which: PublishedGrid, group: Group | None) -> pd.DataFrame:
-    """Return a row for each combination of s and r that was published or measured. The
+def grid_data(table: int, group: Group | None) -> pd.DataFrame:
+    """Return a row for each combination of s and r that was published in a table or measured. The
     baseline is the row with s = 1 and r = 0.
 
-    At r = 1 the published loss is a loss of bags, for which there is no gain. Differences (measured
-    minus published) are NaN unless the runs have the published scale.
+    At r = 1 the published loss is a loss of bags, for which there is no gain.
     """
     cells = ["step_ratio", "bag_size"]
-    grid = published.loss_grid(which.table, unrecovered=True)
+    grid = published.loss_grid(table, unrecovered=True)
     data = grid[[*cells, "loss"]].rename(columns={"loss": "published_loss"})
     gain = data["published_loss"][data["bag_size"] == 1].iloc[0] - data["published_loss"]
     data["published_gain"] = gain.where(data["step_ratio"] < 1)
-    if group is None:
-        data = data.assign(**dict.fromkeys(_MEASURED, float("nan")))
-    else:
+    if group is not None:
         rows = group.with_baseline()
         rows = rows.assign(step_ratio=rows["step_ratio"].astype(float).round(3))
         measured = rows.rename(columns={"loss": "measured_loss", "gain": "measured_gain"})
-        measured = measured[[*cells, "measured_loss", "seeds", "measured_gain", "low", "high"]]
-        data = data.merge(measured, on=cells, how="outer")
+        data = data.merge(measured[[*cells, *_MEASURED]], on=cells, how="outer")
+    data = data.reindex(columns=[*cells, "published_loss", "published_gain", *_MEASURED])
     data = data.astype({**dict.fromkeys(_MEASURED, float), "seeds": "Int64"})
-    same = group is not None and which.is_scale_of(group)
-    for kind in ("loss", "gain"):
-        difference = data[f"measured_{kind}"] - data[f"published_{kind}"]
-        data[f"{kind}_difference"] = difference if same else float("nan")
     return data.sort_values(cells, ignore_index=True)
 
 
@@ -251,8 +244,7 @@ def _message(which: PublishedGrid, fitted: pd.DataFrame) -> str:
 
 def _published(grid: pd.DataFrame) -> pd.DataFrame:
     level = float(grid[grid["bag_size"] == 1]["loss"].iloc[0])
-    columns = ["source", "step_ratio", "bag_size", "loss", "low", "high"]
-    columns += ["error", "seeds", "baseline"]
+    columns = ["source", "step_ratio", "bag_size", "loss", "low", "high", "seeds", "baseline"]
     named = grid[grid["bag_size"] > 1].assign(source="published", baseline=level)
     return named.reindex(columns=columns).sort_values(["step_ratio", "bag_size"])
 
@@ -265,7 +257,6 @@ def _measured(group: Group) -> pd.DataFrame:
         loss=level - rows["gain"],
         low=level - rows["high"].astype(float),
         high=level - rows["low"].astype(float),
-        error=rows["deviation"].astype(float) / rows["seeds"] ** 0.5,
         baseline=level,
     )
     return table.sort_values(["step_ratio", "bag_size"])

@@ -136,8 +136,7 @@ def grid_data(cells: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     own = measured.assign(step_ratio=measured["step_ratio"].astype(float).round(3))
     means = own.groupby(key)["accuracy"].agg(measured="mean", seeds="count").reset_index()
     means = means.astype({"bag_size": "int64", "measured": float, "seeds": "Int64"})
-    data = table.merge(means, on=key, how="outer").sort_values(key, ignore_index=True)
-    return data.assign(difference=data["measured"] - data["published"])
+    return table.merge(means, on=key, how="outer").sort_values(key, ignore_index=True)
 
 
 def _above_baseline(data: pd.DataFrame, column: str) -> str:
