@@ -113,15 +113,15 @@ def optima(grid: pd.DataFrame) -> pd.DataFrame:
     s, `sentence` says why: it says that the curve has too few values of s, or it repeats `edge`.
     Otherwise it is empty.
 
-    If a curve begins at s = 2 and its interval has no low end, the baseline joins it as s = 1. If
-    the grid has a column `seed`, only the seeds that every s of a curve has are used; if there is
-    no such seed, losses are means over all seeds.
+    If a curve begins at s = 2 and its interval has no low end, the baseline joins it as s = 1. Only
+    the seeds that every s of a curve has are used; if there is no such seed, losses are means over
+    all seeds. Without a column `seed` all rows are of one seed.
 
     Raises `UserError` for a grid without superposed rows.
     """
+    grid = grid.assign(seed=grid.get("seed", 0))
     tried = grid[(grid["bag_size"] > 1) & (grid["step_ratio"] > 0)]
-    own = ["size", "steps", *("seed" for _ in {"seed"} & {*grid})]
-    baselines = grid[grid["bag_size"] == 1].drop_duplicates(own)
+    baselines = grid[grid["bag_size"] == 1].drop_duplicates(["size", "steps", "seed"])
     of_size = {key: [rows] for key, rows in baselines.groupby(["size", "steps"])}
     rows: list[dict[str, Any]] = []
     for keys, curve in tried.groupby([*GROUP, "step_ratio"], sort=True):
@@ -145,11 +145,8 @@ def optima(grid: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by_seed(curve: pd.DataFrame) -> pd.DataFrame:
-    """Return losses by s (rows) and seed (columns). There is one column if the curve has no column
-    `seed`, or if its values of s share no seed; in the second case it holds means over all
-    seeds."""
-    if "seed" not in curve:
-        return curve.set_index("bag_size")[["loss"]]
+    """Return losses by s (rows) and seed (columns). If the values of s share no seed, there is one
+    column, which holds means over all seeds."""
     losses = over_shared_seeds(curve, "bag_size", "loss")
     return losses.mean(axis=1).to_frame() if losses.isna().any(axis=None) else losses
 
