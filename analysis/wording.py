@@ -101,12 +101,6 @@ def bounds(row: Mapping[str, Any]) -> str:
     return ", ".join(shown)
 
 
-def gain_sentence(row: Mapping[str, Any]) -> str:
-    """State one setting's result with its 95% interval: `s = 4: +0.155 [+0.124, +0.186] nats,
-    better`."""
-    return f"{row['setting']}: {gain(row)} nats, {row['verdict']}"
-
-
 def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list[dict[str, str]]]]:
     """Yield for each family of verdicts a heading, words on how it was judged, and a table row for
     each of its questions, with cells by the title of their column.

@@ -11,7 +11,7 @@ import pandas as pd
 
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import gain_sentence, number, span, verdict_parts
+from tst_study.analysis.wording import gain, number, span, verdict_parts
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.answers import answer_of, capitalized, question_of
 from tst_study.paper_figures.sources import Sources
@@ -58,7 +58,7 @@ def _also(rows: pd.DataFrame) -> str:
     """State the gains in full if there are at most `FEW`. Otherwise only say which arms have which
     verdict, because the largest of many gains are large partly by luck."""
     if len(rows) <= FEW:
-        gains = (gain_sentence({**row, "setting": row["name"]}) for row in rows_of(rows))
+        gains = (f"{row['name']}: {gain(row)} nats, {row['verdict']}" for row in rows_of(rows))
         return " ".join(f"{capitalized(text)}." for text in gains)
     sentences = []
     for verdict, own in rows.groupby("verdict", sort=True):
