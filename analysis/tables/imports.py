@@ -205,15 +205,8 @@ def import_logs(
     Raises `UserError` for a log that cannot be read, for an unknown column, key, unit or run, and
     for a missing or wrong fact; the message names the run and the fact.
     """
-    columns, units = columns or {}, _units(unit)
-    for name in columns:
-        one_of(name, [*KEYS, *FINAL], "--column")
-    sheet = read_facts(facts) if facts else {}
-    logs = read_logs(sources, columns)
-    runs = runs_of_logs(logs, columns, 1 - steps_from)
-    keys = sorted({point.key for log in logs for point in log.points})
-    for name, key in columns.items():
-        one_of(key, keys, f"--column {name}")
+    units, sheet = _units(unit), read_facts(facts) if facts else {}
+    runs = _runs(sources, columns or {}, 1 - steps_from)
     if unknown := sorted(sheet.keys() - {run.name for run in runs}):
         raise UserError(f"{facts}: no log of run {unknown[0]!r}; correct it or remove the row")
     known = [
@@ -310,12 +303,13 @@ def write_template(
     path: Path, sources: Iterable[str], columns: Mapping[str, str], arm_from: str | None = None
 ) -> int:
     """Write a new `runs.csv` with a row for each run and what its logs say, and return the number
-    of runs. Raises `UserError` if a file of that name exists, and for a log that cannot be read."""
+    of runs. Raises `UserError` if a file of that name exists, for a log that cannot be read, and
+    for an unknown column or key."""
     if path.exists():
         raise UserError(
             f"{path}: already exists and may be filled in; name another file, or delete it"
         )
-    runs = runs_of_logs(read_logs(sources, columns), columns)
+    runs = _runs(sources, columns)
     rows = [{"run": run.name, **_own_facts(run, arm_from)} for run in runs]
     table = pd.DataFrame(rows, columns=["run", *Facts.model_fields], dtype=object)
     with written_atomically(path) as file:
@@ -368,18 +362,21 @@ def _units(given: Iterable[str]) -> dict[str, str]:
     return units
 
 
-def runs_of_logs(
-    logs: Sequence[Log], columns: Mapping[str, str], step_offset: int = 0
-) -> list[Run]:
-    """Put the logs of each run together, with the columns of `KEYS`, and return the runs sorted by
-    name. If a value was logged twice for one step, the later one counts. The logs are changed in
-    place.
+def _runs(sources: Iterable[str], columns: Mapping[str, str], step_offset: int = 0) -> list[Run]:
+    """Read logs, put those of each run together, with the columns of `KEYS`, and return the runs
+    sorted by name. If a value was logged twice for one step, the later one counts.
 
     columns: the logs' names for columns. step_offset: a number to add to each step.
 
-    Raises `UserError` if logs with one name seem to be of two runs, if a run has no loss, and if a
-    value in one of these columns is not a number.
+    Raises `UserError` as `read_logs` does, for an unknown column or key, if logs with one name seem
+    to be of two runs, if a run has no loss, and if a value in one of these columns is not a number.
     """
+    for name in columns:
+        one_of(name, [*KEYS, *FINAL], "--column")
+    logs = read_logs(sources, columns)
+    keys = sorted({point.key for log in logs for point in log.points})
+    for name, key in columns.items():
+        one_of(key, keys, f"--column {name}")
     merged: dict[str, Log] = {}
     for log in logs:
         _read_numbers(log, columns)

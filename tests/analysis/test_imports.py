@@ -522,5 +522,7 @@ def test_a_missing_or_wrong_fact_or_column_is_named(tmp_path: Path) -> None:
             import_logs([str(log)], known)
     with pytest.raises(UserError, match="'a': sed: unknown key; did you mean seed"):
         tables(log, sed="1")
-    with pytest.raises(UserError, match="no loss among"):
-        import_logs([str(log)], FACTS, columns={"loss": "x", "nats_per_token": "y"})
+    with pytest.raises(UserError, match="--column 'los' is not known; did you mean 'loss'"):
+        write_template(tmp_path / "runs.csv", [str(log)], {"los": "loss"})
+    with pytest.raises(UserError, match="no loss among gain"):
+        tables(jsonl(tmp_path / "b", [{"step": 1, "gain": 2}]))
