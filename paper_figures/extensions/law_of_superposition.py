@@ -7,7 +7,7 @@ from functools import partial
 import pandas as pd
 from matplotlib.figure import Figure
 
-from tst_study.analysis.fits.law.held_out import held_out, observed_gains, predictions, splits
+from tst_study.analysis.fits.law.held_out import held_out, predictions, splits
 from tst_study.analysis.fits.law.rows import published_rows
 from tst_study.analysis.fits.law.superposition_law import Law, published_law
 from tst_study.analysis.tables.columns import rows_of
@@ -72,20 +72,17 @@ def law_of_superposition(_sources: Sources) -> Picture:
 def _fits() -> tuple[Law, pd.DataFrame, pd.DataFrame]:
     """Return the law, its errors on the runs that each split holds out, and the figure's data.
 
-    The column `panel` of the data has three values. `fitted`: gains that the law was fitted to,
-    which are not drawn. `held out`: gains that the split `SHOWN` holds out, as observed, as
-    predicted by a law fitted without them, and as `copied` from the nearest run. `rmse`: root mean
-    square errors for every split, in the columns that `ERRORS` names, so that `copied` is an error
-    in these rows."""
-    law, rows = published_law(), published_rows()
+    The column `panel` of the data has two values. `held out`: gains that the split `SHOWN` holds
+    out, as observed, as predicted by a law fitted without them, and as `copied` from the nearest
+    run. `rmse`: root mean square errors for every split, in the columns that `ERRORS` names, so
+    that `copied` is an error in these rows."""
+    rows = published_rows()
     errors = held_out(rows)
-    gains = law.rows.assign(observed=observed_gains(law.rows), predicted=law.of_rows(law.rows))
-    others, _ = predictions(rows, splits(rows)[SHOWN])
-    others = others.drop(columns="mean").rename(columns={"law": "predicted"})
-    parts = [gains[gains["bag_size"] > 1].assign(panel="fitted"), others.assign(panel="held out")]
-    parts = [part.assign(group=part["table"].map(TABLES)) for part in parts]
-    parts.append(errors[[*ERRORS, "bias"]].assign(group=errors["split"], panel="rmse"))
-    return law, errors, pd.concat(parts, ignore_index=True).reindex(columns=DATA)
+    gains, _ = predictions(rows, splits(rows)[SHOWN])
+    gains = gains.drop(columns="mean").rename(columns={"law": "predicted"})
+    gains = gains.assign(panel="held out", group=gains["table"].map(TABLES))
+    parts = [gains, errors[[*ERRORS, "bias"]].assign(panel="rmse", group=errors["split"])]
+    return published_law(), errors, pd.concat(parts, ignore_index=True).reindex(columns=DATA)
 
 
 def _figure(data: pd.DataFrame) -> Figure:
