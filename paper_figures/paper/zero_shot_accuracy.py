@@ -4,7 +4,6 @@ Table 3 has the headline runs. Each of Tables 8 to 28 has one task, for one mode
 steps, over the step ratio r and the bag size s.
 """
 
-import numpy as np
 import pandas as pd
 
 from tst_study.analysis import published
@@ -76,13 +75,12 @@ def _by_model(data: pd.DataFrame) -> Grid:
 
 
 def _finding(used: pd.DataFrame) -> Finding:
-    pairs = _published().groupby(["model", "steps"]).filter(lambda rows: len(rows) == 2)
-    by_method = {name: rows[list(TASKS)].to_numpy() for name, rows in pairs.groupby("method")}
-    change = (by_method["TST"] - by_method["baseline"]).ravel()
-    known = change[~np.isnan(change)]
+    runs = _published().set_index(["model", "steps"])
+    tst, baseline = (runs[runs["method"] == arm][list(TASKS)] for arm in ("TST", "baseline"))
+    change = (tst - baseline).stack().dropna()
     theirs = (
-        f"at equal steps TST is above the baseline in {(known > 0).sum()} of {len(known)} tasks, "
-        f"below in {(known < 0).sum()}"
+        f"at equal steps TST is above the baseline in {(change > 0).sum()} of {len(change)} tasks, "
+        f"below in {(change < 0).sum()}"
     )
     if used.empty:
         return Finding(theirs)
