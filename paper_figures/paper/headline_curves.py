@@ -143,10 +143,8 @@ class Side:
     panel for the kind of match (`PANELS`)."""
     mark: style.Mark
     """Colour, marker and dash pattern of the superposed setting."""
-    results: dict[str, str]
-    """The result in words, by kind of match."""
-    lengths: dict[str, int]
-    """Steps of the baseline, by kind of match."""
+    results: dict[str, tuple[int, str]]
+    """By kind of match: the steps of the baseline, and the result in words."""
     folders: tuple[str, ...] = ()
     scale: str = ""
     again: tuple[Match, ...] = ()
@@ -187,17 +185,15 @@ def matched_comparisons(sources: Sources) -> Picture:
 
 
 def _published() -> Side:
-    parts, results, lengths = [], {}, {}
+    parts, results = [], {}
     for kind, (panel, length) in PANELS.items():
-        lengths[kind] = 1000 * int(length.removesuffix("k"))
         baseline = f"baseline, {length} steps"
         runs = {baseline: f"dense_3b_baseline_{length}", "TST, 20k steps": "dense_3b_tst_s6_20k"}
         part = curves.published_curves(3, runs, SWITCH, panel)
         parts.append(part)
         ends = [curves.last(rows) for _, rows in part.groupby(part["label"] == baseline)]
-        results[kind] = f"gain {signed(ends[1] - ends[0])}"
-    curves_of_all = pd.concat(parts, ignore_index=True)
-    return Side("published", curves_of_all, style.mark_of(6, 0.3), results, lengths)
+        results[kind] = 1000 * int(length.removesuffix("k")), f"gain {signed(ends[1] - ends[0])}"
+    return Side("published", pd.concat(parts, ignore_index=True), style.mark_of(6, 0.3), results)
 
 
 def _measured(summary: Summary) -> Side | None:
@@ -237,16 +233,17 @@ def _measured(summary: Summary) -> Side | None:
         folders |= set(near["folder"])
         for arm, arm_runs in (("baseline", near), ("TST", own)):
             parts.append(_with_end(summary, arm, arm_runs).assign(panel=PANELS[kind][0]))
-        interval = f" [{ends_of}]" if (ends_of := bounds(kinds[kind])) else ""
-        ratio = f"{kinds[kind]['steps_ratio']:.2f}{interval} times the steps"
-        results[kind] = ratio if kind == "equal loss" else f"gain {gain(kinds[kind])}"
+        said = f"gain {gain(kinds[kind])}"
+        if kind == "equal loss":
+            interval = f" [{ends}]" if (ends := bounds(kinds[kind])) else ""
+            said = f"{kinds[kind]['steps_ratio']:.2f}{interval} times the steps"
+        results[kind] = int(kinds[kind]["baseline_steps"]), said
     setting = SuperpositionSetting.of_row(next(rows_of(own)))
     return Side(
         "measured",
         pd.concat(parts, ignore_index=True),
         style.arm_mark(setting),
         results,
-        {kind: int(match["baseline_steps"]) for kind, match in kinds.items()},
         tuple(sorted(map(str, folders))),
         f"{group_label(own)}, {setting.label}, {number(len(own), 'seed')}",
         again,
@@ -289,20 +286,20 @@ def _draw_matches(sides: list[Side]) -> Figure:
         looks = {name: style.BASELINE if is_baseline(name) else side.mark for name in once["label"]}
         curves.draw(axes, once, looks, side.source)
         level_line(axes, curves.last(once[~once["label"].map(is_baseline)]))
-        results: dict[str, style.Look] = {}
-        for kind, result in side.results.items():
-            results[f"{kind} ({side.lengths[kind]:,} steps): {result}"] = {}
+        results: dict[str, style.Look] = {
+            f"{kind} ({steps:,} steps): {said}": {} for kind, (steps, said) in side.results.items()
+        }
         names = {name.split(",")[0]: look for name, look in looks.items()}
         arm_key(axes, side.source, names, 1, results)
     return drawn
 
 
 def _match_finding(theirs: Side, ours: Side | None) -> Finding:
-    gains = [f"{kind}: {words.split()[-1]}" for kind, words in theirs.results.items()]
+    gains = [f"{kind}: {words.split()[-1]}" for kind, (_, words) in theirs.results.items()]
     published = "gains of TST in nats: " + ", ".join(gains)
     if ours is None:
         return Finding(published)
-    measured = "; ".join(f"{kind}: {words}" for kind, words in ours.results.items())
+    measured = "; ".join(f"{kind}: {words}" for kind, (_, words) in ours.results.items())
     for row in ours.again:
         seeds = number(int(row["seeds"]), "seed")
         measured += f"; again at equal FLOPs, {row['study']}, {seeds}: {gain(row)}"
