@@ -116,12 +116,12 @@ def table_lines(table: pd.DataFrame, width: int = ENDLESS) -> list[str]:
 
 _WANTED: tuple[str, ...] = ("question", "setting", "size", "kind", "steps", "bag_size")
 _WANTED += ("step_ratio", "best", "gain", "low", "high", "multiplier", "verdict", "seeds")
-_WANTED += ("parameter", "value", "note", "sentence", "belief")
+_WANTED += ("parameter", "value", "note", "sentence")
 """Columns that are shown on a narrow terminal, too, unless they are empty."""
 
 
-_ESTIMATES: tuple[str, ...] = ("best", "gain", "multiplier", "factor", "difference")
-_ESTIMATES += ("low", "high", "flat_low", "flat_high", "steps_ratio", "flops_ratio")
+_ESTIMATES: tuple[str, ...] = ("best", "gain", "multiplier", "low", "high")
+_ESTIMATES += ("flat_low", "flat_high", "steps_ratio", "flops_ratio")
 _ESTIMATES += ("smallest_detectable", "params_exponent", "exponent_low", "exponent_high")
 """Columns whose number of decimals follows from the row's interval (`_digits`)."""
 
@@ -170,14 +170,13 @@ def _shown(value: Any) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}".replace("-", "−")
-    if isinstance(value, float):
-        size = abs(value)
-        if size and (size >= 1e6 or size < 1e-4):
-            return f"{value:.3g}".replace("-", "−")
-        places = 0 if size >= 1000 else 2 if size >= 100 else 4
-        return f"{value:,.{places}f}".replace("-", "−")
     if isinstance(value, list):
         return ", ".join(map(_shown, value))
-    return str(value)
+    if not isinstance(value, int | float):
+        return str(value)
+    form = ","
+    if isinstance(value, float):
+        size = abs(value)
+        form = ",.0f" if size >= 1000 else ",.2f" if size >= 100 else ",.4f"
+        form = ".3g" if size and not 1e-4 <= size < 1e6 else form
+    return f"{value:{form}}".replace("-", "−")

@@ -205,34 +205,26 @@ def optimum(bags: ArrayLike, losses: ArrayLike) -> Optimum:
         noise = min(form.residual for form in forms)
     reason = _no_number(fits)
     unknown = all(fit.misfits for fit in fits)
-    low: float | None = None
-    high: float | None = None
+    loss: float | None = None
+    logs: dict[str, float | None] = dict.fromkeys(("best", "low", "high", "flat_low", "flat_high"))
     if not (unknown or all(fit.edge for fit in fits)):
         lows, highs = zip(*(fit.interval for fit in fits), strict=True)
-        low, high = None if None in lows else min(lows), None if None in highs else max(highs)
-    best: float | None = None
-    loss: float | None = None
-    flat: list[float | None] = [None, None]
+        logs["low"] = None if None in lows else min(lows)
+        logs["high"] = None if None in highs else max(highs)
     if not reason:
         best = float(np.mean([fit.lowest for fit in fits]))
-        loss = float(np.mean([fit.heights(np.array([best])) for fit in fits]))
-        near = grid[np.mean([fit.heights(grid) for fit in fits], axis=0) <= loss + noise]
-        flat = [near.min(), near.max()] if len(near) else [np.nan, np.nan]
-    best, low, high, flat_low, flat_high = (
-        None if place is None else float(np.exp(place)) for place in (best, low, high, *flat)
-    )
+        places = np.append(grid, best)
+        heights = np.mean([fit.heights(places) for fit in fits], axis=0)
+        near, loss = places[heights <= heights[-1] + noise], float(heights[-1])
+        logs |= {"best": best, "flat_low": near.min(), "flat_high": near.max()}
     return Optimum(
         form=UNKNOWN if unknown else fits[0].name if len(fits) == 1 else "both",
         points=len(x),
         seeds=seeds,
-        best=best,
-        low=low,
-        high=high,
-        flat_low=flat_low,
-        flat_high=flat_high,
         loss=loss,
         noise=noise,
         edge=reason,
+        **{name: None if log is None else float(np.exp(log)) for name, log in logs.items()},
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special
 
 from tst_study.analysis import published
@@ -72,7 +72,7 @@ def measure(file: TokenFile, distances: Sequence[int] = DISTANCES) -> pd.DataFra
     return pd.DataFrame(rows, columns=columns)
 
 
-def fit_decay(distances: Floats, values: Floats) -> Decay:
+def fit_decay(distances: ArrayLike, values: ArrayLike) -> Decay:
     """Fit C0 + a d^k, with C0 and a at least 0, by least squares to values at distances (tokens),
     shapes (n,).
 
@@ -116,10 +116,7 @@ def mutual_information_answer(
             "plain count is chance."
         )
     positive = table[table["mutual_information"] > 0]
-    decay = fit_decay(
-        positive["distance"].to_numpy(dtype=float),
-        positive["mutual_information"].to_numpy(dtype=float),
-    )
+    decay = fit_decay(positive["distance"], positive["mutual_information"])
     weights = mutual_information_weights(
         8, constant=decay.constant, amplitude=decay.amplitude, exponent=decay.exponent
     )

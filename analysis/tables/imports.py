@@ -270,10 +270,9 @@ def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
     """Return sentences on steps written twice, on how runs ended, and on missing held-out losses or
     a missing baseline."""
     table = tables.runs
-    ends = table["name"] + [
-        f" ({step:,} of {steps:,})"
-        for step, steps in zip(table["step"], table["steps"], strict=True)
-    ]
+    ends = pd.Series(
+        [f"{run['name']} ({run['step']:,} of {run['steps']:,})" for run in rows_of(table)]
+    )
     problems = [
         f"{run.name}: {run.rewritten_steps} steps written twice; the later counts"
         for run in runs

@@ -103,9 +103,9 @@ def _name(source: str) -> str:
 def _fitted(curve: pd.DataFrame) -> Constants:
     """Fit the positive values of a curve. All constants are NaN if fewer than four values are
     positive."""
-    above = curve[curve["mutual_information"] > 0].astype(float)
+    above = curve[curve["mutual_information"] > 0]
     try:
-        fit = fit_decay(above["distance"].to_numpy(), above["mutual_information"].to_numpy())
+        fit = fit_decay(above["distance"], above["mutual_information"])
     except UserError:
         return (np.nan, np.nan, np.nan)
     return fit.constant, fit.amplitude, fit.exponent

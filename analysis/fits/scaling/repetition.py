@@ -17,6 +17,7 @@ import pandas as pd
 from scipy import optimize
 
 from tst_study.analysis.checks import Floats
+from tst_study.analysis.statistics import rmse
 from tst_study.errors import UserError
 
 PUBLISHED = 15.39
@@ -89,8 +90,7 @@ def fit_repetition(runs: pd.DataFrame) -> Repetition:
     law = Repetition(floor, amplitude, exponent, np.inf, {})
 
     def error(constant: float) -> float:
-        gaps = law.loss(tokens[repeats], unique[repeats], constant) - losses[repeats]
-        return float(np.sqrt((gaps**2).mean()))
+        return rmse(law.loss(tokens[repeats], unique[repeats], constant) - losses[repeats])
 
     # The search is over the log of R*, from 0.02 to about 1,100 repetitions.
     minimum = optimize.minimize_scalar(lambda x: error(np.exp(x)), bounds=(-4, 7), method="bounded")
