@@ -27,9 +27,10 @@ class Answer:
     tables: Mapping[str, pd.DataFrame]
     """Tables by title, with losses in nats per token."""
     sentences: tuple[str, ...]
-    inputs: Mapping[str, str]
+    inputs: Mapping[str, str] = field(default_factory=dict)
     """The identity of each input, by name: the fingerprint of a run or of a published file, or the
-    numbers of tokens and documents of a token file."""
+    numbers of tokens and documents of a token file. Those of runs are filled in by
+    `questions.ask`."""
     excluded: pd.DataFrame = field(default_factory=pd.DataFrame)
     """All runs that were left out, each with its `reason`; the JSON lists every one."""
 

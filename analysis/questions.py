@@ -28,8 +28,6 @@ from tst_study.analysis.wording import number
 from tst_study.errors import UserError, one_of
 from tst_study.text import amount
 
-Inputs = dict[str, str]
-"""Fingerprints of runs, by run id."""
 _USED_BY = {"at": "law", "tokens": "mutual-information", "huber": "chinchilla"}
 
 
@@ -85,9 +83,9 @@ def ask(
         reasons = pd.Series([row["reason"] for row in excluded]).value_counts()
         raise UserError(f"{number(int(reasons.iloc[0]), 'run')} left out: {reasons.index[0]}")
     refuse_copies(source)
-    answer: Answer = of_own(source, marks, **options)
+    answer: Answer = of_own(source, **options)
     problems = (f"Problem: {problem}" for problem in source.problems)
-    return replace(answer, sentences=(*answer.sentences, *problems))
+    return replace(answer, inputs=marks, sentences=(*answer.sentences, *problems))
 
 
 def _target(text: str) -> tuple[float, float]:
@@ -97,7 +95,7 @@ def _target(text: str) -> tuple[float, float]:
     return amount(params, "--at, params"), amount(tokens, "--at, tokens")
 
 
-def _comparison(source: Tables, inputs: Inputs) -> Answer:
+def _comparison(source: Tables) -> Answer:
     summary = summarise(source)
     return Answer(
         "comparison",
@@ -108,37 +106,34 @@ def _comparison(source: Tables, inputs: Inputs) -> Answer:
             "Equal loss": summary.equal_loss,
         },
         tuple(sweep.sentence() for sweep in summary.sweeps),
-        inputs,
-        summary.comparison.excluded,
+        excluded=summary.comparison.excluded,
         text=summary.lines,
     )
 
 
-def _bag_size(source: Tables, inputs: Inputs) -> Answer:
+def _bag_size(source: Tables) -> Answer:
     compared = compare(source.runs)
-    return replace(
-        bag_size_answer(grid_of_runs(compared.pairs), inputs), excluded=compared.excluded
-    )
+    return replace(bag_size_answer(grid_of_runs(compared.pairs)), excluded=compared.excluded)
 
 
-def _chinchilla(source: Tables, inputs: Inputs, **huber: float) -> Answer:
+def _chinchilla(source: Tables, **huber: float) -> Answer:
     kept, excluded = eligible(source.runs)
-    answer = chinchilla_answer(points_of(kept), inputs, **huber)
+    answer = chinchilla_answer(points_of(kept), **huber)
     return replace(answer, excluded=pd.DataFrame(excluded))
 
 
 QUESTIONS: dict[str, tuple[Callable[..., Answer], Callable[..., Answer] | str]] = {
     "comparison": (_comparison, "the paper has one run of each setting, which allows no verdict"),
     "matched": (
-        lambda of, inputs: matched_answer(of.runs, inputs, questions_of(of.roots)),
+        lambda of: matched_answer(of.runs, questions=questions_of(of.roots)),
         matched_answer,
     ),
     "bag-size": (_bag_size, bag_size_answer),
-    "law": (lambda of, inputs, **at: law_on_runs(of.runs, inputs, **at), law_answer),
-    "compute": (lambda of, inputs: compute_answer(of.runs, inputs), compute_answer),
+    "law": (lambda of, **at: law_on_runs(of.runs, **at), law_answer),
+    "compute": (lambda of: compute_answer(of.runs), compute_answer),
     "chinchilla": (_chinchilla, "the paper has too few baselines"),
     "mutual-information": (mutual_information_answer, mutual_information_answer),
 }
-"""Two functions for each question. The first answers it from runs, given their tables and their
-fingerprints by run id; for `mutual-information` it answers from a token file. The second answers it
-from the published numbers; in its place there may be the reason why these have no answer."""
+"""Two functions for each question. The first answers it from runs, given their tables; for
+`mutual-information` it answers from a token file. The second answers it from the published numbers;
+in its place there may be the reason why these have no answer."""

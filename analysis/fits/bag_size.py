@@ -43,9 +43,7 @@ GROUP = ("size", "steps", "weighting")
 _NOTHING = "no superposed run beside a baseline: an optimum needs one r at four or more s"
 
 
-def bag_size_answer(
-    grid: pd.DataFrame | None = None, inputs: dict[str, str] | None = None
-) -> Answer:
+def bag_size_answer(grid: pd.DataFrame | None = None) -> Answer:
     """Answer `tst-study analyse bag-size`: the best s of each curve over s.
 
     grid: a row for each loss, with columns size, steps, weighting, step_ratio, bag_size, loss (nats
@@ -71,7 +69,7 @@ def bag_size_answer(
             else "Noise is the residuals of each form: no two seeds were run at all values of a "
             "curve."
         )
-    inputs = inputs or published.fingerprints("final_loss_grid")
+    inputs = published.fingerprints("final_loss_grid") if grid is None else {}
     return Answer("bag-size", tables, tuple(sentences), inputs)
 
 

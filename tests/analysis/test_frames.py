@@ -118,7 +118,7 @@ def test_rows_that_are_not_annealed_or_badly_tuned_are_no_part_of_the_law() -> N
 def answered(points: pd.DataFrame) -> Answer:
     method = points.get("method", pd.Series(None, points.index, object)).fillna("baseline")
     points = points.assign(flops=6 * points["params"] * points["tokens"], method=method)
-    return chinchilla_answer(points.assign(corpus="", eval_set="", family=""), {})
+    return chinchilla_answer(points.assign(corpus="", eval_set="", family=""))
 
 
 def test_a_set_ups_best_rate_is_its_own_and_over_shared_seeds() -> None:

@@ -52,12 +52,12 @@ def law_answer(target: Target | None = None) -> Answer:
     )
 
 
-def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | None = None) -> Answer:
+def law_on_runs(runs: pd.DataFrame, target: Target | None = None) -> Answer:
     """Answer for the rows of a run table: a law for each corpus and held-out text, or a sentence
     that says why there is none.
 
-    inputs: fingerprints of the runs. target: as in `law_answer`. Raises `UserError` if no
-    superposed run has a baseline, and for a target outside the sizes and lengths of a fitted law.
+    target: as in `law_answer`. Raises `UserError` if no superposed run has a baseline, and for a
+    target outside the sizes and lengths of a fitted law.
     """
     rows, excluded = rows_of_runs(runs)
     tables: dict[str, pd.DataFrame] = {}
@@ -71,7 +71,7 @@ def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | Non
         described, own_sentences = _described(law, target)
         tables |= {f"{kind}. {title}": table for title, table in described.items()}
         sentences += [f"{kind}: {sentence}" for sentence in own_sentences]
-    return Answer("law", tables, tuple(sentences), inputs, excluded)
+    return Answer("law", tables, tuple(sentences), excluded=excluded)
 
 
 def _described(law: Law, target: Target | None) -> tuple[dict[str, pd.DataFrame], list[str]]:

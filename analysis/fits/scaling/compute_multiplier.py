@@ -72,20 +72,20 @@ def compute_multiplier(
     return table
 
 
-def compute_answer(
-    runs: pd.DataFrame | None = None, inputs: dict[str, str] | None = None
-) -> Answer:
+def compute_answer(runs: pd.DataFrame | None = None) -> Answer:
     """Answer `tst-study analyse compute`: compute multipliers, and compute-optimal sizes by
     Chinchilla's second approach (`laws` has the third).
 
-    runs: a run table (`source.load`); by default the published runs. inputs: fingerprints of the
-    runs. If the runs do not allow a number, a sentence says what is missing.
+    runs: a run table (`source.load`); by default the published runs. If the runs do not allow a
+    number, a sentence says what is missing.
     """
+    inputs: dict[str, str] = {}
     if runs is None:
         # The one run that only Table 2 has is left out: it is an ablation, at one length. Table 1
         # is kept, because only it has 3B and the mixture; it also prints some of the grids' runs
         # again, which `eligible` counts once.
         runs = published.runs().query("source != 'Table 2'")
+        inputs = published.fingerprints("headline_runs", "final_loss_grid")
     kept, excluded = eligible(runs)
     points = points_of(kept)
     tables: dict[str, pd.DataFrame] = {}
@@ -124,13 +124,7 @@ def compute_answer(
             note = str(error)
         if note:
             sentences.append(f"{title}: {note}.")
-    return Answer(
-        "compute",
-        tables,
-        tuple(sentences),
-        inputs or published.fingerprints("headline_runs", "final_loss_grid"),
-        pd.DataFrame(excluded),
-    )
+    return Answer("compute", tables, tuple(sentences), inputs, pd.DataFrame(excluded))
 
 
 def multipliers_of(

@@ -43,14 +43,13 @@ _BUDGETS = 5
 """Number of FLOPs budgets for which compute-optimal sizes are printed."""
 
 
-def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str], huber: float = HUBER) -> Answer:
+def chinchilla_answer(points: pd.DataFrame, huber: float = HUBER) -> Answer:
     """Answer `tst-study analyse chinchilla`: a fit for each corpus, held-out text and kind of model
     (dense or mixture), or a sentence that says why there is none.
 
     points: runs as `points_of` returns them. Superposed runs and ablations are left out, and so are
     runs that are not annealed or not at the best learning rate of their size, length and set-up.
-    inputs: fingerprints of the runs. huber: as in `fit_chinchilla`. Raises `UserError` if there is
-    no baseline.
+    huber: as in `fit_chinchilla`. Raises `UserError` if there is no baseline.
     """
     tables: dict[str, pd.DataFrame] = {}
     sentences: list[str] = []
@@ -72,7 +71,7 @@ def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str], huber: float
         sentences += [f"{name}: {line}." for line in (*str(fitted).splitlines()[-1:], note) if line]
     if not sentences:
         raise UserError("no baseline among these runs: nothing to fit")
-    return Answer("chinchilla", tables, tuple(sentences), inputs)
+    return Answer("chinchilla", tables, tuple(sentences))
 
 
 @dataclass(frozen=True)
