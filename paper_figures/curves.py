@@ -118,9 +118,8 @@ def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame
     # Thin to the last row of each of `POINTS` equal stretches of steps, the same in every arm.
     stretch = (table["step"] * POINTS / steps).apply(np.ceil)
     table = table[~table.assign(stretch=stretch).duplicated(["quantity", "stretch"], keep="last")]
-    named: dict[str, Any] = {"source": "measured", "panel": "", "label": label}
-    named |= {"seeds": len(runs), "switch": first["superposed_steps"]}
-    return table.assign(**named).reindex(columns=list(COLUMNS))
+    table = table.assign(source="measured", panel="", label=label, seeds=len(runs))
+    return table.assign(switch=first["superposed_steps"]).reindex(columns=list(COLUMNS))
 
 
 def _held_out(summary: Summary, runs: pd.DataFrame) -> pd.DataFrame:

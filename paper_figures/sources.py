@@ -160,11 +160,6 @@ class Group:
         return bool(self.members["optimal_nats_per_token"].notna().any())
 
     @property
-    def seeds(self) -> str:
-        """The settings' numbers of seeds in words: `3 seeds`, `2 to 3 seeds`."""
-        return span(self.rows["seeds"], "seed")
-
-    @property
     def model(self) -> str:
         """Model and text in words: `363k parameters, books-bpe1024`."""
         first = self.members.iloc[0]
@@ -181,7 +176,8 @@ class Group:
         runs = self.summary.tables.runs
         own = sorted(set(runs["study"][runs["folder"].isin(self.folders)]))
         study = f", {' and '.join(own)}" if runs["study"].nunique() > 1 else ""
-        return f"{self.model}{made}, {self.steps:,} steps{self.rate}, {self.seeds}{study}"
+        seeds = span(self.rows["seeds"], "seed")
+        return f"{self.model}{made}, {self.steps:,} steps{self.rate}, {seeds}{study}"
 
     @property
     def rate(self) -> str:

@@ -47,8 +47,8 @@ def bag_size_answer(grid: pd.DataFrame | None = None) -> Answer:
     """Answer `tst-study analyse bag-size`: the best s of each curve over s.
 
     grid: a row for each loss, with columns size, steps, weighting, step_ratio, bag_size, loss (nats
-    per token) and, optionally, seed; the published grids by default. inputs: fingerprints of the
-    grid's runs. Raises `UserError` for a grid without superposed rows.
+    per token) and, optionally, seed; the published grids by default. Raises `UserError` for a grid
+    without superposed rows.
     """
     table = optima(published.loss_grid() if grid is None else grid)
     tables, sentences = {}, []

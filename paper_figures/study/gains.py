@@ -49,8 +49,7 @@ zero and its gain."""
 def overview(sources: Sources) -> Item | None:
     """Show the first `FEW` planned questions that have a gain; families with a primary question
     come first. Without planned questions, show the first settings."""
-    rows = sources.answers
-    rows = rows[rows["gain"].notna()]
+    rows = sources.answers[sources.answers["gain"].notna()]
     rows = rows[rows["planned"] == rows["planned"].any()]
     return _picture(sources, rows, FEW, message(rows), *HALF) if len(rows) else None
 
@@ -63,8 +62,7 @@ def overview(sources: Sources) -> Item | None:
 )
 def effects(sources: Sources) -> Item | None:
     """Show the first `MOST` of the study's questions and settings that have two or more seeds."""
-    rows = sources.answers
-    rows = rows[rows["seeds"] > 1]
+    rows = sources.answers[sources.answers["seeds"] > 1]
     title = f"{number(len(rows), 'comparison')} repeated with seeds: {verdict_counts(rows)}"
     return _picture(sources, rows, MOST, title, *WHOLE) if len(rows) else None
 
@@ -217,12 +215,12 @@ def loss_curves(sources: Sources) -> Item | None:
         return None  # imported runs need not have a curve
     looks = {"baseline": style.BASELINE, **style.marks_of(group.rows, "setting")}
     held_out = bool((data["quantity"] == "end").any())
-    verdict = row["verdict"]
-    what = "held-out loss" if held_out else "training loss, a running mean over 5% of the steps"
+    verdict, seeds = row["verdict"], number(row["seeds"], "seed")
+    what = "held-out loss" if held_out else "training loss, smoothed over 5% of the steps"
     return Picture(
         title=f"{row['setting']} {ENDS.get(verdict, f'({verdict}) beside')} its baseline: "
         f"{group_label(group.members)}{group.rate}",
-        caption=f"{group_details(group.members)}. Mean {what} over {group.seeds}; shading: range "
+        caption=f"{group_details(group.members)}. Mean over {seeds} of the {what}; shading: range "
         f"over seeds. Final gain in held-out loss: {gain(row)} nats, {verdict}. Every step "
         "costs the same FLOPs. Before the switch superposition trains on the loss of bags, another "
         "quantity, which is not drawn.",

@@ -94,12 +94,10 @@ def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
     A law of badly tuned runs would describe the tuning. The best rate has the lowest mean loss over
     the seeds that the rates share, or over all seeds if they share none. Runs of one set-up agree
-    in the column `family`. The note counts the runs at worse rates, and the sizes and lengths that
-    mix several set-ups. Without a column `learning_rate` all points are returned."""
-    if "learning_rate" not in points:
-        return points, ""
-    # Imported runs may lack their rates; these then count as one rate.
-    points = points.reset_index(drop=True).fillna({"learning_rate": 0.0})
+    in the column `family`. Rates that are not known count as one rate. The note counts the runs at
+    worse rates, and the sizes and lengths that mix several set-ups."""
+    points = points.assign(learning_rate=points.get("learning_rate", 0.0)).reset_index(drop=True)
+    points = points.fillna({"learning_rate": 0.0})
     sizes = sizes_of(points["params"])
     best = pd.Series(False, index=points.index)
     for _, own in points.groupby([sizes, "tokens", "family"], sort=False):
