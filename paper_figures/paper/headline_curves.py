@@ -128,8 +128,6 @@ PANELS = {
 """For each kind of match, the paper's panel in Figure 3 and the number of steps of its baseline."""
 SWITCH = 6_000
 """Superposed steps of the published TST run of the 3B model in Figure 3."""
-Match = dict[str, Any]
-"""A row of the table that `analysis.verdict.matched.matched` returns."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ class Side:
     """By kind of match: the steps of the baseline, and the result in words."""
     folders: tuple[str, ...] = ()
     scale: str = ""
-    again: tuple[Match, ...] = ()
+    again: tuple[dict[str, Any], ...] = ()
     """Further matches at equal FLOPs: the same setting, length, learning rate and family, but
     another held-out text."""
     verdicts: tuple[str, ...] = ()
@@ -229,7 +227,7 @@ def _measured(summary: Summary) -> Side | None:
     )
     parts, results, folders = [], {}, set(own["folder"])
     for kind in (kind for kind in PANELS if kind in kinds):
-        near = _nearest(runs, own, kinds[kind])
+        near = _nearest(runs, own, kinds[kind]["baseline_steps"])
         folders |= set(near["folder"])
         for arm, arm_runs in (("baseline", near), ("TST", own)):
             parts.append(_with_end(summary, arm, arm_runs).assign(panel=PANELS[kind][0]))
@@ -251,15 +249,15 @@ def _measured(summary: Summary) -> Side | None:
     )
 
 
-def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: Match) -> pd.DataFrame:
-    """Return the baseline runs whose number of steps is nearest to the match's `baseline_steps`.
+def _nearest(runs: pd.DataFrame, own: pd.DataFrame, steps: float) -> pd.DataFrame:
+    """Return the baseline runs whose number of steps is nearest to `steps`.
 
     Baselines count only if they have the seeds, family, learning rate and held-out text of `own`,
     the setting's runs.
     """
     baselines = runs[(runs["method"] == "baseline") & runs["seed"].isin(own["seed"])]
     same = alike(baselines, own.iloc[0], SAME_BUT_LENGTH)
-    away = (same["steps"] - match["baseline_steps"]).abs()
+    away = (same["steps"] - steps).abs()
     nearest: pd.DataFrame = same[away == away.min()]
     return nearest
 

@@ -28,7 +28,7 @@ from tst_study.paper_figures.drawing import (
     point,
 )
 from tst_study.paper_figures.item import Finding, Item
-from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.sources import Group, Sources
 from tst_study.paper_figures.style import FAINT, INK, MUTED, PAGE, Look, new_figure, wrapped
 from tst_study.text import big
 
@@ -202,17 +202,22 @@ ENDS["no difference shown"] = "ends with no shown difference from"
 def loss_curves(sources: Sources) -> Item | None:
     """Show one setting of the paper's method and its baseline.
 
-    Both are from the group with the greatest `Group.weight` on natural text or, if no group with
-    such a setting is on natural text, on generated text. None if there is no such setting, or if
-    its runs have no curve.
+    Of the groups whose runs have curves, which imported runs may lack, both are from the one with
+    the greatest `Group.weight` on natural text or, if no such group is on natural text, on
+    generated text. None if there is no setting of the paper's method with curves.
     """
     groups = [group for group in sources.groups if len(group.plain().rows)]
-    if not groups:
-        return None
-    group = max(groups, key=lambda group: (not group.is_generated, group.weight)).representative()
-    data, row = curves.group_curves(group, list(group.rows["setting"])), next(rows_of(group.rows))
-    if not data["quantity"].isin(("next_token", "held_out")).any():
-        return None  # imported runs need not have a curve
+    groups.sort(key=lambda group: (not group.is_generated, group.weight), reverse=True)
+    for group in map(Group.representative, groups):
+        data = curves.group_curves(group, list(group.rows["setting"]))
+        if data["quantity"].isin(("next_token", "held_out")).any():
+            return _losses(group, data)
+    return None
+
+
+def _losses(group: Group, data: pd.DataFrame) -> Picture:
+    """Make the picture of a group of one setting. `data`: its curves (`curves.group_curves`)."""
+    row = next(rows_of(group.rows))
     looks = {"baseline": style.BASELINE, **style.marks_of(group.rows, "setting")}
     held_out = bool((data["quantity"] == "end").any())
     verdict, seeds = row["verdict"], number(row["seeds"], "seed")

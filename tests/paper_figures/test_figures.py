@@ -20,7 +20,6 @@ from tst_study.analysis import published
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.question import Arm, Question, add_questions, read_questions
-from tst_study.analysis.wording import group_details
 from tst_study.errors import UserError
 from tst_study.paper_figures import curves
 from tst_study.paper_figures.build import build
@@ -255,10 +254,11 @@ def test_runs_without_curves_and_ratios_of_four_decimals_are_drawn(tmp_path: Pat
     assert "training loss, marks: held-out" in figure.axes[1].get_ylabel()
     item = picture("figure4", archive)
     assert len(item.figure().axes[-1].lines) > 2
-    write_run(tmp_path / "own", config(), 3.5)
-    runs = read_tables([archive, tmp_path / "own"]).runs
-    said = group_details(runs[runs["layers"].notna()])
-    assert said.startswith("232k parameters (2 layers, hidden size 64, vocabulary 1,024), 1,000 st")
+    for size in (1, 4):
+        write_run(tmp_path / "own", config(0, size, 0.2 * (size > 1)), 3.5)
+    beside = catalogue()["loss_curves"].item(Sources([archive, tmp_path / "own"]))
+    assert beside is not None
+    assert "(2 layers, hidden size 64, vocabulary 1,024)" in beside.caption
 
 
 def test_a_gain_of_zero_has_its_curve_and_baselines_without_seeds_all_count(tmp_path: Path) -> None:

@@ -105,9 +105,8 @@ def compute_answer(runs: pd.DataFrame | None = None) -> Answer:
                 multipliers.append(table.assign(family=label, setting=name))
     if multipliers:
         order = ["family", "setting", "loss", "multiplier", "low", "high", "seeds"]
-        tables["Compute multiplier: baseline FLOPs over FLOPs at equal loss"] = pd.concat(
-            multipliers, ignore_index=True
-        )[order]
+        title = "Compute multiplier: baseline FLOPs over FLOPs at equal loss"
+        tables[title] = pd.concat(multipliers, ignore_index=True)[order]
     for label, rows in alike_in_kind(points[points["method"] == "baseline"]):
         own, left_out = at_best_rates(rows)
         if left_out:
