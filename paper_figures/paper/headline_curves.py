@@ -142,7 +142,7 @@ class Side:
     mark: style.Mark
     """Colour, marker and dash pattern of the superposed setting."""
     results: dict[str, tuple[int, str]]
-    """By kind of match: the steps of the baseline, and the result in words."""
+    """For each kind of match, the steps of the baseline and the result in words."""
     folders: tuple[str, ...] = ()
     scale: str = ""
     again: tuple[dict[str, Any], ...] = ()
