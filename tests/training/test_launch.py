@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,13 +78,16 @@ def test_two_processes_train_a_run(words: Path, tmp_path: Path) -> None:
     assert "data 2" in segment["layout_chosen"]
 
 
+KILLED = "rank 1 was ended by SIGKILL"
 ABORTED = "rank 0 was ended by SIGABRT"
 
 
 @pytest.mark.parametrize(
     ("rank", "number", "said", "recorded"),
     [
-        (1, signal.SIGKILL, "rank 1 was ended by SIGKILL", "waited in vain"),
+        # The first rank records what it waited for, or the launcher what it saw, if the first rank
+        # is slower than the time that the launcher gives it.
+        (1, signal.SIGKILL, KILLED, f"waited in vain|{KILLED}"),
         # A rank that hangs says nothing; the other says that it waited for it.
         (1, signal.SIGSTOP, "waited in vain", "waited in vain"),
         # As NCCL's watchdog ends a process: of the first rank its launcher says it.
@@ -102,7 +106,7 @@ def test_ranks_do_not_outlive_one_that_dies_or_hangs(
     status = run_record.read_status(folder)
     assert status is not None
     assert status["state"] == "failed"
-    assert recorded in status["message"]
+    assert re.search(recorded, status["message"])
     assert status["step"] > 0
 
 
