@@ -154,8 +154,8 @@ def plan(
     from tst_study.experiments.launcher import Options, launcher_of
     from tst_study.experiments.local.queue import fitting
     from tst_study.experiments.plan.layouts import Allocation, memory_by_part
-    from tst_study.experiments.plan.plan_table import table
     from tst_study.experiments.plan.planner import Planner
+    from tst_study.experiments.state.plan_table import table
     from tst_study.experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, share=not no_share)
@@ -226,9 +226,7 @@ def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> 
     if not options.dry:
         register(study.folder, study.questions, code_version())
     status = launcher_of(launcher, options).submit(study, *wanted)
-    if options.dry:
-        return status
-    dead_ends = Planner(study).dead_ends()
+    dead_ends = Planner(study, unprepared=options.dry).dead_ends()
     for line in dead_ends:
         print(f"error: {line}", file=sys.stderr)
     return status or int(bool(dead_ends))
@@ -363,11 +361,11 @@ def clean(
         planner = Planner(load(study, scale, root), unprepared=True)
     with waiting(f"looking through {root}"):
         items = not_needed(root, planner)
+        if yes:
+            items = delete(root, planner)
     for item in items:
         print(f"{item.size / 2**20:10,.1f} MiB  {item.path}  {item.why}")
     total = sum(item.size for item in items) / 2**20
-    if yes:
-        total = sum(item.size for item in delete(root, items, planner)) / 2**20
     print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted; pass --yes to delete'}")
 
 

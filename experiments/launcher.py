@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from tst_study import file_lock
-from tst_study.errors import UserError, one_of
+from tst_study.errors import one_of
 from tst_study.experiments.plan.layouts import Allocation, AllocationOf, check_layouts
 from tst_study.experiments.plan.planned_run import PlannedRun, is_over
 from tst_study.experiments.plan.planner import Planner
@@ -25,10 +25,7 @@ LAUNCHERS = {
     "local": "tst_study.experiments.local.local_launcher:Local",
     "slurm": "tst_study.experiments.slurm.slurm_launcher:Slurm",
 }
-
 """The class of each launcher as `module:class`, imported only when it is used."""
-
-_LOCK = ".submit.lock"
 RETRIES = 3
 """How many consecutive launches of a run may stop or crash without a new checkpoint. After one more
 such launch the run is given up."""
@@ -40,10 +37,6 @@ def given_up(idle: int, retries: int, why: str) -> str:
     last launch ended."""
     words = f"given up: launches in a row without a new checkpoint: {idle}"
     return "" if idle <= retries else f"{words} ({why})" if why else words
-
-
-class UnreachableError(UserError):
-    """The system that runs a study's jobs could not be reached, or it refused a request."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +70,8 @@ class Launcher(Protocol):
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
         """Stop the runs whose ids are wanted, also those that have not begun. A run that is
-        training writes a checkpoint first. Returns the ids of the stopped runs. Raises
-        `UnreachableError` if the launcher's jobs cannot be stopped."""
+        training writes a checkpoint first. Returns the ids of the stopped runs. Raises `UserError`
+        if the launcher's jobs cannot be stopped."""
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
         """Paths of the launcher's own logs of a run. The files need not exist (yet)."""
@@ -135,7 +128,7 @@ def submission_lock(root: Path) -> Iterator[int]:
     file descriptor. Raises `UserError` if the file system has no locks.
     """
     root.mkdir(parents=True, exist_ok=True)
-    path = root / _LOCK
+    path = root / ".submit.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         if not file_lock.take(descriptor, path, file_lock.EXCLUSIVE):

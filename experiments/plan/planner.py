@@ -8,6 +8,7 @@ branches share; each branch trains the steps after its fork itself.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd
@@ -20,7 +21,7 @@ from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import PlannedRun, final_loss, is_over, state
 from tst_study.experiments.run_process import config_path
-from tst_study.experiments.study import Results, Study
+from tst_study.experiments.study import Study
 from tst_study.record.reader import FINAL_STATES
 
 
@@ -32,6 +33,8 @@ class Planner:
     study: Study
     unprepared: bool = False
     """Plan even if corpora are missing. Identities and folders are then provisional."""
+    pretends: bool = False
+    """Take losses that are not known yet to be 0, as in a plan of the whole study."""
     _dead_ends: dict[str, None] = field(default_factory=dict)
     _losses: dict[str, float] = field(default_factory=dict)
     _data: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
@@ -55,19 +58,18 @@ class Planner:
         are right. The number of candidates is the largest possible one, because ladders of learning
         rates (`studies.grid.Tuning`) are extended as far as they ever can be.
         """
-        return self._with_prefixes(self.asked_for(_Pretended(self)))
+        pretending = copy(self)
+        pretending.pretends = True
+        return self._with_prefixes(pretending.asked_for())
 
-    def asked_for(self, results: Results | None = None) -> list[PlannedRun]:
-        """List the study's own runs as if each were trained alone, without shared prefix runs.
-
-        `results`: asked in place of the results in the study's folder.
-        """
+    def asked_for(self) -> list[PlannedRun]:
+        """List the study's own runs as if each were trained alone, without shared prefix runs."""
         if self.study.folder.is_dir():
             self._folders = {path.name[-8:]: path.name for path in self.study.folder.iterdir()}
         # Configs with the same identity are one run: the winner of a sweep, say, is also a
         # baseline.
         runs: dict[str, PlannedRun] = {}
-        for run in map(self.planned, self.study.runs(results or self)):
+        for run in map(self.planned, self.study.runs(self)):
             runs.setdefault(run.fingerprint, run)
         return list(runs.values())
 
@@ -86,7 +88,7 @@ class Planner:
         if run.fingerprint not in self._losses:
             loss = final_loss(run)
             if loss is None:
-                return None
+                return 0.0 if self.pretends else None
             self._losses[run.fingerprint] = loss
         return self._losses[run.fingerprint]
 
@@ -130,20 +132,6 @@ class Planner:
 
     def _with_prefixes(self, runs: list[PlannedRun]) -> list[PlannedRun]:
         return with_prefixes(runs, self) if self.study.share else runs
-
-
-@dataclass(frozen=True)
-class _Pretended:
-    """Results in which every loss that is not known is 0."""
-
-    known: Results
-
-    def held_out(self, config: Config) -> float | None:
-        loss = self.known.held_out(config)
-        return 0.0 if loss is None else loss
-
-    def dead_end(self, why: str) -> None:
-        self.known.dead_end(why)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from tst_study.experiments.launcher import UnreachableError
+from tst_study.errors import UserError
 from tst_study.process.rank_environment import VARIABLES
 
 INHERITED = ("SLURM_", "SBATCH_", "SUBMITIT_", "SRUN_", "SQUEUE_", "SALLOC_")
@@ -16,7 +16,7 @@ SECONDS = 30
 """The seconds within which a program of Slurm must answer."""
 
 
-class SlurmError(UnreachableError):
+class SlurmError(UserError):
     """Slurm could not be asked, or it refused."""
 
 
@@ -29,14 +29,11 @@ def environment() -> dict[str, str]:
     torchrun. The variables of a job would override the options of a batch script; a job that
     inherited those of torchrun would take itself for one of torchrun's ranks. `SLURM_CONF`, the
     path of Slurm's own configuration, is kept."""
-    kept = {
+    return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(INHERITED) and name not in VARIABLES
+        if name == "SLURM_CONF" or not (name.startswith(INHERITED) or name in VARIABLES)
     }
-    if "SLURM_CONF" in os.environ:
-        kept["SLURM_CONF"] = os.environ["SLURM_CONF"]
-    return kept
 
 
 def call(*command: str, pass_fds: Sequence[int] = (), standard_input: str = "") -> str:

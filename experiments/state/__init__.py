@@ -1,2 +1,2 @@
-"""The work of the commands for a submitted study: `status`, `cancel`, `logs`, `collect` and
-`clean`."""
+"""The work of the commands that show how far a study is, or that end, collect or clean what was
+submitted: `plan` (`plan_table`), `status`, `cancel`, `logs`, `collect` and `clean`."""

@@ -4,7 +4,7 @@ The records of runs are never touched. Only checkpoints inside the study's folde
 none that is reached through a symbolic link."""
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tst_study.config import schema as config
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import submission_lock
 from tst_study.experiments.plan.planner import Planner, prefixes_of
-from tst_study.experiments.state.status import check_is_one_study, folders_below
+from tst_study.experiments.state.status import check_holds_runs
 from tst_study.record import reader as run_record
 
 
@@ -36,11 +36,9 @@ def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
     `planner`: the planner of the study. Without it, the checkpoints of shared prefix runs are kept,
     because a branch that has not started leaves no trace in the folder.
 
-    Raises `UserError` if the folder does not exist, holds no run, or holds several studies.
+    Raises `UserError` if the folder does not exist or no run lies directly in it.
     """
-    check_is_one_study(root)
-    if not folders_below(root):
-        raise UserError(f"{root}: holds no run of this package; name a study")
+    check_holds_runs(root)
     return [
         NotNeeded(path, why, sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
         for path, why in _checkpoints(root, planner)
@@ -48,19 +46,16 @@ def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
     ]
 
 
-def delete(
-    root: Path, items: Iterable[NotNeeded], planner: Planner | None = None
-) -> list[NotNeeded]:
-    """Delete those of the items that are still not needed, and return them.
+def delete(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
+    """Delete what `not_needed` finds, and return it.
 
     Waits first until no other command submits the study's runs to Slurm or cleans its folder.
     """
     with submission_lock(root):
-        still = {item.path for item in not_needed(root, planner)}
-        gone = [item for item in items if item.path in still]
-        for item in gone:
+        items = not_needed(root, planner)
+        for item in items:
             shutil.rmtree(item.path)
-    return gone
+    return items
 
 
 def _is_over(folder: Path) -> bool:

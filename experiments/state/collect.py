@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tst_study.errors import UserError
-from tst_study.experiments.state.status import StatusRow, check_is_there
+from tst_study.experiments.state.status import StatusRow, check_holds_runs
 from tst_study.record.reader import FINAL_STATES
 
 ROWS = 100
@@ -18,14 +18,14 @@ def collect(root: Path, rows: Sequence[StatusRow]) -> list[str]:
     """Write `report/` into the study's folder `root`, and return lines that sum it up.
 
     The run table is always written, the figures and the report only if at least one run is over.
-    `rows`: the status of all runs of the study. Raises `UserError`, for example if there is no such
+    `rows`: the status of all runs of the study. Raises `UserError`, for example if no run has a
     folder.
     """
     from tst_study.analysis.tables.source import load
     from tst_study.paper_figures.build import build
     from tst_study.paper_figures.item import csv_bytes, write_bytes
 
-    check_is_there(root)
+    check_holds_runs(root)
     over = [row for row in rows if row.state in FINAL_STATES]
     missing = [row for row in rows if row.state not in FINAL_STATES]
     report = root / "report"

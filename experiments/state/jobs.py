@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tst_study.errors import UserError
-from tst_study.experiments.launcher import UnreachableError, launchers
+from tst_study.experiments.launcher import launchers
 from tst_study.experiments.plan.planned_run import matches
-from tst_study.experiments.state.status import STOPPED, check_is_one_study, matching, rows_below
+from tst_study.experiments.state.status import STOPPED, check_holds_runs, matching, rows_below
 from tst_study.text import printable
 
 
@@ -15,16 +15,15 @@ def cancel_runs(root: Path, pattern: str) -> list[str]:
     """Cancel the runs of a study whose ids match `pattern`, both on Slurm and on this machine.
     Returns the ids of the cancelled runs.
 
-    Raises `UserError` if there is no such folder or it holds several studies. If a launcher cannot
-    be asked, raises `UnreachableError`; but if another launcher has cancelled something, the
-    failure is only printed."""
-    check_is_one_study(root)
+    Raises `UserError` if no run lies directly in the folder, and if a launcher cannot be asked; but
+    if another launcher has cancelled something, the failure is only printed."""
+    check_holds_runs(root)
     stopped: set[str] = set()
     problem = None
     for launcher in launchers():
         try:
             stopped |= launcher.cancel(root, lambda run: matches(run, pattern))
-        except UnreachableError as error:
+        except UserError as error:
             problem = error
     if problem and not stopped:
         raise problem
@@ -38,9 +37,8 @@ def log_tails(root: Path, pattern: str, lines: int) -> Iterator[str]:
     each of its logs.
 
     Without a pattern, these are the runs whose state is one of `STOPPED`. Raises `UserError` if
-    there are none, if there is no such folder, or if it holds several studies.
+    there are none.
     """
-    check_is_one_study(root)
     rows = matching(rows_below(root), pattern, root)
     chosen = [row for row in rows if pattern or row.state in STOPPED]
     if not chosen:

@@ -111,17 +111,17 @@ def _state(status: run_record.Status | None, folder: Path, job: Job | None) -> t
 def rows_of(study: Study) -> list[StatusRow]:
     """Return the status of every run that is decided so far (`Planner.decided`), and of every other
     run in the study's folder. Raises `UserError` if the study's corpora are not prepared."""
-    return _rows(study.folder, Planner(study).decided())
+    return rows_in(study.folder, Planner(study).decided())
 
 
 def rows_below(root: Path) -> list[StatusRow]:
     """Return the status of all runs in a folder, including those that failed before they had a
-    record. Raises `UserError` if there is no such folder."""
-    check_is_there(root)
-    return _rows(root, [])
+    record. Raises `UserError` as `check_holds_runs` does."""
+    check_holds_runs(root)
+    return rows_in(root, [])
 
 
-def _rows(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
+def rows_in(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
     """Return the status of the planned runs and of all other runs in a folder, with their jobs. If
     a launcher does not answer, that is printed, and the rows are made without any job."""
     runs = {run.folder: run for run in planned}
@@ -168,10 +168,7 @@ def _prefix_of(folder: Path, run: PlannedRun | None) -> str:
 
 
 def matching(rows: Sequence[StatusRow], pattern: str, root: Path) -> list[StatusRow]:
-    """Return the rows whose run ids match. Raises `UserError` if none matches or there are no
-    rows."""
-    if not rows:
-        raise UserError(f"{root}: no run folder there; name the folder that holds the runs")
+    """Return the rows whose run ids match. Raises `UserError` if none matches."""
     chosen = [entry for entry in rows if matches(entry.run_id, pattern)]
     if pattern and not chosen:
         raise UserError(
@@ -199,30 +196,24 @@ def stopped(study: Study, pattern: str) -> Callable[[PlannedRun], bool]:
     return wanted
 
 
-def check_is_there(root: Path) -> None:
-    """Raise `UserError` if there is no such folder."""
+def check_holds_runs(root: Path) -> None:
+    """Raise `UserError` if there is no such folder, or no run lies directly in it."""
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
-
-
-def check_is_one_study(root: Path) -> None:
-    """Raise `UserError` if there is no such folder, or if its runs lie deeper than directly in it,
-    as those of a folder of studies do."""
-    check_is_there(root)
-    below = {path.parent for path in folders_below(root)}
-    if below and root not in below:
-        raise UserError(f"{root}: holds studies; name one of them, such as {min(below)}")
+    if folders_below(root):
+        return
+    if deeper := run_record.find_run_folders(root):
+        raise UserError(f"{root}: is no study's folder; name one, such as {deeper[0].parent}")
+    raise UserError(f"{root}: no run folder there; name the folder that holds the runs")
 
 
 def folders_below(root: Path) -> list[Path]:
-    """Return the run folders directly below a study's folder; if there are none, those with a
-    `run.json` at any depth."""
+    """Return the run folders directly below a study's folder, which need not exist."""
     if not root.is_dir():
         return []
     files, exists = ("status.json", "run.json", "job/config.toml"), os.path.exists
-    folders = [
+    return sorted(
         root / name
         for name in os.listdir(root)
         if any(exists(f"{root}/{name}/{file}") for file in files)
-    ]
-    return sorted(folders) or run_record.find_run_folders(root)
+    )

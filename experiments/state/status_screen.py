@@ -7,7 +7,7 @@ from pathlib import Path
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import totals
 from tst_study.experiments.screen import fitted
-from tst_study.experiments.state.status import StatusRow, check_is_there, rows_below, rows_of
+from tst_study.experiments.state.status import StatusRow, check_holds_runs, rows_below, rows_of
 from tst_study.experiments.studies.catalogue import STUDIES, load
 from tst_study.text import ENDLESS, duration, printable, wrapped
 
@@ -16,9 +16,10 @@ NUMBERS = ("step", "training", "held-out", "tokens/s", "left")
 
 
 def screen(root: Path, rows: Sequence[StatusRow], width: int) -> list[str]:
-    """Return the summary, an empty line, and a table with a line for each run; `width` in
-    columns."""
-    return [*wrapped([f"{root}: {sums(rows)}"], width), "", *lines(rows, width)]
+    """Return the number of runs in each state, an empty line, and a table with a line for each
+    run; `width` in columns."""
+    counts = totals(row.state for row in rows)
+    return [*wrapped([f"{root}: {counts}"], width), "", *lines(rows, width)]
 
 
 def study_rows(
@@ -35,22 +36,9 @@ def study_rows(
         try:
             return rows_of(load(study, scale, root, share, recorded))
         except UserError as error:
-            check_is_there(root)
+            check_holds_runs(root)
             print(f"only runs that have a folder are shown: {error}", file=sys.stderr)
     return rows_below(root)
-
-
-def sums(rows: Sequence[StatusRow]) -> str:
-    """Return the number of runs in each state; for the runs that are training, also their total
-    speed and the longest time left."""
-    text = totals(row.state for row in rows)
-    speeds = [entry.tokens_per_second for entry in rows if entry.tokens_per_second]
-    left = [entry.seconds_left for entry in rows if entry.seconds_left]
-    if speeds:
-        text += f" | {sum(speeds):,.0f} tokens/s"
-    if left:
-        text += f" | running ones end within {duration(max(left))}"
-    return text
 
 
 def lines(rows: Sequence[StatusRow], width: int = ENDLESS) -> list[str]:

@@ -31,10 +31,10 @@ from tst_study.experiments.launcher import RETRIES, Options
 from tst_study.experiments.local import local_launcher as launcher_local
 from tst_study.experiments.local import queue as local_queue
 from tst_study.experiments.local.queue import Queue, StoppedError, launch
-from tst_study.experiments.plan.plan_table import table
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import Exit, train_rank
 from tst_study.experiments.state.jobs import cancel_runs
+from tst_study.experiments.state.plan_table import table
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.studies.catalogue import load
 from tst_study.experiments.studies.grid import Declared, Tuning, against_baseline, choice

@@ -21,10 +21,11 @@ from tst_study.experiments import cli
 from tst_study.experiments.corpora import TopicalLanguage
 from tst_study.experiments.launcher import Options, launcher_of
 from tst_study.experiments.plan.layouts import Allocation
-from tst_study.experiments.plan.plan_table import detectable, table
 from tst_study.experiments.plan.planned_run import PlannedRun, total_flops
 from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.run_process import cancel_mark
 from tst_study.experiments.slurm.profile import Resources
+from tst_study.experiments.state.plan_table import detectable, table
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.study import Study
 from tst_study.record.writer import RunWriter, header_of
@@ -106,7 +107,7 @@ def test_runs_from_other_initial_weights_are_other_runs(
     assert len(Planner(study_of(configs, tmp_path)).decided()) == 3
 
 
-def test_a_run_whose_process_is_gone_is_interrupted(
+def test_a_plan_shows_the_states_that_status_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
@@ -116,6 +117,8 @@ def test_a_run_whose_process_is_gone_is_interrupted(
     assert table(planning)[3] == "2 runs: 1 interrupted, 1 waiting"
     with file_lock.hold(begun.folder):
         assert table(planning)[3] == "2 runs: 1 running, 1 waiting"
+    cancel_mark(begun.folder).touch()
+    assert table(planning)[3] == "2 runs: 1 cancelled, 1 waiting"
 
 
 def finish(run: PlannedRun, loss: float) -> None:

@@ -20,7 +20,7 @@ from tst_study.errors import UserError
 from tst_study.experiments.corpora import TopicalLanguage
 from tst_study.experiments.plan.planned_run import is_over
 from tst_study.experiments.plan.planner import Planner
-from tst_study.experiments.state.status import _rows
+from tst_study.experiments.state.status import rows_in
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.studies.grid import Part, Tuning, choice
 from tst_study.experiments.studies.scales import SMALL_MAIN, scale_of
@@ -123,7 +123,7 @@ def test_runs_of_an_archive_are_not_trained_again(tmp_path: Path) -> None:
     planner = study(archive)
     assert [is_over(run) for run in planner.decided()] == [True, False]
     assert [planner.held_out(config) for config in configs] == [3.25, None]
-    rows = _rows(tmp_path / "runs", planner.decided())
+    rows = rows_in(tmp_path / "runs", planner.decided())
     assert [(row.state, row.held_out) for row in rows] == [("done", 3.25), ("waiting", None)]
 
 

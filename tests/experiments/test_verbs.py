@@ -210,7 +210,7 @@ def test_clean_keeps_records_and_last_checkpoints(tmp_path: Path) -> None:
     with_checkpoints(tmp_path / "done", 30, 50, 100)
     open_run(tmp_path / "stopped", "seed=1").status("preempted", 60)
     with_checkpoints(tmp_path / "stopped", 30, 60)
-    (only,) = delete(tmp_path, not_needed(tmp_path))
+    (only,) = delete(tmp_path)
     assert only.path == tmp_path / "done" / "checkpoints" / "step-00000050"
     assert not not_needed(tmp_path)
     assert run_record.read(tmp_path / "done").state == "done"
@@ -218,8 +218,9 @@ def test_clean_keeps_records_and_last_checkpoints(tmp_path: Path) -> None:
 
 def test_a_folder_of_studies_is_no_study(tmp_path: Path) -> None:
     finished(tmp_path / "one" / "done")
-    for ask in (partial(cancel_runs, tmp_path), lambda text: list(log_tails(tmp_path, text, 1))):
-        with pytest.raises(UserError, match=r"holds studies; name one of them, such as .*/one$"):
+    asks = (partial(cancel_runs, tmp_path), lambda text: list(log_tails(tmp_path, text, 1)))
+    for ask in (*asks, lambda _: rows_below(tmp_path), lambda _: not_needed(tmp_path / "one/done")):
+        with pytest.raises(UserError, match=r"is no study's folder; name one, such as .*/one$"):
             ask("")
 
 
@@ -246,7 +247,7 @@ def test_clean_keeps_a_trunk_until_every_branch_of_the_study_has_forked(
     other_scale = planner(one(4, 0.2), one(4, 0.3), root=tmp_path)
     assert not cleaned(other_scale)
     assert not cleaned(None)
-    delete(tmp_path, not_needed(tmp_path, planning), planning)
+    delete(tmp_path, planning)
     assert not checkpoint_steps(prefix.folder)
 
 
@@ -257,5 +258,5 @@ def test_clean_follows_no_link_out_of_the_study_and_refuses_what_is_none(tmp_pat
         (elsewhere / f"step-{step:08d}").mkdir(parents=True)
     (study / "done" / "checkpoints").symlink_to(elsewhere)
     assert not not_needed(study)
-    with pytest.raises(UserError, match="holds no run of this package"):
+    with pytest.raises(UserError, match="no run folder there; name the folder"):
         not_needed(elsewhere)

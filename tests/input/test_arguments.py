@@ -42,7 +42,7 @@ ARGUMENTS = [
     (["submit", "nosuch"], "study 'nosuch' is not known"),
     (["retry", "nosuch"], "study 'nosuch' is not known"),
     (["status", "folder"], "folder: no run folder there; name the folder that holds the runs"),
-    (["clean", "folder"], "folder: holds no run of this package; name a study"),
+    (["clean", "folder"], "folder: no run folder there; name the folder that holds the runs"),
     (["figures", "--only", "nosuch"], "nosuch"),
     (["figures", "--only", "table4", "--to", "file/x"], "file/x: cannot be written (Not a"),
     (["import", "file", "--template", "x", "--set", "seed=1"], "--template: goes with --column"),

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tst_study import file_lock
 from tst_study.config.identity import SEEDS, digest, identity_form
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, to_dict
@@ -17,16 +16,10 @@ from tst_study.cost.prices import Prices, mfu_source, range_of, rounded
 from tst_study.dry_run import TIMED, seconds_per_step
 from tst_study.errors import UserError
 from tst_study.experiments.plan.layouts import Allocation, AllocationOf, problems
-from tst_study.experiments.plan.planned_run import (
-    PlannedRun,
-    Shape,
-    matches,
-    state,
-    total_flops,
-    totals,
-)
+from tst_study.experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops, totals
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.screen import fitted
+from tst_study.experiments.state.status import rows_in
 from tst_study.record import reader as run_record
 from tst_study.text import ENDLESS, big, duration, wrapped
 
@@ -65,7 +58,8 @@ def table(
     known = {run.fingerprint for run in decided}
     undecided = [run for run in planner.whole() if run.fingerprint not in known]
     runs = [*decided, *undecided]
-    states = {run.fingerprint: _state_now(run) for run in decided}
+    there = {row.run_id: row.state for row in rows_in(study.folder, decided)}
+    states = {run.fingerprint: there[run.run_id] for run in decided}
     step_seconds, source = _measured(decided, states), "by the runs that are done"
     if timed:
         source = f"by {TIMED} steps of each shape, timed on this machine"
@@ -174,14 +168,6 @@ def _in_words(costs: Sequence[Cost], prices: Prices, source: str, at_once: int) 
         f"{wall} of wall time, {at_once if at_once > 1 else 'one'} at a time "
         f"({duration(3600 * total)} of training, {source}){rest}"
     )
-
-
-def _state_now(run: PlannedRun) -> str:
-    """Return the recorded state of a run; but `interrupted` if that is `running` and no process
-    holds the run any more."""
-    recorded = state(run)
-    dead = recorded == "running" and not file_lock.is_held(run.folder)
-    return "interrupted" if dead else recorded
 
 
 def _measured(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[Shape, float]:
