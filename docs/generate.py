@@ -63,7 +63,7 @@ def studies_table() -> str:
     """Return a table of all studies: what each asks, and its scales."""
     rows = []
     for name, study in STUDIES.items():
-        which = "all" if tuple(study.scales) == SCALES else ", ".join(study.scales)
+        which = "all" if tuple(study.scales) == tuple(SCALES) else ", ".join(study.scales)
         rows.append([f"`{name}`", study.claims, which])
     return _table(["study", "asks", "scales"], rows)
 

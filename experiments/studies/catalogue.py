@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from tst_study.config.schema import Config, SuperposedPhase
 from tst_study.errors import UserError, one_of
 from tst_study.experiments.corpora import PREPARED
 from tst_study.experiments.studies import (
@@ -15,8 +14,7 @@ from tst_study.experiments.studies import (
     what_does_the_work,
 )
 from tst_study.experiments.studies.grid import Declared
-from tst_study.experiments.studies.scales import scale_of
-from tst_study.experiments.studies.setting import Setting
+from tst_study.experiments.studies.scales import SCALES
 from tst_study.experiments.study import Study
 from tst_study.record.reader import find_run_folders
 
@@ -44,19 +42,15 @@ def load(
     `Study`. Raises `UserError` for an unknown study, or a scale that the study does not have.
     """
     declared = STUDIES[one_of(name, STUDIES, "study")]
-    chosen = scale_of(one_of(scale, declared.scales, "scale", f" of study {name!r}"))
+    chosen = SCALES[one_of(scale, declared.scales, "scale", f" of study {name!r}")]
     parts = declared.parts(chosen)
-
-    def make(setting: Setting, arm: SuperposedPhase, seed: int) -> Config:
-        return setting.config(name, arm, seed)
-
     return Study(
         name=name,
         scale=scale,
         title=f"{declared.title} ({scale})",
         claims=f"{declared.claims} {chosen.caveat}".strip(),
         corpora={PREPARED / recipe.name: recipe for part in parts for recipe in part.corpora()},
-        runs=lambda results: [run for part in parts for run in part.runs(make, results)],
+        runs=lambda results: [run for part in parts for run in part.runs(name, results)],
         folder=runs or Path("runs") / f"{name}-{scale}",
         share=share,
         recorded=recorded,

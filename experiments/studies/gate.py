@@ -14,8 +14,8 @@ from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
 from tst_study.experiments.studies.setting import BASELINE, Setting
 
 STEPS = {"desktop": 8_000}
-SEEDS = 6
-"""Number of seeds at scale `desktop`; other scales have their own."""
+SEEDS = {"desktop": range(3, 9)}
+"""Seeds by scale; other scales have their own."""
 RATES = (1e-3, 2e-3)
 DECAY_RATIOS = (0.1, 0.3)
 """Shares of the steps over which the learning rate decays."""
@@ -25,9 +25,7 @@ def parts(scale: Scale) -> list[Tuning]:
     """Return the choice among rates and decays, followed by the changes to the best set-up."""
     steps = STEPS.get(scale.name, scale.setting.steps)
     setting = replace(scale.setting.with_steps(steps), logged_as=None, evaluations=4, changes=())
-    seeds = scale.seeds
-    if scale.name == "desktop":
-        seeds = range(seeds.start, seeds.start + SEEDS)
+    seeds = SEEDS.get(scale.name, scale.seeds)
     candidates = tuple(
         setting.with_rate(rate).changed(f"decay{ratio:g}", f"schedule.decay_ratio={ratio}")
         for rate in RATES
@@ -36,12 +34,8 @@ def parts(scale: Scale) -> list[Tuning]:
 
     def variants(best: Setting) -> list[Part]:
         # Four heads of size 16 take the place of laptop-64's two of 32: the same weights and FLOPs.
-        heads = 2 * 2
         more_heads = best.changed(
-            f"{heads}heads",
-            f"model.attention_heads={heads}",
-            f"model.key_value_heads={heads}",
-            "model.head_size=16",
+            "4heads", "model.attention_heads=4", "model.key_value_heads=4", "model.head_size=16"
         )
         normed = best.changed("qknorm", "model.qk_norm=true")
         faster = normed.with_rate(2 * normed.learning_rate)

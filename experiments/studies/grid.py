@@ -14,9 +14,6 @@ from tst_study.experiments.studies.scales import SCALES, Scale
 from tst_study.experiments.studies.setting import BASELINE, Setting
 from tst_study.experiments.study import Results
 
-Make = Callable[[Setting, SuperposedPhase, int], Config]
-"""A function that makes the config of a run from its set-up, arm and seed."""
-
 
 @dataclass(frozen=True)
 class Part:
@@ -26,11 +23,11 @@ class Part:
     arms: tuple[SuperposedPhase, ...]
     seeds: range = range(1)
 
-    def runs(self, make: Make, results: Results | None = None) -> list[Config]:
-        """List the runs, all of one seed before those of the next: so every arm has a result early,
-        and the intervals over seeds follow later."""
+    def runs(self, study: str, results: Results | None = None) -> list[Config]:
+        """List the runs of the study of this name, all of one seed before those of the next: so
+        every arm has a result early, and the intervals over seeds follow later."""
         return [
-            make(setting, arm, seed)
+            setting.config(study, arm, seed)
             for seed in self.seeds
             for setting in self.settings
             for arm in self.arms
@@ -61,9 +58,9 @@ class Tuning:
     decides: SuperposedPhase | None = None
     """The only arm whose best set-up `then` needs; by default it needs that of every arm."""
 
-    def runs(self, make: Make, results: Results) -> list[Config]:
+    def runs(self, study: str, results: Results) -> list[Config]:
         """List the runs of all rungs and, once all their losses are known, also the runs that
-        follow.
+        follow. `study`: the name of the study.
 
         If every rung of an arm that is needed (`decides`) has a seed that diverged, nothing can
         follow, and `results.dead_end` is told so.
@@ -72,7 +69,7 @@ class Tuning:
         best: dict[SuperposedPhase, tuple[float, Setting]] = {}
         for arm in self.arms:
             rungs = [
-                self._climbed(ladder, arm, make, results, tried, self.extensions)
+                self._climbed(ladder, arm, study, results, tried, self.extensions)
                 for ladder in self.ladders
             ]
             if not any(math.isnan(loss) for loss, _ in rungs):
@@ -86,13 +83,13 @@ class Tuning:
                 return tried
         order = sorted(best, key=lambda arm: best[arm][0])
         following = self.then({arm: best[arm][1] for arm in order})
-        return [*tried, *(run for part in following for run in part.runs(make, results))]
+        return [*tried, *(run for part in following for run in part.runs(study, results))]
 
     def _climbed(
         self,
         ladder: tuple[Setting, ...],
         arm: SuperposedPhase,
-        make: Make,
+        study: str,
         results: Results,
         tried: list[Config],
         extensions: int,
@@ -100,7 +97,7 @@ class Tuning:
         """Return the mean loss and the set-up of an arm's best rung on one ladder. The loss is NaN
         while results are missing, and infinite if every rung has a seed that diverged. The runs of
         all rungs are added to `tried`."""
-        rungs = [[make(setting, arm, seed) for seed in self.seeds] for setting in ladder]
+        rungs = [[setting.config(study, arm, seed) for seed in self.seeds] for setting in ladder]
         tried += [run for runs in rungs for run in runs if run not in tried]
         means = [_mean_loss(runs, results) for runs in rungs]
         if any(map(math.isnan, means)):
@@ -112,7 +109,7 @@ class Tuning:
             ladder = (_scaled(ladder[0], 1 / math.sqrt(2)), *ladder)
         else:
             ladder = (*ladder, _scaled(ladder[-1], math.sqrt(2)))
-        return self._climbed(ladder, arm, make, results, tried, extensions - 1)
+        return self._climbed(ladder, arm, study, results, tried, extensions - 1)
 
     def corpora(self) -> list[Recipe]:
         """The corpora that the runs read, those that follow the choice included."""
@@ -157,7 +154,7 @@ class Declared:
     """One or two sentences on what the study can show."""
     parts: Callable[[Scale], Sequence[Part | Tuning]]
     """Returns what is trained at a scale, most urgent first."""
-    scales: Sequence[str] = SCALES
+    scales: Sequence[str] = tuple(SCALES)
     questions: Callable[[Scale], Sequence[Question]] = lambda scale: ()
     """Returns the questions of a scale, which are declared before any run."""
 

@@ -12,8 +12,8 @@ from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Parallel, SuperposedPhase
 from tst_study.experiments.corpora import HubText
 from tst_study.experiments.studies.grid import Declared, Part
-from tst_study.experiments.studies.scales import VALIDATION_TOKENS, WARMUP_STEPS, Scale
-from tst_study.experiments.studies.setting import BASELINE, Setting
+from tst_study.experiments.studies.scales import Scale, of_the_paper
+from tst_study.experiments.studies.setting import BASELINE
 
 QWEN = "Qwen/Qwen3-30B-A3B"
 """The Hugging Face model whose tokenizer is used. All of the Qwen3 family share it; their
@@ -27,21 +27,15 @@ BASELINE_STEPS = 125_000
 SUPERPOSED = SuperposedPhase(bag_size=16, steps=12_483)
 SUPERPOSED_RUN_STEPS = 49_983
 
-PAPER = Setting(
-    model="moe-10b-a1b",
+PAPER = replace(
+    of_the_paper("moe-10b-a1b", BASELINE_STEPS, 3e-4),
     corpora=(FINEWEB_EDU, DCLM),
-    sequences=1024,
     sequence_length=8192,
-    steps=BASELINE_STEPS,
-    warmup_steps=WARMUP_STEPS,
-    learning_rate=3e-4,
-    dtype="bfloat16",
     # Experts are split over the eight GPUs of a node, and the optimizer's state over the
     # data-parallel ranks; the rest of the model is not split. By our estimate 64 GPUs of 80 GB hold
     # that without recomputation if a micro-batch is one sequence, and larger GPUs hold more
     # sequences.
     parallel=Parallel(expert=8, optimizer="distributed", overlap_gradients=True),
-    validation_tokens=VALIDATION_TOKENS,
 )
 
 

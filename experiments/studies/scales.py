@@ -28,7 +28,6 @@ AS_RECORDED = 'data.held_out="beginning"'
 """The override that keeps the first campaign's held-out text at scales `laptop` and `desktop`. The
 campaign's runs are committed, and with another held-out text these scales would no longer stand for
 the same runs."""
-SCALES = ("smoke", "quick", "laptop", "desktop", "one-gpu", "paper")
 FINEWEB_EDU = HubText(
     "fineweb-edu-llama3",
     "hf://HuggingFaceFW/fineweb-edu/sample-100BT:train",
@@ -41,8 +40,6 @@ SMALL_MAIN = SuperposedPhase(bag_size=4, step_ratio=0.25)
 """The main superposition at all scales but `paper`. It is in the range that the paper recommends;
 an earlier pilot on two cores had s = 4, r = 0.2."""
 DCLM = HubText("dclm-llama3", "hf://mlfoundations/dclm-baseline-1.0", "meta-llama/Meta-Llama-3-8B")
-VALIDATION_TOKENS = 8_388_608
-WARMUP_STEPS = 2_000
 
 
 def main_with(**changes: object) -> SuperposedPhase:
@@ -50,25 +47,26 @@ def main_with(**changes: object) -> SuperposedPhase:
     return SuperposedPhase.model_validate({**SMALL_MAIN.model_dump(), **changes})
 
 
-def _dense(model: str, steps: int, learning_rate: float) -> Setting:
+def of_the_paper(model: str, steps: int, learning_rate: float) -> Setting:
+    """Return a set-up like that of the paper's dense runs."""
     return Setting(
         model=model,
         corpora=(DCLM,),
         sequences=1024,
         sequence_length=2048,
         steps=steps,
-        warmup_steps=WARMUP_STEPS,
+        warmup_steps=2_000,
         learning_rate=learning_rate,
         dtype="bfloat16",
         parallel=Parallel(optimizer="distributed", overlap_gradients=True),
-        validation_tokens=VALIDATION_TOKENS,
+        validation_tokens=8_388_608,
     )
 
 
-DENSE_270M = _dense("270m", 20_000, 2e-3)
+DENSE_270M = of_the_paper("270m", 20_000, 2e-3)
 DENSE_270M_LONG = DENSE_270M.with_steps(100_000)
-DENSE_600M = _dense("600m", 20_000, 1e-3)
-DENSE_3B = _dense("3b", 20_000, 2e-4)
+DENSE_600M = of_the_paper("600m", 20_000, 1e-3)
+DENSE_3B = of_the_paper("3b", 20_000, 2e-4)
 
 
 @dataclass(frozen=True)
@@ -171,8 +169,5 @@ _SCALES = (
     Scale("one-gpu", _ONE_GPU, range(3), (2, 4, 6, 8, 12, 16), TENTHS[:6]),
     Scale("paper", DENSE_270M, range(1), tuple(range(2, 17)), TENTHS),
 )
-
-
-def scale_of(name: str) -> Scale:
-    """Return the scale of this name, one of `SCALES`."""
-    return next(scale for scale in _SCALES if scale.name == name)
+SCALES = {scale.name: scale for scale in _SCALES}
+"""The scales by name, from the smallest to the largest."""

@@ -13,7 +13,7 @@ from tst_study.config.schema import Config
 from tst_study.cost.compute import count_parameters
 from tst_study.errors import UserError
 from tst_study.experiments.studies import catalogue
-from tst_study.experiments.studies.scales import FINEWEB_EDU, scale_of
+from tst_study.experiments.studies.scales import FINEWEB_EDU, SCALES
 
 PUBLISHED = Path(__file__).parents[2] / "analysis" / "published"
 OTHERS = ("laptop", "gate", "mixture-10b-a1b", "optimizers", "what-does-the-work", "tuned")
@@ -116,7 +116,7 @@ class BestAt:
     """Losses by rate, lowest at another one for each optimizer."""
 
     def held_out(self, config: Config) -> float:
-        factor = config.optimizer.learning_rate / scale_of("laptop").setting.learning_rate
+        factor = config.optimizer.learning_rate / SCALES["laptop"].setting.learning_rate
         return abs(factor - {"adamw": 0.5, "muon": 2.0}[config.optimizer.kind])
 
 
@@ -145,7 +145,7 @@ def test_each_optimizer_is_compared_at_the_rate_of_its_own_baseline() -> None:
     superposed = [config for config in planned if config.role == "superposition"]
     rates = {(config.optimizer.kind, config.optimizer.learning_rate) for config in superposed}
     assert rates == {("adamw", 1e-3), ("muon", 4e-3)}
-    assert len(superposed) == 2 * len(scale_of("laptop").seeds)
+    assert len(superposed) == 2 * len(SCALES["laptop"].seeds)
 
 
 def test_a_hub_corpus_names_the_command_that_prepares_it() -> None:

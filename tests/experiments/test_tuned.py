@@ -23,7 +23,7 @@ from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.state.status import rows_in
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.studies.grid import Part, Tuning, choice
-from tst_study.experiments.studies.scales import SMALL_MAIN, scale_of
+from tst_study.experiments.studies.scales import SCALES, SMALL_MAIN
 from tst_study.experiments.studies.setting import BASELINE, Setting
 from tst_study.experiments.study import Study
 
@@ -97,17 +97,17 @@ def test_every_question_finds_its_own_runs_once_per_seed() -> None:
 )
 def test_a_ladder_grows_while_its_best_rate_lies_at_an_end(best: float, tried: list[float]) -> None:
     """Twice at most: a best rate beyond that stays at the edge."""
-    setting = scale_of("smoke").setting
+    setting = SCALES["smoke"].setting
     ladder = tuple(setting.with_rate(rate) for rate in (1.41e-3, 2e-3, 2.83e-3))
     tuning = Tuning((ladder,), (BASELINE,), lambda chosen: ())
-    runs = tuning.runs(lambda one, arm, seed: one.config("tuned", arm, seed), Bowl(best))
+    runs = tuning.runs("tuned", Bowl(best))
     rates = sorted(run.optimizer.learning_rate for run in runs)
     assert rates == pytest.approx(tried, rel=0.01)
 
 
 def test_runs_of_an_archive_are_not_trained_again(tmp_path: Path) -> None:
     """Their losses decide what follows, as if their folders were there."""
-    setting = scale_of("smoke").setting
+    setting = SCALES["smoke"].setting
     configs = [setting.config("tuned", BASELINE, seed) for seed in range(2)]
     archive = tmp_path / "archive"
 
@@ -146,7 +146,7 @@ def test_smaller_scales_have_pilot_seeds_of_their_own() -> None:
 
 
 def test_a_choice_goes_by_its_baselines_and_prepares_what_follows() -> None:
-    scale = scale_of("smoke")
+    scale = SCALES["smoke"]
     other = scale.setting.with_corpus(TopicalLanguage(tokens=30_000), "own")
 
     def then(best: Setting) -> list[Part]:
@@ -159,6 +159,6 @@ def test_a_choice_goes_by_its_baselines_and_prepares_what_follows() -> None:
             return math.inf if config.superposition.bag_size > 1 else 3.0
 
     results = Diverged(1.0)
-    runs = found.runs(lambda setting, arm, seed: setting.config("x", arm, seed), results)
+    runs = found.runs("x", results)
     assert (len(runs), results.dead) == (3, [])
     assert set(other.corpora) <= set(found.corpora())
