@@ -12,7 +12,6 @@ import typer
 
 from tst_study.cli import DeviceName, Mfu, Overrides, Price, train_here
 from tst_study.command_line import ONE_RUN, STUDIES, count_option, verb
-from tst_study.errors import UserError
 from tst_study.text import screen_width, wrapped
 from tst_study.waiting import waiting
 
@@ -20,12 +19,10 @@ verbs = typer.Typer()
 
 
 def _complete_study(incomplete: str) -> list[str]:
-    """Return the names of studies and of folders directly in `runs/` that begin with `incomplete`,
-    for the shell's completion."""
+    """Return the names of studies that begin with `incomplete`, for the shell's completion."""
     from tst_study.experiments.studies import catalogue
 
-    own = (path.name for path in Path("runs").glob("*/"))
-    return [name for name in (*catalogue.STUDIES, *own) if name.startswith(incomplete)]
+    return [name for name in catalogue.STUDIES if name.startswith(incomplete)]
 
 
 def _complete_scale(context: typer.Context, incomplete: str) -> list[str]:
@@ -33,25 +30,6 @@ def _complete_scale(context: typer.Context, incomplete: str) -> list[str]:
 
     study = catalogue.STUDIES.get(context.params.get("study") or "laptop")
     return [item for item in (study.scales if study else ()) if item.startswith(incomplete)]
-
-
-def _complete_run(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the run ids that begin with `incomplete`, for the shell's completion. They are those
-    of the study's folder, or of the archive if the command takes one."""
-    from tst_study.analysis.tables.source import read_tables
-    from tst_study.experiments.state.status import folders_below
-    from tst_study.experiments.studies.catalogue import folder_of
-
-    given = context.params
-    try:
-        if archive := given.get("archive"):
-            ids = list(read_tables(archive).runs["run_id"])
-        else:
-            root = folder_of(given["study"], given.get("scale") or "quick", given.get("runs"))
-            ids = [path.name for path in folders_below(root)]
-    except UserError:  # there is nothing to offer
-        return []
-    return [run_id for run_id in ids if run_id.startswith(incomplete)]
 
 
 _of_studies = partial(verb, verbs, STUDIES)
@@ -76,7 +54,6 @@ Pattern = Annotated[
     typer.Argument(
         metavar="[RUNS]",
         help="Part of the runs' names, or a pattern such as '*-s8-*'; all by default.",
-        autocompletion=_complete_run,
     ),
 ]
 ScaleName = Annotated[
@@ -162,7 +139,6 @@ def plan(
     planner = Planner(chosen, unprepared=True)
     trains = launcher_of(launcher, Options(profile=profile))
     prices = Prices(device, mfu, price)
-    prices.gpu()  # refuses an unknown device
     asked = Allocation(gpus or 1, on_gpu=True, device=prices.device or "H100")
     if time:
         chosen.prepare()
@@ -385,12 +361,7 @@ def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Pat
 def retrain(
     archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="Archive of a study.")],
     run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help="The run's id, or its beginning or end.",
-            autocompletion=_complete_run,
-        ),
+        str, typer.Argument(metavar="RUN", help="The run's id, or a part that no other id has.")
     ],
     overrides: Overrides = None,
 ) -> None:

@@ -16,16 +16,14 @@ from tst_study.data.run_data import fingerprints
 from tst_study.data.token_file import idx_path
 from tst_study.errors import UserError
 from tst_study.experiments.corpora import PREPARED
+from tst_study.experiments.plan.planned_run import matches
 
 
 def recorded(archive: Path, name: str) -> Tables:
-    """Return the tables of one run of an archive: the run whose id is `name`, or if there is none,
-    the only one whose id begins or ends with `name`. Raises `UserError` if no run or several runs
-    match."""
+    """Return the tables of one run of an archive: the only one whose id `name` matches
+    (`planned_run.matches`). Raises `UserError` if no run or several runs match."""
     tables = read_tables(archive)
-    ids = tables.runs["run_id"]
-    meant = ids.map(lambda run_id: run_id.startswith(name) or run_id.endswith(name))
-    matching = tables.only((ids == name) if name in set(ids) else meant)
+    matching = tables.only(tables.runs["run_id"].map(lambda run_id: matches(run_id, name)))
     if len(matching.runs) != 1:
         there = ", ".join(sorted(matching.runs["run_id"])[:5]) or "no run"
         raise UserError(f"{archive}: {name!r} names {there}; give the whole id of one run")

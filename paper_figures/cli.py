@@ -6,15 +6,10 @@ from typing import Annotated
 import typer
 
 from tst_study.command_line import RESULTS, verb
-from tst_study.paper_figures import EXTENSIONS, FOLDERS, NAMES, PAGES, STUDY
+from tst_study.paper_figures import EXTENSIONS, FOLDERS, PAGES, STUDY
 from tst_study.waiting import waiting
 
 verbs = typer.Typer()
-
-
-def completed(begun: str) -> list[str]:
-    """Return the names for `--only` that begin with `begun`, for the shell's completion."""
-    return [name for name in (*NAMES, *FOLDERS, *PAGES) if name.startswith(begun)]
 
 
 @verb(
@@ -34,11 +29,10 @@ def figures(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            autocompletion=completed,
             help=f"Names (repeatable). A study's own figures: {', '.join(STUDY)}; beyond the "
             f"paper: {', '.join(EXTENSIONS)}; the paper's: table1 to table28, figure1 to "
             f"figure11; whole groups: {', '.join(FOLDERS)}; pages: "
-            f"{', '.join(PAGES)}.",
+            f"{', '.join(PAGES)}."
         ),
     ] = None,
 ) -> None:

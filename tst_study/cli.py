@@ -31,14 +31,7 @@ data = typer.Typer(
 verbs.add_typer(data, name="data", rich_help_panel=ONE_RUN)
 
 
-def _complete_run(incomplete: str) -> list[str]:
-    folders = (str(path.parent) for path in Path("runs").glob("*/*/run.json"))
-    return sorted(folder for folder in folders if folder.startswith(incomplete))
-
-
-TrainedRunFolder = Annotated[
-    Path, typer.Argument(metavar="RUN", help="The folder of a run.", autocompletion=_complete_run)
-]
+TrainedRunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 TokenizerFile = Annotated[
     Path | None,
     typer.Option(help="The run's tokenizer.json, if its corpus is not on this machine."),
@@ -71,9 +64,8 @@ Price = Annotated[
     "",
     "tst-study data prepare --source books.jsonl.gz --to prepared/mine --tokenizer bpe:4096",
     "tst-study data prepare --source hf://HuggingFaceFW/fineweb-edu --to edu --limit-bytes 2000000",
-    name="prepare",
 )
-def data_prepare(
+def prepare(
     source: Annotated[
         list[str],
         typer.Option(
@@ -101,7 +93,8 @@ def data_prepare(
     ] = None,
 ) -> None:
     """Turn text into token files; an interrupted call is resumed."""
-    from tst_study.data.preparation.prepare import prepare, prepare_shard
+    from tst_study.data.preparation.prepare import prepare as prepare_all
+    from tst_study.data.preparation.prepare import prepare_shard
     from tst_study.data.preparation.request import Request
 
     request = Request(
@@ -112,7 +105,7 @@ def data_prepare(
         text_field=text_field,
         limit_bytes=limit_bytes,
     )
-    manifest = prepare(request, to) if shard is None else prepare_shard(request, to, shard)
+    manifest = prepare_all(request, to) if shard is None else prepare_shard(request, to, shard)
     if manifest is not None:
         _say_prepared(to, manifest)
     else:
@@ -121,20 +114,14 @@ def data_prepare(
         )
 
 
-@verb(
-    data,
-    "",
-    "tst-study data merge prepared/mine",
-    "tst-study data merge /scratch/dclm",
-    name="merge",
-)
-def data_merge(
+@verb(data, "", "tst-study data merge prepared/mine")
+def merge(
     folder: Annotated[Path, typer.Argument(help="The folder that every `--shard` has written to.")],
 ) -> None:
     """Put the shards of `data prepare --shard` together."""
-    from tst_study.data.preparation.prepare import merge
+    from tst_study.data.preparation.prepare import merge as merge_shards
 
-    _say_prepared(folder, merge(folder))
+    _say_prepared(folder, merge_shards(folder))
 
 
 @verb(
@@ -142,9 +129,8 @@ def data_merge(
     "",
     "tst-study data adopt gpt2/train.bin gpt2/val.bin --vocabulary-size 50257 --dtype uint16",
     "tst-study data adopt megatron/text_document.bin --tokenizer tokenizer.json",
-    name="adopt",
 )
-def data_adopt(
+def adopt(
     files: Annotated[list[Path], typer.Argument(help="Token files (.bin, .ds) of one folder.")],
     vocabulary_size: Annotated[
         int | None, count_option("Size of the vocabulary that the ids are from.", most=2**31 - 1)
@@ -164,10 +150,10 @@ def data_adopt(
     ] = None,
 ) -> None:
     """Make token files of Megatron, nanoGPT, llm.c, modded-nanogpt or datatrove usable here."""
-    from tst_study.data.preparation.adopt import adopt
+    from tst_study.data.preparation.adopt import adopt as adopt_files
 
     with waiting(f"reading every id in {', '.join(map(str, files))}"):
-        manifest = adopt(
+        manifest = adopt_files(
             files,
             vocabulary_size,
             tokenizer=tokenizer,
@@ -178,22 +164,16 @@ def data_adopt(
     _say_prepared(files[0].parent, manifest)
 
 
-@verb(
-    data,
-    "",
-    "tst-study data verify prepared/mine",
-    "tst-study data verify prepared/*",
-    name="verify",
-)
-def data_verify(
+@verb(data, "", "tst-study data verify prepared/mine", "tst-study data verify prepared/*")
+def verify(
     folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Prepared folders.")],
 ) -> None:
     """Compare all token ids of prepared folders with their manifests; training checks a sample."""
-    from tst_study.data.integrity import verify
+    from tst_study.data.integrity import verify as verify_folder
 
     for folder in folders:
         with waiting(f"reading every token id in {folder}"):
-            manifest = verify(folder)
+            manifest = verify_folder(folder)
         _say_prepared(folder, manifest, ", every token id as it was prepared")
 
 

@@ -186,17 +186,6 @@ def test_every_verb_stands_in_a_group_and_its_help_ends_with_examples() -> None:
         assert all(f"{line} ".startswith(f"  tst-study {verb} ") for line in examples)
 
 
-def test_a_shell_completes_runs_without_torch(tmp_path: Path) -> None:
-    for folder in ("run-0123", "no-run"):
-        (tmp_path / "runs" / "mine" / folder).mkdir(parents=True)
-    (tmp_path / "runs" / "mine" / "run-0123" / "run.json").touch()
-    typed = "tst-study export runs/mine/"
-    asked = {"_TST_STUDY_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": typed}
-    assert re.findall('"([^"]+)"', tst_study(cwd=tmp_path, **asked).stdout) == [
-        "runs/mine/run-0123"
-    ]
-
-
 def test_verbs_are_found_where_the_package_is_not_installed(tmp_path: Path) -> None:
     libraries = [path for path in sys.path if path.endswith("site-packages")]
     found = (

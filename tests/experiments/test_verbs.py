@@ -174,17 +174,10 @@ def test_a_run_s_own_folder_may_stand_for_it(tmp_path: Path) -> None:
     assert (row["run_id"], row["state"], row["step"]) == ("bad", "failed", 3)
 
 
-def test_the_shell_completes_studies_scales_and_runs(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    open_run(tmp_path / "runs" / "gate-smoke" / "baseline-seed0")
-    # Relative, since words that are completed are split at spaces.
-    (tmp_path / "records").symlink_to(Path(__file__).parents[2] / "docs" / "records")
+def test_the_shell_completes_studies_and_scales(tmp_path: Path) -> None:
     for words, offered in {
         "submit what": "what-does-the-work",
         "plan gate --scale q": "quick",
-        "logs gate --scale smoke base": "baseline-seed0",
-        "retrain records/laptop generated-3000-s4-r0.3-seed0": "generated-3000-s4-r0.3-seed0-",
     }.items():
         typed = ["tst-study", *words.split()]
         variables = {"COMP_WORDS": " ".join(typed), "COMP_CWORD": str(len(typed) - 1)}

@@ -16,7 +16,6 @@ from tst_study.analysis.tables.source import load, read_tables
 from tst_study.errors import UserError
 from tst_study.paper_figures.build import Built, build
 from tst_study.paper_figures.catalogue import catalogue, find
-from tst_study.paper_figures.cli import completed
 from tst_study.paper_figures.drawing import Picture
 from tst_study.paper_figures.item import Item, judged
 from tst_study.paper_figures.report.sections import lead, runs
@@ -143,10 +142,6 @@ def test_the_top_of_the_report_tells_rates_and_models_apart(tmp_path: Path) -> N
     said = str(lead(Sources(tmp_path / "rates")))
     for rate, gain in (("0.001", "+0.010"), ("0.002", "−0.020")):
         assert f"1,000 steps, learning rate {rate}: {gain} nats, one seed: no claim" in said
-
-
-def test_completion_knows_every_name() -> None:
-    assert completed("figure1") == ["figure1", "figure10", "figure11"]
 
 
 def test_an_unknown_name_is_an_error_that_names_the_nearest() -> None:
