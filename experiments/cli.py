@@ -299,6 +299,7 @@ def collect(
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
     recorded: Recorded = None,
+    no_share: NoShare = False,
     keep: Annotated[
         Path | None,
         typer.Option(file_okay=False, help="Archive to add finished runs to; created if missing."),
@@ -313,7 +314,7 @@ def collect(
 
     root = folder_of(study, scale, runs)
     with waiting("drawing figures and report"):
-        lines = collect_runs(root, study_rows(study, scale, root, recorded=recorded))
+        lines = collect_runs(root, study_rows(study, scale, root, not no_share, recorded))
     print(*wrapped(lines, screen_width()), sep="\n")
     if keep is not None:
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")

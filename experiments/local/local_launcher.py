@@ -4,10 +4,10 @@ report."""
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 from tst_study import file_lock
 from tst_study.errors import UserError
@@ -17,10 +17,11 @@ from tst_study.experiments.local.queue import StoppedError, launch
 from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark, log_path
-from tst_study.experiments.state.status import row, rows_of
+from tst_study.experiments.state.collect import collect
+from tst_study.experiments.state.status import folders_below, row, rows_of
 from tst_study.experiments.study import Study
 from tst_study.record.reader import FINAL_STATES
-from tst_study.text import duration, screen_width, wrapped
+from tst_study.text import screen_width, wrapped
 
 CANCELLABLE = ("waiting", "preempted", "interrupted")
 """States of runs that no process trains, but that a launcher may still start. `cancel` marks such
@@ -40,28 +41,30 @@ class Local:
         signal that stopped the command. Raises `UserError` for a dry run, if a layout cannot work,
         and if a corpus cannot be prepared.
         """
-        options = self._options
-        if options.dry:
+        if self._options.dry:
             raise UserError("--dry-run applies to Slurm only; `tst-study plan` lists the runs")
         check_can_be_trained(study, wanted, self.allocation)
-        began = time.monotonic()
         print(*wrapped([study.title, study.claims], screen_width()), sep="\n", flush=True)
         study.prepare()
         try:
             with progress.shown() as draw:
-                queue = launch(study, options, draw, wanted)
+                queue = launch(study, self._options, draw, wanted)
         except StoppedError as stopped:
             print(f"Stopped ({stopped}). The same command resumes from the last checkpoints.")
             return stopped.status
+        if not folders_below(study.folder):
+            print(f"Nothing to train: every run is recorded in {study.recorded}.")
+            return 0
         print("Drawing figures and report.", flush=True)
-        _conclude(study)
-        print(f"\nTotal time {duration(time.monotonic() - began)}.")
+        lines = ["", f"What {study.name} at scale {study.scale} says", study.claims, ""]
+        lines += collect(study.folder, rows_of(study))
+        print(*wrapped(lines, screen_width()), sep="\n")
         if queue.failed:
             lines = [
-                f"error: runs that did not finish: {len(queue.failed)}; submit again to retry:"
+                f"error: runs that did not finish: {len(queue.failed)}; submit again to retry; "
+                f"their logs: tst-study logs {quote(str(study.folder))}"
             ]
-            for run, why in queue.failed.values():
-                lines.append(f"  {run.run_id}: {why} (log: {log_path(run.folder)})")
+            lines += [f"  {run.run_id}: {why}" for run, why in queue.failed.values()]
             if len(queue.decided) < len(queue.whole):
                 lines.append("  More runs depend on them and were not started.")
             print(*wrapped(lines, screen_width()), sep="\n", file=sys.stderr)
@@ -101,11 +104,3 @@ def _stop(folder: Path) -> bool:
     with suppress(ProcessLookupError):
         os.kill(owner.process, signal.SIGTERM)
     return True
-
-
-def _conclude(study: Study) -> None:
-    from tst_study.experiments.state.collect import collect
-
-    lines = collect(study.folder, rows_of(study))
-    lines = ["", f"What {study.name} at scale {study.scale} says", study.claims, "", *lines]
-    print(*wrapped(lines, screen_width()), sep="\n")

@@ -26,8 +26,8 @@ def shown(every: float = 10.0) -> Iterator[Callable[[Queue], None]]:
 
         def draw(queue: Queue) -> None:
             nonlocal last
-            now, is_over = time.monotonic(), not (queue.running or queue.waiting)
-            if not is_over and now - last < (0.5 if is_screen else every):
+            now = time.monotonic()
+            if now - last < (0.5 if is_screen else every):
                 return
             last = now
             text = f"{duration(now - started)} | {_summary(queue)}"
@@ -46,10 +46,12 @@ def _summary(queue: Queue) -> str:
     total = max(len(queue.whole), len(queue.decided)) + len(finished_prefixes)
     parts = [f"{len(queue.over)} of {total} runs over", f"{len(queue.running)} running"]
     if queue.failed:
-        parts.append(f"{len(queue.failed)} failed")
-    if queue.waiting and not queue.begun_at:
+        parts.append(f"{len(queue.failed)} failed or cancelled")
+    if queue.held:
+        parts.append(f"{len(queue.held)} in another process")
+    if queue.waiting and not (queue.begun_at or queue.held):
         parts.append("loading torch, once for all runs")
-    elif queue.running or queue.waiting:
+    elif queue.running:
         seconds = time_left(queue)
         parts.append("time left: measuring" if seconds is None else f"{duration(seconds)} left")
     for status in (row(run.folder) for run in queue.running.values()):

@@ -53,6 +53,8 @@ class Queue:
     """All wanted runs that the study is expected to need."""
     running: dict[str, PlannedRun] = field(default_factory=dict)
     """Runs that child processes of this launcher are training."""
+    held: set[str] = field(default_factory=set)
+    """Runs that processes of another launcher hold."""
     over: dict[str, PlannedRun] = field(default_factory=dict)
     """Runs that are done or have diverged."""
     failed: dict[str, tuple[PlannedRun, str]] = field(default_factory=dict)
@@ -173,13 +175,13 @@ def _start(
     if len(children) >= queue.slots:
         return  # Called ten times a second: no run folder is read until a slot is free.
     waiting = queue.waiting
-    # Runs that another launcher's processes hold. They take slots too: if that launcher was killed,
-    # they are about to end, but still use the machine.
-    held = {planned.fingerprint for planned in waiting if file_lock.is_held(planned.folder)}
+    # Held runs take slots too: if the launcher that started them was killed, they are about to end,
+    # but still use the machine.
+    queue.held = {planned.fingerprint for planned in waiting if file_lock.is_held(planned.folder)}
     for planned in waiting:
-        if len(children) + len(held) >= queue.slots:
+        if len(children) + len(queue.held) >= queue.slots:
             return
-        if planned.fingerprint in held:
+        if planned.fingerprint in queue.held:
             continue
         if _settle(queue, planned):  # another process may just have ended it
             continue

@@ -182,8 +182,9 @@ def stopped(study: Study, pattern: str) -> Callable[[PlannedRun], bool]:
 
     The runs to retry are those that match and whose state is one of `STOPPED`. If such a run is a
     shared prefix run, its branches are retried too. If it is a branch, its shared prefix run is
-    retried too.
+    retried too. Raises `UserError` as `check_holds_runs` and `matching` do.
     """
+    check_holds_runs(study.folder)
     rows = matching(rows_of(study), pattern, study.folder)
     chosen = {entry.run_id for entry in rows if entry.state in STOPPED}
     planned = Planner(study).decided()

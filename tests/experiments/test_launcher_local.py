@@ -30,6 +30,7 @@ from tst_study.experiments import cli
 from tst_study.experiments.launcher import RETRIES, Options
 from tst_study.experiments.local import local_launcher as launcher_local
 from tst_study.experiments.local import queue as local_queue
+from tst_study.experiments.local.progress import _summary
 from tst_study.experiments.local.queue import Queue, StoppedError, launch
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import Exit, train_rank
@@ -138,7 +139,7 @@ def test_a_choice_whose_candidates_all_diverge_ends_alone_and_says_so(
     assert line == "diverge_: every candidate diverged; try lower learning rates"
     assert line in table(planner)
     # Submitted again, it has nothing to do, and says why.
-    monkeypatch.setattr(launcher_local, "_conclude", lambda *words: None)
+    monkeypatch.setattr(launcher_local, "collect", lambda *words: [])
     with pytest.raises(typer.Exit) as ended:
         cli.submit("two-choices", "smoke", runs=tmp_path)
     assert ended.value.exit_code == 1
@@ -206,9 +207,11 @@ def test_runs_that_another_launcher_trains_count(tmp_path: Path) -> None:
     study = at(study_of(config("a", "seed=0"), config("b", "seed=1")), tmp_path)
     held, _ = Planner(study).decided()
     at_once: list[tuple[bool, int]] = []
+    said: list[str] = []
 
     def look(queue: Queue) -> None:
         at_once.append((file_lock.is_held(held.folder), len(queue.running)))
+        said.append(_summary(queue))
         if len(at_once) == 10:
             stack.close()
 
@@ -216,6 +219,7 @@ def test_runs_that_another_launcher_trains_count(tmp_path: Path) -> None:
         stack.enter_context(file_lock.hold(held.folder))
         launch(study, Options(parallel=1), look, target=fake_training.run)
     assert at_once[:9] == [(True, 0)] * 9
+    assert said[1:9] == ["0 of 2 runs over | 0 running | 1 in another process"] * 8
     assert launches(tmp_path) == {"a": 1, "b": 1}
 
 
@@ -310,6 +314,7 @@ def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_pa
     threading.Thread(target=cancel_soon).start()
     queue = submit(study, tmp_path, parallel=1)
     assert len(cancelled) == 2
+    assert "1 of 3 runs over | 0 running | 2 failed or cancelled" in _summary(queue)
     assert {run.run_id: why for run, why in queue.failed.values()} == dict.fromkeys(
         cancelled, "cancelled"
     )

@@ -16,8 +16,10 @@ from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.question import register
 from tst_study.config.schema import Config, to_dict
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.data import run_data
 from tst_study.errors import UserError
 from tst_study.experiments.corpora import TopicalLanguage
+from tst_study.experiments.launcher import launcher_of
 from tst_study.experiments.plan.planned_run import is_over
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.state.status import rows_in
@@ -105,7 +107,9 @@ def test_a_ladder_grows_while_its_best_rate_lies_at_an_end(best: float, tried: l
     assert rates == pytest.approx(tried, rel=0.01)
 
 
-def test_runs_of_an_archive_are_not_trained_again(tmp_path: Path) -> None:
+def test_runs_of_an_archive_are_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their losses decide what follows, as if their folders were there."""
     setting = SCALES["smoke"].setting
     configs = [setting.config("tuned", BASELINE, seed) for seed in range(2)]
@@ -125,6 +129,9 @@ def test_runs_of_an_archive_are_not_trained_again(tmp_path: Path) -> None:
     assert [planner.held_out(config) for config in configs] == [3.25, None]
     rows = rows_in(tmp_path / "runs", planner.decided())
     assert [(row.state, row.held_out) for row in rows] == [("done", 3.25), ("waiting", None)]
+    del configs[1]
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: planner.data(config))
+    assert launcher_of("local").submit(planner.study) == 0
 
 
 def test_a_second_study_in_one_folder_does_not_replace_the_firsts_questions(tmp_path: Path) -> None:

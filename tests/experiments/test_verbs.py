@@ -121,6 +121,8 @@ def test_collect_misses_runs_of_the_study_that_never_began(
     assert "No run is over yet." in said
     for run, state in zip(runs, ["failed", *["waiting"] * (len(runs) - 1)], strict=True):
         assert f"  {run.run_id}: {state}\n" in said
+    cli.collect("reinitialise", "smoke", tmp_path, no_share=True)
+    assert "trunk-" not in capsys.readouterr().out
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)  # the text is not there, as it may be in a checkout
     cli.collect("headline", "smoke", tmp_path)

@@ -41,6 +41,7 @@ ARGUMENTS = [
     (["plan", "laptop", "--runs", "file/x"], "Not a directory"),
     (["submit", "nosuch"], "study 'nosuch' is not known"),
     (["retry", "nosuch"], "study 'nosuch' is not known"),
+    (["retry", "laptop"], "runs/laptop-quick: no such folder; submit the study first"),
     (["status", "folder"], "folder: no run folder there; name the folder that holds the runs"),
     (["clean", "folder"], "folder: no run folder there; name the folder that holds the runs"),
     (["figures", "--only", "nosuch"], "nosuch"),
