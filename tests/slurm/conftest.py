@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.slurm.cluster import Cluster
+from tests.slurm.fake_site.fake_trainer import DATA
 from tst_study.data import run_data
 from tst_study.experiments.slurm.profile import Profile, Resources
 
@@ -32,11 +34,19 @@ def enter(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+@contextmanager
+def entered(cluster: Cluster) -> Iterator[pytest.MonkeyPatch]:
+    """Known to this process, whose studies read nothing, for the length of a block: for what is
+    submitted once and waited for by several tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        enter(cluster, patch)
+        patch.setattr(run_data, "fingerprints", lambda config: DATA)
+        yield patch
+
+
 @pytest.fixture
 def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """Studies whose runs read nothing: their trainer is `fake_site`'s."""
-    from tests.slurm.fake_site.fake_trainer import DATA
-
     monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import time
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
-from tests.slurm.conftest import profile
+from tests.slurm.cluster import Cluster
+from tests.slurm.conftest import entered, profile
 from tests.slurm.test_launching import (
     at,
     launches,
@@ -29,7 +31,21 @@ pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
 fake = pytest.mark.usefixtures("without_data")
 
 
+@pytest.fixture(scope="module")
+def held(running_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that another process holds for longer than a launch waits, beside the other tests."""
+    root, study = tmp_path_factory.mktemp("held"), seeded("a")
+    with entered(running_cluster):
+        submit(study, root, profile(sbatch={"begin": "now+2"}))
+        (run,) = Planner(at(study, root)).decided()
+    lock = ExitStack()
+    lock.enter_context(file_lock.hold(run.folder))
+    Timer(32.0, lock.close).start()
+    return root
+
+
 @fake
+@pytest.mark.usefixtures("held")  # which begins here, beside this
 def test_what_gets_on_is_launched_again_and_what_gets_nowhere_is_given_up(tmp_path: Path) -> None:
     """Two retries are allowed; one run is requeued five times, with a new checkpoint each time."""
     study = seeded("hops_5", "crash_2", "stuck", "fail", "bug", "good")
@@ -67,17 +83,12 @@ def test_a_dead_rank_takes_its_job_down_and_the_job_comes_back(tmp_path: Path) -
     assert remark(folder).endswith(": task 1: Killed")
 
 
-@fake
-def test_a_run_that_is_held_is_waited_for(tmp_path: Path) -> None:
+def test_a_run_that_is_held_is_waited_for(held: Path) -> None:
     """By a process that ends when the job is back in the queue."""
-    study = seeded("a")
-    submit(study, tmp_path, profile(sbatch={"begin": "now+2"}))
-    (run,) = Planner(at(study, tmp_path)).decided()
-    with file_lock.hold(run.folder):
-        time.sleep(32.0)
-    wait_for_end(tmp_path)
-    assert (state(tmp_path, "a"), launches(tmp_path)) == ("done", {"a": 1})
-    assert remark(run.folder) == ""  # it does not count
+    wait_for_end(held)
+    assert (state(held, "a"), launches(held)) == ("done", {"a": 1})
+    (folder,) = held.glob("a-*")
+    assert remark(folder) == ""  # it does not count
 
 
 def test_a_job_with_gpus_does_not_train_without_one(words: Path, tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster
-from tests.slurm.conftest import profile
+from tests.slurm.conftest import entered, profile
 from tests.slurm.test_launching import launches, seeded, state, submit, wait_for_end
 from tst_study.experiments.slurm import slurm_launcher as launcher
 from tst_study.experiments.slurm.profile import Profile, load_profile
 from tst_study.record import reader as run_record
 
-pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
 PROFILES = sorted((Path(launcher.__file__).parent / "profiles").glob("*.toml"))
 FITS = {"nodes": 1, "tasks_per_node": 1, "gpus_per_node": 2, "cpus_per_task": 2}
 """Resources of a node of this cluster; its GPUs are pretended, its memory is not."""
@@ -58,19 +58,28 @@ SEEN = {
 }
 
 
-@pytest.fixture
-def tools(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    home = tmp_path / "home"
+def put_tools(cluster: Cluster, home: Path, patch: pytest.MonkeyPatch) -> None:
     for name, text in TOOLS.items():
         path = home / name
         path.parent.mkdir(parents=True, exist_ok=True)
         real = str(cluster.prefix / "usr/bin")
         path.write_text(text.replace("{real}", real))
         path.chmod(0o755)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("BASH_ENV", str(home / "bash_env"))
-    monkeypatch.setenv("PATH", f"{home / 'bin'}:{cluster.environment['PATH']}")
-    return home
+    patch.setenv("HOME", str(home))
+    patch.setenv("BASH_ENV", str(home / "bash_env"))
+    patch.setenv("PATH", f"{home / 'bin'}:{cluster.environment['PATH']}")
+
+
+@pytest.fixture(scope="module")
+def folders(running_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
+    """A folder for each profile, with a submitted run and a home of its own. All are submitted at
+    once: most of their time they wait to be launched again."""
+    made = {path: tmp_path_factory.mktemp(path.stem) for path in PROFILES}
+    for path, folder in made.items():
+        with entered(running_cluster) as patch:
+            put_tools(running_cluster, folder / "home", patch)
+            submit(seeded("hops_1"), folder / "runs", fitting(load_profile(path)))
+    return made
 
 
 def fitting(given: Profile) -> Profile:
@@ -85,14 +94,11 @@ def fitting(given: Profile) -> Profile:
 
 
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
-def test_an_example_profile_trains(tools: Path, tmp_path: Path, path: Path) -> None:
-    how = fitting(load_profile(path))
-    root = tmp_path / "runs"
-    study = seeded("hops_1")
-    submit(study, root, how)
+def test_an_example_profile_trains(folders: dict[Path, Path], path: Path) -> None:
+    root = folders[path] / "runs"
     wait_for_end(root)
     assert (state(root, "hops_1"), launches(root)) == ("done", {"hops_1": 2})
-    seen = (tools / "seen").read_text()
+    seen = (folders[path] / "home" / "seen").read_text()
     assert {said for said in SEEN[path.stem] if said not in seen} == set()
     if path.stem == "apptainer":
         (folder,) = root.glob("hops_1-*")

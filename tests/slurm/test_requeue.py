@@ -9,8 +9,7 @@ import pytest
 
 from tests.experiments.fake_training import config
 from tests.slurm.cluster import Cluster
-from tests.slurm.conftest import enter, profile
-from tests.slurm.fake_site.fake_trainer import DATA
+from tests.slurm.conftest import entered, profile
 from tests.slurm.test_launching import (
     launches,
     rows,
@@ -22,7 +21,6 @@ from tests.slurm.test_launching import (
     wait_for_end,
     wait_until,
 )
-from tst_study.data import run_data
 from tst_study.experiments.slurm.profile import Resources
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.record import reader as run_record
@@ -36,9 +34,7 @@ def timed(running_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     """Runs whose time is up in the middle of them, beside the other tests: Slurm limits time in
     minutes and looks at it twice a minute, so that the warning comes within 30 seconds."""
     root = tmp_path_factory.mktemp("timed")
-    with pytest.MonkeyPatch.context() as patch:
-        enter(running_cluster, patch)
-        patch.setattr(run_data, "fingerprints", lambda config: DATA)
+    with entered(running_cluster):
         submit(seeded(*TIMED), root, profile(resources=Resources(time="1"), signal_seconds=59))
     return root
 
