@@ -81,29 +81,32 @@ def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
     """Return lines for a terminal: parameters, layout, memory per GPU and traffic for each
     combination of model, batch and layout among the runs.
 
-    `given`: GPUs; an H100 is assumed if their name is not listed. Raises `UserError` if a layout
-    cannot work.
+    `given`: GPUs; an H100 is assumed if their name is not listed. A run that cannot be trained on
+    them is left out; `problems` says why.
     """
     shapes: dict[tuple[object, ...], Config] = {}
     for run in runs:
         shapes.setdefault((run.model, run.batch, run.execution.parallel), run)
     device, gpus, text = device_or_usual(given.device), given.ranks, []
     for config in shapes.values():
+        try:
+            laid_out = resolved(config, given)
+        except UserError:
+            continue
         parameters = count_parameters(config.model)
         kinds = ", ".join(
             f"{kind.replace('_', ' ')} {number:,}"
             for kind, number in asdict(parameters).items()
             if number and kind not in ("total", "active")
         )
-        config = resolved(config, given)
         text += [
             "",
             f"{parameters.total:,} parameters, {parameters.active:,} of them active ({kinds})",
-            f"On {gpus} {device.name} of {device.memory / 1e9:g} GB: {describe(config, gpus)}; "
+            f"On {gpus} {device.name} of {device.memory / 1e9:g} GB: {describe(laid_out, gpus)}; "
             "estimated GB per GPU, without and with recomputation of each layer:",
         ]
         estimates = {
-            kind: estimate_memory(config.executed(recompute=kind), gpus, on_gpu=True)
+            kind: estimate_memory(laid_out.executed(recompute=kind), gpus, on_gpu=True)
             for kind in get_args(Recompute)
         }
         fits = (each.total <= device.memory for each in estimates.values())
@@ -112,7 +115,7 @@ def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
             sizes = (getattr(each, part.name) for each in estimates.values())
             rows.append([part.name, *(f"{size / 1e9:,.1f}" for size in sizes)])
         text += [f"  {line}" for line in aligned(rows, range(1, len(rows[0])))]
-        traffic = count_traffic(config, gpus, device.per_node)
+        traffic = count_traffic(laid_out, gpus, device.per_node)
         text.append(
             f"  {traffic}: {traffic.seconds(device):.2g} s at the data sheets' rates of "
             f"{device.name}, {device.per_node} a node, if nothing overlaps"

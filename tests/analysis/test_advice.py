@@ -179,6 +179,9 @@ def test_short_text_is_answered_with_what_repetition_costs() -> None:
     paragraph = " ".join(analysis.advise(1e9, 1e11, text=6.25e10).sections["What to run"])
     assert "In ordinary training 4 epochs are worth 93% of as much fresh text" in paragraph
     assert "The baseline repeats its text, too: 1.6 epochs" in paragraph
+    paragraph = " ".join(analysis.advise(1e9, 1e11, text=9.8e10).sections["What to run"])
+    assert "would read 250B tokens, 2.55 times what there is" in paragraph
+    assert "The baseline repeats its text, too: 1.02 epochs" in paragraph
 
 
 def test_the_pilot_says_what_to_expect_and_what_it_costs() -> None:

@@ -52,6 +52,7 @@ def test_it_fits_every_device_with_its_largest_micro_batch_and_without_recomputi
     assert layout in text
     assert "does not fit" not in text
     assert f"at the data sheets' rates of {device}, 8 a node" in text
+    assert not memory_by_part(pair, Allocation(7, on_gpu=True))  # no layout has seven ranks
 
 
 def test_twins_keep_the_structure() -> None:
