@@ -57,6 +57,7 @@ OVERRIDES = [
     ("model.key_value_heads=5", "model: attention_heads = 1 is not a multiple of"),
     ("model.hiden_size=64", "model.hiden_size: unknown key; did you mean model.hidden_size?"),
     ("bag_size=4", "bag_size: unknown key; did you mean superposition.bag_size?"),
+    ("steps=9", "steps: unknown key; did you mean superposition.steps or schedule.steps?"),
     ("execution.parallel.tensr=2", "tensr: unknown key; did you mean execution.parallel.tensor?"),
     ("superposition={bag_size=4, mode='input_only', loss='hinge'}", "mode = 'input_only'"),
     (

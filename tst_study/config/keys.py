@@ -55,13 +55,13 @@ def _key(problem: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 def _meant(given: str, keys: Sequence[str]) -> str:
     """Suggest a key in place of an unknown one: a key of the same section with a similar name, or
-    else a key of the same name in another section, or else all keys of the section."""
+    else the keys of the same name in other sections, or else all keys of the section."""
     section, _, name = re.sub(r"\.\d+(?=\.)", "", given).rpartition(".")
     parts = [key.rpartition(".") for key in keys]
     own = {word: f"{place}{dot}{word}" for place, dot, word in parts if place == section}
     elsewhere = [f"{place}{dot}{word}" for place, dot, word in parts if word == name]
     near = [own[word] for word in get_close_matches(name, own, 1)] or elsewhere
-    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(own)}"
+    return f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(own)}"
 
 
 def dotted_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:

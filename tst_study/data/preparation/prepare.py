@@ -150,7 +150,7 @@ def _make_pieces(
     ).write(unfinished, tokenizer.json)
     number, count = shard
     read = characters = 0
-    with waiting(f"tokenising {len(sources)} sources") as say:
+    with waiting("tokenising the text") as say:
         for source, texts_of_source in _within_limit(request, sources):
             place, pieces = _summary(unfinished, record, read), 0
             read += 1
