@@ -58,6 +58,8 @@ OVERRIDES = [
     ("model.hiden_size=64", "model.hiden_size: unknown key; did you mean model.hidden_size?"),
     ("bag_size=4", "bag_size: unknown key; did you mean superposition.bag_size?"),
     ("steps=9", "steps: unknown key; did you mean superposition.steps or schedule.steps?"),
+    ("execution.compile=1", "execution.compile: 1: should be 'auto' or true or false"),
+    ("execution.parallel=2", "execution.parallel: 2: should be 'auto' or a table such as {}"),
     ("execution.parallel.tensr=2", "tensr: unknown key; did you mean execution.parallel.tensor?"),
     ("superposition={bag_size=4, mode='input_only', loss='hinge'}", "mode = 'input_only'"),
     (

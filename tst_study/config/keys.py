@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from tst_study.text import short
 
+TABLE = "a table such as {}"
+
 
 def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
     """Describe the most telling problem that a validation found, in one line.
@@ -19,7 +21,8 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
     The line names the key, quotes the wrong value (unless it is a table or a list), and says what
     is wrong. For an unknown key it suggests another key instead of quoting a value (`_meant`).
     """
-    first = min(error.errors(include_url=False), key=_rank)
+    problems = error.errors(include_url=False)
+    first = min(problems, key=_rank)
     kind, given, keys = first["type"], first["input"], list(dotted_keys(schema))
     key = _key(first, keys) or "config"
     if kind == "extra_forbidden":
@@ -27,8 +30,13 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
     if kind == "missing":
         return f"{key}: missing; give it in the file or by --set {key}=…"
     message = first["msg"].removeprefix("Value error, ")
+    for each in problems:
+        # Where a word is allowed, a value of another kind may be allowed, too.
+        if kind == "literal_error" and each is not first and _key(each, keys) == key:
+            message += each["msg"].replace("Input should be", " or")
     message = message.replace("Input should", "should").replace("String should", "should")
-    message = message.replace("an object", "a table such as {}")
+    message = message.replace("a valid boolean", "true or false").replace("an object", TABLE)
+    message = re.sub(r"a valid dictionary or instance of \w+", TABLE, message)
     value = "" if isinstance(given, dict | list) else f"{short(given)}: "
     return f"{key}: {value}{message}"
 
