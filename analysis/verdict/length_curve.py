@@ -183,7 +183,10 @@ def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataF
             note = "lengths with one seed are left out"
             wide, seeds = repeated, _common(repeated)
     if not len(seeds):
-        raise UserError("no seed was run at every length of both arms; run the missing ones")
+        raise UserError(
+            "no seed was run at every length of both arms; run the missing ones, or import the "
+            "runs with their seeds"
+        )
     return [table[seeds].sort_index() for table in wide], note
 
 
