@@ -32,6 +32,7 @@ PACKED: Mapping[str, Callable[..., Any]] = {
 """The function that opens a compressed file, for each suffix of such files."""
 TABLES = (".csv", ".tsv", ".parquet")
 """Suffixes of files that hold tables."""
+_LONGEST_CELL = 100_000
 
 
 def ending(path: Path) -> str:
@@ -113,11 +114,15 @@ def filled_cells(
     """Yield for each row of a table of `read_sheet` its number and its cells that are not empty, by
     column name.
 
-    Raises `UserError` if a `needed` cell is empty.
+    Raises `UserError` if a `needed` cell is empty, and for a cell of over 100,000 characters, which
+    can only be a mistake: columns that hold the config of a run stay far below that.
     """
     for line, cells in zip(table.index, table.to_dict("records"), strict=True):
         row = {str(name): cell for name, cell in cells.items() if cell is not None}
         for name in needed:
             if name not in row:
                 raise UserError(f"{path}, line {line}, {name}: is empty; fill it in")
+        for name, cell in row.items():
+            if len(str(cell)) > _LONGEST_CELL:
+                raise UserError(f"{path}, line {line}, {name}: {short(cell)} is too long")
         yield line, row
