@@ -88,9 +88,9 @@ def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
     for run in runs:
         shapes.setdefault((run.model, run.batch, run.execution.parallel), run)
     device, gpus, text = device_or_usual(given.device), given.ranks, []
-    for config in shapes.values():
+    for shape in shapes.values():
         try:
-            laid_out = resolved(config, given)
+            config = resolved(shape, given)
         except UserError:
             continue
         parameters = count_parameters(config.model)
@@ -102,11 +102,11 @@ def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
         text += [
             "",
             f"{parameters.total:,} parameters, {parameters.active:,} of them active ({kinds})",
-            f"On {gpus} {device.name} of {device.memory / 1e9:g} GB: {describe(laid_out, gpus)}; "
+            f"On {gpus} {device.name} of {device.memory / 1e9:g} GB: {describe(config, gpus)}; "
             "estimated GB per GPU, without and with recomputation of each layer:",
         ]
         estimates = {
-            kind: estimate_memory(laid_out.executed(recompute=kind), gpus, on_gpu=True)
+            kind: estimate_memory(config.executed(recompute=kind), gpus, on_gpu=True)
             for kind in get_args(Recompute)
         }
         fits = (each.total <= device.memory for each in estimates.values())
@@ -115,7 +115,7 @@ def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
             sizes = (getattr(each, part.name) for each in estimates.values())
             rows.append([part.name, *(f"{size / 1e9:,.1f}" for size in sizes)])
         text += [f"  {line}" for line in aligned(rows, range(1, len(rows[0])))]
-        traffic = count_traffic(laid_out, gpus, device.per_node)
+        traffic = count_traffic(config, gpus, device.per_node)
         text.append(
             f"  {traffic}: {traffic.seconds(device):.2g} s at the data sheets' rates of "
             f"{device.name}, {device.per_node} a node, if nothing overlaps"
