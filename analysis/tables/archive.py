@@ -159,12 +159,21 @@ def add_to_archive(
                 by = [("run_id", "ascending")] + [("step", "ascending")] * (name != "runs")
                 order = pc.sort_indices(part, sort_keys=by)
                 with written_atomically(staged / f"{name}.parquet") as file:
-                    pq.write_table(part.take(order), file, compression="zstd", compression_level=19)
+                    pq.write_table(part.take(order), file, **_encodings(name))
             if beside is not None:
                 beside(staged)
             staged.rename(folder / _READY)
             _finish(folder)
     return len({*old["runs"]["run_id"].to_pylist()} & {*ids.values()})
+
+
+def _encodings(name: str) -> dict[str, Any]:
+    """Return how parquet is to encode a table. Bytes of equal rank in neighbouring numbers are
+    stored side by side, which makes curves a third smaller; no number changes."""
+    numbers = [column.name for column in _FILES[name] if column.kind == "number"]
+    others = [column.name for column in _FILES[name] if column.kind in ("text", "json", "whole")]
+    how = {"use_byte_stream_split": numbers, "use_dictionary": others}
+    return {**how, "compression": "zstd", "compression_level": 19}
 
 
 @contextmanager

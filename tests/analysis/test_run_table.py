@@ -123,6 +123,10 @@ def test_an_archive_reads_like_the_folders_it_was_made_from(tmp_path: Path) -> N
         other["folder"] = other["folder"].astype("str").str.replace("/kept/", "/runs/")
         pd.testing.assert_frame_equal(one.astype({"folder": "str"}), other)
     assert len(before.held_out) == 2
+    curves = pq.ParquetFile(tmp_path / "kept" / "curves.parquet").metadata.row_group(0).to_dict()
+    encodings = {column["path_in_schema"]: column["encodings"] for column in curves["columns"]}
+    assert "BYTE_STREAM_SPLIT" in encodings["loss"]
+    assert "RLE_DICTIONARY" in encodings["step"]
 
 
 def test_an_archive_tells_what_a_run_is_and_nothing_of_whose_machine_it_was(tmp_path: Path) -> None:
