@@ -168,10 +168,11 @@ def add_to_archive(
 
 
 def _encodings(name: str) -> dict[str, Any]:
-    """Return how parquet is to encode a table. Bytes of equal rank in neighbouring numbers are
-    stored side by side, which makes curves a third smaller; no number changes."""
+    """Return the options with which `write_table` encodes a table. A column of numbers is stored as
+    the first bytes of all its numbers, then their second bytes, and so on. Curves stored like this
+    compress to about two thirds of the size, and no number changes."""
     numbers = [column.name for column in _FILES[name] if column.kind == "number"]
-    others = [column.name for column in _FILES[name] if column.kind in ("text", "json", "whole")]
+    others = [column.name for column in _FILES[name] if column.kind != "number"]
     how = {"use_byte_stream_split": numbers, "use_dictionary": others}
     return {**how, "compression": "zstd", "compression_level": 19}
 
