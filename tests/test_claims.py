@@ -268,7 +268,7 @@ def test_what_depends_on_the_method_and_what_speaks_against_the_batch() -> None:
     rows = found.verdicts[found.verdicts["question"].isin(of_day)]
     assert set(rows["verdict"]) == {"no difference shown"}
     for row in rows.to_dict("records"):
-        assert f"no difference shown: {row['low']:.3f} to {row['high']:.3f}" in FINDINGS
+        assert f"no difference shown: {row['low']:.3f} to {row['high']:.3f}" in CAMPAIGNS
     way = found.gains_over_training
     leads = way[way["arm"] == "baseline at its best batch"].set_index("share")["gain"]
     late = leads[(leads.index > 0.65) & (leads.index < 0.7) | (leads.index == 1)]
