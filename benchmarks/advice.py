@@ -18,7 +18,14 @@ import numpy as np
 import pandas as pd
 
 from tst_study.analysis import published
-from tst_study.analysis.advice.planned_run import ALWAYS, BETTER_BATCH, beyond, expected
+from tst_study.analysis.advice.planned_run import (
+    ALWAYS,
+    OUTPUT_ONLY,
+    PLAIN,
+    POWER_LAW,
+    beyond,
+    expected,
+)
 from tst_study.analysis.fits.law.held_out import nearest, observed_gains, splits
 from tst_study.analysis.fits.law.rows import published_rows, settings
 from tst_study.analysis.fits.law.superposition_law import Law, as_data, fit_law
@@ -29,11 +36,21 @@ from tst_study.analysis.verdict.question import read_questions
 from tst_study.atomic_files import write_json
 
 RECORDS = Path(__file__).parents[1] / "docs" / "records"
-CAMPAIGNS = {"campaign": "first campaign", "what-does-the-work": "second campaign"}
+CAMPAIGNS = {
+    "campaign": "first campaign",
+    "what-does-the-work": "second campaign",
+    "tuned": "third campaign, with a tuned baseline",
+}
 """The name of each campaign, by its archive in `RECORDS`."""
-ASKED = {"baseline at its best batch against baseline": BETTER_BATCH}
-"""The label of the arm, by the name of a campaign's question. Such an arm differs from its baseline
-in batch or rate, so that `compare` does not pair the two without the question."""
+ASKED = {
+    "the better of output only and power law against the tuned baseline": OUTPUT_ONLY,
+    "superposition, power law against the tuned baseline": POWER_LAW,
+    "superposition against the tuned baseline": PLAIN,
+    "output only, 0.23 million weights against the tuned baseline": OUTPUT_ONLY,
+}
+"""The label of the arm, by the name of a campaign's question. Such an arm may differ from its
+baseline in rate, so that `compare` does not pair the two without the question. The pilot sweep
+chose output only for the first of these questions."""
 COLUMNS = ("source", "corpus", "params", "tokens", "learning_rate", "arm", "text", "seeds")
 COLUMNS += ("gain", "deviation")
 """Columns of our own evidence. `params`: active parameters. `tokens`: latent tokens. `arm`: label.
@@ -125,7 +142,8 @@ def _judged(
 
 def paired(record: str, name: str) -> list[dict[str, Any]]:
     """Return a row for each of a campaign's settings, and for each of its questions in `ASKED`,
-    with `LEAST_SEEDS` or more seeds in common with their baseline; its keys are `COLUMNS`."""
+    with `LEAST_SEEDS` or more seeds in common with their baseline; its keys are `COLUMNS`. An arm
+    that such a question names has no other rows: its pairs at equal rates are of a pilot sweep."""
     runs, questions = read_archive(RECORDS / record).runs, read_questions(RECORDS / record)
     found = compare(runs, [question for question in questions if question.name in ASKED])
     settings, asked = found.table, found.verdicts
@@ -135,7 +153,8 @@ def paired(record: str, name: str) -> list[dict[str, Any]]:
         run_id=settings["run_ids"].str[-1],
     )
     asked = asked.assign(arm=asked["question"].map(ASKED), run_id=asked["run_ids"].str[0])
-    arms = pd.concat([settings, asked[asked["arm"].notna()]], join="inner")
+    asked = asked[asked["arm"].notna()]
+    arms = pd.concat([settings[~settings["arm"].isin(asked["arm"])], asked], join="inner")
     facts = {"active_parameters": "params", "latent_tokens": "tokens"}
     runs = runs.rename(columns=facts)[["run_id", "corpus", *facts.values(), "learning_rate"]]
     arms = arms[arms["seeds"] >= LEAST_SEEDS].merge(runs, on="run_id").assign(source=name)

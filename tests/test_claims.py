@@ -83,7 +83,9 @@ def over_seeds(values: pd.Series | np.ndarray, rows: int = 1) -> Triple:
 @functools.cache
 def known() -> list[Triple]:
     """Results stated beside the verdicts: paired by seed, each by itself."""
-    first, second, pilot, short = map(losses, ("campaign", PARTS, "gate", "desktop"))
+    first, second, tuned = map(losses, ("campaign", PARTS, "tuned"))
+    pilot, short = map(losses, ("gate", "desktop"))
+    plain_tuned = tuned["tuned-5000-s4-r0.25-batch64-lr0.002"]
     usual, superposed = first["lengths-20000-baseline"], second["arms-20000-s4-r0.25"]
     plain_20 = [usual - first["lengths-20000-s4-r0.25"], second["arms-20000-baseline"] - superposed]
     sizes = {s: first[f"bag-sizes-20000-s{s}-r0.25"] for s in (2, 3, 6, 8, 12, 16)}
@@ -93,7 +95,6 @@ def known() -> list[Triple]:
     worth = summary("campaign").equal_loss
     worth = worth[(worth["seeds"] == 8) & (worth["setting"] == "s = 4, r = 0.25")]
     (row,) = worth[worth["steps"] == 20_000].to_dict("records")
-    larger_batch = second["gate-4000-baseline-batch32-scaled"]
     before, after = (f"laptop-64-8000-{{}}-lr0.002-decay0.3{norm}" for norm in ("", "-qknorm"))
     gain_before, gain_after = (
         pilot[at.format("baseline")] - pilot[at.format("s4-r0.25")] for at in (before, after)
@@ -101,9 +102,10 @@ def known() -> list[Triple]:
     return [
         *((row["gain"], row["low"], row["high"]) for row in against_the_best_batch()[1:3]),
         over_seeds(pd.concat(plain_20)),
-        over_seeds(larger_batch - second["gate-4000-s4-r0.25-batch32"]),
-        over_seeds(second["gate-8000-baseline"] - larger_batch),
         over_seeds(superposed - second["arms-20000-s4-r0.25-power_law"]),
+        over_seeds(second["arms-20000-baseline"] - tuned["primary-5000-baseline-batch64-lr0.004"]),
+        over_seeds(plain_tuned - tuned["tuned-5000-s4-r0.25-power_law-batch64-lr0.002"]),
+        over_seeds(plain_tuned - tuned["primary-5000-s4-r0.25-output_only-batch64-lr0.00283"]),
         (row["steps_ratio"], row["low"], row["high"]),
         over_seeds(per_doubling),
         over_seeds(gain_after),
@@ -131,20 +133,20 @@ def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
     """A gain, and the loss that it is said to be."""
     digits = len(like[0].partition(".")[2])
     losses = (-found[0], -found[2], -found[1])
-    return [[f"{x:.{digits}f}".replace("-0.000", "0.000") for x in one] for one in (found, losses)]
+    return [[f"{round(x, digits) + 0:.{digits}f}" for x in one] for one in (found, losses)]
 
 
 @pytest.mark.parametrize(
     ("prose", "count"),
     [
-        (re.sub(r"```.*?```", "", README).partition("## What `make study`")[0], 7),
-        (FINDINGS, 30),
+        (re.sub(r"```.*?```", "", README).partition("## What `make study`")[0], 8),
+        (FINDINGS, 36),
         (CAMPAIGNS.partition("### The pilot sweep")[2].partition("### Predictions")[0], 2),
     ],
     ids=["README", "findings", "pilot sweep"],
 )
 def test_every_interval_in_prose_is_one_that_was_computed(prose: str, count: int) -> None:
-    both = [of(record).verdicts for record in ("campaign", PARTS)]
+    both = [of(record).verdicts for record in ("campaign", PARTS, "tuned")]
     rows = pd.concat(both).to_dict("records")
     every = [*known(), *((row["gain"], row["low"], row["high"]) for row in rows)]
     found = [list(one.groups()) for one in re.finditer(INTERVAL, prose)]
@@ -174,13 +176,15 @@ def words_of(page: str) -> str:
     return " ".join(re.sub(r"(?<![\d.])0\.000(?=[,\]])", "+0.000", plain).split())
 
 
-@pytest.mark.parametrize("record", ["campaign", PARTS])
+@pytest.mark.parametrize("record", ["campaign", PARTS, "tuned"])
 def test_verdicts_equal_a_computation_from_the_archive_alone(record: str) -> None:
     """Means, deviations and intervals of all planned questions, by pandas, scipy and the words of
     `docs/analysis.md`."""
     runs = pd.read_parquet(RECORDS / record / "runs.parquet").set_index("run_id")
     verdicts = of(record).verdicts
     for _, rows in verdicts[verdicts["heading"] == "Planned"].groupby("family"):
+        if rows["seeds"].min() < 2:
+            continue  # The larger models of the third campaign are under way.
         family = []
         for row in rows.to_dict("records"):
             ids, half = list(row["run_ids"]), len(row["run_ids"]) // 2
@@ -245,15 +249,6 @@ def test_what_does_the_work() -> None:
     assert numbers(
         r"below (\S+) to (\S+), depending on the arm, .* \(shuffled targets: ([\d.]+)\)", FINDINGS
     ) == shown(*least.sort_values().iloc[[0, -2, -1]])
-    mean = losses(PARTS).mean()
-    superposed = mean.filter(like="gate-").filter(like="s4-r0.25")
-    gains = mean - superposed.rename(lambda arm: arm.replace("s4-r0.25", "baseline"))
-    best = [
-        mean.filter(regex=f"gate-{steps}-baseline").idxmin() for steps in (16_000, 8_000, 4_000)
-    ]
-    assert numbers(
-        r"from (\S+) with 8 sequences to (\S+) with 16 and (\S+) with 32 \((\S+) at the", FINDINGS
-    ) == shown(*gains[best], gains["gate-4000-baseline-batch32"])
 
 
 def test_what_depends_on_the_method_and_what_speaks_against_the_batch() -> None:
@@ -269,10 +264,44 @@ def test_what_depends_on_the_method_and_what_speaks_against_the_batch() -> None:
     assert set(rows["verdict"]) == {"no difference shown"}
     for row in rows.to_dict("records"):
         assert f"no difference shown: {row['low']:.3f} to {row['high']:.3f}" in CAMPAIGNS
-    way = found.gains_over_training
-    leads = way[way["arm"] == "baseline at its best batch"].set_index("share")["gain"]
-    late = leads[(leads.index > 0.65) & (leads.index < 0.7) | (leads.index == 1)]
-    assert numbers(r"its lead shrinks, from (\S+) to (\S+),", FINDINGS) == shown(*late)
+
+
+def test_does_the_gain_survive_tuning() -> None:
+    """Part A is whole: the choices of its pilot sweep, its predictions, the lead in the decay."""
+    found = summary("tuned")
+    runs = found.tables.runs
+    assert list(runs["state"][runs["hidden_size"] == 64]) == ["done"] * 172
+    means = losses("tuned").mean()
+    for sweep, best in (
+        ("baseline", "baseline-batch64-lr0.004"),
+        ("s4-r0.25-batch", "s4-r0.25-batch64-lr0.002"),
+        ("output_only", "s4-r0.25-output_only-batch64-lr0.00283"),
+        ("power_law", "s4-r0.25-power_law-batch64-lr0.002"),
+    ):
+        tried = means[means.index.str.match(f"pilot-.*{sweep}")]
+        assert tried.idxmin().partition("0-")[2] == best
+    own = means["pilot-5000-baseline-batch64-lr0.004"]
+    assert numbers(
+        r"output only was behind by (\S+) and plain superposition by (\S+) ", FINDINGS
+    ) == (
+        shown(
+            means["pilot-5000-s4-r0.25-output_only-batch64-lr0.004"] - own,
+            means["pilot-5000-s4-r0.25-batch64-lr0.004"] - own,
+        )
+    )
+    planned = found.verdicts[found.verdicts["heading"] == "Planned"]
+    once = planned[~planned["question"].str.contains("1.07 million")]
+    low, high = np.array(once["predicted"].tolist()).T
+    assert list(once["gain"].between(low, high)) == [True] * 4 + [False]
+    way = found.gains_over_training.pivot(index="share", columns="question", values="gain")
+    names = ("superposition, power law", "the better of output only and power law", "superposition")
+    leads = [way[f"{name} against the tuned baseline"] for name in names]
+    assert numbers(
+        r"weights falls from (\S+) to (\S+), that of output only .* ends at (\S+), and plain "
+        r"superposition falls from (\S+) to (\S+) behind",
+        FINDINGS,
+    ) == shown(leads[0][0.8112], leads[0][1], leads[1][1], -leads[2][0.8112], -leads[2][1])
+    assert leads[0].idxmax() == leads[2].idxmax() == 0.8112
 
 
 def test_the_pilot_sweep() -> None:

@@ -48,10 +48,8 @@ MIXTURE = (16, 0.25)
 """The s and r of the only setting that was published for a mixture of experts."""
 PLAIN, OUTPUT_ONLY = "s = 4, r = 0.25", "s = 4, r = 0.25, output only"
 POWER_LAW = "s = 4, r = 0.25, power-law weights"
-BETTER_BATCH = "twice the batch, √2 times the rate"
-"""Like `PLAIN`, `OUTPUT_ONLY` and `POWER_LAW`, this is the label of an arm of our campaigns, as
-`published.evidence()` has it. `PLAIN` is the paper's method, `BETTER_BATCH` a baseline with twice
-the usual batch and √2 times the usual learning rate."""
+"""Like `PLAIN` (the paper's method) and `OUTPUT_ONLY`, this is the label of an arm of our
+campaigns, as `published.evidence()` has it."""
 OWN_CORPUS = "books-bpe1024"
 """The corpus on which an arm of our campaigns must have been trained to count as evidence near a
 planned run."""
@@ -131,13 +129,14 @@ class PlannedRun:
     @cached_property
     def own(self) -> dict[str, dict[str, Any]]:
         """Arms of our campaigns on `OWN_CORPUS` within `NEAR` of this size and length: rows of the
-        evidence, by label. Of several rows with one label the one with the most seeds is taken.
-        Empty for a mixture, and if the arm `PLAIN` was not run near here."""
+        evidence, by label. Of several rows with one label the one with the most seeds is taken,
+        and of several such rows that of the latest campaign. Empty for a mixture, and if neither
+        `PLAIN` nor `OUTPUT_ONLY` was run near here."""
         rows = pd.DataFrame(published.evidence()["own"])
         near = (self._far(rows.assign(size=rows["params"])) <= NEAR) & ~self.mixture
-        rows = rows[near & (rows["corpus"] == OWN_CORPUS)].sort_values("seeds")
+        rows = rows[near & (rows["corpus"] == OWN_CORPUS)].sort_values("seeds", kind="stable")
         arms = {row["arm"]: row for row in rows_of(rows)}
-        return arms if PLAIN in arms else {}
+        return arms if arms.keys() & {PLAIN, OUTPUT_ONLY} else {}
 
     def _far(self, rows: pd.DataFrame) -> pd.Series:
         """Distance of each row from this run, in e-folds: the larger of the distances in size and
@@ -217,7 +216,7 @@ class PlannedRun:
         The interval is for the mean over seeds if our campaigns measured the gain, else for one
         pair of runs."""
         if self.is_ours:
-            return own_gain(self.own.get(OUTPUT_ONLY, self.own[PLAIN]))
+            return own_gain(self.own.get(OUTPUT_ONLY) or self.own[PLAIN])
         if self.grade == "no evidence":
             return Gain(None, None, None, "nobody has measured it near this size and length")
         law, near = published_law(), self.nearest
@@ -241,10 +240,10 @@ def own_gain(row: Mapping[str, Any]) -> Gain:
 
 def own_arm(label: str = PLAIN, corpus: str = OWN_CORPUS) -> dict[str, Any]:
     """Return the row of the evidence for an arm of our campaigns, found by label and corpus; of
-    several rows the one with the most seeds."""
+    several rows the one with the most seeds, and of several such rows the last."""
     rows = published.evidence()["own"]
     alike = [row for row in rows if (row["arm"], row["corpus"]) == (label, corpus)]
-    return max(alike, key=lambda row: int(row["seeds"]))
+    return max(reversed(alike), key=lambda row: int(row["seeds"]))
 
 
 @functools.cache
