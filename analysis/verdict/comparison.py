@@ -2,8 +2,8 @@
 
 A run is compared if it is eligible (`analysis.tables.eligible`) and has a baseline that agrees with
 it in data, model, batch, schedule, learning rate, held-out text and seed. Other runs are returned
-with the reason why not. Runs without seeds are compared unpaired. Intervals and verdicts come from
-`analysis.verdict.decide`.
+with the reason why not, unless a planned question compares them. Runs without seeds are compared
+unpaired. Intervals and verdicts come from `analysis.verdict.decide`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Comparison:
     pairs: pd.DataFrame
     """One row for each run that was compared with a baseline."""
     excluded: pd.DataFrame
-    """Runs that were not compared with a baseline, each with the reason."""
+    """Runs that neither have a baseline to be compared with nor belong to a planned question, each
+    with the reason."""
     eligible: pd.DataFrame
     """Rows of the run table that may be compared, with or without a partner, `labelled`."""
 
@@ -93,13 +94,16 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
     lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
     lost = labelled(lost.drop_duplicates("fingerprint"))
     planned = decide(asked_contrasts(kept, lost, questions))
+    asked = {name for names in planned["run_ids"] for name in names}
     studies = [question.within for question in questions if question.within]
     table, verdicts = _decided(*_settings(pairs, kept, lost, studies), planned)
     return Comparison(
         table=table,
         verdicts=verdicts,
         pairs=pd.DataFrame(pairs, columns=list(PAIR_COLUMNS)),
-        excluded=pd.DataFrame(excluded, columns=list(EXCLUDED_COLUMNS)),
+        excluded=pd.DataFrame(
+            [row for row in excluded if row["run_id"] not in asked], columns=list(EXCLUDED_COLUMNS)
+        ),
         eligible=kept,
     )
 

@@ -200,7 +200,12 @@ def test_arms_of_imported_runs_may_differ_in_rate_if_other_rates_are_excluded(
         for seed in range(4)
     ]
     archive = finished(tmp_path, rows)
-    assert compare(read_tables(archive).runs).table.empty
+    runs = read_tables(archive).runs
+    assert compare(runs).table.empty
+    tuned = Arm(name="tuned", setting="muon", where={"learning_rate": 0.02})
+    usual = Arm(name="usual", setting="baseline")
+    asked = compare(runs, [Question(name="tuned", arm=tuned, against=usual, family="main")])
+    assert list(asked.excluded["run_id"]) == [f"muon-0.01-{seed}" for seed in range(4)]
     out = "".join(f"muon-0.01-{seed},worse rate\n" for seed in range(4)) + "muon-0.1,a typo\n"
     (archive / "exclusions.csv").write_text(f"run,reason\n{out}")
     (row,) = compare(read_tables(archive).runs).table.to_dict("records")
