@@ -17,6 +17,7 @@ from tst_study.data.token_file import idx_path
 from tst_study.errors import UserError
 from tst_study.experiments.corpora import PREPARED
 from tst_study.experiments.plan.planned_run import matches
+from tst_study.experiments.studies.catalogue import recipes
 
 
 def recorded(archive: Path, name: str) -> Tables:
@@ -33,7 +34,7 @@ def recorded(archive: Path, name: str) -> Tables:
 def config_of(record: Tables, overrides: Sequence[str] = ()) -> Config:
     """Return the config of a recorded run, changed so that the run can be trained here: from its
     first step, even if it was forked from a shared prefix run. A corpus whose folder is missing is
-    taken from `PREPARED`.
+    taken from `PREPARED`, where the corpora of our studies are made if they are not there yet.
 
     `overrides`: as for `tst-study train --set`. Raises `UserError` if a corpus is not found, or
     if the texts or the overrides make this another run than the recorded one.
@@ -47,6 +48,9 @@ def config_of(record: Tables, overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         apply_override(values, override)
     config = from_dict(values, source=run["run_id"])
+    known = recipes()
+    for folder in {Path(corpus.path) for corpus in config.data.corpora} & known.keys():
+        known[folder].prepare(folder)
     if (mark := fingerprint(config, fingerprints(config))) != run["fingerprint"]:
         raise UserError(
             f"{run['run_id']}: text or settings are not those of the record ({mark[:8]}, not "

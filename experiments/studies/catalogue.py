@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tst_study.errors import UserError, one_of
-from tst_study.experiments.corpora import PREPARED
+from tst_study.experiments.corpora import PREPARED, Recipe
 from tst_study.experiments.studies import (
     comparisons,
     data_constrained,
@@ -56,6 +56,13 @@ def load(
         recorded=recorded,
         questions=declared.questions(chosen),
     )
+
+
+def recipes() -> dict[Path, Recipe]:
+    """Return the recipe of every corpus that a study reads at some scale, by the corpus's
+    folder."""
+    studies = [load(name, scale) for name, declared in STUDIES.items() for scale in declared.scales]
+    return {folder: recipe for study in studies for folder, recipe in study.corpora.items()}
 
 
 def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:

@@ -11,6 +11,7 @@ from tests.tiny_runs import run
 from tst_study.errors import UserError
 from tst_study.experiments.retrain import compared, config_of, recorded
 from tst_study.experiments.state.collect import keep
+from tst_study.experiments.studies.catalogue import recipes
 from tst_study.train import train
 
 
@@ -33,3 +34,18 @@ def test_a_run_of_an_archive_comes_out_again_to_the_bit(
     record.evaluations.loc[last] = np.nextafter(record.evaluations.loc[last], 9)
     *_, held_out = compared(record, tmp_path / "again")
     assert "1 differ" in held_out
+
+
+def test_the_text_of_a_study_is_made_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path("prepared/topical-2048-1000k")
+    for place in ("here", "elsewhere"):
+        (tmp_path / place).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    recipes()[folder].prepare(folder)
+    run(folder, Path("runs/one"), "model.vocabulary_size=2048")
+    (name,) = keep(Path("runs"), tmp_path / "kept")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert config_of(recorded(tmp_path / "kept", name)).data.corpora[0].path == str(folder)
+    assert folder.is_dir()
