@@ -261,20 +261,28 @@ def gain_over_training(sources: Sources) -> Item | None:
     """Show when the arms of planned questions take the lead over the arm they are compared with.
 
     Each arm has a panel with its gain and the interval at every evaluation after the switch. The
-    arms are those of the primary question's study that are compared with the same arm as in that
-    question, and that have `OFTEN` evaluations. An arm whose final gain is much further from zero
-    than the others' (`FAR`) is only named in the caption. None if there is no primary question, or
-    no arm with `OFTEN` evaluations.
+    arms are those of the primary question's study that are compared with the baselines of that
+    question, all or some of them, and that have `OFTEN` evaluations. An arm whose final gain is
+    much further from zero than the others' (`FAR`) is only named in the caption. None if there is
+    no primary question, or no arm with `OFTEN` evaluations.
     """
     summary = sources.summary
     primary = next((question for question in summary.questions if question.primary), None)
     if primary is None:
         return None
-    asked = {
-        question.arm.name: (question.family, question.name)
+    found = sources.answers.set_index(["family", "question"])["run_ids"]
+    against = found.map(lambda names: set(names[len(names) // 2 :]))
+    usual = against.get((primary.family, primary.name), set())
+    keys = {
+        (question.family, question.name): question.arm.name
         for question in summary.questions
-        if (question.within, question.against) == (primary.within, primary.against)
+        if question.within == primary.within
     }
+    shared = [
+        key for key in against.index if key in keys and against[key] and against[key] <= usual
+    ]
+    # Of several questions about one arm the one with the most seeds counts: it comes last.
+    asked = {keys[key]: key for key in sorted(shared, key=lambda key: len(against[key]))}
     data, answers = (
         table.set_index(["family", "question"]).loc[lambda rows: rows.index.isin(asked.values())]
         for table in (summary.gains_over_training, sources.answers)
@@ -324,8 +332,9 @@ def _draw_gains(
     floor = min(-DEEP * float(ends.abs().max()), float(lasts.min()))
     shown = data[data["low"] >= floor]
     top = float(shown["high"].max())
-    rows = math.ceil(len(arms) / COLUMNS)
-    drawn, panels = new_figure(PAGE, 1.75 * rows, COLUMNS, rows)
+    columns = min(COLUMNS, len(arms))
+    rows = math.ceil(len(arms) / columns)
+    drawn, panels = new_figure(PAGE, 1.75 * rows, columns, rows)
     for axes in panels.flat[len(arms) :]:
         axes.remove()
     for place, (axes, arm) in enumerate(zip(panels.flat, arms, strict=False)):
@@ -339,10 +348,10 @@ def _draw_gains(
         axes.xaxis.set_major_locator(MaxNLocator(3))
         axes.xaxis.set_major_formatter(PercentFormatter(1, 0))
         axes.yaxis.set_major_locator(MaxNLocator(4))
-        if place % COLUMNS:
+        if place % columns:
             axes.tick_params(labelleft=False)
         else:
             axes.set_ylabel("gain (nats)")
-        if place + COLUMNS >= len(arms):
+        if place + columns >= len(arms):
             axes.set_xlabel("share of the steps")
     return drawn

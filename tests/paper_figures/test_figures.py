@@ -282,6 +282,13 @@ def test_a_gain_of_zero_has_its_curve_and_baselines_without_seeds_all_count(tmp_
     assert len(group.folders) == 6
 
 
+def test_arms_share_a_picture_if_their_baselines_are_those_of_the_primary_question() -> None:
+    """Others have 12 of its 20 seeds here. Half as long runs have baselines of their own."""
+    arms = picture("gain_over_training", CAMPAIGN.parent / "tuned").data["arm"].unique()
+    others = ["output only", "superposition, power law", "superposition"]
+    assert list(arms) == ["the better of output only and power law", *others]
+
+
 def test_fresh_texts_of_two_sizes_are_not_called_repeated(tmp_path: Path) -> None:
     for tokens in (20_000_000, 50_000_000):
         data = {**BOOKS, "corpora": [{"fingerprint": f"{tokens:064d}", "weight": 1.0}]}
