@@ -262,7 +262,7 @@ def gain_over_training(sources: Sources) -> Item | None:
 
     Each arm has a panel with its gain and the interval at every evaluation after the switch. The
     arms are those of the primary question's study that are compared with the baselines of that
-    question, all or some of them, and that have `OFTEN` evaluations. An arm whose final gain is
+    question, more than half of them, and that have `OFTEN` evaluations. An arm whose final gain is
     much further from zero than the others' (`FAR`) is only named in the caption. None if there is
     no primary question, or no arm with `OFTEN` evaluations.
     """
@@ -279,7 +279,9 @@ def gain_over_training(sources: Sources) -> Item | None:
         if question.within == primary.within
     }
     shared = [
-        key for key in against.index if key in keys and against[key] and against[key] <= usual
+        key
+        for key in against.index
+        if key in keys and against[key] <= usual and 2 * len(against[key]) > len(usual)
     ]
     # Of several questions about one arm the one with the most seeds counts: it comes last.
     asked = {keys[key]: key for key in sorted(shared, key=lambda key: len(against[key]))}
