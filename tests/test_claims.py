@@ -146,8 +146,8 @@ def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
     ids=["README", "findings", "pilot sweep"],
 )
 def test_every_interval_in_prose_is_one_that_was_computed(prose: str, count: int) -> None:
-    both = [of(record).verdicts for record in ("campaign", PARTS, "tuned")]
-    rows = pd.concat(both).to_dict("records")
+    verdicts = [of(record).verdicts for record in ("campaign", PARTS, "tuned")]
+    rows = pd.concat(verdicts).to_dict("records")
     every = [*known(), *((row["gain"], row["low"], row["high"]) for row in rows)]
     found = [list(one.groups()) for one in re.finditer(INTERVAL, prose)]
     assert len(found) == count
