@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -156,7 +156,7 @@ def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:
         if not root.exists():
             raise UserError(f"{source}: no such file or folder; give a log, or NAME=PATH of one")
         paths = [root] if root.is_file() else sorted(filter(Path.is_file, root.rglob("*")))
-        logs = [log for path in paths for log in _read(path, root, columns)]
+        logs = [log for path in _last_states(paths) for log in _read(path, root, columns)]
         if not logs:
             raise UserError(f"{source}: {_why_not(root)}")
         for log in logs:
@@ -164,6 +164,26 @@ def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:
             log.run = re.sub(r"[/\\\x00-\x1f]", "-", log.run)  # the name must do for a folder
         read += logs
     return read
+
+
+def _last_states(paths: Iterable[Path]) -> list[Path]:
+    """Return the paths without the files `trainer_state.json` that a later one of the same run
+    repeats. They lie in the folders of the run's checkpoints and, after the end, above these."""
+    states: dict[Path, list[Path]] = {}
+    for path in (kept := list(paths)):
+        if path.name == "trainer_state.json":
+            inside = path.parent.name.startswith("checkpoint-")
+            states.setdefault(path.parents[1] if inside else path.parent, []).append(path)
+    earlier = {path for of_run in states.values() for path in sorted(of_run, key=_steps_done)[:-1]}
+    return [path for path in kept if path not in earlier]
+
+
+def _steps_done(state: Path) -> int:
+    """Return the number of steps that a `trainer_state.json` tells of; -1 if it is damaged."""
+    try:
+        return int(from_json(state.read_bytes())["global_step"])
+    except (ValueError, LookupError, TypeError):
+        return -1
 
 
 def _why_not(root: Path) -> str:
@@ -251,11 +271,6 @@ def _mlflow(log: Log) -> Iterator[Log]:
 
 
 def _trainer_state(log: Log) -> Iterator[Log]:
-    own = log.place.parent
-    if own.name.startswith("checkpoint-"):  # a later checkpoint repeats what an earlier one says
-        later = [p.parent.name for p in own.parent.glob("checkpoint-*/trainer_state.json")]
-        if own.name != max(later, key=lambda name: int(name.rpartition("-")[2])):
-            return
     state = from_json(log.place.read_bytes())
     log.facts["steps"] = state["max_steps"]
     for number, row in enumerate(state["log_history"], 1):
@@ -307,6 +322,8 @@ def _add(log: Log, row: Mapping[str, Any], line: int) -> bool:
 def whole(value: Any) -> int | None:
     """Return a value as a whole number, however it is written (`30`, `30.0`, `3e1`); None if it is
     not one."""
+    with suppress(ValueError):  # a float would lose digits beyond 2⁵³
+        return int(str(value))
     number = decimal(value)
     return int(number) if number is not None and number % 1 == 0 else None
 

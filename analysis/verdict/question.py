@@ -155,8 +155,17 @@ def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
 
 def add_questions(folder: Path, questions: Sequence[Question]) -> None:
     """Add questions to those of a folder, without duplicates: a question that differs in nothing
-    but its `registered` replaces the old one."""
-    merged = {_unstamped(question): question for question in (*read_questions(folder), *questions)}
+    but its `registered` replaces the old one. Raises `UserError` if two questions that differ
+    otherwise have one name in one family."""
+    merged: dict[tuple[str, str], Question] = {}
+    for question in (*read_questions(folder), *questions):
+        old = merged.setdefault((question.family, question.name), question)
+        if _unstamped(old) != _unstamped(question):
+            raise UserError(
+                f"question {question.name!r} of family {question.family!r}: the archive holds "
+                "another version of it; keep these runs in an archive of their own"
+            )
+        merged[question.family, question.name] = question
     _write(folder, list(merged.values()))
 
 

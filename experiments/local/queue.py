@@ -141,8 +141,14 @@ def fitting(runs: Iterable[PlannedRun], processes: int) -> int:
 
 
 def _plan(planning: Planner, queue: Queue, wanted: Callable[[PlannedRun], bool]) -> None:
-    queue.decided = [planned for planned in planning.decided() if wanted(planned)]
-    queue.whole = [planned for planned in planning.whole() if wanted(planned)]
+    """Plan the wanted runs and their shared prefix runs. A run may get its prefix run only now, if
+    results have added a run that shares it."""
+
+    def chosen(runs: list[PlannedRun]) -> list[PlannedRun]:
+        prefixes = {run.prefix.fingerprint for run in runs if run.prefix and wanted(run)}
+        return [run for run in runs if wanted(run) or run.fingerprint in prefixes]
+
+    queue.decided, queue.whole = chosen(planning.decided()), chosen(planning.whole())
 
 
 def _settle_all(queue: Queue) -> None:

@@ -75,14 +75,19 @@ def wandb_page(folder: Path) -> Path:
 def trainer_state(folder: Path) -> Path:
     from transformers import TrainerState
 
-    for last in (20, 30):
+    for last, name in (
+        (20, "checkpoint-20"),
+        (20, "checkpoint-best"),
+        (30, "checkpoint-30"),
+        (30, ""),
+    ):
         state = TrainerState(max_steps=30, global_step=last)
         for step in (step for step in STEPS if step <= last):
             state.log_history.append({"loss": loss(step), "learning_rate": 0.001, "step": step})
             state.log_history.append({"eval_loss": held_out(step), "step": step})
         state.log_history.append({"train_loss": 9.0, "train_runtime": 1.0, "step": last})
-        place = folder / f"checkpoint-{last}"
-        place.mkdir(parents=True)
+        place = folder / name  # `Trainer.save_state` writes above the checkpoints
+        place.mkdir(parents=True, exist_ok=True)
         state.save_to_json(str(place / "trainer_state.json"))
     return folder
 
@@ -438,6 +443,21 @@ def test_how_long_a_run_was_trained_is_kept(tmp_path: Path) -> None:
     run = tables(written(tmp_path / "modded", "log.txt", lines)).runs.iloc[0]
     assert run["training_seconds"] == 3.0
     assert run["tokens_per_second"] == 512 * 30 / 3.0
+
+
+def test_of_several_checkpoints_the_last_counts_unless_one_is_named(tmp_path: Path) -> None:
+    folder = trainer_state(tmp_path / "run")
+    assert import_logs([str(folder)], FACTS).curves["step"].max() == 30
+    found = import_logs([str(folder / "checkpoint-20")], FACTS | {"annealed": "true"})
+    assert found.curves["step"].max() == 20
+
+
+def test_large_seeds_keep_all_their_digits(tmp_path: Path) -> None:
+    seeds = 2**60 + 1, 2**60 + 2
+    logs = [json_lines(tmp_path / str(seed)) for seed in seeds]
+    for log, seed in zip(logs, seeds, strict=True):
+        add_to_archive(tmp_path / "archive", tables(log, seed=str(seed)))
+    assert tuple(read_tables(tmp_path / "archive").runs["seed"]) == seeds
 
 
 def test_runs_without_seeds_are_stored_without_them(tmp_path: Path) -> None:

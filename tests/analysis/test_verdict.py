@@ -108,6 +108,16 @@ def test_what_is_not_trained_or_has_one_seed_makes_no_claim(tmp_path: Path) -> N
     assert summary.lines()[2] == "Planned"
 
 
+def test_a_second_version_of_a_question_needs_an_archive_of_its_own(tmp_path: Path) -> None:
+    """A question that was registered is not replaced, nor does it count twice."""
+    add_questions(tmp_path, [question(2)])
+    with pytest.raises(UserError, match=r"question 's = 2' of family 'family'.*of their own"):
+        add_questions(tmp_path, [question(2, predicted=(0.0, 0.1))])
+    add_questions(tmp_path, [question(2, registered="ab" * 20)])
+    (kept,) = read_questions(tmp_path)
+    assert kept.registered == "ab" * 20
+
+
 def test_arms_say_what_they_cost_and_gains_when_they_appeared(runs: Path) -> None:
     """The arm trails by 0.1 at the first evaluation after the switch."""
     add_questions(runs, [question(2, predicted=(0.05, 0.1)), question(4, predicted=(0.02, 0.04))])

@@ -24,6 +24,7 @@ from tests.experiments.test_studies import NoResults
 from tests.record.test_record import DATA
 from tests.slurm.test_launching import wait_until
 from tst_study import file_lock
+from tst_study.config.schema import Config
 from tst_study.data import run_data
 from tst_study.errors import OtherRankError, UserError
 from tst_study.experiments import cli
@@ -41,7 +42,7 @@ from tst_study.experiments.studies.catalogue import load
 from tst_study.experiments.studies.grid import Declared, Tuning, against_baseline, choice
 from tst_study.experiments.studies.scales import SMALL_MAIN
 from tst_study.experiments.studies.setting import Setting
-from tst_study.experiments.study import Study
+from tst_study.experiments.study import Results, Study
 from tst_study.process.host import cores
 from tst_study.record import reader as run_record
 
@@ -298,6 +299,28 @@ def test_branches_wait_for_their_trunk_and_fail_with_it(tmp_path: Path) -> None:
         path.stat().st_mtime_ns for name in planned for path in tmp_path.glob(f"{name}-*/launches")
     )
     assert all(prefix < other for other in others)
+
+
+def test_a_wanted_run_gets_a_prefix_run_that_results_add(tmp_path: Path) -> None:
+    """As `retry` launches: the run shares no steps with another before the first one is over."""
+    first, own = config("run_3", "seed=1"), config("run_2", "superposition.step_ratio=0.2")
+    more = config("run_1", "superposition.step_ratio=0.3")
+
+    def grows(results: Results) -> list[Config]:
+        return [first, own] if results.held_out(first) is None else [first, own, more]
+
+    def in_time(queue: Queue) -> None:
+        assert time.monotonic() < end
+
+    study, end = replace(study_of(), runs=grows, folder=tmp_path), time.monotonic() + 60
+    launch(
+        study,
+        Options(parallel=1),
+        in_time,
+        lambda run: run.config.name in ("run_3", "run_2"),
+        fake_training.run,
+    )
+    assert launches(tmp_path) == {"run_3": 1, "trunk-s4-20steps-seed0": 1, "run_2": 1}
 
 
 def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_path: Path) -> None:

@@ -234,6 +234,7 @@ REQUESTS = [
     (["--source", "fifo.txt"], "fifo.txt: is a folder, pipe or device"),
     (["--source", "/dev/zero"], "/dev/zero: "),
     (["--source", "empty"], "empty: no such file, or a folder without text"),
+    (["--source", "~no-user/a.txt"], "~no-user/a.txt: no such file"),
     (["--source", "good.txt", "--tokenizer", "bpe:"], "the size of the vocabulary, 257 to 1,0"),
     (["--source", "good.txt", "--tokenizer", "bpe:5000"], "bpe:5000: the text yields only"),
     (["--source", "good.txt", "--tokenizer", "good.txt"], "docs/data.md converts files of Sent"),

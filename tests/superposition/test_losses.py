@@ -173,6 +173,17 @@ def test_smoothing_is_that_of_cross_entropy_for_each_target(bag_size):
     assert_same_value_and_grad(actual, torch.stack(losses).mean(), logits, 1e-12)
 
 
+def test_smoothing_does_not_round_the_mean_of_half_precision_logits():
+    """The mean lies far from zero, where bfloat16 has steps of 0.125."""
+    logits, labels = problem(4, dtype=torch.bfloat16, positions=40, vocabulary=301)
+    logits = (logits.detach() + 20.0).double()
+    value, exact = (
+        bag_loss(each, labels, 4, kind=MultiHot(label_smoothing=0.1))
+        for each in (logits.bfloat16(), logits)
+    )
+    assert abs(value - exact) <= 2e-6 * exact
+
+
 @dataclass(frozen=True)
 class Focal(BagLoss):
     """A loss of someone else: multi-hot, with a parameter, and with weights."""

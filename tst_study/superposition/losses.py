@@ -154,15 +154,17 @@ class Bags:
     def mean_above_vocabulary(self) -> Tensor:
         """Return what label smoothing adds to the loss, divided by ε: the weighted mean, over the
         targets, of the target's logit minus the mean logit of the vocabulary."""
+        weights, logits = self.weights, self.logits
         if self.shard is None:
-            above = self.logits.gather(1, self.targets) - self.logits.mean(dim=1, keepdim=True)
+            of_targets = logits.gather(1, self.targets)
+            above = of_targets - logits.mean(dim=1, keepdim=True, dtype=weights.dtype)
         else:
             local, is_local = self.shard.to_local(self.targets)
-            of_targets = torch.where(is_local, self.logits.gather(1, local), 0.0)
-            of_all = self.logits.sum(dim=1, keepdim=True) / self.shard.vocabulary_size
-            above = sum_over_group(of_targets - of_all, self.shard.group)
-        weights = self.weights
-        return (weights * above.to(weights.dtype)).sum()
+            of_targets = torch.where(is_local, logits.gather(1, local), 0.0)
+            of_all = logits.sum(dim=1, keepdim=True, dtype=weights.dtype)
+            above = of_targets - of_all / self.shard.vocabulary_size
+            above = sum_over_group(above, self.shard.group)
+        return (weights * above).sum()
 
 
 def weighted_targets(

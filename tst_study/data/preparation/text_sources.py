@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +94,7 @@ def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source
     """
     sources: list[Source] = []
     for name in names:
-        path = Path(name).expanduser()
+        path = Path(os.path.expanduser(name))  # leaves the name of an unknown user as it is
         if name.startswith(HUGGING_FACE):
             sources.append(Source(SourceRecord(name=name, split=split), "huggingface"))
             continue
