@@ -266,8 +266,9 @@ def test_megatron_lm(words: Path, bag_size: int, monkeypatch: pytest.MonkeyPatch
             length = tst.raw_length(step)
             tokens = torch.randint(64, (2, 3, length + 1))
             places = torch.arange(length).expand(3, -1)
+            mask = torch.ones(3, 1, length, length).triu(1).bool()  # what Megatron's loader gives
             batches = iter(
-                (x[:, :-1], x[:, 1:], torch.ones(3, length), None, places) for x in tokens
+                (x[:, :-1], x[:, 1:], torch.ones(3, length), mask, places) for x in tokens
             )
             losses = forward_backward_no_pipelining(
                 forward_step_func=partial(

@@ -9,8 +9,10 @@ GPUs. Refused: sequence parallelism, which scatters positions inside the embeddi
     forward_step = partial(superposed_forward_step, tst, get_batch, lambda: args.curr_iteration)
 
 The loader must give `tst.raw_length(step)` tokens a sequence. Megatron's data sets have one length,
-so train the two phases as two launches. In the first, give a `--seq-length` of s · L to the data
-alone, and keep L for the model.
+so train the two phases as two launches, the first with a `--seq-length` of s · L. Use rotary
+positions, which have no weights: a table of learned ones would have another length in each launch.
+In the first launch the FLOPs that Megatron prints are those of s · L positions, which is too many.
+Attention is causal over the whole row: documents in a row are not separated.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ def superposed_forward_step(
     labels = labels.masked_fill(loss_mask == 0, -100)
     if not model.training:  # Megatron's evaluation: next-token loss of the first L tokens
         tokens, labels = tokens[:, :positions], labels[:, :positions]
+    if attention_mask is not None:  # (B, 1, s·L, s·L), causal
+        attention_mask = attention_mask[..., :positions, :positions]
     logits = model(tokens, position_ids[:, :positions], attention_mask)
     return logits, partial(loss_func, tst if model.training else None, labels)
 

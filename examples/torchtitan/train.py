@@ -108,7 +108,7 @@ class SuperposedEmbedding(Embedding):
         pass
 
     def forward(self, input: Tensor) -> Tensor:
-        return Phase.tst.embed(LookUp(super().forward), input, Phase.step)
+        return Phase.tst.embed(LookUp(super().forward).train(self.training), input, Phase.step)
 
 
 class LookUp(nn.Module):
