@@ -50,8 +50,8 @@ class Entry:
         lacks runs that it cannot do without.
 
         If the entry has `needs`, the caption is completed by `Item.measured` or, if nothing was
-        measured, by the commands in `needs`. A finding without measured results gets the first of
-        these commands.
+        measured, by the commands in `needs`. A finding without measured results gets the commands
+        of the largest scale.
         """
         item = self.make(sources)
         if item is None:
@@ -61,8 +61,7 @@ class Entry:
             measured = item.folders or (finding and finding.measured)
             caption += f" {item.measured}" if measured else f" Nothing measured: {self.needs}."
         if finding and not finding.measured:
-            command = self.needs.split("`")[1] if self.needs else ""
-            finding = Finding(finding.published, needs=command)
+            finding = Finding(finding.published, needs=self.needs.partition(", or smaller ")[0])
         return replace(
             item,
             name=self.name,

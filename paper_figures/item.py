@@ -38,7 +38,8 @@ class Finding:
     """Model, steps and text of the runs, and their seeds."""
     verdict: Verdict = "not measured"
     needs: str = ""
-    """The command that would make the runs, if nothing was measured. The catalogue sets it."""
+    """The commands, in backquotes, that would measure it, if nothing was measured. The catalogue
+    sets it."""
 
 
 def judged(verdicts: Iterable[str]) -> Verdict:

@@ -25,7 +25,7 @@ METRIC = "length-normalised where a task reports that (the paper does not say wh
     "table3",
     title="Table 3. Headline runs: zero-shot accuracy",
     published=["headline_runs"],
-    needs=f"{submit('headline', 'paper')}, then `tst-study evaluate RUN`",
+    needs=f"{submit('headline', 'paper')}, then `tst-study evaluate RUN --tasks paper`",
 )
 def of_headline_runs(sources: Sources) -> Table:
     """Show the published runs, and below them what `tst-study evaluate` measured here."""
@@ -91,7 +91,7 @@ def _finding(used: pd.DataFrame) -> Finding:
 @figure(
     {f"table{number}": number for number in range(8, 29)},
     published=["downstream_grid"],
-    needs=f"{submit('bag-grid', 'paper')}, then `tst-study evaluate RUN`",
+    needs=f"{submit('bag-grid', 'paper')}, then `tst-study evaluate RUN --tasks paper`",
 )
 def over_s_and_r(sources: Sources, which: int) -> Table:
     """Show the paper's table number `which`, and the measured accuracies beside it.

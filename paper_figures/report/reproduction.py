@@ -28,7 +28,7 @@ READING = (
 
 
 DONE = ("item", "published", "measured here", "runs", "verdict")
-OPEN = ("item", "published", "the command that measures it")
+OPEN = ("item", "published", "what measures it")
 """Headings of the two tables on the page: what was measured, and what was not."""
 
 
@@ -40,7 +40,7 @@ def grids(items: Sequence[Item]) -> tuple[Grid, Grid]:
             cells = map(Entry, (item.title, finding.published, finding.measured, finding.scale))
             done.append((*cells, Entry(finding.verdict, best=True)))
         elif finding:
-            needs = f"`{finding.needs}`" if finding.needs else "published numbers alone"
+            needs = finding.needs or "published numbers alone"
             open_.append(tuple(map(Entry, (item.title, finding.published, needs))))
     return Grid("", DONE, tuple(done)), Grid("", OPEN, tuple(open_))
 

@@ -377,9 +377,11 @@ class Parallel(Strict):
     """Ranks over which the experts of a layer are divided; data-parallel ranks serve for it. With
     `expert = 1`, tensor ranks share each expert's matrices; otherwise each expert is whole."""
     optimizer: Literal["replicated", "distributed"] = "replicated"
-    """`distributed`: each data-parallel rank keeps and updates its share of the optimizer state."""
+    """`distributed`: each data-parallel rank keeps and updates its share of the optimizer state.
+    On several GPUs it is the default of `train`, except with Muon."""
     overlap_gradients: bool = False
-    """Sum gradients over ranks during the backward pass, bucket by bucket."""
+    """Sum gradients over ranks during the backward pass, bucket by bucket. On several GPUs `train`
+    does this by default."""
 
     @property
     def expert_tensor_ranks(self) -> int:
