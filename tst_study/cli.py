@@ -297,6 +297,7 @@ def _say_prepared(folder: Path, manifest: Manifest, more: str = "") -> None:
     for split, record in manifest.splits.items():
         counts = f"{record.tokens:,} tokens in {record.documents:,} documents"
         print(f"{folder}: {split}: {counts}{more}")
+    print(f"{folder}: model.vocabulary_size = {manifest.tokenizer.vocabulary_size}")
 
 
 def _ending(folder: Path, state: run_record.State) -> list[str]:

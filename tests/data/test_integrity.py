@@ -154,6 +154,9 @@ def test_a_tokenizer_that_is_named_is_taken_along(documents: Path, tmp_path: Pat
     before = read_manifest(documents).tokenizer
     assert made.tokenizer.model_copy(update={"kind": before.kind}) == before
     assert verify(tmp_path) == made
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match=r"tokenizer\.json: is not the --tokenizer"):
+        adopt([tmp_path / "text_document"], tokenizer=documents / "tokenizer.json")
 
 
 def test_a_sampled_fingerprint_sees_a_shift_anywhere(tmp_path: Path) -> None:

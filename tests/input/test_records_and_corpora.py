@@ -258,6 +258,7 @@ ADOPTIONS = [
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint17"], "did you mean 'uint16'?"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint16"], "ids.bin: cannot be read as ui"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint8"], "ids.bin: token 2 is 66, outside"),
+    (["ids.bin", "--vocabulary-size", "9", "--end-of-document", "9"], "9 is no id of a vocab"),
     (["ids.bin", "a/ids.bin", "--vocabulary-size", "9"], "a/ids.bin: is no file in ."),
     (["ids.bin", "--tokenizer", "ids.bin"], "ids.bin: is not a tokenizer.json"),
     (["words/train.bin", "--vocabulary-size", "9"], "manifest.json: describes a prepared folder"),

@@ -102,15 +102,22 @@ def test_autocast_casts_as_a_linear_layer_does() -> None:
     assert [one.dtype for one in grads] == [torch.float32, torch.float32]
 
 
-def test_small_probabilities_keep_their_gradient_in_float16() -> None:
+@pytest.mark.parametrize("kernel", [None, lambda *given: _fused(*given)])
+def test_small_probabilities_keep_their_gradient_in_float16(
+    kernel: linear_loss.CrossEntropy | None,
+) -> None:
     """A gradient of 1e-8 is 0 in float16, and no scaler of the loss can bring it back."""
     generator = torch.Generator().manual_seed(0)
     hidden, weight = (torch.randn(*size, 32, generator=generator) for size in ((1, 8192), (1024,)))
-    labels = torch.randint(1024, (1, 8192), generator=generator)
+    labels = torch.randint(1024, (1, 8192 * 4), generator=generator)
     gradients = []
     for dtype in (torch.float32, torch.float16):
         inputs = [x.to(dtype).requires_grad_() for x in (hidden / 2, weight / 2)]
-        (65536 * linear_bag_loss(*inputs, labels, 1, batch_first=True)).backward()
+        loss = linear_bag_loss(*inputs, labels, 4, batch_first=True, cross_entropy=kernel)
+        (65536 * loss).backward(retain_graph=True)
+        if kernel is None:
+            with pytest.raises(RuntimeError, match="one backward pass"):
+                loss.backward()
         gradients.append([x.grad.float() for x in inputs if x.grad is not None])
     for exact, found in zip(*gradients, strict=True):
         assert (found - exact).norm() < 2e-3 * exact.norm()

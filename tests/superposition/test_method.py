@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 import warnings
@@ -61,6 +62,31 @@ def test_a_module_that_does_more_than_look_up_is_called() -> None:
     hooked = nn.Embedding(WORDS, 8, _weight=scaled.weight.detach())
     hooked.register_forward_hook(lambda module, inputs, output: output + 1.0)
     torch.testing.assert_close(tst().embed(hooked, ids, 0), tst().embed(plain, ids, 0) + 1.0)
+    patched = nn.Embedding(WORDS, 8, _weight=scaled.weight.detach())  # as accelerate's hooks do
+    patched.forward = scaled.forward  # type: ignore[method-assign]
+    torch.testing.assert_close(tst().embed(patched, ids, 0), tst().embed(scaled, ids, 0))
+    with pytest.raises(ValueError, match="a forward of its own"):
+        tst().linear_loss(torch.ones(2, POSITIONS, 8), patched, ids, 0)
+
+
+def test_an_attached_model_can_be_pickled_and_a_copy_counts_the_same_steps() -> None:
+    method, table, ids = tst(), nn.Embedding(WORDS, 8), text(POSITIONS * 4)[:, :-1]
+    method.attach(table)
+    copied, stored = deepcopy(table), pickle.loads(pickle.dumps(table))
+    method.advance(to=5)
+    assert stored(input=ids).shape == (2, POSITIONS, 8)
+    assert copied(ids[:, :POSITIONS]).shape == table(ids[:, :POSITIONS]).shape
+    method.advance(to=0)
+    method.attach(table)
+    with pytest.raises(ValueError, match="bagged already: attach once"):
+        table(ids)
+
+
+def test_one_label_a_sequence_shows_no_shift() -> None:
+    method, ids = tst(mode="output_only", positions=1, bag_size=1), text(1)
+    with warnings.catch_warnings(action="error"):
+        hidden = method.embed(nn.Embedding(WORDS, WORDS), ids[:, :1], 0)
+        method.loss(hidden, ids[:, :1], 0)
 
 
 def test_one_sided_superposition_and_weights_that_change() -> None:
@@ -69,6 +95,7 @@ def test_one_sided_superposition_and_weights_that_change() -> None:
     assert tst(mode="input_only").objective(0).weighting == "first_token"
     rows = tst(weighting=((1.0, 1.0, 1.0, 1.0), (1.0, 0.0, 0.0, 0.0)))
     assert rows.objective(1).weighting == (1.0, 0.8, 0.8, 0.8)
+    assert tst(weighting=torch.tensor([1.0, 1.0, 1.0, 0.0])).weighting == [1.0, 1.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -225,6 +252,8 @@ def test_bags_of_one_token_have_the_bits_of_float32_logits() -> None:
         (lambda m, e, t: m.linear_loss(m.embed(e, t, 0), Scaled(32, 8), t + 1, 0), "a forward of"),
         (lambda m, e, t: tst(weighting=(1.0, 2.0)), "weighting has 2 numbers; bag_size 4"),
         (lambda m, e, t: tst(step_ratio=30), "step_ratio = 30"),
+        (lambda m, e, t: tst(bag_size=4.0), "bag_size = 4.0 and .* must be whole numbers"),
+        (lambda m, e, t: tst(positions="all"), "positions = 'all' must be L"),
         (lambda m, e, t: tst(mode="outputonly"), "mode 'outputonly' is unknown: use one of full"),
     ],
 )

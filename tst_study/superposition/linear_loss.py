@@ -85,16 +85,18 @@ def linear_bag_loss(
     coefficients = torch.where(valid, share / counts, torch.where(share.isnan(), share, 0.0))
     rows = hidden.reshape(-1, hidden.shape[-1])
     with torch.autocast(device, enabled=False):
-        if cross_entropy is not None:
-            return _by_first_target(rows, weight, targets, coefficients, cross_entropy)
         # The gradient of a logit is about P / N. In float16 many would become 0 before a gradient
         # scaler could enlarge them, so there the largest coefficient is taken out beforehand.
         scale: Tensor | float = 1.0
         if rows.dtype == torch.float16:
             scale = coefficients.sum(dim=1).amax().clamp(min=1e-30)
-        loss: Tensor = _LinearMultiHot.apply(  # type: ignore[no-untyped-call]
-            rows, weight, targets, coefficients / scale, compiled
-        )
+        coefficients = coefficients / scale
+        if cross_entropy is not None:
+            loss = _by_first_target(rows, weight, targets, coefficients, cross_entropy)
+        else:
+            loss = _LinearMultiHot.apply(  # type: ignore[no-untyped-call]
+                rows, weight, targets, coefficients, compiled
+            )
     return loss * scale
 
 
@@ -211,6 +213,10 @@ class _LinearMultiHot(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         (grad_loss,) = grads
+        if ctx.gradients is None:
+            raise RuntimeError(
+                "linear_loss has one backward pass: use loss(head(hidden), …) where you need two"
+            )
         grad_hidden, grad_weight = ctx.gradients
         ctx.gradients = None
         return (

@@ -13,7 +13,7 @@ stays as it is: optimizer, schedule, layers, parallelism.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
@@ -74,11 +74,18 @@ class Superposition:
     _calls: Calls = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.bag_size < 1 or self.steps < 1 or not 0.0 <= self.step_ratio <= 1.0:
+        counts = map(_is_count, (self.bag_size, self.steps))
+        if not all(counts) or not 0.0 <= self.step_ratio <= 1.0:
             raise ValueError(
-                f"bag_size = {self.bag_size} and steps = {self.steps} must be at least 1, and "
-                f"step_ratio = {self.step_ratio} lie in 0 … 1"
+                f"bag_size = {self.bag_size} and steps = {self.steps} must be whole numbers of at "
+                f"least 1, and step_ratio = {self.step_ratio} lie in 0 … 1"
             )
+        if self.positions not in (None, "any") and not _is_count(self.positions):
+            raise ValueError(
+                f'positions = {self.positions!r} must be L, a whole number of at least 1, or "any"'
+            )
+        if as_numbers := getattr(self.weighting, "tolist", None):  # an array or tensor
+            object.__setattr__(self, "weighting", as_numbers())
         if self.mode not in MODES:
             raise ValueError(f"mode {self.mode!r} is unknown: use one of {', '.join(MODES)}")
         if self.pooling not in POOLINGS:
@@ -170,15 +177,11 @@ class Superposition:
         rounding.
 
         This is for a model whose `forward` you cannot edit, and which takes its length from the
-        embedding's output, as Hugging Face's models do. The step is the current number of steps
-        done, which `advance` counts.
+        embedding's output, as most of Hugging Face's models do (GPT-2 does not). The step is the
+        current number of steps done, which `advance` counts. A copy of the model
+        (`copy.deepcopy`) counts the same steps; a pickled one has a count of its own.
         """
-
-        def bagged(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-            stride = self._calls.stride(inputs[0], None, module.training)
-            return self._pooled(output, inputs[0], stride)
-
-        return embedding.register_forward_hook(bagged)
+        return embedding.register_forward_hook(_Hook(self), with_kwargs=True)
 
     def loss(
         self,
@@ -258,7 +261,7 @@ class Superposition:
         if not objective.loss.in_one_pass:
             raise ValueError(f"linear_loss has no {objective.loss}: use loss(head(hidden), …)")
         if isinstance(head, nn.Module):
-            plain = type(head) in (nn.Linear, nn.Embedding) and not _has_hooks(head)
+            plain = type(head) in (nn.Linear, nn.Embedding) and not _is_changed(head)
             if not plain or getattr(head, "bias", None) is not None:
                 raise ValueError(
                     "head has a bias, a hook or a forward of its own, which linear_loss would "
@@ -314,6 +317,10 @@ class Superposition:
         """
         if bag_size == 1:
             return vectors
+        if vectors.shape[1] * bag_size == tokens.shape[1]:
+            raise ValueError(
+                "the embedding's output is bagged already: attach once, and not beside embed"
+            )
         if vectors.shape[:2] != tokens.shape:
             raise ValueError(
                 f"the embedding returns {tuple(vectors.shape)} for tokens {tuple(tokens.shape)}, "
@@ -339,6 +346,24 @@ class Superposition:
         return objective, weights.to(labels.device, non_blocking=True), labels
 
 
+@dataclass(frozen=True)
+class _Hook:
+    """What `Superposition.attach` registers. As an object, not a function inside another, it can be
+    pickled with its model."""
+
+    superposition: Superposition
+
+    def __call__(
+        self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Tensor
+    ) -> Tensor:
+        tokens = next(iter((*inputs, *named.values())))
+        stride = self.superposition._calls.stride(tokens, None, module.training)
+        return self.superposition._pooled(output, tokens, stride)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
 def _is_plain(module: nn.Module) -> bool:
     """Return whether a module does nothing but look up whole rows of its own weight."""
     return (
@@ -348,10 +373,16 @@ def _is_plain(module: nn.Module) -> bool:
         and module.padding_idx is None
         and not module.scale_grad_by_freq
         and not module.sparse
-        and not _has_hooks(module)
+        and not _is_changed(module)
     )
 
 
-def _has_hooks(module: nn.Module) -> bool:
-    forward = module._forward_hooks or module._forward_pre_hooks
-    return bool(forward or module._backward_hooks or module._backward_pre_hooks)
+def _is_changed(module: nn.Module) -> bool:
+    """Return whether a module has hooks, or a `forward` in place of that of its class."""
+    hooks = module._forward_hooks or module._forward_pre_hooks
+    hooks = hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(hooks) or "forward" in module.__dict__
+
+
+def _is_count(number: Any) -> bool:
+    return hasattr(number, "__index__") and number >= 1

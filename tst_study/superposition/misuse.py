@@ -166,7 +166,8 @@ def _check_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) ->
     if calls is None or superposed in calls.checked_phases:
         return
     length = labels.shape[1]
-    shifts = [k for k in (1, 0, *range(2, 2 * calls.phases.bag_size + 1), -1) if k < length]
+    tried = (1, 0, *range(2, 2 * calls.phases.bag_size + 1), -1)
+    shifts = [k for k in tried if abs(k) < length and length > 1]  # one label shows no shift
     is_target = labels != IGNORE
     strange = (labels < 0) & is_target
     fits = [
@@ -194,7 +195,7 @@ def _check_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) ->
             "the next bag"
         )
     calls.checked_phases.add(superposed)
-    if by is None:
+    if by is None and length > 1:
         warnings.warn("labels are not the embedded tokens shifted by one", stacklevel=5)
 
 

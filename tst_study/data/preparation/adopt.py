@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tst_study.data.integrity import record_of
-from tst_study.data.manifest import MANIFEST, Manifest, TokenizerRecord, folder_manifest
+from tst_study.data.manifest import MANIFEST, TOKENIZER, Manifest, TokenizerRecord, folder_manifest
 from tst_study.data.preparation.text_tokenizers import read_tokenizer
 from tst_study.data.token_file import CODE_OF_DTYPE, bin_path, idx_path, write_index
 from tst_study.errors import UserError, one_of
@@ -64,6 +64,10 @@ def adopt(
     """
     if end_of_document is not None and (tokenizer is not None or vocabulary_size is None):
         raise UserError("--end-of-document: goes with --vocabulary-size and without --tokenizer")
+    if end_of_document is not None and not 0 <= end_of_document < (vocabulary_size or 0):
+        raise UserError(
+            f"--end-of-document: {end_of_document} is no id of a vocabulary of {vocabulary_size}"
+        )
     named = [Path(file) for file in files]
     paths = [path if path.suffix in (".bin", ".ds") else bin_path(path) for path in named]
     folder = paths[0].parent
@@ -75,6 +79,9 @@ def adopt(
         raise UserError(f"{folder / MANIFEST}: describes a prepared folder: nothing to adopt")
     known = None if tokenizer is None else read_tokenizer(tokenizer)
     if known is not None:
+        there = folder / TOKENIZER
+        if there.exists() and there.read_bytes() != known.json:
+            raise UserError(f"{there}: is not the --tokenizer that was named; move it away")
         record = known.as_recorded()
     elif vocabulary_size is not None:
         record = TokenizerRecord(
