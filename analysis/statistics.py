@@ -16,13 +16,13 @@ POWER = 0.80
 
 
 @functools.cache
-def smallest_detectable(pairs: int) -> float | None:
-    """Return the true mean difference that a two-sided paired t-test at a significance level of 5%
-    detects in 80% of studies. Its unit is the standard deviation of the pairs' differences. Returns
-    None for fewer than two pairs."""
+def smallest_detectable(pairs: int, comparisons: int = 1) -> float | None:
+    """Return the true mean difference that a two-sided paired t-test detects in 80% of studies. Its
+    level is 5% for `comparisons` tests together. Its unit is the standard deviation of the pairs'
+    differences. Returns None for fewer than two pairs."""
     if pairs < 2:
         return None
-    return detectable(critical_t(pairs - 1), pairs - 1) / math.sqrt(pairs)
+    return detectable(critical_t(pairs - 1, comparisons), pairs - 1) / math.sqrt(pairs)
 
 
 @functools.cache

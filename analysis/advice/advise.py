@@ -32,7 +32,7 @@ from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
 from tst_study.analysis.wording import signed
 from tst_study.config.schema import load
 from tst_study.cost.compute import count_flops, count_parameters, gpu_hours
-from tst_study.cost.devices import DEVICES, device_named, published_mfu
+from tst_study.cost.devices import DEVICES, PUBLISHED_MFU, device_named, published_mfu
 from tst_study.cost.prices import range_of, rounded
 from tst_study.errors import UserError, one_of
 from tst_study.text import big, duration, memory_size, screen_width
@@ -286,7 +286,8 @@ def _hours(run: PlannedRun, flops: float, name: str | None) -> tuple[list[float]
     if mfu is None:
         return [], f"no MFU of such a model on {device.name} is published here", None
     hours = [gpu_hours(flops, device.peak, at) for at in (mfu.high, mfu.low)]
-    like = f" for {device.like}" if device.like else ""
+    is_own = (device.name, "mixture" if run.mixture else "dense") in PUBLISHED_MFU
+    like = f" for {device.like}" if device.like and not is_own else ""
     words = f"{device.name} at MFUs published{like}, {100 * mfu.low:.0f}–{mfu.high:.0%}"
     return hours, words, mfu.source
 

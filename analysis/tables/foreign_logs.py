@@ -441,14 +441,14 @@ def _finished(table: pd.DataFrame, log: Log, run: str | None) -> Iterator[Log]:
     """Yield a run for each row of a table of finished runs.
 
     A table counts as one if it has a column of final losses, in nats per token or bits per byte,
-    and a column of tokens or of steps; otherwise nothing is yielded.
+    and a column of tokens, FLOPs or steps; otherwise nothing is yielded.
     """
     usual = {
         fact: next((name for name in (log.columns.get(fact), *names) if name in table), None)
         for fact, names in FINAL.items()
     }
-    loss = usual["nats_per_token"]
-    if not ((loss or "bits_per_byte" in table) and (usual["tokens"] or "steps" in table)):
+    loss, length = usual["nats_per_token"], usual["tokens"] or usual["flops"] or "steps" in table
+    if not ((loss or "bits_per_byte" in table) and length):
         return
     seen: dict[str, int] = {}
     for line, row in filled_cells(table, log.place, *filter(None, (loss, run))):

@@ -61,16 +61,27 @@ def _without_rates_of_arms(runs: pd.DataFrame) -> pd.DataFrame:
     """Set the learning rates of imported runs to 0 where arms are to be compared although their
     rates differ or are unknown.
 
-    Imported runs that agree in group and held-out text, and are not excluded, are judged together.
-    Their rates are set to 0 if each arm has one rate and, in addition, either a rate is unknown, or
-    the arms differ in rate and one of the runs has a named arm."""
+    Finished imported runs that agree in group and held-out text, and are not excluded, are judged
+    together. Their rates are set to 0 if each arm has one rate and, in addition, either a rate is
+    unknown, or the arms differ in rate and one of the runs has a named arm.
+
+    A run that did not finish has no held-out text, and if it ended in the warm-up its log shows a
+    rate below the one that was planned. So if each arm has one rate, an unfinished run of an arm
+    gets that rate, unless its own is higher."""
     imported = runs[runs["config"].isna() & (runs["exclusion"] == "")]
-    for _, members in imported.groupby(["group", "eval_set"], dropna=False):
+    is_done = imported["state"] == "done"
+    for (group, _), members in imported[is_done].groupby(["group", "eval_set"], dropna=False):
         rates = members[["arm", "learning_rate"]].drop_duplicates()
+        if not rates["arm"].is_unique:
+            continue
+        cut = imported[~is_done & (imported["group"] == group) & imported["arm"].isin(rates["arm"])]
+        planned = cut["arm"].map(rates.set_index("arm")["learning_rate"]).astype(float)
+        planned = planned[~(cut["learning_rate"] > planned)]
+        runs.loc[planned.index, "learning_rate"] = planned
         different = rates["learning_rate"].nunique(dropna=False) > 1
         named = different and members["named_arm"].notna().any()
-        if (named or rates["learning_rate"].isna().any()) and rates["arm"].is_unique:
-            runs.loc[members.index, "learning_rate"] = 0.0
+        if named or rates["learning_rate"].isna().any():
+            runs.loc[[*members.index, *planned.index], "learning_rate"] = 0.0
     return runs
 
 

@@ -91,6 +91,16 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
             excluded.append(excluded_row(run, partners))
         else:
             pairs.append(_pair(run, partners))
+    # Beside pairs of a seed, runs without a seed would count in means and not in intervals.
+    seeded = {_setting(pair) for pair in pairs if not pd.isna(pair["seed"])}
+    mixed = {
+        pair["superposed_folder"]
+        for pair in pairs
+        if pd.isna(pair["seed"]) and _setting(pair) in seeded
+    }
+    pairs = [pair for pair in pairs if pair["superposed_folder"] not in mixed]
+    reason = "it has no seed, and others of its setting have one"
+    excluded += [excluded_row(run, reason) for run in rows_of(kept[kept["folder"].isin(mixed)])]
     lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
     lost = labelled(lost.drop_duplicates("fingerprint"))
     planned = decide(asked_contrasts(kept, lost, questions))
@@ -204,9 +214,7 @@ def _settings(
     """
     settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for pair in pairs:
-        key = (pair[column] for column in (*SAME, *SETTING))
-        # Two NaN would be two settings.
-        settings.setdefault(tuple(None if pd.isna(cell) else cell for cell in key), []).append(pair)
+        settings.setdefault(_setting(pair), []).append(pair)
     for members in settings.values():
         members.sort(key=lambda pair: -1 if pd.isna(pair["seed"]) else pair["seed"])
     ordered = sorted(
@@ -247,6 +255,12 @@ def _settings(
         rows.append(row)
         cells.append(cell)
     return rows, cells
+
+
+def _setting(pair: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what the pairs of one setting have in common."""
+    # Two NaN would be two settings.
+    return tuple(None if pd.isna(pair[name]) else pair[name] for name in (*SAME, *SETTING))
 
 
 def _decided(

@@ -185,7 +185,8 @@ def detectable(runs: Sequence[PlannedRun]) -> list[str]:
     """Return a line with the smallest gain that the planned seeds can detect, or one that says that
     they are too few for any claim. The list is empty if no run has a baseline of the same seed.
 
-    The seeds that count are those of the arm with the fewest.
+    Arms with too few seeds, such as those of a pilot sweep, do not count beside others. Of the
+    others the one with the fewest seeds counts, by itself and in one family with all of them.
     """
     baselines = {
         _form(run.config, "superposition") for run in runs if run.config.role == "baseline"
@@ -201,12 +202,15 @@ def detectable(runs: Sequence[PlannedRun]) -> list[str]:
     from tst_study.analysis.statistics import smallest_detectable
     from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
 
-    seeds = min(pairs.values())
-    if seeds < FEWEST_SEEDS:
+    enough = [seeds for seeds in pairs.values() if seeds >= FEWEST_SEEDS]
+    if not enough:
+        seeds = min(pairs.values())
         return [f"Seeds per arm: {seeds}. Verdicts need {FEWEST_SEEDS}; fewer allow no claim."]
+    alone, together = (smallest_detectable(min(enough), count) for count in (1, len(enough)))
+    family = f", and of {together:.2g} if all {len(enough)} arms are judged in one family"
     return [
-        f"{seeds} seeds per arm detect a gain of {smallest_detectable(seeds):.2g} standard "
-        "deviations of a pair's difference (80% power, 5% level)."
+        f"{min(enough)} seeds per arm detect a gain of {alone:.2g} standard deviations of a pair's "
+        f"difference{family if len(enough) > 1 else ''} (80% power, 5% level)."
     ]
 
 

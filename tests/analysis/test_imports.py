@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import lzma
 import math
@@ -22,7 +23,7 @@ from tst_study.analysis.questions import ask
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.columns import Tables
 from tst_study.analysis.tables.imports import import_logs, read_facts, write_template
-from tst_study.analysis.tables.source import read_tables
+from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.errors import UserError
 
@@ -452,6 +453,36 @@ def test_of_several_checkpoints_the_last_counts_unless_one_is_named(tmp_path: Pa
     assert found.curves["step"].max() == 20
 
 
+def test_runs_of_an_arm_that_end_early_count_as_diverged_at_its_rate(tmp_path: Path) -> None:
+    """The second arm has a higher rate; two of its runs diverge, one of them in the warm-up."""
+    rows = []
+    for seed, (arm, rate) in itertools.product(range(5), (("baseline", 1e-3), ("muon", 3e-3))):
+        lost = arm == "muon" and seed > 2
+        low = (0.2 if seed == 3 else 1.0) if lost else 1.0
+        log: Rows = [{"learning_rate": low * rate, **row} for row in curve()]
+        for row in log if lost else []:
+            row.pop("val_loss")
+        log[-1] |= {"loss": math.nan} if lost else {"val_loss": 3.2 + 0.1 * seed - 10 * rate}
+        place, known = jsonl(tmp_path / f"{arm}{seed}", log), FACTS | {"baseline": "baseline"}
+        known.pop("learning_rate")
+        rows.append(import_logs([str(place)], known | {"arm": arm, "seed": str(seed)}))
+    for found in rows:
+        add_to_archive(tmp_path / "archive", found)
+    (verdict,) = compare(load(tmp_path / "archive")).verdicts.to_dict("records")
+    assert (verdict["seeds"], verdict["diverged"]) == (3, 2)
+    assert verdict["verdict"] == "unstable"
+
+
+def test_runs_without_a_seed_are_left_out_beside_runs_of_their_setting_with_one(tmp_path) -> None:
+    for seed, arm in itertools.product((*map(str, range(4)), ""), ("baseline", "muon")):
+        place = jsonl(tmp_path / f"{arm}{seed}", curve(val_loss=3.0 + (arm == "muon")))
+        known = {k: v for k, v in (FACTS | {"arm": arm, "seed": seed}).items() if v}
+        add_to_archive(tmp_path / "archive", import_logs([str(place)], known))
+    found = compare(load(tmp_path / "archive"))
+    assert len(found.pairs) == 4
+    assert found.excluded["run_id"].tolist() == ["muon"]
+
+
 def test_large_seeds_keep_all_their_digits(tmp_path: Path) -> None:
     seeds = 2**60 + 1, 2**60 + 2
     logs = [json_lines(tmp_path / str(seed)) for seed in seeds]
@@ -464,7 +495,7 @@ def test_runs_without_seeds_are_stored_without_them(tmp_path: Path) -> None:
     known = {key: value for key, value in FACTS.items() if key != "seed"}
     pd.DataFrame(curve()).assign(seed="").to_csv(tmp_path / "a.csv", index=False)
     found = import_logs([str(tmp_path / "a.csv")], known)
-    assert "the seed is not known of a: compared unpaired" in found.problems
+    assert any("the seed is not known of a: compared unpaired" in p for p in found.problems)
     add_to_archive(tmp_path / "archive", found)
     add_to_archive(tmp_path / "archive", tables(json_lines(tmp_path / "b"), seed="7"))
     first, second = read_tables(tmp_path / "archive").runs["seed"]

@@ -132,6 +132,16 @@ def finish(run: PlannedRun, loss: float) -> None:
 def test_what_seeds_detect_is_said_in_deviations(tmp_path: Path) -> None:
     runs = Planner(study_of(seeded(3), tmp_path), unprepared=True).asked_for()
     assert detectable(runs)[0].startswith("3 seeds per arm detect a gain of 3.3 standard")
+    assert "if all" not in detectable(runs)[0]
+    more = [
+        *seeded(4),
+        example("superposition={bag_size=2,step_ratio=0.2}", "name=pilot", "seed=0"),
+    ]
+    more += [example("superposition={bag_size=8,step_ratio=0.2}", f"seed={n}") for n in range(3)]
+    (line,) = detectable(Planner(study_of(more, tmp_path), unprepared=True).asked_for())
+    wider = smallest_detectable(3, 2)  # the pilot's one seed does not count
+    assert wider > smallest_detectable(3)
+    assert f"of {wider:.2g} if all 2 arms are judged in one family" in line
     assert detectable(runs[::2]) == []
 
 
