@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,16 +166,16 @@ def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:
     return read
 
 
-def _last_states(paths: Iterable[Path]) -> list[Path]:
+def _last_states(paths: Sequence[Path]) -> list[Path]:
     """Return the paths without the files `trainer_state.json` that a later one of the same run
     repeats. They lie in the folders of the run's checkpoints and, after the end, above these."""
     states: dict[Path, list[Path]] = {}
-    for path in (kept := list(paths)):
+    for path in paths:
         if path.name == "trainer_state.json":
             inside = path.parent.name.startswith("checkpoint-")
             states.setdefault(path.parents[1] if inside else path.parent, []).append(path)
     earlier = {path for of_run in states.values() for path in sorted(of_run, key=_steps_done)[:-1]}
-    return [path for path in kept if path not in earlier]
+    return [path for path in paths if path not in earlier]
 
 
 def _steps_done(state: Path) -> int:

@@ -86,7 +86,7 @@ def linear_bag_loss(
     rows = hidden.reshape(-1, hidden.shape[-1])
     with torch.autocast(device, enabled=False):
         # The gradient of a logit is about P / N. In float16 many would become 0 before a gradient
-        # scaler could enlarge them, so there the largest coefficient is taken out beforehand.
+        # scaler could enlarge them, so there the largest coefficient is taken out first.
         scale: Tensor | float = 1.0
         if rows.dtype == torch.float16:
             scale = coefficients.sum(dim=1).amax().clamp(min=1e-30)

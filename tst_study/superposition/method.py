@@ -348,8 +348,8 @@ class Superposition:
 
 @dataclass(frozen=True)
 class _Hook:
-    """What `Superposition.attach` registers. As an object, not a function inside another, it can be
-    pickled with its model."""
+    """The forward hook that `Superposition.attach` registers. It is an object, because a function
+    inside another could not be pickled with the model."""
 
     superposition: Superposition
 
