@@ -68,17 +68,16 @@ def commands() -> Iterator[tuple[str, str]]:
     """Lines of our program in the pages' blocks, as (page, line)."""
     for path in PAGES:
         text = path.read_text("utf8").replace("\\\n", " ")
-        for block in re.findall(
-            r"^```(?:sh|bash|console)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE
-        ):
-            for line in re.findall(r"^\s*(?:\$ )?(tst-study .*)", block, re.MULTILINE):
-                yield path.name, line
+        blocks = re.findall(r"(?ms)^ *```(\w*)\n(.*?)^ *```", text)
+        shells = [block for language, block in blocks if language in ("", "sh", "bash", "console")]
+        for line in re.findall(r"(?m)^\s*(?:\$ )?(?:\.venv/bin/)?(tst-study .*)", "".join(shells)):
+            yield path.name, line
 
 
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_every_command_of_the_pages_is_one(page: str, line: str) -> None:
     """Verb, options and the kinds of their values; nothing is run."""
-    words = shlex.split(re.sub(r"[\[\]]", "", line.partition(" | ")[0]), comments=True)[1:]
+    words = shlex.split(re.sub(r"[\[\]]", "", re.split(r" \|+ ", line)[0]), comments=True)[1:]
     command: Any = get_command(program())
     while isinstance(command, TyperGroup):
         name, *words = words

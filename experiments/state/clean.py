@@ -77,8 +77,8 @@ def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, st
     needed = {
         Path(fork.folder).name
         for path in root.glob("*/job/config.toml")
-        if (fork := config.load(path).execution.fork_from)
         if not _is_over(path.parent.parent)
+        if (fork := config.load(path).execution.fork_from)
     }
     given_up = set()
     if planner:

@@ -64,14 +64,17 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
     `steps`: the planned number of steps, used while the run's record does not give one. `job`: the
     run's job, if a launcher has one.
     """
+    evaluation = None
     try:
+        evaluation = run_record.last_evaluation(folder)
         status = run_record.read_status(folder)
+        if (folder / "run.json").exists():  # a run that failed early has none
+            run_record.read_header(folder)
         state, message = _state(status, folder, job)
     except UserError as error:
         status, state, message = None, DAMAGED, str(error)
     known_status: Mapping[str, Any] = status or {"step": 0, "steps": 0}
     running = status is not None and state == "running"
-    evaluation = run_record.last_evaluation(folder)
     return StatusRow(
         run_id=folder.name,
         state=state,

@@ -7,6 +7,8 @@ import itertools
 import json
 import lzma
 import math
+import re
+import shlex
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ import pytest
 import zstandard
 
 from tests.analysis.made_runs import imported
+from tests.input.answers import answer
 from tst_study.analysis.questions import ask
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.columns import Tables
@@ -306,7 +309,7 @@ def test_of_a_step_written_twice_the_later_counts_and_how_many_is_said(tmp_path:
 
 def test_two_foreign_optimizers_get_a_verdict(tmp_path: Path) -> None:
     """Arms are named by folders, seeds by a filled-in template; each arm keeps its own rate."""
-    logs, archive = tmp_path / "logs", tmp_path / "archive"
+    logs, archive = tmp_path / "logs", tmp_path / "muon"
     for arm, rate, gain in (("adamw", 1e-3, 0.0), ("muon", 2e-2, 0.05)):
         (logs / arm).mkdir(parents=True)
         for seed in range(4):
@@ -314,12 +317,15 @@ def test_two_foreign_optimizers_get_a_verdict(tmp_path: Path) -> None:
             own = {"lr": rate, "val_loss": held_out(30) - gain + noise}
             rows = [{**row, **own, "loss": row["loss"] - gain + noise} for row in curve()]
             jsonl(logs / arm / f"seed{seed}", rows)
-    template = tmp_path / "runs.csv"
-    assert write_template(template, [str(logs)], {}, "folder") == 8
-    pd.read_csv(template).assign(seed=[*range(4), *range(4)]).to_csv(template, index=False)
-    known = {k: v for k, v in FACTS.items() if k not in ("arm", "seed", "learning_rate")}
-    found = import_logs([str(logs)], known | {"baseline": "adamw"}, template, arm_from="folder")
-    add_to_archive(archive, found)
+    page = (Path(__file__).parents[2] / "docs" / "import.md").read_text("utf8")
+    (block,) = re.findall(r"```bash\n(tst-study import logs .*?)```", page, re.DOTALL)
+    for line in block.replace("steps=5000", "steps=30").splitlines():
+        if words := shlex.split(line, comments=True)[1:]:
+            assert answer(words, tmp_path).status == 0
+        else:
+            filled = pd.read_csv(tmp_path / "runs.csv").assign(seed=[*range(4), *range(4)])
+            filled.to_csv(tmp_path / "runs.csv", index=False)
+    assert (tmp_path / "report" / "report.html").exists()
     stored = pd.read_parquet(archive / "runs.parquet")
     assert set(stored["learning_rate"]) == {1e-3, 2e-2}
     assert set(stored["arm"]) == {"baseline", "muon"}

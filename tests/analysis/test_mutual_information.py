@@ -13,6 +13,7 @@ from tst_study.analysis import published
 from tst_study.analysis.fits.mutual_information import fit_decay, measure, mutual_information_answer
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
+from tst_study.superposition.weighting import mutual_information_weights
 
 WORDS, COUNT, DOCUMENTS = 300, 200_000, 100
 CHANCES = 1 / np.arange(1, WORDS + 1)
@@ -71,6 +72,8 @@ def test_the_published_curve_gives_the_printed_law_and_its_weights() -> None:
     decay = fit_decay(curve["distance"].to_numpy(), curve["mutual_information"].to_numpy())
     numbers = (decay.constant, decay.amplitude, decay.exponent)
     assert numbers == pytest.approx((3.63, 1.35, -1.25), abs=0.006)
+    defaults = mutual_information_weights.__kwdefaults__
+    assert numbers == pytest.approx(tuple(defaults.values()), abs=0.001)
 
 
 def test_distances_that_no_document_spans_are_left_out(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from tests.analysis.made_runs import config, write_run
 from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
-from tst_study.analysis.verdict.decide import paired
 from tst_study.analysis.verdict.question import (
     Arm,
     Question,
@@ -60,20 +59,9 @@ def test_planned_questions_stand_first_each_family_with_its_own_allowance(runs: 
     assert list(table["comparisons"]) == [1, 2, 2, 1]
     assert list(table["question"])[-1].startswith("s = 8, r = 0.2")
     assert list(table["verdict"]) == ["better", "better", "better", "worse"]
+    assert table["afterwards"].isna().all()
     alone = [heading for heading, *_ in verdict_parts(compare(load(runs)).verdicts)]
     assert alone == ["All settings; no question was registered"]
-
-
-def test_paired_is_the_t_test_of_each_pair_and_says_what_the_default_says(runs: Path) -> None:
-    asked = [question(bag, method="paired") for bag in (2, 4, 8)]
-    found = compare(load(runs), asked)
-    for row in found.verdicts[found.verdicts["heading"] == "Planned"].to_dict("records"):
-        pairs = found.pairs[found.pairs["setting"] == f"{row['question']}, r = 0.2"]
-        alone = paired(list(pairs["gain"]), 3)
-        assert (row["low"], row["high"]) == pytest.approx((alone.low, alone.high))
-        assert row["afterwards_high"] != pytest.approx(row["high"])
-    default = compare(load(runs), [question(bag) for bag in (2, 4)]).verdicts
-    assert default["afterwards"].isna().all()
 
 
 def test_a_setting_takes_the_verdict_of_the_question_about_all_its_runs(runs: Path) -> None:

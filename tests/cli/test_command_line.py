@@ -91,8 +91,10 @@ def test_on_a_gpu_what_a_config_leaves_open_is_a_gpu_s(
     assert shown["auto"]["numerics"]["dtype"] == "bfloat16"
     assert shown["auto"]["execution"]["parallel"] == "auto"
     assert shown["cpu"]["numerics"]["dtype"] == "float32"
-    train(config_file, ["numerics.dtype=float32"], dry_run=True)
-    assert tomllib.loads(capsys.readouterr().out)["numerics"]["dtype"] == "float32"
+    train(config_file, ["numerics.dtype=float32", "execution.parallel={tensor=1}"], dry_run=True)
+    found = tomllib.loads(capsys.readouterr().out)
+    assert found["numerics"]["dtype"] == "float32"
+    assert found["execution"]["parallel"]["tensor"] == 1
 
 
 @pytest.mark.parametrize(

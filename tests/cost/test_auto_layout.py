@@ -10,7 +10,7 @@ import pytest
 from tst_study.config import schema as config
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Batch, Config
-from tst_study.cost.auto_layout import USABLE, describe, resolve, with_gpu_defaults
+from tst_study.cost.auto_layout import USABLE, describe, resolve
 from tst_study.cost.devices import device_or_usual
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.parallel_layout import check, layout_of
@@ -176,15 +176,6 @@ def test_on_gpus_a_named_layout_keeps_the_defaults_of_data_parallelism(
     assert (found.optimizer, found.overlap_gradients) == expected
     assert named.items() <= found.model_dump().items()
     assert resolve(given, 8, 141 * GB, on_gpu=False).config is given
-
-
-def test_gpu_defaults_are_bfloat16_and_auto_and_never_replace_what_is_named() -> None:
-    values = config.to_dict(asked("270m", 2048))
-    bare = {**values, "numerics": {}, "execution": {}}
-    found = with_gpu_defaults(config.from_dict(bare))
-    assert (found.numerics.dtype, found.execution.parallel) == ("bfloat16", "auto")
-    named = {**bare, "numerics": {"dtype": "float32"}, "execution": {"parallel": {"tensor": 1}}}
-    assert with_gpu_defaults(config.from_dict(named)) == config.from_dict(named)
 
 
 @pytest.mark.parametrize(

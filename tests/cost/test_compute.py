@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.examples import example
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Model
-from tst_study.cost.compute import count_flops, count_parameters, flops_per_position
+from tst_study.cost.compute import count_parameters, flops_per_position
 from tst_study.cost.devices import device_named
 
 
@@ -37,15 +34,6 @@ def test_tied_embeddings_have_one_matrix_less_and_cost_the_same() -> None:
     saved = count_parameters(untied).total - count_parameters(tied).total
     assert saved == 128_256 * 576
     assert flops_per_position(tied, 2048) == flops_per_position(untied, 2048)
-
-
-@pytest.mark.parametrize("bag_size", [1, 2, 8, 16])
-@pytest.mark.parametrize("mode", ["full", "input_only", "output_only"])
-def test_a_step_costs_the_same_flops_whatever_the_bags(bag_size: int, mode: str) -> None:
-    superposed = example(f"superposition.bag_size={bag_size}", f"superposition.mode={mode}")
-    flops, baseline = count_flops(superposed), count_flops(example("superposition={}"))
-    assert flops.per_step == baseline.per_step
-    assert flops.total == baseline.total == flops.superposition + flops.recovery
 
 
 def test_experts_that_a_token_does_not_use_cost_no_flops() -> None:

@@ -47,17 +47,3 @@ def test_refusals_name_key_reason_and_remedy(
     assert "\n" not in text
     automatic = tiny(tmp_path, *others, 'execution.parallel="auto"', "batch.sequences=12")
     check(resolve(automatic, ranks, 10**9, on_gpu=False).config, ranks)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "overrides", "message"),
-    [
-        (3, (), "batch.sequences = 4 does not divide by the 3 data-parallel ranks"),
-        (2, ("execution.micro_batch=4",), "does not divide the 2 sequences of a rank"),
-    ],
-)
-def test_batches_that_do_not_divide_are_named(
-    tmp_path: Path, ranks: int, overrides: tuple[str, ...], message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        check(tiny(tmp_path, *overrides), ranks)

@@ -78,14 +78,6 @@ def test_a_recovery_phase_that_begins_with_an_epoch_reads_it_as_a_baseline_does(
             np.testing.assert_array_equal(one, other)
 
 
-def test_a_batch_is_not_one_book(tmp_path):
-    lengths = [10_000] * 20
-    file = token_file(tmp_path, lengths)
-    stream = TokenStream([Corpus(file)], plan(16, 64))
-    books = [len(set((stream.batch(step)[0][:, 0] // 10_000).tolist())) for step in range(50)]
-    assert np.mean(books) > 8  # 16 draws from 20 books hit 11 on average
-
-
 def test_seed_and_epoch_reshuffle(tmp_path):
     corpus = [Corpus(token_file(tmp_path, [6400]))]
     one, other = (TokenStream(corpus, plan(10, 64), seed) for seed in (0, 1))

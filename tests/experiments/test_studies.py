@@ -37,8 +37,8 @@ def published(file: str) -> list[Row]:
 
 
 def size(config: Config) -> str:
-    millions = round(count_parameters(config.model).total / 1e6)
-    return {267: "270M", 600: "600M", 3564: "3B"}[millions]
+    sizes = {267_225_408: "270M", 600_208_320: "600M", 3_564_259_328: "3B"}
+    return sizes[count_parameters(config.model).total]
 
 
 def cell(config: Config) -> tuple[str, int, str, float, int]:

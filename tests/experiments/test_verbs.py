@@ -205,8 +205,13 @@ def test_clean_keeps_records_and_last_checkpoints(tmp_path: Path) -> None:
     with_checkpoints(tmp_path / "done", 30, 50, 100)
     open_run(tmp_path / "stopped", "seed=1").status("preempted", 60)
     with_checkpoints(tmp_path / "stopped", 30, 60)
-    (only,) = delete(tmp_path)
-    assert only.path == tmp_path / "done" / "checkpoints" / "step-00000050"
+    unneeded = tmp_path / "done" / "checkpoints" / "step-00000050"
+    for given, answered in (([], "could be deleted"), (["--yes"], "deleted")):
+        assert unneeded.exists()
+        shown = answer(["clean", ".", *given], tmp_path).out.splitlines()
+        assert f"{unneeded.relative_to(tmp_path)}  not the last" in shown[0]
+        assert f"MiB {answered}" in shown[1]
+    assert not unneeded.exists()
     assert not not_needed(tmp_path)
     assert run_record.read(tmp_path / "done").state == "done"
 

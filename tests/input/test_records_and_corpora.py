@@ -23,6 +23,7 @@ from tst_study.data.manifest import MANIFEST, read_manifest
 from tst_study.data.preparation.text_sources import PACKED
 from tst_study.errors import UserError
 from tst_study.experiments.slurm.profile import load_profile
+from tst_study.experiments.state import status
 from tst_study.record import reader as run_record
 
 LOGS = ("run.json", "status.json", "segments.jsonl", "metrics.jsonl", "evals.jsonl")
@@ -90,28 +91,24 @@ def test_a_changed_key_of_a_run_is_named(
 
 
 VERBS = (
-    ["train", "run.toml", "--folder"],
-    ["export", "--to", "out"],
-    ["evaluate"],
-    ["status"],
-    ["collect"],
-    ["analyse", "--runs"],
+    ["train", "run.toml", "--folder", "run"],
+    ["export", "run", "--to", "out"],
+    ["evaluate", "run"],
+    ["status", "."],
+    ["collect", "."],
+    ["analyse", "--runs", "run"],
 )
 
 
-REFUSED: list[tuple[Callable[[dict[str, Any]], Any], str, int]] = [
-    (
-        lambda row: row.update(schema_version=2, something="new"),
-        "schema_version: Input should be 1",
-        3,
-    ),
-    (lambda row: row["config"]["batch"].update(sequences="x"), "config: batch.sequences: 'x'", 3),
+REFUSED: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
+    (lambda row: row.update(schema_version=2, something="new"), "schema_version: Input should be"),
+    (lambda row: row["config"]["batch"].update(sequences="x"), "config: batch.sequences: 'x'"),
 ]
 
 
 @pytest.mark.parametrize(
     ("verb", "change", "expected"),
-    [(verb, change, said) for change, said, verbs in REFUSED for verb in VERBS[:verbs]],
+    [(verb, change, said) for change, said in REFUSED for verb in VERBS],
     ids=lambda one: one[0] if isinstance(one, list) else "",
 )
 def test_every_verb_refuses_a_run_that_it_cannot_read(
@@ -121,11 +118,11 @@ def test_every_verb_refuses_a_run_that_it_cannot_read(
     change(header)
     (copy / "run.json").write_text(json.dumps(header, indent=1))
     (copy.parent / "run.toml").write_text(to_toml(tiny(words, *AS_TRAINED)))
-    given = answer([*verb, "run"], copy.parent)
+    given = answer(verb, copy.parent)
     assert f"run.json: {expected}" in given.out + given.err
     assert "Traceback" not in given.err
     # Verbs of many runs show a damaged one as a row with its reason, and go on.
-    assert given.status == (0 if verb in (["status"], ["collect"]) else 2)
+    assert given.status == (0 if verb[0] in ("status", "collect") else 2)
 
 
 @UNKNOWN
@@ -144,6 +141,7 @@ def test_any_bytes_in_a_run_are_a_run_or_a_line(
     (folder / name).write_bytes(before[: len(before) // 2] + content if places else content)
     said = str(folder)
     try:
+        assert status.row(folder).steps in (0, 4)
         run_record.read(folder)
     except UserError as error:
         said = str(error)

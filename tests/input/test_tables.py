@@ -256,9 +256,8 @@ def keys(section: type[BaseModel]) -> Iterator[tuple[str, str]]:
 
 
 def toml(value: Any) -> str:
-    return (
-        "[[]]" if value is None else json.dumps(value).replace("NaN", "nan").replace("Inf", "inf")
-    )
+    text = json.dumps(value).replace("NaN", "nan").replace("Infinity", "inf")
+    return "[[]]" if value is None else text
 
 
 def test_each_key_of_a_profile(tmp_path: Path) -> None:

@@ -44,8 +44,9 @@ def batch(tst: Superposition, step: int) -> Tensor:
     return torch.randint(WORDS, (SEQUENCES, length), generator=generator)
 
 
-def trained(kind: str, ranks: int, accumulate: int) -> list[Tensor]:
-    """The weights after all steps, each of whose batches is split over ranks and micro-batches."""
+def trained(kind: str, ranks: int, accumulate: int, masked: bool) -> list[Tensor]:
+    """The weights after all steps, each of whose batches is split over ranks and micro-batches.
+    `masked`: the parts have targets at different positions."""
     torch.manual_seed(0)
     model = Model(method(positions=POSITIONS))
     tst, wrapped = model.tst, model
@@ -59,14 +60,19 @@ def trained(kind: str, ranks: int, accumulate: int) -> list[Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     rank = dist.get_rank() if ranks > 1 else 0
     for step in range(STEPS):
-        parts = batch(tst, step).chunk(ranks)[rank].chunk(accumulate)
-        for number, tokens in enumerate(parts, start=1):
+        tokens = batch(tst, step)
+        labels, counts, share = tokens[:, 1:].clone(), None, 1 / accumulate
+        if masked:
+            labels[3:, -2:] = labels[5:, 1:] = -100
+            counts, share = tst.objective(step).count_targets(labels), ranks
+        parts = (rows.chunk(ranks)[rank].chunk(accumulate) for rows in (tokens[:, :-1], labels))
+        for number, (ids, own) in enumerate(zip(*parts, strict=True), start=1):
             last = number == accumulate
             if kind.startswith("FSDP2"):
                 model.set_requires_gradient_sync(last)  # type: ignore[operator]
             with wrapped.no_sync() if kind == "DDP" and not last else nullcontext():  # type: ignore[operator]
-                loss = tst.loss(wrapped(tokens[:, :-1]), tokens[:, 1:]) / accumulate
-                loss.backward()
+                loss = tst.loss(wrapped(ids), own, valid_counts=None if kind == "alone" else counts)
+                (loss * share).backward()
         optimizer.step()
         optimizer.zero_grad()
         tst.advance()
@@ -75,10 +81,10 @@ def trained(kind: str, ranks: int, accumulate: int) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["DDP", "FSDP2", "FSDP2, embedding by itself"])
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(("accumulate", "masked"), [(1, False), (2, False), (2, True)])
 def test_data_parallelism_and_accumulation_train_as_one_process_does(
-    kind: str, accumulate: int
+    kind: str, accumulate: int, masked: bool
 ) -> None:
-    alone = trained("alone", 1, 1)
-    for weights in run_ranks(2, trained, kind, 2, accumulate):
+    alone = trained("alone", 1, 1, masked)
+    for weights in run_ranks(2, trained, kind, 2, accumulate, masked):
         torch.testing.assert_close(weights, alone)

@@ -107,17 +107,19 @@ def test_labels_that_are_not_shifted_by_one_are_refused_by_their_shift(
     """Hugging Face's convention, where the model shifts its inputs; and the next bag by hand."""
     tokens, table = text(POSITIONS * 4 + 7), nn.Embedding(WORDS, WORDS)
 
-    def loss(method: Superposition, shift: int) -> Tensor:
+    def loss(method: Superposition, shift: int, without: int) -> Tensor:
         labels = tokens[:, shift : shift + POSITIONS * 4].clone()
-        labels[:, :without_a_target] = -100
+        labels[:, :without] = -100
         hidden = method.embed(table, tokens[:, : POSITIONS * 4], 0)
         return method.loss(hidden, labels, 0)
 
     run = torch.compile(loss, backend="eager") if compiled else loss
-    run(tst(), 1)
+    run(tst(), 1, without_a_target)
     line = f"shifted by {by}: shift" if by else "tokens themselves: shift"
+    method = tst()
+    run(method, by, POSITIONS * 4 - 1)  # shows no shift
     with pytest.raises(ValueError, match=line):
-        run(tst(), by)
+        run(method, by, without_a_target)
     torch._dynamo.reset()
 
 
@@ -215,7 +217,7 @@ def test_a_resumed_run_goes_on_at_its_step_with_its_settings() -> None:
         method.embed(table, text(method.raw_length(method.step, POSITIONS))[:, :-1])
         method.advance()
     state = json.loads(json.dumps(method.state_dict()))
-    resumed = tst(weighting=((1, 1, 1, 1), (1, 0, 0, 0)))
+    resumed = tst(weighting=((1.0, 1, 1, 1), (1, 0, 0, 0)))
     resumed.load_state_dict(state)
     assert resumed.step == 7
     with pytest.raises(ValueError, match="step = 0, but the run was resumed at step 7"):

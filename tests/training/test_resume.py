@@ -17,7 +17,6 @@ from tests.tiny_runs import (
     kill_this_process,
     launched,
     run,
-    stop_this_process,
     when_step_begins,
 )
 from tst_study.record import reader as run_record
@@ -121,17 +120,18 @@ def test_killed_at_the_end_of_a_save(
     assert_same_run(tmp_path / "broken", unbroken)
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
 def test_a_signal_stops_a_run_behind_its_step_with_a_checkpoint(
-    words: Path, unbroken: Path, tmp_path: Path
+    words: Path, unbroken: Path, tmp_path: Path, name: str
 ) -> None:
     step = 9  # the last superposed one
-    prepare = partial(when_step_begins, step, stop_this_process)
+    prepare = partial(when_step_begins, step, partial(signal.raise_signal, signal.Signals[name]))
     assert broken(words, tmp_path / "broken", prepare) == 7
     stopped = run_record.read(tmp_path / "broken")
     assert stopped.state == "preempted"
     assert stopped.status is not None
     assert stopped.status["last_checkpoint"] == stopped.status["step"] == step + 1
-    assert stopped.segments[0]["ended"] == f"SIGTERM at step {step + 1}"
+    assert stopped.segments[0]["ended"] == f"{name} at step {step + 1}"
     record = to_the_end(words, tmp_path / "broken")
     assert record.segments[1]["resumed_from"] == step + 1
     assert record.dropped_rows == 0

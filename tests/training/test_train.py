@@ -45,12 +45,18 @@ def test_runs_of_every_kind_learn(words: Path, tmp_path: Path, overrides: tuple[
     ids=str,
 )
 def test_counters_of_every_row_are_those_of_the_plan(
-    words: Path, tmp_path: Path, overrides: tuple[str, ...]
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...]
 ) -> None:
+    rates: list[float] = []
+    update = ModelOptimizer.step
+    monkeypatch.setattr(
+        ModelOptimizer, "step", lambda self, rate: (rates.append(rate), update(self, rate))[1]
+    )
     config = tiny(words, *overrides)
     plan, flops = plan_phases(config), count_flops(config)
     record = run(words, tmp_path, *overrides, "execution.evaluate_every=7")
     assert [row["step"] for row in record.metrics] == list(range(1, 21))
+    assert [row["learning_rate"] for row in record.metrics] == rates
     assert [row["step"] for row in record.evals] == [7, 14, 20]
     for row in [*record.metrics, *record.evals]:
         step = row["step"]

@@ -17,7 +17,6 @@ later of two rows for the same step. Anything else that does not fit the schema 
 names the file and, in a log, the line.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -284,6 +283,7 @@ _HEADER = TypeAdapter(RunHeader)
 _STATUS = TypeAdapter(Status)
 _SEGMENT_ROW = TypeAdapter(_SegmentRow)
 _METRICS = TypeAdapter(Metrics)
+_EVALUATION = TypeAdapter(Evaluation)
 _EVALUATION_ROW: TypeAdapter[Any] = TypeAdapter(
     Annotated[
         Annotated[Evaluation, Tag("held-out loss")] | Annotated[TaskResult, Tag("task")],
@@ -348,16 +348,14 @@ def read(folder: str | Path) -> RunRecord:
 
 
 def last_evaluation(folder: str | Path) -> Evaluation | None:
-    """Return the last row with a held-out loss (`Evaluation`), or None if there is none.
+    """Return the last valid row with a held-out loss (`Evaluation`), or None if there is none.
 
-    This is quicker than `read`, because it neither validates the row nor finds out whether the row
-    lies beyond the step at which a later launch resumed.
+    This is quicker than `read`, because it does not find out whether the row lies beyond the step
+    at which a later launch resumed.
     """
     for line in reversed((_content(Path(folder) / "evals.jsonl") or b"").splitlines()):
-        with suppress(ValueError):  # an incomplete line
-            row = json.loads(line)
-            if "nats_per_token" in row:
-                return cast(Evaluation, row)
+        with suppress(ValidationError):  # an incomplete line, or a task's
+            return _EVALUATION.validate_json(line)
     return None
 
 

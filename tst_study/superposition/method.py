@@ -302,7 +302,7 @@ class Superposition:
     def _settings(self) -> dict[str, Any]:
         names = ("bag_size", "step_ratio", "steps", "mode", "pooling")
         # As text, because some checkpoint formats turn tuples into lists.
-        rows = [list(row) for row in weight_rows(self.weighting)]
+        rows = [[float(weight) for weight in row] for row in weight_rows(self.weighting)]
         weighting = str(rows or self.weighting)
         loss = str(loss_of(self.loss_kind))
         return {name: getattr(self, name) for name in names} | {

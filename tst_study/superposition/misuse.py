@@ -158,6 +158,8 @@ def _check_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) ->
     """Find labels that are not the tokens shifted by one. Only the first labels of each phase are
     checked, because the comparison makes the host wait for the device.
 
+    Labels that hold no target to compare are not checked; the next ones of the phase are.
+
     Raises ValueError if the labels are the tokens shifted by another number, or if they hold a
     negative number other than `IGNORE`. Warns if they are not the tokens shifted by any number that
     is tried: −1 to 2s.
@@ -180,9 +182,13 @@ def _check_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) ->
         ).all()
         for k in shifts
     ]
-    least, *fit_by_shift = torch.stack([torch.where(strange, labels, 0).min(), *fits]).tolist()
+    least, shown, *fit_by_shift = torch.stack(
+        [torch.where(strange, labels, 0).min(), is_target[:, :-1].any(), *fits]
+    ).tolist()
     if least:
         raise ValueError(f"labels hold {least}: mark positions without a target by {IGNORE}")
+    if length > 1 and not shown:
+        return
     by = next((k for k, fit in zip(shifts, fit_by_shift, strict=True) if fit), None)
     if by == 0:
         raise ValueError(

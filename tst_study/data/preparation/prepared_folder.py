@@ -22,6 +22,8 @@ from tst_study.errors import UserError
 from tst_study.file_lock import EXCLUSIVE, take
 from tst_study.text import short
 
+LOCK = ".lock"
+
 
 def prepared(
     folder: Path,
@@ -58,10 +60,17 @@ def begun(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Pat
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Make a folder if there is none, and keep other preparations out of it while the block runs;
-    wait first until none is in it."""
+    wait first until none is in it.
+
+    The lock is on a file in it, because NFS and Lustre lock a folder for one machine alone. A
+    folder that cannot be written is locked itself; only a complete one is of use then.
+    """
     with disk_errors_named(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError:
+            descriptor = os.open(folder, os.O_RDONLY)
     try:
         if not take(descriptor, folder, EXCLUSIVE):
             print(f"{folder}: another process prepares it; waiting for its end", file=sys.stderr)
@@ -113,7 +122,8 @@ def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) 
                 raise _other_request(unfinished, begun, asked)
         if unfinished.exists():  # without pieces: the call that made it ended early
             shutil.rmtree(unfinished)
-        elif any(folder.iterdir()):
+        elif any(path.name != LOCK for path in folder.iterdir()):
+            (folder / LOCK).unlink(missing_ok=True)
             raise UserError(f"{folder}: holds other files; choose an empty or new folder")
         unfinished.mkdir()
     write_json(path, asked)
