@@ -22,9 +22,10 @@ def needs_columns(table: pd.DataFrame, columns: Iterable[str], what: str) -> Non
             raise UserError(f"{what}: column {name!r} is missing")
 
 
-def positive(table: pd.DataFrame, columns: Iterable[str], what: str) -> None:
-    """Raise `UserError` for a missing column, and for a value that is not a finite number above 0.
-    `what` names the table in words."""
+def positive(table: pd.DataFrame, columns: Iterable[str], what: str) -> pd.DataFrame:
+    """Return the table with these columns as numbers, which may have been text. Raises `UserError`
+    for a missing column, and for a value that is not a finite number above 0. `what` names the
+    table in words."""
     names = list(columns)
     needs_columns(table, names, what)
     for name in names:
@@ -35,3 +36,4 @@ def positive(table: pd.DataFrame, columns: Iterable[str], what: str) -> None:
                 f"column {name!r} of {what}, row {bad.index[0]}: {bad.iloc[0]} is not a finite "
                 "number above 0; correct it or leave that row out"
             )
+    return table.assign(**{name: pd.to_numeric(table[name]) for name in names})

@@ -12,6 +12,7 @@ import pandas as pd
 
 from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.verdict.comparison import Comparison, compare, refuse_copies
+from tst_study.analysis.verdict.intervals import FEW
 from tst_study.analysis.verdict.learning_rate import Sweep, sweeps
 from tst_study.analysis.verdict.matched import EQUAL_LOSS, matched
 from tst_study.analysis.verdict.planned import arms, gains_over_training, since
@@ -89,13 +90,12 @@ class Summary:
 
 
 def _equal_loss(row: Mapping[str, Any]) -> str:
-    known = "one seed: no claim" if row["seeds"] < 2 else ""
+    known = FEW.get(row["seeds"], "95%: open on both sides")
     if found := bounds(row):
         known = f"95%: {found}"
     return (
         f"Equal loss: {row['setting']} at {row['steps']:,} steps is worth "
-        f"{row['baseline_steps']:,.0f} baseline steps ({row['steps_ratio']:.2f} times"
-        f"{'; ' if known else ''}{known})."
+        f"{row['baseline_steps']:,.0f} baseline steps ({row['steps_ratio']:.2f} times; {known})."
     )
 
 

@@ -9,6 +9,7 @@ verb imports slow libraries inside its function.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -141,6 +142,9 @@ def main() -> NoReturn:
     """
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without a character shows a "?"
     try:
         status = _answered(arguments)
     except BrokenPipeError:

@@ -48,7 +48,7 @@ def describe(
         lines.append(_row("text is read", f"{read:.3g} times ({tokens:,} tokens)"))
     if prices is not None and prices.device:
         lines.append(_row("cost", _gpu_hours(config, prices)))
-    lines += ["", *_memory(config)]
+    lines += ["", *_memory(config, on_gpu=prices is not None and bool(prices.device))]
     return to_toml(config) + "\n" + "\n".join(f"# {line}".rstrip() for line in lines)
 
 
@@ -132,12 +132,12 @@ def _gpu_hours(config: Config, prices: Prices) -> str:
     return f"{prices.in_words(hours)}, at {mfu_source(mfus)}"
 
 
-def _memory(config: Config) -> list[str]:
+def _memory(config: Config, *, on_gpu: bool) -> list[str]:
     if config.execution.parallel == "auto":
         return ["memory of one rank      depends on the layout, which is chosen at the start"]
     ranks = least_ranks(layout_of(config))
     check(config, ranks)
-    memory = estimate_memory(config, ranks, on_gpu=config.execution.device == "cuda")
+    memory = estimate_memory(config, ranks, on_gpu=on_gpu or config.execution.device == "cuda")
     title = f"memory of one of {ranks} ranks" if ranks > 1 else "memory of one rank"
     rows = [_row(kind, memory_size(size)) for kind, size in asdict(memory).items()]
     return [f"{title} (estimate)", *rows]

@@ -192,16 +192,18 @@ def fitted(
     if sum(_longest_word(cells) + 2 for cells in columns.values()) - 2 > width:
         columns = {i: tuple(map(_short_words, cells)) for i, cells in columns.items()}
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    narrowest = -2
-    for place, cells in columns.items():
-        number = place in right
-        narrow = least[place] if number else _longest_word(cells)
-        narrowest += narrow + 2
-        table.add_column(justify="right" if number else "left", no_wrap=number, min_width=narrow)
+    widths = {i: max(map(len, cells)) for i, cells in columns.items()}
+    narrow = {i: _longest_word(cells) for i, cells in columns.items() if i not in right}
+    total = sum(widths.values()) + 2 * len(widths) - 2
+    while total > width and (wide := [i for i in narrow if widths[i] > narrow[i]]):
+        widths[max(wide, key=widths.__getitem__)] -= 1
+        total -= 1
+    for i, wanted in widths.items():
+        table.add_column(justify="right" if i in right else "left", width=wanted)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     console = Console(
-        width=max(width, narrowest), markup=False, emoji=False, highlight=False, color_system=None
+        width=max(width, total), markup=False, emoji=False, highlight=False, color_system=None
     )
     with console.capture() as drawn:
         console.print(table)

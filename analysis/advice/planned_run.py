@@ -139,9 +139,10 @@ class PlannedRun:
         return arms if arms.keys() & {PLAIN, OUTPUT_ONLY} else {}
 
     def _far(self, rows: pd.DataFrame) -> pd.Series:
-        """Distance of each row from this run, in e-folds: the larger of the distances in size and
-        in length."""
-        places = np.log(rows[["size", "tokens"]].to_numpy() / [self.size, self.tokens])
+        """Distance of each row from this run, in e-folds: the largest of the distances in active
+        parameters, in all parameters and in length."""
+        here = [self.size, self.params, self.tokens]
+        places = np.log(rows[["size", "params", "tokens"]].to_numpy() / here)
         return pd.Series(np.abs(places).max(axis=1), rows.index)
 
     @property
@@ -251,20 +252,21 @@ def published_runs() -> pd.DataFrame:
     """Return the published gains (nats per token) at the settings of Table 1, a row for each size
     and length.
 
-    Columns: label, size (active parameters), tokens (latent), s, r, gain, other (Table 1's value if
-    `gain` was read from a figure, else `gain` again), source, mixture."""
-    law, columns = published_law(), ["label", "size", "tokens", "s", "r", "gain", "other", "source"]
+    Columns: label, size (active parameters), params (all), tokens (latent), s, r, gain, other
+    (Table 1's value if `gain` was read from a figure, else `gain` again), source, mixture."""
+    law, columns = published_law(), ["label", "size", "params", "tokens"]
+    columns += ["s", "r", "gain", "other", "source"]
     rows = law.rows.assign(gain=observed_gains(law.rows))
     cells = (rows["bag_size"] == ALWAYS[0]) & np.isclose(rows["step_ratio"], ALWAYS[1])
     pairs: list[tuple[Any, ...]] = []
     for row in rows_of(rows[cells & (rows["weighting"] == "uniform")]):
-        place = f"{row['size']}, {big(row['tokens'])} tokens", row["params"], row["tokens"]
+        place = f"{row['size']}, {big(row['tokens'])} tokens", *[row["params"]] * 2, row["tokens"]
         source = f"the paper's Table {row['table']}"
         pairs.append((*place, *ALWAYS, row["gain"], row["gain"], source))
     for row, figure in zip(rows_of(published_beside_law(law)), ("3a", "1"), strict=True):
         count, tokens = count_parameters(published.model(row["run"])), row["tokens"]
         active = f", {big(count.active)} active" if count.active < count.total else ""
-        place = f"{row['run']}{active}, {big(tokens)} tokens", count.active, tokens
+        place = f"{row['run']}{active}, {big(tokens)} tokens", count.active, count.total, tokens
         ends = row["figures"], row["table_1"]
         source = f"the paper's Figure {figure}: {ends[0]:.3f}, Table 1: {ends[1]:.3f}"
         pairs.append((*place, row["bag_size"], row["step_ratio"], *ends, source))

@@ -122,7 +122,8 @@ def _recomputed(row: dict[str, Any]) -> dict[str, Any]:
 
 def _joined(part: pa.Table, name: str, folder: Path) -> pd.DataFrame:
     table = typed(part.to_pandas(), _FILES[name]).rename(columns={"run_id": "folder"})
-    table["folder"] = (f"{folder}/" + table["folder"]).astype("category")
+    place = "" if folder == Path() else f"{folder}/"  # as `read_archive` joins it
+    table["folder"] = (place + table["folder"]).astype("category")
     return table
 
 

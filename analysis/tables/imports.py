@@ -439,7 +439,9 @@ def _run(log: Log, columns: Mapping[str, str], step_offset: int) -> Run:
         facts.setdefault("learning_rate", float(rows["learning_rate"].max()))
     changed = points.astype({"value": str}).groupby(["step", "key"])["value"].nunique() > 1
     losses = last[last["key"].isin([named[column] for column in _OF_LOSS])].sort_values("step")
-    ends = losses.groupby("key").tail(1)["value"].astype(float)
+    ends = losses.groupby("key").tail(1).set_index("key")["value"].astype(float)
+    if np.isfinite(ends.get(named["loss"], np.nan)):
+        ends = ends.dropna()  # some logs have NaN for a held-out loss where nothing was evaluated
     rows.index += 0 if log.final else step_offset
     rewritten = int(changed.groupby("step").any().sum())
     return Run(log, facts, rows, rewritten, diverged=not np.isfinite(ends).all())

@@ -3,9 +3,11 @@ of runs is made, wherever the runs were trained."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -47,13 +49,16 @@ def read_tables(sources: Folders) -> Tables:
 
 def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str]) -> Tables:
     """Mark the runs that a person has taken out. An `EXCLUSIONS` file has the columns `run` (a run
-    id) and `reason`; a line that matches no run is reported as a problem."""
+    id) and `reason`, for the runs below its folder; a line that matches no run is reported as a
+    problem."""
     runs = tables.runs.copy()
-    for run, reason in _read_exclusions(roots).items():
-        meant = runs["run_id"] == run
-        runs.loc[meant, "exclusion"] = reason
-        if not meant.any():
-            problems.append(f"{EXCLUSIONS}: {run} matches no run here (excluded for: {reason})")
+    for root in roots:
+        below = runs["folder"].map(lambda folder, root=root: Path(folder).is_relative_to(root))
+        for run, reason in _read_exclusions(root / EXCLUSIONS).items():
+            meant = (runs["run_id"] == run) & below.astype(bool)
+            runs.loc[meant, "exclusion"] = reason
+            if not meant.any():
+                problems.append(f"{EXCLUSIONS}: {run} matches no run here (excluded for: {reason})")
     return replace(tables, runs=_without_rates_of_arms(runs), problems=tuple(problems))
 
 
@@ -63,14 +68,19 @@ def _without_rates_of_arms(runs: pd.DataFrame) -> pd.DataFrame:
 
     Finished imported runs that agree in group and held-out text, and are not excluded, are judged
     together. Their rates are set to 0 if each arm has one rate and, in addition, either a rate is
-    unknown, or the arms differ in rate and one of the runs has a named arm.
+    unknown, or the arms differ in rate and one of the runs has a named arm. So are then the rates
+    of the same arms at other lengths.
 
     A run that did not finish has no held-out text, and if it ended in the warm-up its log shows a
     rate below the one that was planned. So if each arm has one rate, an unfinished run of an arm
     gets that rate, unless its own is higher."""
     imported = runs[runs["config"].isna() & (runs["exclusion"] == "")]
     is_done = imported["state"] == "done"
-    for (group, _), members in imported[is_done].groupby(["group", "eval_set"], dropna=False):
+    judged: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    differ = set()
+    for (group, eval_set), members in imported[is_done].groupby(
+        ["group", "eval_set"], dropna=False
+    ):
         rates = members[["arm", "learning_rate"]].drop_duplicates()
         if not rates["arm"].is_unique:
             continue
@@ -80,26 +90,30 @@ def _without_rates_of_arms(runs: pd.DataFrame) -> pd.DataFrame:
         runs.loc[planned.index, "learning_rate"] = planned
         different = rates["learning_rate"].nunique(dropna=False) > 1
         named = different and members["named_arm"].notna().any()
+        kind = (str(members["family"].iloc[0]), str(eval_set))
+        judged[kind] += [*members.index, *planned.index]
         if named or rates["learning_rate"].isna().any():
-            runs.loc[[*members.index, *planned.index], "learning_rate"] = 0.0
+            differ.add(kind)
+    for kind in differ:
+        runs.loc[judged[kind], "learning_rate"] = 0.0
     return runs
 
 
-def _read_exclusions(roots: Iterable[Path]) -> dict[str, str]:
-    """Return reasons by run id, from every root that has an `EXCLUSIONS` file.
+def _read_exclusions(path: Path) -> dict[str, str]:
+    """Return reasons by run id; none if there is no such file.
 
     Raises `UserError`, which names the file, for a missing column, an empty cell, or a run with two
     different reasons.
     """
-    reasons: dict[str, str] = {}
-    for path in filter(Path.is_file, (root / EXCLUSIONS for root in roots)):
-        sheet = read_sheet(path)
-        if not {"run", "reason"} <= {*sheet}:
-            raise UserError(f"{path}: needs the columns run and reason")
-        for line, row in filled_cells(sheet, path, "run", "reason"):
-            run, reason = row["run"], row["reason"]
-            if reasons.setdefault(run, reason) != reason:
-                raise UserError(f"{path}, line {line}: {run} has two reasons; keep one")
+    if not path.is_file():
+        return {}
+    sheet, reasons = read_sheet(path), dict[str, str]()
+    if not {"run", "reason"} <= {*sheet}:
+        raise UserError(f"{path}: needs the columns run and reason")
+    for line, row in filled_cells(sheet, path, "run", "reason"):
+        run, reason = row["run"], row["reason"]
+        if reasons.setdefault(run, reason) != reason:
+            raise UserError(f"{path}, line {line}: {run} has two reasons; keep one")
     return reasons
 
 

@@ -20,6 +20,7 @@ from scipy import special
 
 from tst_study.analysis.statistics import critical_t, detectable
 from tst_study.analysis.verdict.intervals import (
+    FEW,
     UNPAIRED,
     Difference,
     difference,
@@ -100,8 +101,7 @@ def _estimate(own: Difference, judged: Difference, allowed: int) -> Estimate:
         "unpaired": own.unpaired,
     }
     if not own.claims:
-        few: dict[int, Verdict] = {0: "no pair yet", 1: "one seed: no claim"}
-        few[2] = "two seeds: no claim"
+        few: dict[int, Verdict] = {0: "no pair yet", **FEW}
         return Estimate(**known, verdict=few.get(own.seeds, "no variation: no claim"))
     critical = critical_t(judged.freedom, allowed)
     low, high = judged.gain - critical * judged.error, judged.gain + critical * judged.error

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,9 @@ from scipy import optimize, special
 FEWEST_SEEDS = 3
 """Fewest seeds with which an interval is given. With two there is one degree of freedom, and the
 interval would be wider than any effect."""
+FEW: dict[int, Literal["one seed: no claim", "two seeds: no claim"]]
+FEW = {1: "one seed: no claim", 2: "two seeds: no claim"}
+"""The verdicts on fewer seeds."""
 FAMILY_SHARE = 1 / 3
 """The family's typical variance counts for at most this many degrees of freedom for each one that a
 contrast has itself. In a family of n contrasts the limit is (n − 2)/n of that. With a higher limit,

@@ -21,7 +21,7 @@ from scipy import optimize
 
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.statistics import critical_t
-from tst_study.analysis.verdict.intervals import paired_difference
+from tst_study.analysis.verdict.intervals import FEW, paired_difference
 from tst_study.errors import UserError
 
 Ratio = tuple[float, float | None, float | None]
@@ -229,8 +229,9 @@ def speed_up(
     best, low, high = hull(
         [curve.reached(losses, floor, math.log(steps), comparisons) for floor in floors([curve])]
     )
-    if len(losses) < 2:
-        notes.append("one seed: no claim")
+    if few := FEW.get(len(losses)):
+        low = high = None
+        notes.append(few)
     return {
         "seeds": len(losses),
         "baseline_steps": best * steps,

@@ -34,7 +34,7 @@ from tst_study.analysis.verdict.comparison import (
     compare,
 )
 from tst_study.analysis.verdict.decide import estimates
-from tst_study.analysis.verdict.intervals import difference
+from tst_study.analysis.verdict.intervals import FEW, difference
 from tst_study.analysis.verdict.length_curve import speed_up
 from tst_study.analysis.verdict.question import Question
 from tst_study.config.superposition_setting import COLUMNS as SETTING
@@ -91,6 +91,8 @@ def matched(found: Comparison) -> pd.DataFrame:
             row = _equal(members, near, column, kind, allowed, found.verdicts)
             if decided and kind == EQUAL_FLOPS and "gain" in row:
                 row |= {name: decided[name] for name in _JUDGED}
+            if decided and decided["verdict"] == "unstable" and "gain" in row:
+                row["verdict"] = "unstable"
             rows.append({**shared, "kind": kind, **row})
         asked = decided["comparisons"] if decided else allowed
         rows.append({**shared, "kind": EQUAL_LOSS, **_equal_loss(members, near, asked)})
@@ -191,7 +193,7 @@ def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, allowed: int) ->
         notes = dict.fromkeys(_bound(pair) for pair in rows_of(bounds))
         return {**row, "note": "; ".join(notes) or "no baseline with its seeds"}
     match = speed_up(baselines, members, allowed)
-    ratio, alone = match["speed_up"], match["seeds"] < 2
+    ratio, few = match["speed_up"], FEW.get(match["seeds"], "")
     if ratio is None:
         return {**row, "note": match["note"]}
     known = baselines.groupby("steps")["hours"].mean()
@@ -203,8 +205,8 @@ def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, allowed: int) ->
         # A step costs the same FLOPs in both phases and both arms.
         "flops_ratio": ratio,
         "hours_ratio": spent / float(members["hours"].mean()),
-        "verdict": "one seed: no claim" if alone else "",
-        "note": "" if alone else match["note"],
+        "verdict": few,
+        "note": "" if few else match["note"],
     }
 
 

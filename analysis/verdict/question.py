@@ -130,14 +130,16 @@ def read_questions(folder: str | Path) -> tuple[Question, ...]:
 
 
 def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
-    """Read the questions of folders, and of the archives and studies directly in them.
+    """Read the questions of folders, and of the archives and studies below them.
 
     Each question is about the runs below the folder of its file. If several folders have questions,
-    the name of a family begins with that of its folder,
-    or with the whole path if two folders have one name.
+    the name of a family begins with that of its folder, or with the whole path if two folders have
+    one name.
     """
-    files = (path for root in roots for path in (root / FILE, *sorted(root.glob(f"*/{FILE}"))))
-    by_folder = {path.parent: read_questions(path.parent) for path in files if path.is_file()}
+    files = (path for root in roots for path in sorted(root.rglob(FILE)))
+    # An archive that is being written has folders whose names begin with a dot.
+    folders = (path.parent for path in files if not path.parent.name.startswith("."))
+    by_folder = {folder: read_questions(folder) for folder in folders}
     names = Counter(folder.name for folder in by_folder)
     return tuple(
         question.model_copy(

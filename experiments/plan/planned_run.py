@@ -139,11 +139,10 @@ def final_loss(run: PlannedRun) -> float | None:
         return None
     if run.recorded and not (run.folder / "run.json").exists():
         return run.recorded[1]
-    last = run.config.schedule.steps
-    rows = [row for row in run_record.read(run.folder).evals if row["step"] == last]
-    if not rows:
+    row = run_record.last_evaluation(run.folder)
+    if row is None or row["step"] != run.config.schedule.steps:
         raise UserError(
             f"{run.folder}: is done but holds no evaluation of its last step; delete the folder "
             "and submit again"
         )
-    return rows[-1]["nats_per_token"]
+    return row["nats_per_token"]

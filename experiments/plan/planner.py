@@ -12,6 +12,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd
+from pathlib import Path
 from typing import Any
 
 from tst_study.checkpoints.places import checkpoint_steps
@@ -22,7 +23,7 @@ from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import PlannedRun, final_loss, is_over, state
 from tst_study.experiments.run_process import config_path
 from tst_study.experiments.study import Study
-from tst_study.record.reader import FINAL_STATES
+from tst_study.record.reader import FINAL_STATES, read_header
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Planner:
     _losses: dict[str, float] = field(default_factory=dict)
     _data: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     _known: dict[Config, str] = field(default_factory=dict)
-    _folders: dict[str, str] = field(default_factory=dict)
+    _folders: dict[str, set[str]] = field(default_factory=dict)
     """Names of the run folders, by their last eight characters. These are the first eight hex
     digits of the run's identity, so that a run is found even if the study has since given it
     another name."""
@@ -65,7 +66,9 @@ class Planner:
     def asked_for(self) -> list[PlannedRun]:
         """List the study's own runs as if each were trained alone, without shared prefix runs."""
         if self.study.folder.is_dir():
-            self._folders = {path.name[-8:]: path.name for path in self.study.folder.iterdir()}
+            self._folders = defaultdict(set)
+            for path in self.study.folder.iterdir():
+                self._folders[path.name[-8:]].add(path.name)
         # Configs with the same identity are one run: the winner of a sweep, say, is also a
         # baseline.
         runs: dict[str, PlannedRun] = {}
@@ -98,9 +101,11 @@ class Planner:
         identity = self._known.get(config)
         if identity is None:
             identity = self._known[config] = fingerprint(config, self.data(config))
-        name = self._folders.get(identity[:8], run_id(config, identity))
-        folder = self.study.folder / name
-        return PlannedRun(config, identity, folder, recorded=self._recorded.get(identity))
+        name, root = run_id(config, identity), self.study.folder
+        there = self._folders.get(identity[:8], set())
+        if name not in there:
+            name = next((each for each in sorted(there) if _holds(root / each, identity)), name)
+        return PlannedRun(config, identity, root / name, recorded=self._recorded.get(identity))
 
     @cached_property
     def _recorded(self) -> dict[str, tuple[str, float]]:
@@ -132,6 +137,14 @@ class Planner:
 
     def _with_prefixes(self, runs: list[PlannedRun]) -> list[PlannedRun]:
         return with_prefixes(runs, self) if self.study.share else runs
+
+
+def _holds(folder: Path, identity: str) -> bool:
+    """Return whether a folder holds this run, or one that has no record yet."""
+    try:
+        return read_header(folder)["fingerprint"] == identity
+    except UserError:
+        return not (folder / "run.json").exists()
 
 
 @dataclass(frozen=True)

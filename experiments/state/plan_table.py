@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -87,8 +88,8 @@ def table(
     missing = [str(folder) for folder in study.corpora if not folder.is_dir()]
     if missing:
         text.append(
-            f"Corpora not prepared yet: {', '.join(missing)}. `submit` prepares them; until then "
-            "run ids are provisional, and runs that are there already are not recognised."
+            f"Corpora not prepared yet: {', '.join(missing)}. `submit` prepares them, or says how; "
+            "until then run ids are provisional, and runs that are there are not recognised."
         )
     headings = ["FLOPs", "GPU-hours" if prices.device else "CPU-hours"]
     headings += ["raw tokens", "latent tokens"]
@@ -171,13 +172,14 @@ def _in_words(costs: Sequence[Cost], prices: Prices, source: str, at_once: int) 
 
 
 def _measured(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[Shape, float]:
-    """Return the seconds per step of the first finished run of each shape."""
+    """Return the seconds per step of the first finished run of each shape. A run whose record
+    cannot be read, or is in the study's archive alone, says nothing."""
     seconds: dict[Shape, float] = {}
     for run in runs:
         if states[run.fingerprint] == "done" and run.shape not in seconds:
-            metrics = run_record.read(run.folder).metrics
-            if metrics:
-                seconds[run.shape] = metrics[-1]["training_seconds"] / metrics[-1]["step"]
+            with suppress(UserError):
+                if metrics := run_record.read(run.folder).metrics:
+                    seconds[run.shape] = metrics[-1]["training_seconds"] / metrics[-1]["step"]
     return seconds
 
 

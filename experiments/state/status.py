@@ -3,6 +3,7 @@ launchers."""
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -147,7 +148,8 @@ def rows_in(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
         planned_run = runs.get(folder)
         if entry.state == "waiting" and planned_run and planned_run.recorded:
             state, loss = planned_run.recorded
-            return replace(entry, state=state, held_out=loss, step=entry.steps)
+            finite = loss if math.isfinite(loss) else None
+            return replace(entry, state=state, held_out=finite, step=entry.steps)
         if entry.state in ("waiting", "cancelled"):
             prefix = _prefix_of(folder, planned_run)
             if states.get(prefix) in STOPPED:

@@ -127,6 +127,9 @@ def _optimizers(scale: Scale) -> list[Tuning]:
     choices = []
     for kind in OPTIMIZERS:
         setting = scale.setting.changed(kind, f"optimizer.kind={kind}")
+        if kind == "muon":  # which needs whole matrices on each rank
+            replicated = setting.parallel.model_copy(update={"optimizer": "replicated"})
+            setting = replace(setting, parallel=replicated)
         candidates = [setting.with_rate(x * setting.learning_rate) for x in RATE_FACTORS]
         choices.append(choice(candidates, both_arms, seeds=scale.seeds[:1]))
     return choices

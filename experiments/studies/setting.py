@@ -115,6 +115,7 @@ class Setting:
             sequences=sequences,
             steps=round(self.steps / factor),
             warmup_steps=round(self.warmup_steps / factor),
+            logged_as=self.logged_as and round(self.logged_as / factor),
         )
 
     def with_rate(self, learning_rate: float) -> Self:

@@ -82,7 +82,7 @@ def parts(scale: Scale) -> Sequence[Part | Tuning]:
             both = {BASELINE: best, primary: rates[primary]}
             others = {arm: setting for arm, setting in rates.items() if arm != primary}
             half = {
-                arm: replace(setting, steps=setting.steps // 2)
+                arm: setting.with_steps(setting.steps // 2)
                 for arm, setting in ((BASELINE, best), (OUTPUT_ONLY, rates[OUTPUT_ONLY]))
             }
             wanted = [("primary", both, seeds), ("primary", both, more), ("tuned", others, seeds)]

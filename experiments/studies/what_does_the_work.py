@@ -74,7 +74,7 @@ def parts(scale: Scale) -> Sequence[Part | Tuning]:
     )
 
     def at_best_batch(best: Setting) -> list[Part]:
-        whole = replace(best, steps=round(best.steps / PILOT_SHARE), evaluations=EVALUATIONS)
+        whole = replace(best, steps=round(best.steps / PILOT_SHARE))
         return [Part((whole.in_grid("batch"),), (BASELINE,), seeds)]
 
     return [
@@ -141,7 +141,7 @@ def _pilot_sweep(setting: Setting) -> tuple[Setting, ...]:
     """Return the set-ups to choose from. The usual batch size comes first, so that it wins a tie.
     Each of `BATCH_FACTORS` is tried twice: at the usual learning rate, and at that rate times the
     square root of the factor."""
-    short = replace(setting, steps=round(PILOT_SHARE * setting.steps), evaluations=4, grid="gate")
+    short = setting.with_steps(round(PILOT_SHARE * setting.steps)).in_grid("gate")
     tried = [short]
     for factor in BATCH_FACTORS:
         other = short.with_batch(round(factor * short.sequences))

@@ -210,7 +210,9 @@ def loss_curves(sources: Sources) -> Item | None:
     groups.sort(key=lambda group: (not group.is_generated, group.weight), reverse=True)
     for group in map(Group.representative, groups):
         data = curves.group_curves(group, list(group.rows["setting"]))
-        if data["quantity"].isin(("next_token", "held_out")).any():
+        arms = {"baseline", *group.rows["setting"]}
+        drawn = ("held_out", "next_token")
+        if any(set(data["label"][data["quantity"] == quantity]) == arms for quantity in drawn):
             return _losses(group, data)
     return None
 

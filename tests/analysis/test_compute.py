@@ -54,6 +54,15 @@ def test_sizes_within_two_percent_are_one_size() -> None:
     assert table["rmse"].max() < 1e-3
 
 
+def test_flops_that_follow_each_other_closely_are_no_one_budget() -> None:
+    random, points = np.random.default_rng(0), lattice().sample(240, replace=True, random_state=0)
+    flops = np.exp(random.uniform(np.log(1e18), np.log(1e21), len(points)))
+    points = points.assign(flops=flops, tokens=flops / 6 / points["params"])
+    found = isoflop(points.assign(loss=LAW.loss(points["params"], points["tokens"])))
+    assert found.table["flops"].is_monotonic_increasing
+    assert len(found.table) > 20
+
+
 def test_the_allocation_is_the_lowest_loss_of_its_budget() -> None:
     (row,) = fit_chinchilla(lattice(), 10).allocation([1e21]).to_dict("records")
     sizes = np.geomspace(1e8, 1e11, 4000)

@@ -145,7 +145,8 @@ def test_equal_loss_reads_only_seeds_that_every_length_has() -> None:
     baselines = arm({500: [3.60, 3.61], 1000: [3.50, 3.52], 4000: [3.0]})
     found = speed_up(baselines, arm({1000: [3.55, 3.56]}))
     assert found["seeds"] == 2
-    assert found["note"] == "lengths with one seed are left out"
+    assert found["note"] == "lengths with one seed are left out; two seeds: no claim"
+    assert found["low"] is found["high"] is None
     assert 0.5 < found["speed_up"] < 1
     other = arm({1000: [3.55]}).assign(seed=7)
     assert "no seed was run at every length" in speed_up(baselines, other)["note"]

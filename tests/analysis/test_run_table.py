@@ -90,15 +90,21 @@ def test_an_excluded_run_is_compared_with_nothing_and_reported(tmp_path: Path) -
     assert "12345678 matches no run" in tables.problems[0]
 
 
-def test_exclusions_beside_a_studys_runs_hold_from_the_folder_above(tmp_path: Path) -> None:
+def test_exclusions_beside_a_studys_runs_hold_from_the_folder_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And for that study alone: another may have a run of the same name."""
     for study in ("one", "two"):
-        write_run(tmp_path / study, config(0, study=study, name=study), loss=3.5)
-    gone = write_run(tmp_path / "one", config(1), loss=3.5)
+        gone = write_run(tmp_path / study, config(1), loss=3.5)
     (tmp_path / "one" / "exclusions.csv").write_text(f"run,reason\n{gone.name},wrong text\n")
-    for folder in (tmp_path, tmp_path / "one"):
+    monkeypatch.chdir(tmp_path / "one")
+    for folder in (tmp_path, tmp_path / "one", Path()):
         tables = read_tables(folder)
-        assert list(tables.runs.query("exclusion != ''")["run_id"]) == [gone.name]
+        place = folder / ("one" if folder == tmp_path else "") / gone.name
+        assert list(tables.runs.query("exclusion != ''")["folder"]) == [str(place)]
         assert not tables.problems
+    monkeypatch.chdir(archive_of(tmp_path / "two", tmp_path / "archive"))
+    assert len(read_tables(".").only(load(".")["seed"] == 1).curves) > 2
 
 
 PLACE = {"corpora": [{"path": "/home/someone/secret/books-bpe1024"}]}

@@ -15,6 +15,7 @@ from tests.analysis.made_runs import config, write_run
 from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
+from tst_study.analysis.verdict.matched import matched
 from tst_study.analysis.verdict.question import (
     Arm,
     Question,
@@ -83,6 +84,10 @@ def test_diverged_seeds_are_counted_and_two_of_them_take_the_verdict(
             write_run(runs, config(seed, bag, 0.2), None, state="diverged")
     table = compare(load(runs), [question(4)]).verdicts.set_index("question")
     assert (table.loc["s = 4", "verdict"], table.loc["s = 4", "diverged"]) == (verdict, lost)
+    for seed in range(4):
+        write_run(runs, config(seed, steps=1600), 3.5)  # as much text as s = 4, r = 0.2
+    equal = matched(compare(load(runs))).query("kind == 'equal data'")
+    assert (set(equal["verdict"].dropna()) == {"unstable"}) == (lost == 2)
     assert table["verdict"].iloc[1] == verdict
 
 

@@ -121,6 +121,21 @@ def test_a_plan_shows_the_states_that_status_shows(
     assert table(planning)[3] == "2 runs: 1 cancelled, 1 waiting"
 
 
+def test_a_run_keeps_its_folder_when_it_is_renamed_and_leaves_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`reliability.md` has it moved away, perhaps to a name in the same folder."""
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
+    table_of_loss = 'superposition.loss={kind="mce",label_smoothing=0.1}'
+    study = study_of([example("seed=1", table_of_loss)], tmp_path)
+    (run,) = Planner(study).decided()
+    RunWriter(run.folder, header_of(run.config, DATA)).status("running", 3)
+    older = run.folder.rename(tmp_path / f"before-{run.run_id}")
+    assert Planner(study).decided()[0].folder == older
+    (older / "run.json").write_text("{}")
+    assert Planner(study).decided()[0].folder == run.folder
+
+
 def finish(run: PlannedRun, loss: float) -> None:
     writer = RunWriter(run.folder, header_of(run.config, DATA))
     segment = writer.start_segment(None, {})
@@ -153,6 +168,8 @@ def test_hours_that_are_known_are_said_beside_the_number_of_runs_whose_are_not(
     planning = Planner(study_of(seeded(1) + wider, tmp_path))
     for run in planning.asked_for()[:2]:
         finish(run, 3.0)
+    (run.folder / "metrics.jsonl").write_text("{}\n")  # damage, which tells no time
+    assert planning.held_out(run.config) == 3.0
     text = "\n".join(table(planning))
     assert "12.0 min of wall time, one at a time (12.0 min of training, by the runs that" in text
     assert "; hours of 2 runs not known: give --time" in text

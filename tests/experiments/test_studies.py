@@ -12,6 +12,8 @@ from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.cost.compute import count_parameters
 from tst_study.errors import UserError
+from tst_study.experiments.plan.layouts import Allocation, problems
+from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.studies.scales import FINEWEB_EDU, SCALES
 
@@ -45,6 +47,19 @@ def cell(config: Config) -> tuple[str, int, str, float, int]:
     """Return what tells a row of the published grid from the others."""
     arm, plan = config.superposition, plan_phases(config)
     return (size(config), plan.steps, str(arm.weighting), arm.step_ratio, plan.bag_size)
+
+
+@pytest.mark.parametrize("name", ["what-does-the-work", "tuned"])
+def test_shared_steps_are_evaluated_no_more_often_than_those_of_their_branches(name: str) -> None:
+    runs = Planner(catalogue.load(name, "quick"), unprepared=True).whole()
+    every = {run.fingerprint: run.config.execution.evaluate_every for run in runs}
+    shared = {(every[run.prefix.fingerprint], every[run.fingerprint]) for run in runs if run.prefix}
+    assert {prefix - own for prefix, own in shared} == {0}
+
+
+def test_a_layout_of_the_paper_s_scale_suits_every_optimizer() -> None:
+    runs = Planner(catalogue.load("optimizers", "paper"), unprepared=True).whole()
+    assert not problems(runs, lambda run: Allocation(64))
 
 
 @pytest.mark.parametrize(

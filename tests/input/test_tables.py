@@ -236,12 +236,8 @@ def test_each_key_of_a_run(file: str, tmp_path: Path) -> None:
 def test_digests_that_are_none_say_that_a_checkpoint_is_damaged(name: str, tmp_path: Path) -> None:
     (tmp_path / "weights").write_bytes(b"w")
     write_digests(tmp_path, {"weights": "0" * 64})
-    for value in (
-        BAD[name],
-        [BAD[name]],
-        {"sha256": BAD[name]},
-        {"sha256": {"weights": BAD[name]}},
-    ):
+    bad = BAD[name]
+    for value in (bad, [bad], {"sha256": bad}, {"sha256": {"weights": bad}}):
         (tmp_path / DIGESTS).write_text(json.dumps(value))
         assert "is not what was written" in str(damage(tmp_path))
 
@@ -266,7 +262,4 @@ def test_each_key_of_a_profile(tmp_path: Path) -> None:
         for name, value in BAD.items():
             path.write_text(f"{f'[{table}]' if table else ''}\n{key} = {toml(value)}\n")
             refused = refusal(lambda: load_profile(path), "slurm.toml")
-            assert refused or name not in ("infinite", "minus infinite", "not a number"), (
-                key,
-                name,
-            )
+            assert refused or name not in ("infinite", "minus infinite", "not a number"), key

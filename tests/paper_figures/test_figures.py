@@ -259,6 +259,8 @@ def test_runs_without_curves_and_ratios_of_four_decimals_are_drawn(tmp_path: Pat
     beside = catalogue()["loss_curves"].item(Sources([archive, tmp_path / "own"]))
     assert beside is not None
     assert "(2 layers, hidden size 64, vocabulary 1,024)" in beside.caption
+    next((tmp_path / "own").glob("s4*/metrics.jsonl")).write_text("")
+    assert catalogue()["loss_curves"].item(Sources([tmp_path / "own"])) is None
 
 
 def test_a_gain_of_zero_has_its_curve_and_baselines_without_seeds_all_count(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 import torch
@@ -34,22 +33,12 @@ class Model(nn.Module):
         return logits
 
 
-def method(**changes: Any) -> Superposition:
-    return Superposition(**{"bag_size": 2, "step_ratio": 0.5, "steps": STEPS} | changes)
-
-
-def batch(tst: Superposition, step: int) -> Tensor:
-    generator = torch.Generator().manual_seed(step)
-    length = tst.raw_length(step, POSITIONS) + 1
-    return torch.randint(WORDS, (SEQUENCES, length), generator=generator)
-
-
 def trained(kind: str, ranks: int, accumulate: int, masked: bool) -> list[Tensor]:
     """The weights after all steps, each of whose batches is split over ranks and micro-batches.
     `masked`: the parts have targets at different positions."""
     torch.manual_seed(0)
-    model = Model(method(positions=POSITIONS))
-    tst, wrapped = model.tst, model
+    tst = Superposition(bag_size=2, step_ratio=0.5, steps=STEPS, positions=POSITIONS)
+    wrapped = model = Model(tst)
     if kind == "DDP":
         wrapped = DistributedDataParallel(model)  # type: ignore[assignment]
     elif kind != "alone":
@@ -60,7 +49,8 @@ def trained(kind: str, ranks: int, accumulate: int, masked: bool) -> list[Tensor
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     rank = dist.get_rank() if ranks > 1 else 0
     for step in range(STEPS):
-        tokens = batch(tst, step)
+        seeded, length = torch.Generator().manual_seed(step), tst.raw_length(step) + 1
+        tokens = torch.randint(WORDS, (SEQUENCES, length), generator=seeded)
         labels, counts, share = tokens[:, 1:].clone(), None, 1 / accumulate
         if masked:
             labels[3:, -2:] = labels[5:, 1:] = -100

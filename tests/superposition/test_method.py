@@ -10,6 +10,7 @@ import warnings
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -209,6 +210,23 @@ def test_evaluation_mode_embeds_tokens_and_has_no_bag_loss() -> None:
     assert torch.equal(method.embed(table, tokens[:, :-1], 0), table(tokens[:, :-1]))
     with pytest.raises(ValueError, match="evaluation mode: methods are compared by next-token"):
         method.loss(table(tokens[:, :-1]), tokens[:, 1:], 0)
+
+
+def test_a_check_finds_no_mistake_in_another_model_s_embedding() -> None:
+    """A teacher's or an average's, the next tokens' of multi-token prediction, another device's."""
+    method, table, ids = tst(bag_size=np.int64(4)), nn.Embedding(WORDS, WORDS), text(4 * 7)
+    method.attach(table)
+    for step in range(2):
+        hidden = table(ids[:, :-1])
+        deepcopy(table).eval()(ids[:, :-1])
+        table(ids[:, 1:])
+        method.linear_loss(hidden, table, ids[:, 1:])
+        method.advance()
+        assert (method.step, method._calls.checked_phases) == (step + 1, {True})
+    assert {type(method.state_dict()[name]) for name in ("step", "bag_size")} == {int}
+    elsewhere = tst()
+    elsewhere.embed(nn.Embedding(WORDS, 8, device="meta"), ids[:, :-1].to("meta"))
+    elsewhere.loss(torch.randn(2, 7, WORDS), ids[:, 1:])
 
 
 def test_a_resumed_run_goes_on_at_its_step_with_its_settings() -> None:

@@ -78,7 +78,14 @@ def _plainest(setting: Any) -> Any:
     loss = loss_of(setting)
     if loss == LOSSES[loss.name]():
         return loss.name
-    return {"kind": loss.name, **dataclasses.asdict(loss)}
+    return _Table({"kind": loss.name, **dataclasses.asdict(loss)})
+
+
+class _Table(dict[str, Any]):
+    """A table that is never changed, so that a config with it can be the key of a dictionary."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(sorted(self.items())))
 
 
 @dataclass(frozen=True)

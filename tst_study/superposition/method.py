@@ -86,6 +86,9 @@ class Superposition:
             )
         if as_numbers := getattr(self.weighting, "tolist", None):  # an array or tensor
             object.__setattr__(self, "weighting", as_numbers())
+        # A checkpoint with numbers of numpy could not be loaded by torch's safe loader.
+        for name, kind in (("bag_size", int), ("steps", int), ("step_ratio", float)):
+            object.__setattr__(self, name, kind(getattr(self, name)))
         if self.mode not in MODES:
             raise ValueError(f"mode {self.mode!r} is unknown: use one of {', '.join(MODES)}")
         if self.pooling not in POOLINGS:
@@ -117,6 +120,7 @@ class Superposition:
         """Count one more step as done, or set the number of steps done to `to`. A loop calls this
         after each step of the optimizer."""
         self._calls.go_to(self._calls.step + 1 if to is None else to)
+        self._calls.tokens = None
 
     def objective(self, step: int | None = None) -> Objective:
         """Return what a step reads and predicts; by default the current step."""
@@ -261,7 +265,7 @@ class Superposition:
         if not objective.loss.in_one_pass:
             raise ValueError(f"linear_loss has no {objective.loss}: use loss(head(hidden), …)")
         if isinstance(head, nn.Module):
-            plain = type(head) in (nn.Linear, nn.Embedding) and not _is_changed(head)
+            plain = type(head) in (nn.Linear, nn.Embedding) and not _is_changed(head, _Hook)
             if not plain or getattr(head, "bias", None) is not None:
                 raise ValueError(
                     "head has a bias, a hook or a forward of its own, which linear_loss would "
@@ -282,7 +286,7 @@ class Superposition:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of steps done and the settings, for a checkpoint."""
-        return {"step": self.step, **self._settings()}
+        return {"step": int(self.step), **self._settings()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on at the step of a checkpoint. Giving an earlier step to `embed` or a loss is then an
@@ -377,10 +381,12 @@ def _is_plain(module: nn.Module) -> bool:
     )
 
 
-def _is_changed(module: nn.Module) -> bool:
-    """Return whether a module has hooks, or a `forward` in place of that of its class."""
-    hooks = module._forward_hooks or module._forward_pre_hooks
-    hooks = hooks or module._backward_hooks or module._backward_pre_hooks
+def _is_changed(module: nn.Module, besides: type | tuple[()] = ()) -> bool:
+    """Return whether a module has hooks, or a `forward` in place of that of its class. `besides`:
+    a class of forward hooks that do not count."""
+    after = [hook for hook in module._forward_hooks.values() if not isinstance(hook, besides)]
+    hooks = after or module._forward_pre_hooks or module._backward_hooks
+    hooks = hooks or module._backward_pre_hooks
     return bool(hooks) or "forward" in module.__dict__
 
 

@@ -40,8 +40,10 @@ class Calls:
         self.go_to(0)
         self.resumed = 0  # the step at which a checkpoint was loaded
         self.warned = False
-        self.tokens: Tensor | None = None  # embedded by the last call in training mode
-        self.evaluated = False  # whether the last call embedded in evaluation mode
+        # The first tokens embedded in training mode since the last loss. Later ones may be another
+        # model's, or the next tokens of multi-token prediction.
+        self.tokens: Tensor | None = None
+        self.evaluated = False  # whether since the last loss only evaluation mode has embedded
         # The phases whose labels have been checked: True is the superposed one, False the other.
         self.checked_phases: set[bool] = set()
         self._register()
@@ -79,9 +81,10 @@ class Calls:
         and nothing is checked. Otherwise raises ValueError if the type or shape of the tokens does
         not fit the step, or for a step that cannot be meant.
         """
-        self.evaluated = not training
         if not training:
+            self.evaluated = self.tokens is None
             return 1
+        self.evaluated = False
         superposed = self._enter(step)
         stride = self.phases.tokens_per_position("superposition" if superposed else "recovery")
         _check_ids(tokens, "tokens")
@@ -90,7 +93,8 @@ class Calls:
                 f"tokens {tuple(tokens.shape)} at step {self.step} must be (batch, "
                 f"l · {stride}): {_LENGTHS}"
             )
-        self.tokens = tokens
+        if self.tokens is None:
+            self.tokens = tokens
         length = tokens.shape[1] // stride
         if self.positions is None:
             self.positions = length
@@ -116,11 +120,13 @@ class Calls:
                 "F.cross_entropy, without tst"
             )
         _check_ids(labels, "labels")
-        if self.tokens is not None and self.tokens.shape == labels.shape:
+        tokens, self.tokens = self.tokens, None
+        # A model that is spread over devices has its labels where its logits are.
+        if tokens is not None and (tokens.shape, tokens.device) == (labels.shape, labels.device):
             if torch.compiler.is_compiling():
-                labels = _checked_labels(self.tokens, labels, self.key, superposed)
+                labels = _checked_labels(tokens, labels, self.key, superposed)
             else:
-                _check_labels(self.tokens, labels, self.key, superposed)
+                _check_labels(tokens, labels, self.key, superposed)
         return superposed, labels
 
     def _enter(self, step: int | None) -> bool:

@@ -41,7 +41,7 @@ def splits(rows: pd.DataFrame) -> dict[str, Parts]:
             # Predict only rows whose other two factors occur together among the fitted rows: a row
             # that is new in one of these as well would ask two questions at once.
             alike = out & rest.isin(rest[~out])
-            if (alike & _superposed(rows)).any():
+            if all((part & _superposed(rows)).any() for part in (alike, ~out)):
                 others = ", ".join(label(other) for other in values if other != value)
                 named[f"{others} → {label(value)}"] = ((~out, alike),)
     for name, symbol in (("bag_size", "s"), ("step_ratio", "r")):

@@ -80,8 +80,9 @@ def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
     rows = frame.reset_index(drop=True)
     for name, value in (("weighting", "uniform"), ("seed", 0)):
         rows[name] = rows[name].fillna(value) if name in rows else value
-    positive(rows, ("params", "tokens", "bag_size", "loss"), "frame")
+    rows = positive(rows, ("params", "tokens", "bag_size", "loss"), "frame")
     needs_columns(rows, ("step_ratio",), "frame")
+    rows["step_ratio"] = pd.to_numeric(rows["step_ratio"], errors="coerce")
     if not rows["step_ratio"].between(0, 1, inclusive="left").all():
         raise UserError("frame: column 'step_ratio' must be at least 0 and below 1")
     rows["weighting"] = rows["weighting"].where(rows["bag_size"] > 1, "uniform")

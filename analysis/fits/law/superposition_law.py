@@ -126,8 +126,9 @@ class Law:
     def outside(self, params: float, tokens: float) -> str:
         """Say whether a size (parameters) or a length (latent tokens) lies more than 2% outside the
         fitted range; return an empty text if neither does."""
+        rows = self.rows[self.rows["bag_size"] > 1]
         for name, value, unit in (("params", params, "parameters"), ("tokens", tokens, "tokens")):
-            low, high = float(self.rows[name].min()), float(self.rows[name].max())
+            low, high = float(rows[name].min()), float(rows[name].max())
             if not low * (1 - _NEAR) <= value <= high * (1 + _NEAR):
                 fitted = f"{low:.3g}" if high <= low * (1 + _NEAR) else f"{low:.3g} to {high:.3g}"
                 return f"{value:.3g} {unit}: outside what the law was fitted to ({fitted})"
@@ -187,12 +188,13 @@ def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
     """
     size, length = (float(np.exp(np.log(rows[name]).mean())) for name in ("params", "tokens"))
     held: dict[str, tuple[float, str]] = {}
-    if rows["params"].nunique() == 1:
+    superposed = rows[rows["bag_size"] > 1]  # baselines alone say nothing about the gain
+    if superposed["params"].nunique() == 1:
         held["size"] = (0.0, "one model size")
-    lengths = rows[rows["bag_size"] > 1].groupby("bag_size")["tokens"].nunique()
+    lengths = superposed.groupby("bag_size")["tokens"].nunique()
     if (lengths > 1).sum() < 2:
         held["drift"] = (0.0, "fewer than two bag sizes at several lengths")
-    if rows["tokens"].nunique() == 1:
+    if superposed["tokens"].nunique() == 1:
         held["length"] = (DATA_EXPONENT, f"one length: {DATA_EXPONENT}, Chinchilla's β")
         held["drift"] = (0.0, "one length")
     codes, levels = pd.factorize(rows["level"])

@@ -123,6 +123,8 @@ def compute_answer(runs: pd.DataFrame | None = None) -> Answer:
             note = str(error)
         if note:
             sentences.append(f"{title}: {note}.")
+    if not (tables or sentences):
+        raise UserError("no baseline among these runs, and no setting at two lengths or more")
     return Answer("compute", tables, tuple(sentences), inputs, pd.DataFrame(excluded))
 
 

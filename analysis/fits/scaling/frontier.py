@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -96,9 +97,12 @@ def _of_form(points: pd.DataFrame, lowest: Lowest) -> Frontier:
 
 def _minima(rows: pd.DataFrame, lowest: Lowest) -> pd.DataFrame:
     """Return the best size of each budget that has enough sizes (`Frontier.table`)."""
-    minima = []
-    logs = np.log(rows["flops"].to_numpy(dtype=float))
-    for _, own in rows.groupby(np.cumsum(np.diff(logs, prepend=logs[0]) > SAME_BUDGET)):
+    minima: list[dict[str, Any]] = []
+    budgets: list[float] = []
+    for log in np.log(rows["flops"].to_numpy(dtype=float)):
+        same = budgets and log - budgets[-1] <= SAME_BUDGET
+        budgets.append(budgets[-1] if same else log)
+    for _, own in rows.groupby(np.array(budgets)):
         losses = own.groupby("size")["loss"].mean()
         if len(losses) < LEAST_SIZES:
             continue

@@ -39,7 +39,7 @@ def with_tokens(frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     if "flops" not in frame:
         raise UserError("frame: column 'tokens' is missing, and 'flops' to compute it from")
-    positive(frame, ("params", "flops"), "frame")
+    frame = positive(frame, ("params", "flops"), "frame")
     return frame.assign(tokens=frame["flops"] / 6.0 / frame["params"])
 
 
@@ -49,7 +49,7 @@ def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame
 
     Raises `UserError` if one of the `needed` columns is missing or holds a bad value, and if no
     point is annealed."""
-    positive(points, needed, "points")
+    points = positive(points, needed, "points")
     points = points.assign(size=sizes_of(points["params"]))
     if "annealed" not in points:
         return points
