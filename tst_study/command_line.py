@@ -144,7 +144,8 @@ def main() -> NoReturn:
     debug = len(arguments) < len(sys.argv) - 1
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without a character shows a "?"
+            # A terminal that lacks a character shows a "?"; a file gets the character's number.
+            stream.reconfigure(errors="replace" if stream.isatty() else "backslashreplace")
     try:
         status = _answered(arguments)
     except BrokenPipeError:

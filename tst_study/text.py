@@ -178,11 +178,12 @@ def fitted(
     wrapped. If even the longest words do not fit, long words are cut by `shortened`. A table that
     is still too wide is returned as it is.
     """
+    from rich.cells import cell_len  # a Chinese character is two cells wide
     from rich.console import Console
     from rich.table import Table
 
     columns = dict(enumerate(zip(*rows, strict=True)))
-    least = {place: max(map(len, cells)) for place, cells in columns.items()}
+    least = {place: max(map(cell_len, cells)) for place, cells in columns.items()}
     least |= {i: min(least[i], _WORDS) for i in columns if i and i not in right}
     dropped: list[int] = []
     for place in dispensable:
@@ -192,7 +193,7 @@ def fitted(
     if sum(_longest_word(cells) + 2 for cells in columns.values()) - 2 > width:
         columns = {i: tuple(map(_short_words, cells)) for i, cells in columns.items()}
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    widths = {i: max(map(len, cells)) for i, cells in columns.items()}
+    widths = {i: max(map(cell_len, cells)) for i, cells in columns.items()}
     narrow = {i: _longest_word(cells) for i, cells in columns.items() if i not in right}
     total = sum(widths.values()) + 2 * len(widths) - 2
     while total > width and (wide := [i for i in narrow if widths[i] > narrow[i]]):
@@ -216,7 +217,9 @@ column is left out. `_LONGEST_WORD`: the length to which words are cut if they m
 
 
 def _longest_word(cells: Iterable[str]) -> int:
-    return max(len(word) for cell in cells for word in cell.split(" "))
+    from rich.cells import cell_len
+
+    return max(cell_len(word) for cell in cells for word in cell.split(" "))
 
 
 def _short_words(text: str) -> str:

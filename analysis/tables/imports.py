@@ -441,7 +441,9 @@ def _run(log: Log, columns: Mapping[str, str], step_offset: int) -> Run:
     losses = last[last["key"].isin([named[column] for column in _OF_LOSS])].sort_values("step")
     ends = losses.groupby("key").tail(1).set_index("key")["value"].astype(float)
     if np.isfinite(ends.get(named["loss"], np.nan)):
-        ends = ends.dropna()  # some logs have NaN for a held-out loss where nothing was evaluated
+        # Some logs have NaN for a held-out loss wherever nothing was evaluated.
+        without = losses["key"][losses["value"].astype(float).isna()].value_counts()
+        ends = ends[ends.notna() | (without.reindex(ends.index).fillna(0) < 2)]
     rows.index += 0 if log.final else step_offset
     rewritten = int(changed.groupby("step").any().sum())
     return Run(log, facts, rows, rewritten, diverged=not np.isfinite(ends).all())

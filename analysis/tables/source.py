@@ -53,11 +53,11 @@ def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str])
     problem."""
     runs = tables.runs.copy()
     for root in roots:
-        below = runs["folder"].map(lambda folder, root=root: Path(folder).is_relative_to(root))
         for run, reason in _read_exclusions(root / EXCLUSIONS).items():
-            meant = (runs["run_id"] == run) & below.astype(bool)
+            named = runs["folder"][runs["run_id"] == run]
+            meant = [row for row, folder in named.items() if Path(folder).is_relative_to(root)]
             runs.loc[meant, "exclusion"] = reason
-            if not meant.any():
+            if not meant:
                 problems.append(f"{EXCLUSIONS}: {run} matches no run here (excluded for: {reason})")
     return replace(tables, runs=_without_rates_of_arms(runs), problems=tuple(problems))
 

@@ -204,10 +204,10 @@ def speed_up(
 
     Returns seeds (how many seeds ran every length), baseline_steps, speed_up (baseline_steps over
     the steps of the superposed runs), low, high and note. The ends low and high are those of the
-    95% interval of speed_up, adjusted for the number of `comparisons`. They are None for one seed,
-    and an end is None if the baselines' lengths do not bound it. If the loss lies outside the range
-    of the baselines' losses, or no curve can be made, all numbers but seeds are None, seeds counts
-    all seeds of the superposed runs, and `note` says why.
+    95% interval of speed_up, adjusted for the number of `comparisons`. They are None for one or two
+    seeds, and an end is None if the baselines' lengths do not bound it. If the loss lies outside
+    the range of the baselines' losses, or no curve can be made, all numbers but seeds are None,
+    seeds counts all seeds of the superposed runs, and `note` says why.
     """
     nothing: dict[str, Any] = {"seeds": superposed["seed"].nunique()}
     nothing |= dict.fromkeys(("baseline_steps", "speed_up", "low", "high"))

@@ -88,11 +88,10 @@ def matched(found: Comparison) -> pd.DataFrame:
         allowed = max(1, tried[_together(members)])
         decided = next(rows_of(alike(found.table, shared, (*SAME, "setting"))), None)
         for column, kind in (("flops", EQUAL_FLOPS), ("raw_tokens", EQUAL_DATA)):
-            row = _equal(members, near, column, kind, allowed, found.verdicts)
+            unstable = decided is not None and decided["verdict"] == "unstable"
+            row = _equal(members, near, column, kind, allowed, found.verdicts, unstable)
             if decided and kind == EQUAL_FLOPS and "gain" in row:
                 row |= {name: decided[name] for name in _JUDGED}
-            if decided and decided["verdict"] == "unstable" and "gain" in row:
-                row["verdict"] = "unstable"
             rows.append({**shared, "kind": kind, **row})
         asked = decided["comparisons"] if decided else allowed
         rows.append({**shared, "kind": EQUAL_LOSS, **_equal_loss(members, near, asked)})
@@ -149,12 +148,13 @@ def _equal(
     kind: str,
     allowed: int,
     verdicts: pd.DataFrame,
+    unstable: bool,
 ) -> dict[str, Any]:
     """Return the cells of a match at equal FLOPs or equal data, or a note why there is none.
 
     The match is with the baselines that are nearest in `column`, if within `TOLERANCE`. If one of
     `verdicts` is about exactly these runs, it counts; otherwise a t-test does, paired if the runs
-    have seeds and adjusted for `allowed` comparisons.
+    have seeds and adjusted for `allowed` comparisons, unless the setting is `unstable`.
     """
     away = (baselines[column].astype(float) / float(members[column].iloc[0]) - 1).abs()
     near = baselines[(away <= TOLERANCE) & (away == away.min())]
@@ -173,7 +173,9 @@ def _equal(
         for row in asked_of(verdicts, ids)
         if len(row["run_ids"]) == len(ids) and math.isclose(row["gain"], own.gain, rel_tol=1e-6)
     ]
-    judged = planned[0] if planned else vars(estimates([own], allowed, "paired")[0])
+    judged = planned[0] if planned else {**vars(estimates([own], allowed, "paired")[0])}
+    if unstable and not planned:
+        judged["verdict"] = "unstable"
     ratios = {
         f"{name}_ratio": float((pairs[f"{name}_baseline"] / pairs[name]).mean())
         for name in ("steps", "flops", "hours")

@@ -136,10 +136,13 @@ def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
     the name of a family begins with that of its folder, or with the whole path if two folders have
     one name.
     """
-    files = (path for root in roots for path in sorted(root.rglob(FILE)))
+    files = ((root, path) for root in roots for path in sorted(root.rglob(FILE)))
     # An archive that is being written has folders whose names begin with a dot.
-    folders = (path.parent for path in files if not path.parent.name.startswith("."))
-    by_folder = {folder: read_questions(folder) for folder in folders}
+    by_folder = {
+        path.parent: read_questions(path.parent)
+        for root, path in files
+        if not any(part.startswith(".") for part in path.relative_to(root).parts)
+    }
     names = Counter(folder.name for folder in by_folder)
     return tuple(
         question.model_copy(

@@ -141,6 +141,7 @@ def final_loss(run: PlannedRun) -> float | None:
         return run.recorded[1]
     row = run_record.last_evaluation(run.folder)
     if row is None or row["step"] != run.config.schedule.steps:
+        run_record.read(run.folder)  # raises where a damaged line is the reason
         raise UserError(
             f"{run.folder}: is done but holds no evaluation of its last step; delete the folder "
             "and submit again"

@@ -69,9 +69,10 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
     try:
         evaluation = run_record.last_evaluation(folder)
         status = run_record.read_status(folder)
-        if (folder / "run.json").exists():  # a run that failed early has none
-            run_record.read_header(folder)
         state, message = _state(status, folder, job)
+        # A run that failed early has no header, and a running one may be of another version.
+        if state != "running" and (folder / "run.json").exists():
+            run_record.read_header(folder)
     except UserError as error:
         status, state, message = None, DAMAGED, str(error)
     known_status: Mapping[str, Any] = status or {"step": 0, "steps": 0}

@@ -39,8 +39,14 @@ def load(
     """Return a study, by its name, at a scale.
 
     `runs`: the folder of its runs, by default `runs/<name>-<scale>`. `share` and `recorded`: as in
-    `Study`. Raises `UserError` for an unknown study, or a scale that the study does not have.
+    `Study`. Raises `UserError` for an unknown study, a scale that the study does not have, and if
+    `runs` is a file or lies below one.
     """
+    if (
+        runs
+        and not next(path for path in (runs, *runs.absolute().parents) if path.exists()).is_dir()
+    ):
+        raise UserError(f"{runs}: Not a directory; name a folder")
     declared = STUDIES[one_of(name, STUDIES, "study")]
     chosen = SCALES[one_of(scale, declared.scales, "scale", f" of study {name!r}")]
     parts = declared.parts(chosen)

@@ -402,7 +402,8 @@ def test_a_tracker_that_is_not_installed_is_named(tmp_path, monkeypatch) -> None
     [
         (curve(loss=math.nan), "diverged", "diverged (loss not finite at the end): run"),
         (curve(val_loss=math.inf), "diverged", "diverged"),
-        (curve(val_loss=math.nan), "done", ""),
+        ([*curve()[:1], *({**row, "val_loss": math.nan} for row in curve()[1:])], "done", ""),
+        (curve(val_loss=math.nan), "diverged", "diverged"),
         (curve()[:-1], "failed", "ends before the last step: run (20 of 30)"),
         ([*curve(), {"step": 40, "loss": 3.0}], "done", "goes on after the last step: run (40"),
     ],

@@ -12,6 +12,7 @@ stays as it is: optimizer, schedule, layers, parallelism.
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -120,7 +121,7 @@ class Superposition:
         """Count one more step as done, or set the number of steps done to `to`. A loop calls this
         after each step of the optimizer."""
         self._calls.go_to(self._calls.step + 1 if to is None else to)
-        self._calls.tokens = None
+        self._calls.forget()
 
     def objective(self, step: int | None = None) -> Objective:
         """Return what a step reads and predicts; by default the current step."""
@@ -295,7 +296,7 @@ class Superposition:
         Raises ValueError if the checkpoint's run has other settings; `positions` may differ.
         """
         for name, value in self._settings().items():
-            if name in state and state[name] != value:
+            if name in state and _numbers(state[name]) != _numbers(value):
                 raise ValueError(
                     f"{name} = {value!r}, but the checkpoint's run has {state[name]!r}: resume "
                     "with the same settings"
@@ -306,7 +307,7 @@ class Superposition:
     def _settings(self) -> dict[str, Any]:
         names = ("bag_size", "step_ratio", "steps", "mode", "pooling")
         # As text, because some checkpoint formats turn tuples into lists.
-        rows = [[float(weight) for weight in row] for row in weight_rows(self.weighting)]
+        rows = [list(row) for row in weight_rows(self.weighting)]
         weighting = str(rows or self.weighting)
         loss = str(loss_of(self.loss_kind))
         return {name: getattr(self, name) for name in names} | {
@@ -388,6 +389,14 @@ def _is_changed(module: nn.Module, besides: type | tuple[()] = ()) -> bool:
     hooks = after or module._forward_pre_hooks or module._backward_hooks
     hooks = hooks or module._backward_pre_hooks
     return bool(hooks) or "forward" in module.__dict__
+
+
+def _numbers(setting: Any) -> Any:
+    """Return a setting of a checkpoint, the weights of `_settings` as numbers, so that 1 is 1.0."""
+    try:
+        return ast.literal_eval(setting)
+    except (ValueError, SyntaxError):
+        return setting
 
 
 def _is_count(number: Any) -> bool:

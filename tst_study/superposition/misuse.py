@@ -40,12 +40,14 @@ class Calls:
         self.go_to(0)
         self.resumed = 0  # the step at which a checkpoint was loaded
         self.warned = False
-        # The first tokens embedded in training mode since the last loss. Later ones may be another
-        # model's, or the next tokens of multi-token prediction.
+        # The first and the last tokens embedded in training mode since the last loss. The first are
+        # not the last in multi-token prediction, which embeds the next tokens, too.
+        self.first: Tensor | None = None
         self.tokens: Tensor | None = None
         self.evaluated = False  # whether since the last loss only evaluation mode has embedded
         # The phases whose labels have been checked: True is the superposed one, False the other.
         self.checked_phases: set[bool] = set()
+        self.tries = 0  # the number of labels that were looked at in order to check them
         self._register()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -93,8 +95,11 @@ class Calls:
                 f"tokens {tuple(tokens.shape)} at step {self.step} must be (batch, "
                 f"l · {stride}): {_LENGTHS}"
             )
-        if self.tokens is None:
+        # Gradient checkpointing embeds once more in the backward pass, after the loss.
+        if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:
             self.tokens = tokens
+            if self.first is None:
+                self.first = tokens
         length = tokens.shape[1] // stride
         if self.positions is None:
             self.positions = length
@@ -120,14 +125,20 @@ class Calls:
                 "F.cross_entropy, without tst"
             )
         _check_ids(labels, "labels")
-        tokens, self.tokens = self.tokens, None
+        first, tokens = self.first, self.tokens
+        self.forget()
         # A model that is spread over devices has its labels where its logits are.
         if tokens is not None and (tokens.shape, tokens.device) == (labels.shape, labels.device):
+            first = tokens if first is None or first.shape != tokens.shape else first
             if torch.compiler.is_compiling():
-                labels = _checked_labels(tokens, labels, self.key, superposed)
+                labels = _checked_labels(first, tokens, labels, self.key, superposed)
             else:
-                _check_labels(tokens, labels, self.key, superposed)
+                _check_labels(first, tokens, labels, self.key, superposed)
         return superposed, labels
+
+    def forget(self) -> None:
+        """Forget the tokens that were embedded."""
+        self.first = self.tokens = None
 
     def _enter(self, step: int | None) -> bool:
         """Make `step` the current one, if it is given; return whether the current one is
@@ -154,20 +165,22 @@ class Calls:
 
 
 _LENGTHS = "embed raw_length(step, L) ids a sequence; the loader reads one more, for the labels"
+TRIES = 20
 _KEYS = itertools.count()
 _CALLS: WeakValueDictionary[int, Calls] = WeakValueDictionary()
 """All `Calls` that exist, by their keys. Compiled code cannot hold Python objects, so it holds a
 key."""
 
 
-def _check_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) -> None:
-    """Find labels that are not the tokens shifted by one. Only the first labels of each phase are
-    checked, because the comparison makes the host wait for the device.
+def _check_labels(
+    first: Tensor, tokens: Tensor, labels: Tensor, key: int, superposed: bool
+) -> None:
+    """Find labels that are neither `first` nor `tokens` shifted by one (`Calls`). Only the first
+    labels of each phase are checked, because the comparison makes the host wait for the device.
+    Where they hold no target to compare, the next ones are, up to `TRIES` of them.
 
-    Labels that hold no target to compare are not checked; the next ones of the phase are.
-
-    Raises ValueError if the labels are the tokens shifted by another number, or if they hold a
-    negative number other than `IGNORE`. Warns if they are not the tokens shifted by any number that
+    Raises ValueError if the labels are `tokens` shifted by another number, or if they hold a
+    negative number other than `IGNORE`. Warns if they are not `tokens` shifted by any number that
     is tried: −1 to 2s.
     """
     calls = _CALLS.get(key)
@@ -180,20 +193,21 @@ def _check_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) ->
     strange = (labels < 0) & is_target
     fits = [
         (
-            (
-                labels[:, max(0, -k) : length - max(0, k)]
-                == tokens[:, max(0, k) : length + min(0, k)]
-            )
+            (labels[:, max(0, -k) : length - max(0, k)] == ids[:, max(0, k) : length + min(0, k)])
             | ~is_target[:, max(0, -k) : length - max(0, k)]
         ).all()
-        for k in shifts
+        for ids, k in ((first, 1), *((tokens, k) for k in shifts))
     ]
-    least, shown, *fit_by_shift = torch.stack(
+    least, shown, fits_first, *fit_by_shift = torch.stack(
         [torch.where(strange, labels, 0).min(), is_target[:, :-1].any(), *fits]
     ).tolist()
     if least:
         raise ValueError(f"labels hold {least}: mark positions without a target by {IGNORE}")
-    if length > 1 and not shown:
+    calls.tries += 1
+    if length > 1 and not shown and calls.tries < TRIES:
+        return
+    if fits_first:
+        calls.checked_phases.add(superposed)
         return
     by = next((k for k, fit in zip(shifts, fit_by_shift, strict=True) if fit), None)
     if by == 0:
@@ -212,15 +226,17 @@ def _check_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) ->
 
 
 @torch.library.custom_op("tst_study::checked_labels", mutates_args=())
-def _checked_labels(tokens: Tensor, labels: Tensor, key: int, superposed: bool) -> Tensor:
+def _checked_labels(
+    first: Tensor, tokens: Tensor, labels: Tensor, key: int, superposed: bool
+) -> Tensor:
     """Call `_check_labels` and return a copy of the labels. As a custom operator this also runs in
     compiled code, because torch.compile does not look into it."""
-    _check_labels(tokens, labels, key, superposed)
+    _check_labels(first, tokens, labels, key, superposed)
     return labels.clone()
 
 
 @_checked_labels.register_fake
-def _(tokens: Tensor, labels: Tensor, key: int, superposed: bool) -> Tensor:
+def _(first: Tensor, tokens: Tensor, labels: Tensor, key: int, superposed: bool) -> Tensor:
     return torch.empty_like(labels)
 
 

@@ -181,10 +181,10 @@ def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
     prefix and an error for each run. `known` is the `as_data` of an earlier fit to the same rows;
     with it nothing is searched again.
 
-    Parameters that the rows cannot determine are held, and `held` says why: κ at 0 if there is one
-    size, c at `DATA_EXPONENT` if there is one length, and d at 0 if fewer than two s were trained
-    at several lengths. Raises `UserError` if the fit fails, as `fit` in `solver/solve.py` does: for
-    instance where the rows do not determine the other parameters either.
+    Parameters that the superposed rows cannot determine are held, and `held` says why: κ at 0 if
+    they have one size, c at `DATA_EXPONENT` if one length, and d at 0 if fewer than two s were
+    trained at several lengths. Raises `UserError` if the fit fails, as `fit` in `solver/solve.py`
+    does: for instance where the rows do not determine the other parameters either.
     """
     size, length = (float(np.exp(np.log(rows[name]).mean())) for name in ("params", "tokens"))
     held: dict[str, tuple[float, str]] = {}

@@ -17,9 +17,10 @@ from tst_study.analysis.fits.scaling.points import annealed_points
 from tst_study.analysis.statistics import critical_t
 from tst_study.errors import UserError
 
-SAME_BUDGET = 0.1
-"""Runs are sorted by FLOPs; a new budget begins if the log of FLOPs rises by more than this from
-one run to the next."""
+SAME_BUDGET, SPREAD = 0.1, 0.4
+"""Runs are sorted by FLOPs. A new budget begins if the log of FLOPs rises by more than
+`SAME_BUDGET` from one run to the next, or by more than `SPREAD` within the budget: models of
+several sizes that are trained for equal 6 N D differ by up to 0.3."""
 NEAR = 1.2
 """The sizes of a budget that are at most this far, in log N, from the one with the lowest loss take
 part in the fit of a parabola. Further away the curve is not a parabola."""
@@ -99,9 +100,11 @@ def _minima(rows: pd.DataFrame, lowest: Lowest) -> pd.DataFrame:
     """Return the best size of each budget that has enough sizes (`Frontier.table`)."""
     minima: list[dict[str, Any]] = []
     budgets: list[float] = []
+    last = -np.inf
     for log in np.log(rows["flops"].to_numpy(dtype=float)):
-        same = budgets and log - budgets[-1] <= SAME_BUDGET
+        same = log - last <= SAME_BUDGET and log - budgets[-1] <= SPREAD
         budgets.append(budgets[-1] if same else log)
+        last = log
     for _, own in rows.groupby(np.array(budgets)):
         losses = own.groupby("size")["loss"].mean()
         if len(losses) < LEAST_SIZES:

@@ -5,12 +5,13 @@ In this module a "request" is a dictionary of JSON values that determines the co
 of a complete folder records it.
 """
 
+import errno
 import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,11 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError:
+            with suppress(PermissionError):  # another user's: whoever may write here may lock
+                os.fchmod(descriptor, folder.stat().st_mode & 0o666)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
             descriptor = os.open(folder, os.O_RDONLY)
     try:
         if not take(descriptor, folder, EXCLUSIVE):
