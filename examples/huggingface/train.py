@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from tst_study.superposition import Superposition
@@ -32,13 +32,15 @@ BOOKS = Path(__file__).parents[2] / "data" / "books"
 class Batches(IterableDataset):  # type: ignore[type-arg]
     """The sequences of all steps, in order: those of superposed steps are s times as long."""
 
-    def __init__(self, text: Tensor, tst: Superposition, sequences: int) -> None:
+    def __init__(self, text: Tensor, tst: Superposition, sequences: int, seed: int = 0) -> None:
         """`sequences`: their number in a step of the optimizer, over all processes and
         micro-batches."""
-        self.text, self.tst, self.sequences = text, tst, sequences
+        self.text, self.tst, self.sequences, self.seed = text, tst, sequences, seed
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        generator = torch.Generator().manual_seed(0)
+        if get_worker_info():
+            raise ValueError("num_workers must be 0: each worker would read the same sequences")
+        generator = torch.Generator().manual_seed(self.seed)
         for step in range(self.tst.steps):
             length = self.tst.raw_length(step)  # TST
             for _ in range(self.sequences):
@@ -118,7 +120,7 @@ def trainer(options: argparse.Namespace) -> Trainer:
     return SuperposedTrainer(
         model,
         settings,
-        train_dataset=Batches(train, tst, sequences),
+        train_dataset=Batches(train, tst, sequences, options.seed),
         eval_dataset=[piece(held_out, i, options.length) for i in starts],  # type: ignore[arg-type]
         tst=tst,  # TST
     )

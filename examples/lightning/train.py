@@ -19,8 +19,9 @@ from typing import Any
 import lightning
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from tst_study.superposition import Superposition
 
@@ -72,6 +73,7 @@ class GPT(lightning.LightningModule):
     def training_step(self, tokens: Tensor) -> Tensor:
         loss = self.tst.loss(self(tokens[:, :-1]), tokens[:, 1:])  # TST
         self.losses.append(loss.item())
+        self.log("loss", loss)
         return loss
 
     def validation_step(self, tokens: Tensor) -> None:  # ordinary: next-token loss
@@ -87,9 +89,12 @@ class Batches(IterableDataset):  # type: ignore[type-arg]
 
     def __init__(self, text: Tensor, tst: Superposition, options: argparse.Namespace) -> None:
         self.text, self.tst, self.sequences = text, tst, options.sequences * options.accumulate
+        self.seed = options.seed
 
     def __iter__(self) -> Iterator[Tensor]:
-        generator, first = torch.Generator().manual_seed(0), self.tst.step  # TST
+        if get_worker_info():
+            raise ValueError("num_workers must be 0: each worker would read the same sequences")
+        generator, first = torch.Generator().manual_seed(self.seed), self.tst.step  # TST
         for step in range(self.tst.steps):
             length = self.tst.raw_length(step) + 1  # TST
             for _ in range(self.sequences):
@@ -106,7 +111,7 @@ def read(name: str) -> Tensor:
 
 
 def train(options: argparse.Namespace, checkpoint: Path | None = None) -> GPT:
-    torch.manual_seed(0)
+    torch.manual_seed(options.seed)
     tst = Superposition(  # TST
         options.bag_size, options.step_ratio, options.steps, positions=options.length
     )
@@ -119,7 +124,8 @@ def train(options: argparse.Namespace, checkpoint: Path | None = None) -> GPT:
         default_root_dir=options.to,
         accelerator="auto" if torch.cuda.is_available() else "cpu",
         devices=1,
-        logger=False,
+        logger=CSVLogger(options.to),  # what `tst-study import` reads
+        log_every_n_steps=options.every,
         limit_val_batches=8,
         num_sanity_val_steps=1,
         enable_progress_bar=False,
@@ -145,6 +151,8 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of a step")
     parser.add_argument("--length", type=int, default=64, help="positions of a sequence")
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--every", type=int, default=10, help="steps between rows of the log")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--to", type=Path, default=Path("out"), help="checkpoints")
     return parser.parse_args(given)

@@ -6,8 +6,10 @@
 Needs an environment of its own (Python 3.12 or 3.13, torch 2.14.1, `pip install torchtitan==0.3.0`)
 and `tst_study.superposition`. Tests train both arms on one processor, where torchtitan has to be
 told that there is no GPU (`on_processor`); with s = 1 the losses are those without our package, to
-the bit. `tst-study import` reads the TensorBoard events that torchtitan writes. Not tried: GPUs,
-several ranks, FSDP, pipeline stages, `torch.compile`, accumulated micro-batches.
+the bit. `tst-study import` reads the TensorBoard events that torchtitan writes. A checkpoint must
+hold the loader's state, which counts the steps; torchtitan saves it unless told otherwise. Its
+validator gets the next-token loss, but needs a loader that leaves `Phase.step` alone. Not tried:
+GPUs, pipeline stages, `torch.compile`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tst_study.superposition import Superposition
@@ -69,6 +72,8 @@ class Phase:
 
     tst: Superposition
     step = 0
+    accumulate = 1  # micro-batches of a step
+    seed = 0
 
 
 class Loader(BaseDataLoader):
@@ -78,19 +83,32 @@ class Loader(BaseDataLoader):
     class Config(BaseDataLoader.Config):
         pass
 
-    def __init__(self, config: Config, *, seq_len: int, local_batch_size: int, **unused: Any):
-        self.length, self.sequences, self.done = seq_len, local_batch_size, 0
+    def __init__(
+        self,
+        config: Config,
+        *,
+        seq_len: int,
+        local_batch_size: int,
+        dp_rank: int = 0,
+        dp_world_size: int = 1,
+        **unused: Any,
+    ):
+        self.length, self.done = seq_len, 0
+        self.all = local_batch_size * dp_world_size  # of which this rank reads its own
+        self.own = slice(dp_rank * local_batch_size, (dp_rank + 1) * local_batch_size)
         self.text = read("books.train-00.jsonl.xz")
 
     def __iter__(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-        generator = torch.Generator().manual_seed(0)
-        for step in itertools.count():
+        generator = torch.Generator().manual_seed(Phase.seed)
+        for batch in itertools.count():
+            # torchtitan reads all micro-batches of a step before it computes the first.
+            step = batch // Phase.accumulate
             count = Phase.tst.raw_length(step, self.length) + 1
-            starts = torch.randint(len(self.text) - count, (self.sequences, 1), generator=generator)
-            if step < self.done:  # a resumed run has read them
+            starts = torch.randint(len(self.text) - count, (self.all, 1), generator=generator)
+            if batch < self.done:  # a resumed run has read them
                 continue
-            Phase.step, self.done = step, step + 1
-            tokens = self.text[starts + torch.arange(count)].long()
+            Phase.step, self.done = step, batch + 1
+            tokens = self.text[starts[self.own] + torch.arange(count)].long()
             yield {"input": tokens[:, :-1]}, tokens[:, 1:]
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,8 +138,8 @@ class LookUp(nn.Module):
 
 
 class Loss(BaseLoss):
-    """The mean loss of a step on one rank. torchtitan's own division by valid labels is left
-    out."""
+    """The share of a micro-batch in the mean loss of a step. torchtitan adds up the losses, and the
+    gradients, of all micro-batches and ranks."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseLoss.Config):
@@ -131,9 +149,12 @@ class Loss(BaseLoss):
         self.fn = lambda logits, labels: Phase.tst.loss(logits, labels, Phase.step)
 
     def __call__(
-        self, pred: Tensor, labels: Tensor, *unused: Any, **named: Any
+        self, pred: Tensor, labels: Tensor, global_valid_tokens: Any = None, **named: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.fn(pred, labels), {}
+        if global_valid_tokens is None:  # torchtitan's validator wants the sum of next-token losses
+            logits = pred.flatten(0, 1).float()
+            return F.cross_entropy(logits, labels.flatten(), reduction="sum"), {}
+        return self.fn(pred, labels) * ((labels != -100).sum() / global_valid_tokens), {}
 
 
 class Bytes(BaseTokenizer):
@@ -172,7 +193,11 @@ def configuration(options: argparse.Namespace) -> Any:
     config.dataloader = Loader.Config()
     config.tokenizer = Bytes.Config()
     config.training = TrainingConfig(
-        local_batch_size=options.sequences, seq_len=options.length, steps=options.steps
+        local_batch_size=options.sequences,
+        global_batch_size=options.sequences * options.accumulate * int(os.environ["WORLD_SIZE"]),
+        seq_len=options.length,
+        steps=options.steps,
+        disable_cuda_graphs=True,  # sequences of two lengths
     )
     config.parallelism = ParallelismConfig()
     config.dump_folder = str(options.to)
@@ -183,13 +208,14 @@ def configuration(options: argparse.Namespace) -> Any:
 
 
 def train(options: argparse.Namespace) -> list[float]:
-    """The training loss of every step."""
+    """The summands of the training loss: one for each micro-batch of each step."""
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531"}
     Phase.tst = Superposition(options.bag_size, options.step_ratio, options.steps)
+    Phase.accumulate, Phase.seed = options.accumulate, options.seed
     print(Phase.tst)
     losses: list[float] = []
-    torch.manual_seed(0)
+    torch.manual_seed(options.seed)
     trainer: Trainer = configuration(options).build()
     measured = trainer.loss_fn
 
@@ -216,7 +242,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--bag-size", type=int, default=4, help="s; 1 is the baseline")
     parser.add_argument("--step-ratio", type=float, default=0.25, help="r")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--sequences", type=int, default=8)
+    parser.add_argument("--sequences", type=int, default=8, help="of a micro-batch")
+    parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of a step")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--length", type=int, default=64, help="positions of a sequence")
     parser.add_argument("--every", type=int, default=10, help="steps between rows of the log")
     parser.add_argument("--to", type=Path, default=Path("out"))
@@ -224,5 +252,5 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    for step, loss in enumerate(train(arguments()), 1):
-        print(f"step {step}  loss {loss:.4f}")
+    for number, loss in enumerate(train(arguments()), 1):
+        print(f"micro-batch {number}  loss {loss:.4f}")
