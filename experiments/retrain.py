@@ -8,8 +8,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.tables.source import read_tables
 from tst_study.config.identity import fingerprint
@@ -26,8 +24,8 @@ def recorded(archive: Path, name: str) -> Tables:
     """Return the tables of one run of an archive: the only one whose id `name` matches
     (`planned_run.matches`). Raises `UserError` if no run or several runs match."""
     tables = read_tables(archive)
-    chosen = [matches(run_id, name) for run_id in tables.runs["run_id"]]
-    matching = tables.only(pd.Series(chosen, tables.runs.index, dtype=bool))
+    chosen = tables.runs["run_id"].map(lambda run_id: matches(run_id, name)).astype(bool)
+    matching = tables.only(chosen)
     if len(matching.runs) != 1:
         there = ", ".join(sorted(matching.runs["run_id"])[:5]) or "no run"
         raise UserError(f"{archive}: {name!r} names {there}; give the whole id of one run")

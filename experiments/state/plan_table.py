@@ -173,7 +173,7 @@ def _in_words(costs: Sequence[Cost], prices: Prices, source: str, at_once: int) 
 
 def _measured(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[Shape, float]:
     """Return the seconds per step of the first finished run of each shape. A run whose record
-    cannot be read, or is in the study's archive alone, says nothing."""
+    cannot be read, or is in the study's archive alone, gives no time."""
     seconds: dict[Shape, float] = {}
     for run in runs:
         if states[run.fingerprint] == "done" and run.shape not in seconds:

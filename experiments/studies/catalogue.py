@@ -42,10 +42,8 @@ def load(
     `Study`. Raises `UserError` for an unknown study, a scale that the study does not have, and if
     `runs` is a file or lies below one.
     """
-    if (
-        runs
-        and not next(path for path in (runs, *runs.absolute().parents) if path.exists()).is_dir()
-    ):
+    above = (runs, *runs.absolute().parents) if runs else ()
+    if not all(path.is_dir() for path in above if path.exists()):
         raise UserError(f"{runs}: Not a directory; name a folder")
     declared = STUDIES[one_of(name, STUDIES, "study")]
     chosen = SCALES[one_of(scale, declared.scales, "scale", f" of study {name!r}")]

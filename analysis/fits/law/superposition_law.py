@@ -188,7 +188,7 @@ def fit_law(rows: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Law:
     """
     size, length = (float(np.exp(np.log(rows[name]).mean())) for name in ("params", "tokens"))
     held: dict[str, tuple[float, str]] = {}
-    superposed = rows[rows["bag_size"] > 1]  # baselines alone say nothing about the gain
+    superposed = rows[rows["bag_size"] > 1]  # a baseline alone has no gain
     if superposed["params"].nunique() == 1:
         held["size"] = (0.0, "one model size")
     lengths = superposed.groupby("bag_size")["tokens"].nunique()

@@ -70,7 +70,8 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-            with suppress(PermissionError):  # another user's: whoever may write here may lock
+            # Whoever may write in the folder may lock it. Only the file's owner can allow that.
+            with suppress(PermissionError):
                 os.fchmod(descriptor, folder.stat().st_mode & 0o666)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
