@@ -127,9 +127,10 @@ class Calls:
         _check_ids(labels, "labels")
         first, tokens = self.first, self.tokens
         self.forget()
+        place = (labels.shape, labels.device)
         # A model that is spread over devices has its labels where its logits are.
-        if tokens is not None and (tokens.shape, tokens.device) == (labels.shape, labels.device):
-            first = tokens if first is None or first.shape != tokens.shape else first
+        if tokens is not None and (tokens.shape, tokens.device) == place:
+            first = tokens if first is None or (first.shape, first.device) != place else first
             if torch.compiler.is_compiling():
                 labels = _checked_labels(first, tokens, labels, self.key, superposed)
             else:
