@@ -255,7 +255,7 @@ def train_here(config: Config, folder: Path, processes: int = 1) -> int:
         return _train_on_processes(config, folder, processes)
     adopt_slurm_ranks()
     # Of several ranks, the first one holds the run's lock and prints for all.
-    first = rank_variable("RANK") == 0
+    first = rank_variable("RANK") == 0 or rank_variable("WORLD_SIZE") == 1
     if _is_done(config, folder):
         if first:
             result = ", ".join([f"done before: {folder}", *_reached(folder)])
@@ -279,7 +279,7 @@ def _train_on_processes(config: Config, folder: Path, count: int) -> int:
 
     code, died = train_on_processes(count, sys.argv[1:])
     status = read_status(folder) if died else None
-    # A rank that was killed by a signal could not record how the run ended.
+    # Rank 0, which records how a run ends, was killed before it could.
     if status is not None and status["state"] == "running":
         mark(folder, config, "failed", died)
     return code

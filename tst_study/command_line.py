@@ -76,9 +76,9 @@ def count_option(help: str, *names: str, least: int = 1, most: int = 2**63 - 1) 
 
     def read(text: str | int) -> int:
         try:
-            value = whole_amount(str(text), "")
+            value = whole_amount(str(text))
         except UserError as error:
-            raise typer.BadParameter(str(error).strip()) from None
+            raise typer.BadParameter(str(error)) from None
         if not least <= value <= most:
             bound = f"least {least:,}" if value < least else f"most {most:,}"
             raise typer.BadParameter(f"{text!r}: give a number of at {bound}")

@@ -18,8 +18,7 @@ from tst_study.parallel.process_groups import Ranks
 
 POSITIONS_AT_ONCE = 4096
 """The most positions in one forward pass on a rank; a sequence with more makes a pass by itself.
-The limit is there because a pass holds the logits of all its positions at once, which training
-avoids."""
+This limits memory: a pass holds the logits of all its positions at once, which training avoids."""
 
 
 @dataclass(frozen=True)

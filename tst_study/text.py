@@ -68,12 +68,15 @@ def duration(seconds: float | None) -> str:
 _UNITS = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
-def amount(text: str, what: str) -> float:
+def amount(text: str, what: str = "") -> float:
     """Read a number above 0 as people write it: `270M`, `1.5B`, `100e9` or `20,000`.
 
     Raises `UserError` for anything else. `what` is the text before the value in its message.
     """
-    digits, unit = text.strip().replace(",", "").replace("_", ""), 1.0
+    digits, unit = text.strip().replace("_", ""), 1.0
+    # "1,5" must not become 15: commas stand only between groups of three digits.
+    if re.match(r"\d{1,3}(,\d{3})+(?![\d,])", digits):
+        digits = digits.replace(",", "")
     named = {name.upper(): size for name, size in _UNITS.items()}
     if digits[-1:].upper() in named:
         digits, unit = digits[:-1], named[digits[-1].upper()]
@@ -82,22 +85,22 @@ def amount(text: str, what: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise UserError(f"{what} {text!r}: give a number above 0, such as 270M, 1.5B or 100e9")
+        raise UserError(
+            f"{what} {text!r}: give a number above 0, such as 270M, 1.5B or 100e9".strip()
+        )
     return value
 
 
-def whole_amount(text: str, what: str) -> int:
+def whole_amount(text: str) -> int:
     """Read a whole number as people write it: `270M`, `100e9` or `20,000`. Numbers below 1 must be
-    plain digits, such as `0` or `-1`.
-
-    Raises `UserError` for anything else. `what` is the text before the value in its message.
+    plain digits, such as `0` or `-1`. Raises `UserError` for anything else.
     """
     try:
         return int(text)
     except ValueError:
-        exact = amount(text, what)
+        exact = amount(text)
     if not math.isclose(round(exact), exact, rel_tol=1e-12):
-        raise UserError(f"{what} {text!r}: give a whole number".strip())
+        raise UserError(f"{text!r}: give a whole number")
     return round(exact)
 
 

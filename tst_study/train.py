@@ -132,7 +132,6 @@ class Trainer:
         self.launch, self.config, self.ranks = launch, launch.config, launch.ranks
         config = launch.config
         self.plan: PhasePlan = plan_phases(config)
-        torch.manual_seed(config.seed)  # nothing draws from it today; checkpoints hold its state
         self.batches = StepBatches(config, self.plan, self.ranks, launch.share)
         self.model = build_model(config)
         if config.weights_folder:

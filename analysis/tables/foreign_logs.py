@@ -162,7 +162,11 @@ def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:
         root = Path(place)
         if not root.exists():
             raise UserError(f"{source}: no such file or folder; give a log, or NAME=PATH of one")
-        paths = [root] if root.is_file() else sorted(filter(Path.is_file, root.rglob("*")))
+        paths = (
+            [root]
+            if root.is_file()
+            else sorted(filter(Path.is_file, root.rglob("*")), key=_numbered)
+        )
         logs = [log for path in _last_states(paths) for log in _read(path, root, columns)]
         if not logs:
             raise UserError(f"{source}: {_why_not(root)}")
@@ -171,6 +175,11 @@ def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:
             log.run = re.sub(r"[/\\\x00-\x1f]", "-", log.run)  # the name must do for a folder
         read += logs
     return read
+
+
+def _numbered(path: Path) -> list[str | int]:
+    """Return a key that sorts `log-9` before `log-10`."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(path))]
 
 
 def _last_states(paths: Sequence[Path]) -> list[Path]:

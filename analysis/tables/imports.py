@@ -236,8 +236,8 @@ _ASSUMED = {
     ("corpus",): "no run says its corpus: all are taken to have the same",
     ("eval_set",): "no run says its eval_set: all are taken to have the same",
     ("learning_rate",): "no run says its learning_rate: all are taken to have the same",
-    ("seed",): "the seed is not known of {}: compared unpaired, or "
-    "left out beside runs of the same setting that have seeds",
+    ("seed",): "no seed is known for {}: such runs are compared "
+    "unpaired, or left out beside runs of the same setting that have seeds",
 }
 """For each group of facts, a sentence that says what is assumed if no run has any of them. The seed
 may also be missing in some of the runs; its sentence names them. Where arms are named, the learning
@@ -470,8 +470,8 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
             if (wrong := rows[rows[name] <= 0]).size:
                 step, value = wrong[["step", name]].iloc[0]
                 raise UserError(
-                    f"run {run.name!r}, step {step:g}: {value:g} is no perplexity; mend the log "
-                    "or name the losses that are: --unit nats_per_token=perplexity"
+                    f"run {run.name!r}, step {step:g}: {value:g} is no perplexity; mend "
+                    "the log, or give the unit of one column: --unit nats_per_token=perplexity"
                 )
             rows[name] = np.log(rows[name])
         elif unit == "bits":

@@ -19,16 +19,18 @@ from typing import IO, Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 
 from tst_study.errors import UserError, first_line
 from tst_study.text import short
 
-PACKED: Mapping[str, Callable[..., Any]] = {
-    ".gz": gzip.open,
-    ".xz": lzma.open,
-    ".zst": zstandard.open,
-}
+
+def _open_zst(path: Path, mode: str, **text: Any) -> IO[Any]:
+    # Unlike zstandard's own reader, this one notices that a file is cut off.
+    file = io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
+    return io.TextIOWrapper(file, **text) if mode == "rt" else file
+
+
+PACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".zst": _open_zst}
 """The function that opens a compressed file, for each suffix of such files."""
 TABLES = (".csv", ".tsv", ".parquet")
 """Suffixes of files that hold tables."""
@@ -47,7 +49,7 @@ def unpacked(path: Path, mode: str = "rb", **text: str) -> Iterator[IO[Any]]:
     try:
         with PACKED.get(path.suffix, open)(path, mode, **text) as file:
             yield file
-    except (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or first_line(error)
         raise UserError(f"{path}: cannot be read ({reason})") from None
 

@@ -11,7 +11,7 @@ import re
 import shlex
 import sqlite3
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -96,8 +96,8 @@ def trainer_state(folder: Path) -> Path:
     return folder
 
 
-def written(folder: Path, name: str, lines: Sequence[str]) -> Path:
-    folder.mkdir()
+def written(folder: Path, name: str, lines: Iterable[str]) -> Path:
+    folder.mkdir(exist_ok=True)
     (folder / name).write_text("".join(f"{line}\n" for line in lines))
     return folder
 
@@ -302,7 +302,9 @@ def test_losses_in_another_unit_are_converted_when_asked(unit: str, tmp_path: Pa
 
 def test_of_a_step_written_twice_the_later_counts_and_how_many_is_said(tmp_path: Path) -> None:
     before: Rows = [{"step": s, "loss": 9.0} for s in (20, 30)]
-    found = tables(jsonl(tmp_path / "run", [*before, *curve()]))
+    jsonl(tmp_path / "run", before).joinpath("log.jsonl").rename(tmp_path / "run" / "9.jsonl")
+    written(tmp_path / "run", "10.jsonl", map(json.dumps, curve()))
+    found = import_logs([f"run={tmp_path / 'run'}"], FACTS)
     assert found.curves["loss"].tolist() == [loss(step) for step in STEPS]
     assert any("run: 2 steps" in line for line in found.problems)
 
@@ -380,11 +382,13 @@ def test_what_cannot_be_compared_is_said_when_it_is_imported(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("source", "words"),
-    [("nowhere", "nowhere"), ("empty", "empty"), ("broken", r"metrics.jsonl, line 1")],
+    [("nowhere", "nowhere"), ("empty", "empty"), ("broken", "jsonl, line 1"), ("cut", "Trunc")],
 )
 def test_what_is_no_log_is_refused_by_name(source: str, words: str, tmp_path: Path) -> None:
     written(tmp_path / "empty", "notes.txt", ["nothing"])
     written(tmp_path / "broken", "metrics.jsonl", ['{"step": 1, "lo', '{"step": 2, "loss": 1}'])
+    cut = packed(tmp_path / "cut") / "log.jsonl.zst"
+    cut.write_bytes(cut.read_bytes()[:-1])
     with pytest.raises(UserError, match=words):
         tables(tmp_path / source)
 
@@ -503,7 +507,7 @@ def test_runs_without_seeds_are_stored_without_them(tmp_path: Path) -> None:
     known = {key: value for key, value in FACTS.items() if key != "seed"}
     pd.DataFrame(curve()).assign(seed="").to_csv(tmp_path / "a.csv", index=False)
     found = import_logs([str(tmp_path / "a.csv")], known)
-    assert any("the seed is not known of a: compared unpaired" in p for p in found.problems)
+    assert any("no seed is known for a: such runs" in p for p in found.problems)
     add_to_archive(tmp_path / "archive", found)
     add_to_archive(tmp_path / "archive", tables(json_lines(tmp_path / "b"), seed="7"))
     first, second = read_tables(tmp_path / "archive").runs["seed"]

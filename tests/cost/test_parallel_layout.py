@@ -24,8 +24,8 @@ REFUSALS = [
     (
         2,
         ("tensor=2", "sequence_parallel=true"),
-        (*MIXTURE, "model.experts.feed_forward_size=15"),
-        "feed_forward_size = 15 does not divide",
+        (*MIXTURE, "model.experts.feed_forward_size=12"),
+        "feed_forward_size = 12 does not divide",
     ),
     (2, ("tensor=2",), ("superposition.pooling=max",), "pooling = 'max' needs the whole vocab"),
     (2, ("tensor=2",), MUON, 'optimizer.kind = "muon" needs whole matrices on a rank'),

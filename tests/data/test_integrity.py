@@ -93,6 +93,8 @@ def test_files_made_elsewhere_are_described_where_they_lie(tmp_path: Path) -> No
     assert verify(tmp_path) == manifest == adopt(files, 64, end_of_document=63)
     with pytest.raises(UserError, match=r"describes train, val with another tokenizer"):
         adopt(files[1:], 65)
+    with pytest.raises(UserError, match=r"train\.idx: says that ids of type uint16 begin"):
+        adopt(files, dtype="int32")
     ends = np.flatnonzero(ids == 63) + 1
     train, held = TokenFile(tmp_path / "train"), TokenFile(tmp_path / "val")
     assert train.document_starts(1, train.document_count + 1).tolist() == ends.tolist()

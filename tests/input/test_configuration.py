@@ -59,7 +59,7 @@ OVERRIDES = [
     ("bag_size=4", "bag_size: unknown key; did you mean superposition.bag_size?"),
     ("steps=9", "steps: unknown key; did you mean superposition.steps or schedule.steps?"),
     ("execution.compile=1", "execution.compile: 1: should be 'auto' or true or false"),
-    ("execution.parallel=2", "execution.parallel: 2: should be 'auto' or a table such as {}"),
+    ("execution.parallel=2", "execution.parallel: 2: should be 'auto' or a table, such as {key"),
     ("execution.parallel.tensr=2", "tensr: unknown key; did you mean execution.parallel.tensor?"),
     ("superposition={bag_size=4, mode='input_only', loss='hinge'}", "mode = 'input_only'"),
     (
@@ -72,10 +72,9 @@ OVERRIDES = [
     ),
     ("schedule.warmup_steps=91", "warmup_steps = 91"),
     ("superposition.steps=101", "superposition: steps and step_ratio are both set"),
-    (
-        "superposition.weighting='linear'",
-        "superposition.weighting: 'linear': should be 'uniform', 'power_law', ",
-    ),
+    ("superposition.weighting='linear'", "superposition.weighting: 'linear': should be 'uniform'"),
+    ("model.experts={count=4, per_token=1, feed_forward_size=8}", "per_token = 1 leaves"),
+    ("model.experts={count=4, per_token=2, feed_forward_size=9}", "must divide by 4"),
     ("superposition.weighting=[1.0]", "superposition: weighting has 1 numbers; bag_size 4 needs"),
     ("data.corpora=[]", "data.corpora: "),
     ("schedule.stop_after=100", "schedule: stop_after = 100 does not lie before steps = 100"),

@@ -241,6 +241,7 @@ REQUESTS = [
     (["--source", "good.txt", "--validation", "good.txt"], "is both training and held-out text"),
     (["--source", "good.txt", "--source", "good.t*"], "or named twice; name each text once"),
     (["--source", "good.txt"], "no document is left for validation"),
+    (["--source", "good.txt", "--validation-share", "5"], "give a number between 0 and 1"),
     (["--source", "ids.bin"], "tst-study data adopt ids.bin"),
     (["--source", "good.txt", "--validation-share", "0.1", "--validation", "x"], "leave it out"),
     (["--source", "odd"], "its name is not UTF-8; rename it"),

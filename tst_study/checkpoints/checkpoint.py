@@ -10,7 +10,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 import tst_study.model  # noqa: F401  # before megatron.core, which it prepares
@@ -73,7 +72,7 @@ class Checkpoints:
             state = optimizer.sharded_state_dict(model_state)
             shards = shards_of({"model": model_state, "optimizer": state.pop("tensors")})
             if first:
-                common = {**common, "step": step, "random_state": torch.get_rng_state()}
+                common = {**common, "step": step}
             digests = write_checkpoint(beside, shards, {"optimizer": state, "common": common})
             if first:
                 described = {path.name for path in beside.iterdir()} - digests.keys()
@@ -168,7 +167,6 @@ class Checkpoints:
         state = _fill(place, shards)
         optimizer.restored(int(state["optimizer"]["steps_taken"]))
         common: dict[str, Any] = state["common"]
-        torch.set_rng_state(common["random_state"])
         return common
 
 

@@ -48,18 +48,13 @@ class TrainedRun:
         """The phase of the last step before the checkpoint."""
         return plan_phases(self.config).phase(self.step - 1)
 
-    @property
-    def annealed(self) -> bool:
-        """Whether the learning-rate decay was over."""
-        return is_annealed(self.config.schedule, self.step)
-
     def counters(self) -> dict[str, Any]:
         """Return step, phase, tokens, FLOPs and `annealed` at the checkpoint, by the names that a
         row of `evals.jsonl` has for them."""
         return {
             **plan_phases(self.config).counters(self.step),
             "flops": self.header["flops"]["per_step"] * self.step,
-            "annealed": self.annealed,
+            "annealed": is_annealed(self.config.schedule, self.step),
         }
 
 
@@ -112,11 +107,13 @@ def fork_point(config: Config, data: dict[str, Any]) -> ForkPoint | None:
             f"execution.fork_from: {prefix['run_id']} is not a prefix of this run: they differ "
             "before the switch and the decay; leave the key out"
         )
-    last = min(shared_until(config), shared_until(prefix_config))
+    # The last step is always this run's own, because it evaluates and saves.
+    own = config.schedule.last_step - 1
+    last = min(shared_until(config), shared_until(prefix_config), own)
     if fork.step > last:
         raise UserError(
-            f"execution.fork_from.step = {fork.step}: the two runs part after step {last}; fork "
-            "there or before"
+            f"execution.fork_from.step = {fork.step}: the two runs part after step {last}, or this "
+            "one ends; fork there or before"
         )
     if fork.step not in checkpoint_steps(folder):
         status = read_status(folder)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from tst_study.text import short
 
-TABLE = "a table such as {}"
+TABLE = "a table, such as {key = value}"
 
 
 def problem_of(schema: type[BaseModel], error: ValidationError) -> str:

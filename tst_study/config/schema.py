@@ -49,7 +49,7 @@ def _as_count(given: Any) -> Any:
     """Read a whole number as people write it, such as `5k` or `1e6`. Any other value is returned
     unchanged, and the type of the key accepts or refuses it."""
     with suppress(UserError):
-        return whole_amount(str(given), "") if isinstance(given, str | float) else given
+        return whole_amount(str(given)) if isinstance(given, str | float) else given
     return given
 
 
@@ -113,6 +113,11 @@ class Strict(BaseModel):
     )
 
 
+EXPERT_UNIT = {"float32": 4, "bfloat16": 8}
+"""Both widths of an expert are multiples of this, because torch's grouped product takes matrices
+whose rows are multiples of 16 bytes only."""
+
+
 class Experts(Strict):
     """A mixture of experts in place of every feed-forward layer (Qwen3-MoE's kind: no shared
     expert, softmax router, top-k weights normalised to one)."""
@@ -120,7 +125,7 @@ class Experts(Strict):
     count: Width
     """Experts of each layer."""
     per_token: Width
-    """Experts that each position is sent to."""
+    """Experts that each position is sent to; at least 2."""
     feed_forward_size: Width
     """Width of one expert."""
     balance_loss: NotNegativeFloat = 1e-3
@@ -130,6 +135,8 @@ class Experts(Strict):
     def _check(self) -> Self:
         if self.per_token > self.count:
             raise ValueError(f"per_token = {self.per_token} is more than count = {self.count}")
+        if self.per_token == 1:  # its weight would be a constant 1
+            raise ValueError("per_token = 1 leaves the router without a gradient: give 2 or more")
         return self
 
 
@@ -352,7 +359,7 @@ class Schedule(Strict):
         decay = max(1, self.decay_steps)
         if self.warmup_steps + decay > self.steps:  # the rate would jump where they overlap
             raise ValueError(
-                f"warmup_steps = {self.warmup_steps} and {decay} steps of decay are more than "
+                f"warmup_steps = {self.warmup_steps} and {decay} of decay do not fit into "
                 f"steps = {self.steps}: lower warmup_steps or decay_ratio"
             )
         return self
@@ -507,6 +514,9 @@ class Config(Strict):
             raise ValueError(
                 f"superposition.steps = {superposed} is more than schedule.steps = {steps}"
             )
+        unit, experts = EXPERT_UNIT[self.numerics.dtype], self.model.experts
+        if experts and (self.model.hidden_size % unit or experts.feed_forward_size % unit):
+            raise ValueError(f"experts: hidden_size and feed_forward_size must divide by {unit}")
         return self
 
 

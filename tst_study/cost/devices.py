@@ -34,8 +34,8 @@ GPU, whatever the device."""
 
 
 DEVICES = (
-    # More specific names come first, because `device_named` takes the first device all words of
-    # whose name are in the given one.
+    # `device_named` takes the first device whose words all occur in the given name, so more
+    # specific names come first.
     Device("GB300", 2.5e15, 288e9, 8e12, 900e9, per_node=4, like="B200"),
     Device("GB200", 2.5e15, 186e9, 8e12, 900e9, per_node=4, like="B200"),
     Device("B300", 2.25e15, 288e9, 8e12, 900e9, like="B200"),

@@ -28,10 +28,10 @@ the routing."""
 class Memory:
     """Bytes on one rank at the peak of a step, by part.
 
-    The head and the loss free their tensors before the backward pass of the layers begins. So the
-    tensors inside one layer's backward pass first use the memory of `logits`, and only what exceeds
-    it is counted. Up to the size of the activations that are computed again, this excess counts in
-    `activations`; the rest of it counts in `buffers`.
+    The head and the loss free their tensors before the backward pass of the layers begins. So a
+    layer's backward pass reuses the memory of `logits`, and only what it needs beyond that is
+    counted: in `activations`, up to the size of the activations that are computed again, and the
+    rest in `buffers`.
     """
 
     weights: int

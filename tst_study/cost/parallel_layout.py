@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
-from tst_study.config.schema import Config, Model, Parallel, to_dict
+from tst_study.config.schema import EXPERT_UNIT, Config, Model, Parallel, to_dict
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
@@ -94,14 +94,15 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[
     model, experts, tensor = config.model, config.model.experts, parallel.tensor
     divided = [("tensor", tensor, *named) for named in _shared_by_tensor_ranks(model).items()]
     if experts is not None:
-        width, sharers = experts.feed_forward_size, parallel.expert_tensor_ranks
+        width = experts.feed_forward_size
+        sharers = parallel.expert_tensor_ranks * EXPERT_UNIT[config.numerics.dtype]
         divided.append(("expert", parallel.expert, "model.experts.count", experts.count))
         divided.append(("tensor", sharers, "model.experts.feed_forward_size", width))
     elif parallel.expert > 1:
         yield "expert", "it needs a model with experts"
     for key, size, name, number in divided:
         if number % size:
-            yield key, f"{name} = {number} does not divide by it"
+            yield key, f"{name} = {number} does not divide by {size}"
     length, shares_positions = config.batch.sequence_length, parallel.sequence_parallel
     if shares_positions and tensor == 1:
         yield "sequence_parallel", "there is one tensor rank"

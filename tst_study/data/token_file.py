@@ -13,7 +13,6 @@ can read the files that are prepared here, and this package can read those that 
 Files are memory-mapped, so that opening one takes the same memory whatever its size.
 """
 
-import os
 import struct
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -189,8 +188,6 @@ def write_tokens(
         for ids, of_documents in documents:
             file.write(np.ascontiguousarray(ids, dtype=dtype).data)
             lengths.append(np.asarray(of_documents, dtype=np.int32))
-        file.flush()
-        os.fsync(file.fileno())
         # Both files are written beside their place and then renamed. If the process dies between
         # the two renames, an old index must not vouch for the new ids.
         idx_path(prefix).unlink(missing_ok=True)

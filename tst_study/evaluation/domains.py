@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tst_study.checkpoints.trained_run import TrainedRun
-from tst_study.data.held_out import HeldOut, held_out
+from tst_study.data.held_out import MOST_DOCUMENTS, HeldOut, held_out
 from tst_study.data.manifest import Manifest, held_out_prefix, open_split, token_prefix
 from tst_study.errors import UserError
 from tst_study.held_out_loss import error_of_mean, evaluate
@@ -42,7 +42,10 @@ def domains_of_run(run: TrainedRun) -> dict[str, Path]:
         except UserError as error:
             print(f"left out: {error}", file=sys.stderr)
     if not prefixes:
-        raise UserError(f"{run.folder}: its held-out text is not here; name one by --held-out")
+        raise UserError(
+            f"{run.folder}: none of its held-out texts is on this machine; name one with "
+            "--held-out NAME=FOLDER"
+        )
     return prefixes
 
 
@@ -62,7 +65,7 @@ def evaluate_domains(
 
     Args:
         model: with the run's weights.
-        domains: token-file prefixes (or prepared folders) by name.
+        domains: token-file prefixes by name.
         tokens: about how many tokens of each text to evaluate, spread evenly over it; all of them
             by default.
         say: called with messages on the progress.
@@ -73,13 +76,14 @@ def evaluate_domains(
     """
     for name, path in domains.items():
         began = time.perf_counter()
-        split = open_split(token_prefix(path, "validation"))
+        split = open_split(path)
         _check_tokenizer(run, name, split.manifest)
         held = held_out(split, run.sequence_length, tokens, name)
         loss = evaluate(model, held, ranks, partial(_say_how_far, say, held))
         assert loss.document_losses is not None
         counts = torch.tensor(loss.document_tokens, dtype=torch.float64)
         losses = torch.tensor(loss.document_losses, dtype=torch.float64)
+        unit = "document" if len(counts) < MOST_DOCUMENTS else "document group"
         values = {"": loss.nats_per_token}
         if len(counts) > 1:
             values["_stderr"] = error_of_mean(losses * counts, counts)
@@ -93,7 +97,7 @@ def evaluate_domains(
             "data": f"{name}-{held.fingerprint[:16]}",
             "metrics": metrics,
             "samples": len(counts),
-            "details": {"tokens": held.predicted_tokens, "unit": "document"},
+            "details": {"tokens": held.predicted_tokens, "unit": unit},
             "seconds": time.perf_counter() - began,
         }
 

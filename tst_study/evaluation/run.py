@@ -53,6 +53,10 @@ def evaluate_run(
             f"{run.checkpoint}: is from inside the superposition phase; it predicts bags, and its "
             "next-token loss means nothing: name a later --step"
         )
+    if tasks is None and (max_length or tokenizer):
+        raise UserError(
+            "--max-length and --tokenizer go with --tasks; name tasks, or leave them out"
+        )
     domains = _named_folders(held_out) or domains_of_run(run)
     tokens = tokens or run.config.data.held_out_tokens
     if tasks is not None:

@@ -82,9 +82,10 @@ class RoutingLog:
     def summary(self) -> dict[str, Any]:
         """Summarize a recorded step over all ranks and micro-batches; every rank must call this.
 
-        Entropy (in nats) and balance loss (without its coefficient) are means over positions and
-        layers. `load` lists for each layer the loads of its fullest and its emptiest expert, as
-        multiples of an even share: 1.0 is what each expert would get if all got the same.
+        Entropy (in nats) and balance loss (without its coefficient; left out if it is off) are
+        means over positions and layers. `load` lists for each layer the loads of its fullest and
+        its emptiest expert, as multiples of an even share: 1.0 is what each expert would get if all
+        got the same.
         """
         assert self._sums is not None, "begin_step(recording=True) comes first"
         sums = self._sums.double()
@@ -94,7 +95,7 @@ class RoutingLog:
         positions, entropy, balance = sums[:, -3:].unbind(dim=1)
         load = counts / counts.sum(dim=1, keepdim=True) * self.experts
         return {
-            "balance_loss": float((balance / positions).mean()),
+            **({"balance_loss": float((balance / positions).mean())} if balance.any() else {}),
             "router_entropy": float((entropy / positions).mean()),
             "load": {
                 "max": [round(one, 4) for one in load.amax(dim=1).tolist()],
@@ -193,8 +194,8 @@ def route(
     """
     length, sequences = hidden.shape[:2]
     logits = router_gating_linear(hidden, weight, None, torch.float32).flatten(0, 1)
-    # The runs in docs/records were not compiled, and their softmax added the largest score first.
-    # To reproduce them bit for bit, code that is not compiled sorts the scores.
+    # The runs in docs/records were not compiled and had sorted scores, whose order changes the last
+    # bit of the softmax. So that they can be reproduced, code that is not compiled sorts them.
     recorded = not torch.compiler.is_compiling()
     scores, experts = torch.topk(logits, per_token, dim=1, sorted=recorded)
     weights = torch.softmax(scores, dim=1)
@@ -309,6 +310,5 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
     ) -> Tensor | None:
         """Override Megatron's hook: move the sizes of messages to the host, but leave the number of
         positions of each expert on the device."""
-        if not self._has_all_experts:
-            super()._maybe_dtoh_and_synchronize(point)
+        super()._maybe_dtoh_and_synchronize(point)
         return tokens_per_expert

@@ -1,8 +1,9 @@
 """Operations of which the layers are made: RMSNorm, the rotary embedding, SwiGLU, matrix products
 by groups of rows (one group for each expert), and copying rows and adding the copies up again.
 
-An operation has a backward pass of our own if autograd's makes more passes over memory, refuses its
-input, or adds in no fixed order. `tests/model/test_kernels.py` compares each with autograd.
+An operation has a backward pass of our own where autograd's reads memory more often, refuses some
+inputs, or adds in an order that changes between runs. `tests/model/test_kernels.py` compares each
+with autograd.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tst_study.parallel.process_groups import Ranks
 from tst_study.process.host import StopRequest
 
 POLL_SECONDS = {"cpu": 0.0, "cuda": 1.0}
-"""Roughly the seconds that several ranks let pass between two polls (`TimedEvents.poll`). 0 means
+"""About how many seconds several ranks wait between two polls (`TimedEvents.poll`). 0 means
 that they poll after every step, as a single rank always does. On GPUs the answer to a poll waits
 for all kernels before it, and no others are queued meanwhile; at one poll a second this costs a
 thousandth of the time."""

@@ -262,7 +262,7 @@ def _meet_on_loopback(timeout: timedelta) -> dict[str, Any]:
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
     rank, ranks = rank_variable("RANK"), rank_variable("WORLD_SIZE")
-    port = int(os.environ["MASTER_PORT"])
+    port = rank_variable("MASTER_PORT")
     listening = socket.create_server((LOOPBACK, port)).detach() if rank == 0 else None
     store = TCPStore(LOOPBACK, port, ranks, rank == 0, timeout, master_listen_fd=listening)
     return {"store": store, "rank": rank, "world_size": ranks}
@@ -284,8 +284,8 @@ def other_ranks_failing(rank: int) -> Iterator[None]:
         # without the advice that follows.
         reason = re.sub(r"^\[[^]]*\] ", "", first_line(cause)).split(". ")[0]
         raise OtherRankError(
-            f"rank {rank}: waited in vain for another rank, which has failed or hangs; what that "
-            f"one said comes first ({reason})"
+            f"rank {rank}: waited in vain for another rank, which has failed or hangs; read that "
+            f"rank's message first (this one saw: {reason})"
         ) from error
 
 

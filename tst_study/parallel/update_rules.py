@@ -121,7 +121,8 @@ def orthogonalized(matrices: Tensor) -> Tensor:
     """Make each of the (n, rows, columns) matrices nearly orthogonal by Newton-Schulz iterations: a
     matrix with the singular value decomposition U·S·Vᵀ becomes about U·Vᵀ."""
     a, b, c = QUINTIC
-    x = matrices.to(working_dtype(matrices.device))
+    # bfloat16 is precise enough; a CPU without instructions for it would take thirty times as long.
+    x = matrices.to(torch.bfloat16 if matrices.is_cuda else torch.float32)
     is_tall = x.shape[-2] > x.shape[-1]
     if is_tall:
         x = x.mT
@@ -131,13 +132,6 @@ def orthogonalized(matrices: Tensor) -> Tensor:
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, polynomial, x, beta=a)
     return (x.mT if is_tall else x).to(matrices.dtype)
-
-
-def working_dtype(device: torch.device) -> torch.dtype:
-    """The dtype of Newton-Schulz iterations. On a GPU it is bfloat16, which is precise enough. On a
-    CPU it is float32, because a CPU without bfloat16 instructions takes thirty times as long in
-    bfloat16."""
-    return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class StopRequest:
         """Handle the signal `number`: remember its name. Raises KeyboardInterrupt for Ctrl-C if a
         stop has been asked for before."""
         if self.signal is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt  # a user who insists does not wait for the checkpoint
+            raise KeyboardInterrupt  # a second Ctrl-C ends the run without a checkpoint
         self.signal = signal.Signals(number).name
 
 

@@ -13,9 +13,9 @@ from types import FrameType
 from tst_study.process.host import cores, signals_handled
 from tst_study.process.rank_environment import rank_variables
 
-GRACE_SECONDS = 10.0
+GRACE_SECONDS = 30.0
 """Seconds in which the other ranks can end by themselves after one has failed; then they are
-killed."""
+killed. Rank 0 may need some of them to send its last rows to W&B."""
 PR_SET_PDEATHSIG = 1  # an option of prctl(2): the signal to send when the parent ends
 
 
@@ -23,9 +23,9 @@ def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
     """Run `tst-study ARGUMENTS` as `count` ranks, and wait for them to end.
 
     Returns an exit status and a message. The status is 0 if all ranks ended with 0. Otherwise it is
-    that of the first rank that did not, or 1 if a signal ended that rank. In the latter case the
-    message names the rank and the signal, because the rank could not report them itself. The
-    message is empty in all other cases, and whenever this process had received a signal before.
+    that of the first rank that did not, or 1 if a signal ended that rank. The message names this
+    rank and, if there was one, the signal, which the rank could not report itself. The message is
+    empty if all went well, or if this process had received a signal before.
 
     Signals that ask this process to stop (`host.SIGNALS`) are passed on to all ranks. When a rank
     fails, the others have `GRACE_SECONDS` to end and are then killed: they cannot go on without it,
@@ -53,7 +53,8 @@ def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
 
 def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> tuple[int, str]:
     """Wait for the ranks as `train_on_processes` describes, and return its exit status and message;
-    a message is printed, too. `received`: the signals that this process has received so far."""
+    the rank and the signal are printed, too. `received`: the signals that this process has received
+    so far."""
     status, words, deadline = 0, "", float("inf")
     trains = True
     while trains and time.monotonic() < deadline:
@@ -62,6 +63,7 @@ def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> tuple[in
             if rank.poll() and not status:
                 status = 1 if rank.returncode < 0 else rank.returncode
                 deadline = time.monotonic() + GRACE_SECONDS
+                words = "" if received else f"rank {number} failed; its own message says why"
                 if rank.returncode < 0 and not received:
                     words = f"rank {number} was ended by {signal.Signals(-rank.returncode).name}"
                     print(f"error: {words}", file=sys.stderr)

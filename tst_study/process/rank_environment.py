@@ -43,12 +43,14 @@ def rank_variables(
 
 
 def rank_variable(name: str, default: int | None = None) -> int:
-    """The value of RANK, WORLD_SIZE, LOCAL_RANK or LOCAL_WORLD_SIZE. If the variable is not set,
-    this is `default` or, without one, the value for a process that is the only rank (`ALONE`).
-    Raises `UserError` if the variable holds anything but digits."""
-    text = os.environ.get(name, str(ALONE[name] if default is None else default))
-    if not text.isdecimal():
-        raise UserError(f"{name} = {text!r}: is not a number; start with torchrun, or unset it")
+    """The value of RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE or MASTER_PORT. If the variable
+    is not set, this is `default` or, without one, the value for a process that is the only rank
+    (`ALONE`). Raises `UserError` if it is no number, or a size of 0."""
+    text = os.environ.get(name, str(ALONE.get(name, "") if default is None else default))
+    if not text.isdecimal() or (name.endswith("SIZE") and int(text) == 0):
+        raise UserError(
+            f"{name} = {text!r}: is no rank, size or port; start with torchrun, or unset it"
+        )
     return int(text)
 
 

@@ -122,7 +122,7 @@ class RunLog:
 
     def end(self, state: State, step: int, message: str = "") -> None:
         """Record that the launch has ended in `state`, and why, if there is a message."""
-        self._writer.status(state, step, message, seconds_left=None)
+        self._writer.status(state, step, message)
         self._writer.end_segment(message or state)
 
     def failed(self, error: BaseException) -> None:

@@ -174,8 +174,11 @@ def mark(folder: Path, config: Config, state: State, message: str) -> None:
 
 def write_status(folder: Path, state: State, steps: int, message: str = "", **more: Any) -> None:
     """Replace `status.json`. `steps`: the number of steps that the run trains in all. `more`: other
-    keys of `Status`; those that are not given keep their last value."""
+    keys of `Status`; those that are not given keep their last value, but `seconds_left` is None
+    unless the state is "running"."""
     kept = {"step": 0, "last_checkpoint": None, **(read_status(folder) or {})}
+    if state != "running":
+        kept["seconds_left"] = None
     now = {"state": state, "steps": steps, "heartbeat": time.time(), "message": message, **more}
     with written_atomically(folder / "status.json") as file:
         file.write(_json(kept | now, indent=1))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tst_study.data.integrity import record_of
 from tst_study.data.manifest import MANIFEST, TOKENIZER, Manifest, TokenizerRecord, folder_manifest
 from tst_study.data.preparation.text_tokenizers import read_tokenizer
-from tst_study.data.token_file import CODE_OF_DTYPE, bin_path, idx_path, write_index
+from tst_study.data.token_file import CODE_OF_DTYPE, TokenFile, bin_path, idx_path, write_index
 from tst_study.errors import UserError, one_of
 
 IDS_AT_ONCE = 1 << 24
@@ -97,21 +97,22 @@ def adopt(
             f"({before.tokenizer_name}); name the same one, or delete the manifest and the "
             "indices (.idx) that adopt made, and adopt all"
         )
-    splits = dict(before.splits) if before else {}
-    for path in paths:
-        prefix, made = path.with_suffix(""), []
-        try:
-            if not idx_path(prefix).exists():
-                made.append(idx_path(prefix))
-                _write_index(path, dtype, header_bytes, record.end_of_document)
+    splits, made = dict(before.splits) if before else {}, []
+    try:
+        for path in paths:
+            prefix = path.with_suffix("")
             if not bin_path(prefix).exists():
                 made.append(bin_path(prefix))
                 bin_path(prefix).symlink_to(path.name)
+            if not idx_path(prefix).exists():
+                made.append(idx_path(prefix))
+                _write_index(path, dtype, header_bytes, record.end_of_document)
+            _check_index(prefix, dtype, header_bytes)
             splits[prefix.name] = record_of(prefix, record.vocabulary_size)
-        except UserError:  # a later call with other options must not find a wrong index
-            for file in made:
-                file.unlink(missing_ok=True)
-            raise
+    except BaseException:  # a later call with other options must not find a wrong index
+        for file in made:
+            file.unlink(missing_ok=True)
+        raise
     manifest = Manifest(request={"adopted": list(splits)}, tokenizer=record, splits=splits)
     return manifest.write(folder, known.json if known else None)
 
@@ -149,6 +150,18 @@ def _write_index(path: Path, dtype: str | None, header_bytes: int | None, end: i
             " --end-of-document"
         )
     write_index(path.with_suffix(""), lengths.astype(np.int32), kind, header_bytes or 0)
+
+
+def _check_index(prefix: Path, dtype: str | None, header_bytes: int | None) -> None:
+    """Raise `UserError` if the index of a file says something else than the given options."""
+    file = TokenFile(prefix)
+    kind = file.dtype if dtype is None else DTYPES[one_of(dtype, DTYPES, "--dtype")]
+    if kind != file.dtype or header_bytes not in (None, file.header_bytes):
+        raise UserError(
+            f"{idx_path(prefix)}: says that ids of type {file.dtype} begin at byte "
+            f"{file.header_bytes}; if it is wrong, delete it, else leave out --dtype and "
+            "--header-bytes"
+        )
 
 
 def _document_ends(ids: NDArray[Any], end: int | None) -> NDArray[np.int64]:

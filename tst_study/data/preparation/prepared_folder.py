@@ -63,8 +63,9 @@ def locked(folder: Path) -> Iterator[None]:
     """Make a folder if there is none, and keep other preparations out of it while the block runs;
     wait first until none is in it.
 
-    The lock is on a file in it, because NFS and Lustre lock a folder for one machine alone. A
-    folder that cannot be written is locked itself; only a complete one is of use then.
+    The lock is on a file in it, because on NFS and Lustre the lock of a folder holds within one
+    machine only. A folder that cannot be written is locked itself; only a complete one is of use
+    then.
     """
     with disk_errors_named(folder):
         folder.mkdir(parents=True, exist_ok=True)

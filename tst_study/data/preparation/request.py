@@ -59,8 +59,8 @@ class Request:
         """Return the request with its defaults filled in: the files of the bundled corpus in place
         of "books", and the default share if no validation files are given.
 
-        Raises `UserError` if the bundled corpus is not there, or if a share is given although there
-        are validation files ("books" has one of its own).
+        Raises `UserError` if the bundled corpus is not there, or if a share is given that does not
+        lie between 0 and 1, or although there are validation files ("books" has one of its own).
         """
         request = self
         if list(self.sources) == [BOOKS]:
@@ -75,6 +75,8 @@ class Request:
         share = request.validation_share
         if request.validation and share is not None:
             raise UserError(f"--validation-share {share:g}: held-out text is given; leave it out")
+        if share is not None and not 0 < share < 1:
+            raise UserError(f"--validation-share {share:g}: give a number between 0 and 1")
         if request.validation or share is not None:
             return request
         return dataclasses.replace(request, validation_share=DEFAULT_VALIDATION_SHARE)
@@ -145,6 +147,8 @@ def bundled_books(shards: int | None = None) -> Request:
 def _stable_name(tokenizer: str) -> str:
     """Return the sha256 of a tokenizer that is a file on this machine; any other name as it is."""
     path = Path(tokenizer)
+    if tokenizer == "bytes" or tokenizer.startswith("bpe:"):
+        return tokenizer
     if path.is_dir():
         path = path / TOKENIZER
     return f"sha256:{file_sha256(path)}" if path.is_file() else tokenizer

@@ -198,7 +198,9 @@ def _field(document: Any, name: str, place: str) -> str:
             f" {', '.join(kinds) or type(document).__name__}); name the field with --text-field"
         )
     if not is_whole(text):
-        raise UserError(f"{place}: the JSON spells half a character (a lone surrogate); mend it")
+        raise UserError(
+            f"{place}: holds half of a surrogate pair, which is no character; remove it"
+        )
     return text
 
 

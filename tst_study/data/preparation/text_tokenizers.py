@@ -128,8 +128,8 @@ def train_byte_pair_tokenizer(texts: Iterable[str], vocabulary_size: int) -> Tok
     library.train_from_iterator(texts, trainer)
     if library.get_vocab_size() < vocabulary_size:
         raise UserError(
-            f"bpe:{vocabulary_size}: the text yields only {library.get_vocab_size()} words;"
-            " ask for fewer, or prepare more text"
+            f"bpe:{vocabulary_size}: the text yields only {library.get_vocab_size()} tokens"
+            " of vocabulary; ask for fewer, or give more text"
         )
     return Tokenizer(library.to_str().encode(), kind="bpe")
 
