@@ -17,7 +17,7 @@ def group_label(runs: pd.DataFrame) -> str:
     return f"{first['corpus']}, {first['steps']:,} steps"
 
 
-def disambiguate(names: Sequence[str], *details: Sequence[str], by: str = ", ") -> list[str]:
+def disambiguate(names: Sequence[str], *details: Sequence[str]) -> list[str]:
     """Make equal names distinct, as far as the details allow.
 
     Each of `details` is a list of texts, one for each name, such as the learning rates. Equal
@@ -30,7 +30,7 @@ def disambiguate(names: Sequence[str], *details: Sequence[str], by: str = ", ") 
         for name, detail in zip(distinct, more, strict=True):
             known.setdefault(name, set()).add(detail)
         distinct = [
-            name if len(known[name]) == 1 else f"{name}{by}{detail}"
+            name if len(known[name]) == 1 else f"{name}, {detail}"
             for name, detail in zip(distinct, more, strict=True)
         ]
     return distinct
@@ -168,7 +168,7 @@ def _titled(title: str, cell: str) -> str:
 
 METHODS = {
     "paired": "t-test over each pair's seeds",
-    "simultaneous": "method moderated-1, which replaced the registered `simultaneous`",
+    "simultaneous": "method moderated-1 in place of the planned `simultaneous`",
     "moderated-1": "method moderated-1",
 }
 """Words for each method of making intervals (`question.Method`)."""

@@ -11,7 +11,6 @@ from tst_study.analysis.summary import Summary, verdict_counts
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.question import Question
 from tst_study.analysis.wording import gain, number
-from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.style import BASELINE, OTHER_BASELINE, Mark, marks_of
 
 COLUMNS: tuple[str, ...] = ("heading", "planned", "name", "arm", "against", "mark", "family")
@@ -32,7 +31,7 @@ def answers(summary: Summary) -> pd.DataFrame:
     name of the arm that this arm is compared with. `mark`: colour, marker and dash pattern of the
     arm's setting."""
     asked = {(question.family, question.name): question for question in summary.questions}
-    runs, table = labelled(summary), summary.comparison.table
+    runs, table = summary.comparison.eligible, summary.comparison.table
     by_label = marks_of(runs, "setting")
     settings = dict(zip(table["run_ids"], table["setting"].map(by_label), strict=True))
     rows: list[dict[str, Any]] = []
@@ -54,13 +53,6 @@ def answers(summary: Summary) -> pd.DataFrame:
             own["against"] = question.against.name if question else "the baseline"
             rows.append({**row, **own, "heading": ", ".join(words)})
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"primary": bool})
-
-
-def labelled(summary: Summary) -> pd.DataFrame:
-    """Return the runs that may be compared, with a column `setting` that holds the label by which
-    questions name a run's setting."""
-    runs = summary.comparison.eligible
-    return runs.assign(setting=[SuperpositionSetting.of_row(row).label for row in rows_of(runs)])
 
 
 def _mark_of(question: Question, runs: pd.DataFrame, marks: Mapping[str, Mark]) -> Mark:

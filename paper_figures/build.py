@@ -32,7 +32,7 @@ class Built:
 
     def lines(self) -> list[str]:
         """The lines to print: missing items, the number of written files, and the report's path."""
-        lines = [*self.missing, f"{len(self.written)} files written to {self.to}."]
+        lines = [*self.missing, f"Files written to {self.to}: {len(self.written)}."]
         return [*lines, f"Report: {self.report}"] if self.report else lines
 
 
@@ -57,6 +57,8 @@ def build(
     other, `only` has an unknown name, or a file cannot be written.
     """
     (wanted, pages), sources, to = find(only), Sources(runs), Path(to)
+    if sources.folders and sources.runs.empty:
+        raise UserError(sources.summary.tables.problems[0])
     if not (only or runs):  # without runs, a study's own pictures are not reported as missing
         wanted = [entry for entry in wanted if entry.group != "study"]
     entries = _entries(wanted, pages, sources)

@@ -41,8 +41,10 @@ class Picture(Item):
                 place: Look = {"ha": "left", "fontsize": 8, "fontweight": "bold"}
                 figure.suptitle(words, x=4 / 72 / figure.get_figwidth(), **place)
                 figure.set_figheight(figure.get_figheight() + 0.2 * (words.count("\n") + 1))
-            # The layout is computed here, once for all formats. If the engine were set as the
-            # figure's own, it would run at every draw, and each file would be drawn twice.
+        # The layout is computed here, once for all formats. If the engine were set as the figure's
+        # own, it would run at every draw, and each file would be drawn twice. It measures text as
+        # SVG and PDF draw it, which is wider than the text of a PNG.
+        with styled(**{"text.hinting": "none"}):
             ConstrainedLayoutEngine().execute(figure)
         return figure
 

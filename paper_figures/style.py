@@ -132,10 +132,10 @@ _COLOURS: dict[Any, Any] = {
 }
 
 
-def styled() -> AbstractContextManager[None]:
-    """Apply this package's style to what is drawn and saved inside, and ignore the user's own
-    matplotlibrc."""
-    return matplotlib.style.context([_FILE, _COLOURS], after_reset=True)
+def styled(**more: str) -> AbstractContextManager[None]:
+    """Apply this package's style and the settings `more` to what is drawn and saved inside, and
+    ignore the user's own matplotlibrc."""
+    return matplotlib.style.context([_FILE, _COLOURS, more], after_reset=True)
 
 
 def new_figure(width: float, height: float, columns: int, rows: int = 1) -> tuple[Figure, Any]:

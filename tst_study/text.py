@@ -85,9 +85,7 @@ def amount(text: str, what: str = "") -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise UserError(
-            f"{what} {text!r}: give a number above 0, such as 270M, 1.5B or 100e9".strip()
-        )
+        raise UserError(f"{what} {text!r}: give a number above 0, such as 270M or 1.5B".strip())
     return value
 
 

@@ -58,7 +58,8 @@ def asked_contrasts(
 
 def arms(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
     """Return one row per arm that a question names: arm (its name), seeds (number of runs), loss
-    (mean), deviation (standard deviation of the loss over seeds), raw_tokens and flops (per run).
+    (mean), deviation (standard deviation of the loss over seeds), raw_tokens and flops (per run),
+    and parameters, steps and learning_rate (the largest of its runs).
 
     `kept`, here and in the functions below: the runs that may be compared (`Comparison.eligible`).
     """
@@ -69,6 +70,7 @@ def arms(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
             "loss": runs["nats_per_token"].mean(),
             "deviation": runs["nats_per_token"].std(),
             **runs[COSTS].mean(),
+            **runs[["parameters", "steps", "learning_rate"]].max(),
         }
         for name, runs in _arm_runs(kept, questions)
     )

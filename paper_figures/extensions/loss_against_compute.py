@@ -56,11 +56,15 @@ class Pair:
         return next(rows_of(own.sort_values("loss")))
 
     @property
+    def times(self) -> str:
+        """The multiplier of `widest` in words, with its interval if there is one."""
+        interval = f" [{ends}]" if (ends := bounds(self.widest)) else ""
+        return f"{self.widest['multiplier']:.2f}{interval} times"
+
+    @property
     def said(self) -> str:
-        """The multiplier of `widest` in words."""
-        row = self.widest
-        interval = f" [{interval_bounds}]" if (interval_bounds := bounds(row)) else ""
-        return f"{row['multiplier']:.2f}{interval} times the FLOPs at a loss of {row['loss']:.3f}"
+        """The multiplier of `widest`, and the loss at which it was computed."""
+        return f"{self.times} the FLOPs at a loss of {self.widest['loss']:.3f}"
 
 
 @figure(
@@ -74,10 +78,9 @@ def loss_against_compute(sources: Sources) -> Picture:
     is one."""
     own = _measured(sources.summary)
     pairs = [_published(), *own]
-    where = [f"{pair.widest['multiplier']:.2f} times" for pair in pairs]
-    title = f"For the same loss baselines need {where[0]} the FLOPs in the paper (270M)"
+    title = f"For the same loss baselines need {pairs[0].times} the FLOPs in the paper (270M)"
     return Picture(
-        title=", ".join([title, *(f"{times} here" for times in where[1:])]),
+        title=", ".join([title, *(f"{pair.times} here" for pair in own)]),
         caption="Above: final loss over FLOPs. Between the lengths that were run, the curves are "
         "power laws above one common floor. The arrow is the multiplier. Below: the multiplier at "
         f"every loss that both arms reached, on one scale. Published: {PAPERS.label}, Tables 4 and "
@@ -153,7 +156,7 @@ def _pair(
 def _figure(pairs: list[Pair]) -> Figure:
     drawn, (above, below) = new_figure(PAGE, 4.4, len(pairs), 2)
     every = pd.concat([pair.data for pair in pairs]).query("quantity == 'multiplier'")
-    ends = every[["multiplier", "low", "high"]].to_numpy(float)
+    ends = every[["multiplier", "low", "high"]].assign(equal=1).to_numpy(float)
     for loss_axes, axes, pair in zip(above, below, pairs, strict=True):
         _draw_losses(loss_axes, pair)
         axes.axhline(1, color=MUTED, linewidth=0.7)

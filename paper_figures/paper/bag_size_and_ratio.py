@@ -216,10 +216,10 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
         title=_message(which, fitted),
         caption=f"Final training loss of {number(count, 'published run')} (Table {which.table}), "
         "one seed each; s = 1 is the baseline. Black crosses: the fitted optimum and its 95% "
-        "interval, which ends at an arrow where it is open. Optimum: mean of a parabola in log s "
-        "and of a + b/s + c log s through all bag sizes above 1 of one r, less one that the curve "
-        "rules out; s = 1 takes part where these leave the lower end open. Pale bar: where they "
-        "are within one standard deviation of their lowest. Left r = "
+        "interval, which ends at an arrow where it is open; an r without a cross has no clear "
+        "optimum. It is the mean of those of two curves, a parabola in log s and a + b/s + c log s,"
+        " unless the losses rule one out; fitted are all s above 1, and s = 1 if the lower end is "
+        "open without it. Pale bar: within one standard deviation of the lowest loss. Left r = "
         f"{', '.join(map(str, SHOWN))}; the others are in the data.",
         measured=measured,
         data=data,

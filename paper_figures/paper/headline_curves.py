@@ -207,7 +207,6 @@ def _measured(summary: Summary) -> Side | None:
     """
     runs = summary.comparison.eligible
     settings = [SuperpositionSetting.of_row(row) for row in rows_of(runs)]
-    runs = runs.assign(setting=[setting.label for setting in settings])
     plain = runs.loc[[setting.is_plain for setting in settings]]
     plain = plain[plain["optimal_nats_per_token"].isna()]
     key = [*SAME_BUT_LENGTH, "steps", "setting"]

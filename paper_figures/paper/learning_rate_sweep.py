@@ -51,7 +51,7 @@ def learning_rate_sweep(sources: Sources) -> Item | None:
     more = [panel for panel in settings.index if panel not in shown]
     not_drawn = f" In the data alone: {', '.join(more)}." if more else ""
     used_rates = ", ".join(f"{size} {rate:g}" for size, rate in published.LEARNING_RATE.items())
-    best = _best(sweeps[sweeps["panel"] == shown[0]])
+    best = _best(sweeps) if len(settings) == 1 else {}  # a title speaks for all panels
     lowest = ", ".join(f"{at:.3g} for {arm}" for arm, at in best.items())
     return Picture(
         title=f"Figure 7. The lowest loss is at a learning rate of {lowest}" if best else "",

@@ -59,7 +59,7 @@ def html(sources: Sources, items: Sequence[Item], to: Path) -> str:
         Section("Runs", [sections.runs(summary, to)]),
     ]
     names = ", ".join(sorted(set(sources.runs["study"])))
-    published = "No runs: all here is published (arXiv 2605.06546) or computed from what is."
+    published = "No runs: every number is the paper's (arXiv 2605.06546), or follows from one."
     pages = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -75,14 +75,17 @@ def html(sources: Sources, items: Sequence[Item], to: Path) -> str:
         sections=[
             one
             for one in sections_of_page
-            if one.pictures or one.sentences or one.links or any(grid.rows for grid in one.tables)
+            if one.pictures
+            or one.links
+            # Without runs there is nothing to say of them, not even what could not be read.
+            or (sources.folders and (one.sentences or any(grid.rows for grid in one.tables)))
         ],
     )
 
 
 def marked(words: str) -> Markup:
     """Return words as HTML: escaped, with each part in backquotes as `<code>`."""
-    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", escape(words)))
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(words))))
 
 
 def _pictures(items: Sequence[Item]) -> list[dict[str, object]]:

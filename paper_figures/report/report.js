@@ -9,8 +9,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const order = (a, b) => {
         const [x, y] = [value(a), value(b)];
         if (x === "" || y === "") return (x === "") - (y === "");
-        const numbers = x - y;
-        const way = Number.isNaN(numbers) ? x.localeCompare(y) : numbers;
+        const [i, j] = [x, y].map((text) => parseFloat(text.replace("−", "-").replaceAll(",", "")));
+        const way = i - j || x.localeCompare(y);
         return up ? way : -way;
       };
       body.append(...[...body.rows].sort(order));

@@ -17,12 +17,14 @@ READING = (
     "counts if its 95% interval over seeds excludes zero. Agrees: some settings have the published "
     "sign, and none has the opposite one (a grid needs more than one setting, and in Figure 6 bags "
     "on both sides must come out best). Disagrees: more settings have the opposite sign than the "
-    "published one, or in Figure 6 bags on both sides lose a planned comparison. Undecided: "
-    "neither, or two studies differ. Mechanism only: measured on a generated language, which "
-    "cannot speak for the paper's text. Not in the paper: there is nothing published to agree "
-    "with. An interval allows for all comparisons of its family of planned questions, or, of an "
-    "unplanned setting, for all unplanned settings. The column `runs` names model, text and "
-    "length: where these are not the paper's, only the sign of an effect is expected to agree."
+    "published one, or in Figure 6 bags on both sides lose a planned comparison. In Figures 4, 5, "
+    "8 and 11 the best s decides: agrees if its interval meets that of the paper's best s at the "
+    "same r, else disagrees. Undecided: neither, or two studies differ. Mechanism only: measured "
+    "on a generated language, which cannot speak for the paper's text. Not in the paper: there is "
+    "nothing published to agree with. An interval allows for all comparisons of its family of "
+    "planned questions, or, of an unplanned setting, for all unplanned settings. The column `runs` "
+    "names model, text and length: where these are not the paper's, only the sign of an effect is "
+    "expected to agree."
 )
 """The first paragraph of the page: how to read it."""
 
@@ -53,11 +55,11 @@ def markdown(sources: Sources, items: Sequence[Item]) -> str:
     counted = number(len(sources.runs) - prefixes, "run")
     counted += f" and {number(prefixes, 'shared prefix run')}" if prefixes else ""
     counts = sorted(Counter(row[-1].text for row in done.rows).items())
-    verdicts = ", ".join(f"{verdict}: {count}" for verdict, count in counts)
+    verdicts = "".join(f"; {verdict}: {count}" for verdict, count in counts)
     parts = [
         "# Reproduction, figure by figure\n",
         f"{READING}\n",
-        f"{counted} (studies: {studies}). {number(len(done.rows), 'measured line')}; {verdicts}.\n",
+        f"{counted} (studies: {studies}). {number(len(done.rows), 'measured line')}{verdicts}.\n",
         "## Measured\n",
         markdown_grid(done),
         "## Not measured\n",

@@ -1,6 +1,7 @@
 """The content of the report's sections: questions and answers, tables of verdicts and runs, and
 what the numbers cannot say. `page` puts them together."""
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -106,8 +107,8 @@ def limits(summary: Summary) -> list[str]:
         )
     if runs["optimal_nats_per_token"].notna().any():
         sentences.append(
-            "Generated language has a slow topic, which bags can carry: it shows the "
-            "mechanism, not what natural text gains."
+            "The topic of the generated language changes slowly, so that bags can keep it. A gain "
+            "there shows that the method can work, not what natural text gains."
         )
     return sentences
 
@@ -119,8 +120,8 @@ def _seeds(table: pd.DataFrame) -> str:
     smallest = tested["smallest_detectable"].astype(float)
     ends = " to ".join(dict.fromkeys(f"{end:.3f}" for end in (smallest.min(), smallest.max())))
     return (
-        f"With {span(tested['seeds'], 'seed')}, a true difference below {ends} nats would be "
-        "missed more than one time in five."
+        f"With {span(tested['seeds'], 'seed')}, a true difference is found four times in five if "
+        f"it is at least {ends} nats, depending on the comparison."
     )
 
 
@@ -152,6 +153,9 @@ def arms(summary: Summary) -> Grid:
     over seeds, in nats per token, and with the tokens and FLOPs per run."""
     columns: dict[str, Callable[[Row], Entry | str]] = {
         "arm": lambda row: row["arm"],
+        "parameters": lambda row: number_as(row["parameters"], big),
+        "steps": lambda row: number_entry(row["steps"]),
+        "learning rate": lambda row: number_as(row["learning_rate"] or math.nan, "{:g}".format),
         "seeds": lambda row: number_entry(row["seeds"]),
         "loss": lambda row: number_entry(row["loss"], 4),
         "deviation over seeds": lambda row: number_entry(row["deviation"], 4),
@@ -187,7 +191,7 @@ def runs(summary: Summary, to: Path) -> Grid:
         "held-out loss": lambda row: number_entry(row["nats_per_token"], 4),
         "setting": lambda row: SuperpositionSetting.of_row(row).label,
         "seed": lambda row: number_entry(row["seed"]),
-        "learning rate": lambda row: number_as(row["learning_rate"], "{:g}".format),
+        "learning rate": lambda row: number_as(row["learning_rate"] or math.nan, "{:g}".format),
         "steps": lambda row: number_entry(row["steps"]),
         "state": lambda row: row["state"],
     }

@@ -16,7 +16,6 @@ from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import disambiguate, number
 from tst_study.errors import UserError
-from tst_study.paper_figures.answers import labelled
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.drawing import Picture, arm_key, log_axis, means
 from tst_study.paper_figures.item import Item
@@ -43,7 +42,7 @@ def data_constrained(sources: Sources) -> Item | None:
     once.
     """
     names = {"raw_tokens": "tokens", "unique_raw_tokens": "unique", "nats_per_token": "loss"}
-    runs = labelled(sources.summary).rename(columns=names)
+    runs = sources.summary.comparison.eligible.rename(columns=names)
     runs = runs[runs["unique"].notna()].astype(dict.fromkeys(names.values(), float))
     families = [_on_every_text(same) for _, same in runs.groupby([*SAME, "steps"], sort=False)]
     families = [

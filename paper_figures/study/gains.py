@@ -77,9 +77,9 @@ def _picture(
     counts = f"{number(len(rows), 'row')}: {verdict_counts(rows)}"
     return Picture(
         title=title,
-        caption="Held-out next-token loss of the baseline, or of the arm in the heading, minus "
-        "the arm's, paired by seed where runs have one. Bars: 95% intervals, which hold jointly "
-        "under one heading. "
+        caption="Held-out next-token loss of the baseline, or of the arm that the heading or the "
+        "row names, minus that of the arm, paired by seed where runs have one. Bars: 95% "
+        "intervals, which hold jointly under one heading. "
         f"Seeds: {seeds.split(' seed')[0]}.{more}",
         data=data.drop(columns=["mark", "run_ids"]),
         folders=tuple(sorted(runs["folder"][used].astype(str))),
@@ -165,7 +165,7 @@ def gain_against_size(sources: Sources) -> Picture | None:
     first = rows[rows["family"] == rows["family"].iloc[0]].sort_values("parameters")
     return Picture(
         title=f"Gain against model size, {first['family'].iloc[0]}: "
-        + ", ".join(f"{signed(row['gain'])} at {big(row['parameters'])}" for row in rows_of(first)),
+        + ", ".join(f"{gain(row)} at {big(row['parameters'])}" for row in rows_of(first)),
         caption="Held-out next-token loss of the baseline minus the arm's, paired by seed; bars: "
         "95% intervals, which hold jointly for a panel. Filled: the interval excludes zero. Below "
         "each size: latent tokens per weight, and the learning rate, or those of both arms.",
@@ -301,7 +301,7 @@ def gain_over_training(sources: Sources) -> Item | None:
     used = sources.runs[sources.runs["run_id"].isin(answers["run_ids"].explode())]
     looks = dict(zip(answers["arm"], answers["mark"], strict=True))
     late = [settled(rows).iloc[0] for _, rows in data.groupby("arm") if rows["gain"].iloc[-1] > 0]
-    last = sum(share >= 0.5 for share in late)
+    last = sum(share > 0.5 for share in late)
     return Picture(
         title=f"{last} of {number(len(late), 'arm')} that ended ahead took the lead in the second "
         "half of the steps"

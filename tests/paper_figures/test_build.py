@@ -130,6 +130,7 @@ def test_what_comes_from_a_run_is_escaped(tmp_path: Path) -> None:
     run = write_run(tmp_path / "runs", config(0, study="STUDY"), 3.5, folder="a")
     header = (run / "run.json").read_text().replace("STUDY", "<script>alert(1)</script>")
     (run / "run.json").write_text(header)
+    write_run(tmp_path / "runs", config(0), 3.5, folder="b")
     build(tmp_path / "runs", tmp_path / "to", only=["report"])
     assert "<script>alert" not in (tmp_path / "to" / "report.html").read_text("utf8")
 

@@ -232,7 +232,7 @@ def test_a_familys_sizes_stand_beside_their_text_and_their_rates() -> None:
     assert list(item.data["rates"]) == ["0.004", "0.002", "0.001"]
     asked = sources.answers[sources.answers["family"] == "sizes"]
     assert list(item.data["gain"]) == list(asked["gain"])
-    assert "−0.012 at 1.07M" in item.title
+    assert "−0.003] at 1.07M" in item.title
 
 
 def test_gains_over_training_need_intervals(tmp_path: Path) -> None:

@@ -42,10 +42,7 @@ def domains_of_run(run: TrainedRun) -> dict[str, Path]:
         except UserError as error:
             print(f"left out: {error}", file=sys.stderr)
     if not prefixes:
-        raise UserError(
-            f"{run.folder}: none of its held-out texts is on this machine; name one with "
-            "--held-out NAME=FOLDER"
-        )
+        raise UserError(f"{run.folder}: its held-out text is not here; add --held-out NAME=FOLDER")
     return prefixes
 
 
