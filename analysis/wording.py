@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
@@ -26,29 +28,37 @@ def disambiguate(names: Sequence[str], *details: Sequence[str]) -> list[str]:
     """
     distinct = list(names)
     for more in details:
-        known: dict[str, set[str]] = {}
-        for name, detail in zip(distinct, more, strict=True):
-            known.setdefault(name, set()).add(detail)
+        known = Counter(name for name, _ in set(zip(distinct, more, strict=True)))
         distinct = [
-            name if len(known[name]) == 1 else f"{name}, {detail}"
+            name if known[name] == 1 or not detail else f"{name}, {detail}"
             for name, detail in zip(distinct, more, strict=True)
         ]
     return distinct
 
 
 def disambiguate_by_set_up(
-    names: Sequence[str],
-    rows: Sequence[Mapping[str, Any] | pd.Series],
-    key: Literal["group", "family"] = "group",
+    names: Sequence[str], rows: Sequence[Mapping[str, Any] | pd.Series]
 ) -> list[str]:
-    """Add to equal names what distinguishes their rows: parameters, learning rate, held-out text
-    and, if all of these agree, the key of their group or family. `parameters` may be None."""
+    """Add to equal names what distinguishes their rows: parameters, learning rate, held-out text,
+    settings of the config (`qk_norm=true, decay_ratio=0.3`) and, if all of these agree, the key of
+    their family. The parameters may be None, and the config may be missing."""
+    texts = pd.Series([row.get("config") for row in rows], dtype=object).fillna("{}")
+    configs = pd.json_normalize(list(texts.map(json.loads)))
+    configs = configs.filter(regex=r"^(model|optimizer|schedule|batch)\.").map(json.dumps)
+    settings = pd.Series("", range(len(names)))
+    for _, own in configs.groupby(list(names)):
+        differing = own.loc[:, own.nunique() > 1].drop(
+            columns="optimizer.learning_rate", errors="ignore"
+        )
+        for column, values in differing.items():
+            settings[own.index] += f", {str(column).split('.')[-1]}=" + values
     return disambiguate(
         names,
         [f"{big(row['parameters'])} parameters" if row["parameters"] else "" for row in rows],
         [f"learning rate {row['learning_rate']:g}" for row in rows],
         [f"held out: {row['eval_set']}" for row in rows],
-        [f"[{row[key]}]" for row in rows],
+        list(settings.str.removeprefix(", ")),
+        [f"[{row['family']}]" for row in rows],
     )
 
 

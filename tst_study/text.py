@@ -147,13 +147,8 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
     """Return a line for each row, with columns that are aligned and two spaces apart. `right`: the
     columns that are aligned to the right, counted from 0."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if place in right else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    line = "  ".join(f"{{:{'>' if i in right else '<'}{width}}}" for i, width in enumerate(widths))
+    return [line.format(*row).rstrip() for row in rows]
 
 
 ENDLESS = 10_000

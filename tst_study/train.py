@@ -171,9 +171,7 @@ class Trainer:
         config = self.config
         if config.superposition.reinitialize_at_switch:
             # The new weights are drawn by another seed than the initial weights.
-            initialize(
-                self.model, config.model, config.seed + 2**31, lambda name: name in EMBEDDINGS
-            )
+            initialize(self.model, config.model, config.seed + 2**31, EMBEDDINGS.__contains__)
             self.optimizer.copy_from_model()
         if config.superposition.optimizer_at_switch == "reset":
             self.optimizer.reset()

@@ -189,8 +189,8 @@ def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
 
 
 def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a row of `Comparison.pairs`, with `run_ids`, `parameters` and `block` (the label of
-    the pair) beside its columns. The losses of several baselines are averaged."""
+    """Return a row of `Comparison.pairs`, with `run_ids`, `parameters`, `config` and `block` (the
+    label of the pair) beside its columns. The losses of several baselines are averaged."""
     loss = sum(baseline["nats_per_token"] for baseline in baselines) / len(baselines)
     return {
         **{column: run[column] for column in (*_SHARED, "seed", "block")},
@@ -200,6 +200,7 @@ def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any
         "superposed_folder": run["folder"],
         "run_ids": (*(baseline["run_id"] for baseline in baselines), run["run_id"]),
         "parameters": run.get("parameters"),
+        "config": run.get("config"),
     }
 
 

@@ -93,9 +93,7 @@ def compute_answer(runs: pd.DataFrame | None = None) -> Answer:
     multipliers: list[pd.DataFrame] = []
     families = [own for _, own in points.groupby(list(SAME_BUT_LENGTH), sort=True)]
     firsts = [own.iloc[0] for own in families]
-    labels = disambiguate_by_set_up(
-        [str(first["corpus"]) for first in firsts], firsts, key="family"
-    )
+    labels = disambiguate_by_set_up([str(first["corpus"]) for first in firsts], firsts)
     for label, family in zip(labels, families, strict=True):
         for name, _, table in multipliers_of(family, losses=3):
             note = table if isinstance(table, str) else table.attrs["note"]
