@@ -135,14 +135,20 @@ def test_what_comes_from_a_run_is_escaped(tmp_path: Path) -> None:
     assert "<script>alert" not in (tmp_path / "to" / "report.html").read_text("utf8")
 
 
-def test_the_top_of_the_report_tells_rates_and_models_apart(tmp_path: Path) -> None:
-    for rate, gain in ((1e-3, 0.01), (2e-3, -0.02)):
+@pytest.mark.parametrize(
+    ("key", "words", "values"),
+    [
+        ("optimizer__learning_rate", "learning rate ", (1e-3, 2e-3)),
+        ("model__qk_norm", "qk_norm=", (False, True)),
+    ],
+)
+def test_the_top_of_the_report_tells_set_ups_apart(tmp_path: Path, key, words, values) -> None:
+    for value, gain in zip(values, (0.01, -0.02), strict=True):
         for s in (1, 4):
-            run = config(0, s, 0.2 * (s > 1), optimizer__learning_rate=rate)
-            write_run(tmp_path / "rates", run, 3.5 - gain * (s > 1))
-    said = str(lead(Sources(tmp_path / "rates")))
-    for rate, gain in (("0.001", "+0.010"), ("0.002", "−0.020")):
-        assert f"1,000 steps, learning rate {rate}: {gain} nats, one seed: no claim" in said
+            write_run(tmp_path, config(0, s, 0.2 * (s > 1), **{key: value}), 3.5 - gain * (s > 1))
+    said = str(lead(Sources(tmp_path)))
+    for value, gain in zip(values, ("+0.010", "−0.020"), strict=True):
+        assert f"1,000 steps, {words}{json.dumps(value)}: {gain} nats, one seed: no claim" in said
 
 
 def test_an_unknown_name_is_an_error_that_names_the_nearest() -> None:

@@ -48,16 +48,10 @@ SHARED = [
     ((BASELINE,), ("superposition={bag_size=1, step_ratio=0.3}",)),
 ]
 UNSHARED = [
-    "seed=1",
-    "superposition.bag_size=8",
-    "superposition.mode=output_only",
-    "superposition.weighting=power_law",
-    BASELINE,
-    "schedule.warmup_steps=6",
-    "optimizer.learning_rate=1e-3",
-    "batch.sequences=8",
-    "numerics.dtype=bfloat16",
-]
+    "seed=1", "superposition.bag_size=8", "superposition.mode=output_only", BASELINE,
+    "superposition.weighting=power_law", "schedule.warmup_steps=6", "numerics.dtype=bfloat16",
+    "optimizer.learning_rate=1e-3", "batch.sequences=8",
+]  # fmt: skip
 
 
 def test_what_runs_share_is_all_that_their_state_depends_on() -> None:
