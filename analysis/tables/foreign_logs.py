@@ -162,11 +162,7 @@ def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:
         root = Path(place)
         if not root.exists():
             raise UserError(f"{source}: no such file or folder; give a log, or NAME=PATH of one")
-        paths = (
-            [root]
-            if root.is_file()
-            else sorted(filter(Path.is_file, root.rglob("*")), key=_numbered)
-        )
+        paths = sorted(filter(Path.is_file, (root, *root.rglob("*"))), key=_numbered)
         logs = [log for path in _last_states(paths) for log in _read(path, root, columns)]
         if not logs:
             raise UserError(f"{source}: {_why_not(root)}")

@@ -74,7 +74,7 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
     learning rates. Each arm that was run at two or more rates has a row for each of its rates.
     """
     sweeps = swept(summary.tables.runs, summary.comparison.eligible)
-    # Sweeps are not told apart by a learning rate, of which each has several.
+    # A learning rate does not distinguish sweeps, because each has several.
     firsts = [members.assign(learning_rate=0).iloc[0] for members in sweeps]
     panels = disambiguate_by_set_up([group_label(members) for members in sweeps], firsts)
     tables: list[pd.DataFrame] = []

@@ -74,7 +74,7 @@ OVERRIDES = [
     ("superposition.steps=101", "superposition: steps and step_ratio are both set"),
     ("superposition.weighting='linear'", "superposition.weighting: 'linear': should be 'uniform'"),
     ("model.experts={count=4, per_token=1, feed_forward_size=8}", "per_token = 1 leaves"),
-    ("model.experts={count=4, per_token=2, feed_forward_size=9}", "must divide by 4"),
+    ("model.experts={count=4, per_token=2, feed_forward_size=9}", "must be multiples of 4"),
     ("superposition.weighting=[1.0]", "superposition: weighting has 1 numbers; bag_size 4 needs"),
     ("data.corpora=[]", "data.corpora: "),
     ("schedule.stop_after=100", "schedule: stop_after = 100 does not lie before steps = 100"),

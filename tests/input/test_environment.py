@@ -13,7 +13,7 @@ from tst_study.experiments.slurm.batch_script import script_text
 
 def test_a_variable_that_is_no_number_is_named(place: Path) -> None:
     said = refusal(["train", "run.toml", "--folder", "folder/run"], place, {"WORLD_SIZE": "x"})
-    assert "WORLD_SIZE = 'x': is no number for it" in said
+    assert "WORLD_SIZE = 'x': is not a valid number" in said
 
 
 PROFILES = [

@@ -30,8 +30,8 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from tst_study.errors import UserError
 
 COMMON = "common.pt"
-"""The file that holds everything but the sharded tensors: the counters, the
-optimizer's step count, and the list of the tensors' pieces."""
+"""The file that holds everything but the sharded tensors: the counters, the optimizer's
+step count, and the list of the tensors' pieces."""
 
 
 class Piece(NamedTuple):

@@ -516,7 +516,9 @@ class Config(Strict):
             )
         unit, experts = EXPERT_UNIT[self.numerics.dtype], self.model.experts
         if experts and (self.model.hidden_size % unit or experts.feed_forward_size % unit):
-            raise ValueError(f"experts: hidden_size and feed_forward_size must divide by {unit}")
+            raise ValueError(
+                f"experts: hidden_size and feed_forward_size must be multiples of {unit}"
+            )
         return self
 
 
