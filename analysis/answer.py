@@ -1,8 +1,6 @@
 """The answer that every `tst-study analyse …` returns: tables, sentences, and what they were
 computed from. It can be printed, shown in a notebook, or written as JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

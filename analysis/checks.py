@@ -1,8 +1,6 @@
 """Checks of the columns of tables that users give. The errors name the column and, for a bad value,
 the value and its row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

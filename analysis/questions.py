@@ -1,8 +1,6 @@
 """The questions of `tst-study analyse`, and `ask`, which answers one of them from runs or from the
 published numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The results of a study: its comparisons, verdicts and learning-rate sweeps in one object.
 `tst-study analyse` prints it, and the pages and figures of the report are made from it."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass

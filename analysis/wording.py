@@ -1,7 +1,5 @@
 """Words for settings, groups, intervals and verdicts, in one place so that all pages agree."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from tst_study.analysis.tables.columns import rows_of
+from tst_study.config.schema import of_record
 from tst_study.text import ENDLESS, big, fitted, listed, wrapped
 
 
@@ -43,8 +42,10 @@ def disambiguate_by_set_up(
     settings of the config (`qk_norm=true, decay_ratio=0.3`) and, if all of these agree, the key of
     their family. The parameters may be None, and the config may be missing."""
     texts = pd.Series([row.get("config") for row in rows], dtype=object).fillna("{}")
-    configs = pd.json_normalize(list(texts.map(json.loads)))
-    configs = configs.filter(regex=r"^(model|optimizer|schedule|batch)\.").map(json.dumps)
+    configs = pd.json_normalize([of_record(json.loads(text)) for text in texts])
+    configs = configs.filter(regex=r"^(model|optimizer|schedule(?!\.steps)|batch)\.").map(
+        json.dumps
+    )
     settings = pd.Series("", range(len(names)))
     for _, own in configs.groupby(list(names)):
         differing = own.loc[:, own.nunique() > 1].drop(

@@ -9,8 +9,6 @@ against the best published choice, compared with two choices that need no law.
 `docs/research/coverage.md` shows this test as a table. The third is the gains of our own campaigns,
 paired by seed. Tests compute all of it again and compare."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -7,8 +7,6 @@ function. `docs/research/coverage.md` shows the numbers of the record that this 
 sets for each case). The slow tests run the same cases, and tolerate what the binomial distribution
 allows. `verdict_coverage` does this for the gains of families of arms."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -140,17 +138,13 @@ def _asymmetric(bag: float) -> float:
 
 
 def _optimum(
-    loss: Callable[[float], float],
-    random: Random,
-    seeds: int,
-    bags: tuple[int, ...] = BAGS,
-    noise: float = 0.002,
+    loss: Callable[[float], float], random: Random, seeds: int, bags: tuple[int, ...] = BAGS
 ) -> Shown:
     """Best s of a curve whose true best s is 6. All s of a seed are compared with one baseline,
     whose noise they share."""
-    baselines = noise * random.standard_normal(seeds)
+    baselines = 0.002 * random.standard_normal(seeds)
     losses = np.array([loss(bag) for bag in bags])[:, None] - baselines
-    best = optimum(bags, losses + noise * random.standard_normal(losses.shape))
+    best = optimum(bags, losses + 0.002 * random.standard_normal(losses.shape))
     yield best.low, best.high, 6.0
 
 

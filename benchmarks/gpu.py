@@ -18,8 +18,6 @@ Each part is a process of its own, so that a hanging kernel, a lost device or a 
 that part and no other. A part that takes too long is stopped, and what it had found is kept.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json
@@ -93,7 +91,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("error: --device cuda: no GPU here; --device cpu --small tries the script without")
         return 2
-    if options.minutes < MINUTES_FOR_RUNS and not options.small:
+    by_default = options.parts == list(PARTS)
+    if by_default and options.minutes < MINUTES_FOR_RUNS and not options.small:
         options.parts = [name for name in options.parts if name not in ("corpus", "runs")]
     options.ends = time.monotonic() + 60 * options.minutes - 10  # 10 s to write the record
     date = time.strftime("%Y-%m-%dT%H-%M-%S")

@@ -5,8 +5,6 @@ One grouped product, with an expert that gets no positions, is checked as well, 
 bfloat16.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Callable, Iterator

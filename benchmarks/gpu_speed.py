@@ -6,8 +6,6 @@ superposed arms. Each part is a public function that takes the options of `gpu.p
 With `request.small` everything is tiny, so that the code can be tried without a GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import shutil
@@ -28,6 +26,7 @@ from tst_study.analysis.tables.source import read_tables
 from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.places import checkpoint_place
 from tst_study.config.phase_plan import plan_phases
+from tst_study.config.presets import dense
 from tst_study.config.schema import Config, from_dict, to_dict
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.parallel.process_groups import process_groups
@@ -45,15 +44,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 """Models whose steps are timed. `moe-10b` has the widths of the paper's largest model, but only
 four of its layers."""
-MODEL_34M = {
-    "layers": 8,
-    "hidden_size": 512,
-    "attention_heads": 8,
-    "key_value_heads": 8,
-    "head_size": 64,
-    "feed_forward_size": 1408,
-    "vocabulary_size": 8192,
-}
+MODEL_34M = dense(8, 512, 8, 8, 1408, vocabulary_size=8192)
 """The model that `runs` trains: 34 million weights."""
 ARMS: dict[str, dict[str, Any]] = {
     "baseline": {},

@@ -1,8 +1,6 @@
 """Time several candidates side by side, so that a busy machine slows all of them alike. Also
 describe the machine and the code of a measurement. The benchmarks of speed use this module."""
 
-from __future__ import annotations
-
 import os
 import random
 import statistics

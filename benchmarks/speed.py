@@ -12,10 +12,9 @@ a size run in one process, each once per repeat, in a new order each time. Times
 the repeats, and so are ratios of times, which are taken within a repeat.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from torch import Tensor
 from benchmarks.measuring import device_name, machine_facts, measured
 from benchmarks.steps import Compiler, PackageSteps, attention_of, plain_step, step_config
 from tst_study.config.phase_plan import plan_phases
+from tst_study.config.presets import dense
 from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops
 from tst_study.cost.devices import peak_flops
@@ -42,18 +42,7 @@ SIZES: dict[str, tuple[dict[str, Any], int, int]] = {
     "laptop-256": ({"preset": "laptop-256"}, 8, 256),
     # The head has about as many weights as all layers together: `linear_bag_loss`, which computes
     # head and loss in one pass, was written for this case.
-    "768-32k": (
-        {
-            "layers": 4,
-            "hidden_size": 768,
-            "attention_heads": 12,
-            "key_value_heads": 12,
-            "head_size": 64,
-            "feed_forward_size": 2048,
-            "vocabulary_size": 32_768,
-        },
-        *(4, 256),
-    ),
+    "768-32k": (dense(4, 768, 12, 12, 2048, vocabulary_size=32_768), 4, 256),
 }
 """Sizes of whole steps: the model, sequences per step, and positions per sequence. Superposed steps
 have s = 8."""
@@ -149,6 +138,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--compile", action="store_true", help="torch.compile our layers")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args(arguments)
+    for size in options.sizes:
+        if size not in SIZES and not re.fullmatch(r"\d+x\d+x\d+x\d+", size):
+            usual = ", ".join(SIZES)
+            parser.error(f"{size!r}: name {usual}, or positions x hidden size x vocabulary x s")
 
     torch.set_num_threads(options.threads)
     results: dict[str, Rows] = {}

@@ -5,8 +5,6 @@ parts that a step of `tst_study.train` calls, in the same order. But it reads fi
 and logs nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal

@@ -8,8 +8,6 @@ is measured (`Case.spiked`). `docs/research/coverage.md` shows the table of resu
 was chosen from such a table when the results of two campaigns were known by other methods, and
 before it judged them itself."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

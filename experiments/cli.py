@@ -5,6 +5,7 @@ import json
 import sys
 from dataclasses import asdict
 from functools import partial
+from glob import escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -287,7 +288,9 @@ def cancel(
     root, pattern = _place(study, scale, runs, pattern)
     cancelled = cancel_runs(root, pattern)
     matching = f" that matches {pattern!r}" if pattern else ""
-    nothing = f"nothing to cancel: no run{matching} is queued or running in {root}"
+    nothing = (
+        f"nothing to cancel: no run{matching} is queued, or running on this machine, in {root}"
+    )
     print(*cancelled, f"{len(cancelled)} cancelled" if cancelled else nothing, sep="\n")
 
 
@@ -354,7 +357,8 @@ def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Pat
 
     root = folder_of(study, scale, runs)
     if (root / "run.json").exists() or config_path(root).exists():
-        return root.parent, pattern or root.name
+        # Quoted, and with a set of one character, so that it matches this name alone.
+        return root.parent, pattern or f"[{root.name[0]}]{escape(root.name[1:])}"
     return root, pattern
 
 

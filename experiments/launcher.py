@@ -5,7 +5,6 @@ train or plan runs (submit, retry, plan) use one, which the options name (`launc
 first asks all of them how far the runs are.
 """
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -129,11 +128,8 @@ def submission_lock(root: Path) -> Iterator[int]:
     """
     root.mkdir(parents=True, exist_ok=True)
     path = root / ".submit.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        if not file_lock.take(descriptor, path, file_lock.EXCLUSIVE):
+    with path.open("a") as file:
+        if not file_lock.take(file.fileno(), path, file_lock.EXCLUSIVE):
             print(f"{root}: another command submits or cleans it; waiting", file=sys.stderr)
-            file_lock.take(descriptor, path, file_lock.EXCLUSIVE, wait=True)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+            file_lock.take(file.fileno(), path, file_lock.EXCLUSIVE, wait=True)
+        yield file.fileno()

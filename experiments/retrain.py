@@ -41,6 +41,8 @@ def config_of(record: Tables, overrides: Sequence[str] = ()) -> Config:
     if the texts or the overrides make this another run than the recorded one.
     """
     (run,) = rows_of(record.runs)
+    if not isinstance(run["config"], str):
+        raise UserError(f"{run['run_id']}: is imported, so its config is not known; name another")
     values = of_record(json.loads(run["config"]))
     values["execution"]["fork_from"] = None
     for corpus in values["data"]["corpora"]:

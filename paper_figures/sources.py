@@ -20,6 +20,7 @@ from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.tables.source import Folders, read_tables, roots
 from tst_study.analysis.verdict.comparison import SAME
 from tst_study.analysis.wording import span
+from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.answers import answers
 from tst_study.text import big
@@ -111,7 +112,7 @@ class Group:
     def pairs(self) -> pd.DataFrame:
         """The rows of `Comparison.pairs` that belong to these settings, one for each setting and
         seed."""
-        key = [*SAME, "setting"]
+        key = [*SAME, *SETTING]
         return self.summary.comparison.pairs.merge(self.rows[key], on=key)
 
     @functools.cached_property

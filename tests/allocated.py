@@ -1,7 +1,5 @@
 """Bytes of tensors alive on a CPU, where torch has no allocator that counts them."""
 
-from __future__ import annotations
-
 import weakref
 from typing import Any
 

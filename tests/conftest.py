@@ -1,7 +1,5 @@
 """Corpora that several tests read, made once per session."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -44,6 +42,15 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     to = folder / "documents"
     prepare(Request([str(folder / "texts.jsonl")], "bytes"), to)
     return to
+
+
+@pytest.fixture
+def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Studies whose runs read nothing: their trainer is `fake_site`'s."""
+    from tests.slurm.fake_site.fake_trainer import DATA
+    from tst_study.data import run_data
+
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Damage to files, as a disk or a copy does it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -11,8 +11,6 @@ The workers are forked from the test process, so that torch is imported once: ab
 where a torchrun takes more than ten. Closures and test-local functions work.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """A small valid configuration that tests change key by key."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tst_study.config import schema as config

@@ -1,7 +1,5 @@
 """Quantities compared between parallel layouts: tensors by global names, losses, gradients."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

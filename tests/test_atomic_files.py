@@ -1,7 +1,5 @@
 """A file is written whole or not at all, and nothing but an ordinary file is replaced by one."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

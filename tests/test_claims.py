@@ -1,7 +1,5 @@
 """Numbers that README and findings state in words are those of records and published tables."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re
@@ -13,12 +11,11 @@ import pandas as pd
 import pytest
 from scipy import optimize, special, stats
 
+from docs.generate import summary
 from tst_study.analysis.fits.law.held_out import predictions, splits
 from tst_study.analysis.fits.law.law_answer import published_beside_law
 from tst_study.analysis.fits.law.rows import published_rows
 from tst_study.analysis.fits.law.superposition_law import published_law
-from tst_study.analysis.summary import Summary, summarise
-from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.comparison import Comparison, compare
 from tst_study.analysis.verdict.decide import paired
 from tst_study.analysis.verdict.question import read_questions
@@ -56,11 +53,6 @@ def shown(*values: float, digits: int = 3) -> list[str]:
     return [f"{value:.{digits}f}" for value in values]
 
 
-@functools.cache
-def summary(record: str) -> Summary:
-    return summarise(read_tables(RECORDS / record))
-
-
 def of(record: str) -> Comparison:
     return summary(record).comparison
 
@@ -75,8 +67,6 @@ def losses(record: str) -> pd.DataFrame:
 
 def over_seeds(values: pd.Series | np.ndarray, rows: int = 1) -> Triple:
     found = paired(list(pd.Series(values).dropna()), rows)
-    assert found.low is not None
-    assert found.high is not None
     return found.gain, found.low, found.high
 
 

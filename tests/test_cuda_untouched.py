@@ -1,7 +1,5 @@
 """Importing the package, or training on processors, touches no GPU that a machine may have."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

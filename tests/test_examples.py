@@ -1,7 +1,5 @@
 """The examples train in both arms, and with bags of one token they are the trainers without us."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """Imports run one way, and only the torch half of `tst_study` knows torch and Megatron."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Runs small enough to be trained inside a test, and what two of them must have in common."""
 
-from __future__ import annotations
-
 import gc
 import json
 import multiprocessing
@@ -19,6 +17,7 @@ from torch import Tensor
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.config import schema as config
+from tst_study.config.presets import dense
 from tst_study.config.schema import Config
 from tst_study.data.token_stream import TokenStream
 from tst_study.model.model import SuperposedGPT, build_model
@@ -34,15 +33,7 @@ gc.freeze()
 
 VOCABULARY = 64
 TINY: dict[str, Any] = {
-    "model": {
-        "layers": 2,
-        "hidden_size": 16,
-        "attention_heads": 4,
-        "key_value_heads": 2,
-        "head_size": 8,
-        "feed_forward_size": 32,
-        "vocabulary_size": VOCABULARY,
-    },
+    "model": dense(2, 16, 4, 2, 32, vocabulary_size=VOCABULARY) | {"head_size": 8},
     "superposition": {"bag_size": 4, "step_ratio": 0.5},
     "batch": {"sequences": 4, "sequence_length": 8},
     "optimizer": {"learning_rate": 1e-2},

@@ -1,8 +1,6 @@
 """The token ids and labels that each rank trains on in a step, on its device. The training loop
 asks for them step by step."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

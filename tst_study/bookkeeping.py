@@ -1,8 +1,6 @@
 """Everything that the training loop does besides training: it logs, evaluates, saves checkpoints
 and resumes from them."""
 
-from __future__ import annotations
-
 import math
 import os
 import time
@@ -25,10 +23,8 @@ from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.events import Due
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.parallel.process_groups import Launch, Ranks
-from tst_study.process.host import StopRequest
 from tst_study.process.step_clock import StepClock
 from tst_study.record.log import RunLog
-from tst_study.record.reader import State
 
 
 class Training(Protocol):
@@ -55,20 +51,14 @@ class Bookkeeper:
     """Logs, evaluates, saves and restores the run of one trainer."""
 
     def __init__(
-        self,
-        trainer: Training,
-        folder: Path,
-        log: RunLog,
-        data: dict[str, Any],
-        held_out: HeldOut,
-        stop: StopRequest,
+        self, trainer: Training, folder: Path, log: RunLog, data: dict[str, Any], held_out: HeldOut
     ) -> None:
         """`data`: the run's fingerprints (`data.run_data.fingerprints`)."""
         self.launch = trainer.launch
         self.config, self.ranks = trainer.launch.config, trainer.launch.ranks
         self.model, self.optimizer, self.batches = trainer.model, trainer.optimizer, trainer.batches
         self.plan, self.routing = trainer.plan, trainer.routing
-        self.log, self.data, self.held_out, self.stop = log, data, held_out, stop
+        self.log, self.data, self.held_out = log, data, held_out
         execution = self.config.execution
         self.checkpoints = Checkpoints(folder, execution.keep_checkpoints, execution.keep_steps)
         ranks, flops = self.ranks, count_flops(self.config).per_step
@@ -158,11 +148,6 @@ class Bookkeeper:
         common = {"training_seconds": self.clock.training_seconds}
         self.checkpoints.save(done, self.model, self.optimizer, common)
         self.log.checkpoint(done)
-
-    def stopped(self, done: int) -> State:
-        """Record that a signal has stopped the run, and return the run's new state."""
-        self.log.end("preempted", done, f"{self.stop.signal or 'a signal'} at step {done}")
-        return "preempted"
 
 
 def _devices(ranks: Ranks) -> dict[str, Any]:

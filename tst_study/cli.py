@@ -98,12 +98,7 @@ def prepare(
     from tst_study.data.preparation.request import Request
 
     request = Request(
-        source,
-        tokenizer,
-        validation=validation or [],
-        validation_share=validation_share,
-        text_field=text_field,
-        limit_bytes=limit_bytes,
+        source, tokenizer, validation or [], validation_share, text_field, limit_bytes
     )
     manifest = prepare_all(request, to) if shard is None else prepare_shard(request, to, shard)
     if manifest is not None:
@@ -154,12 +149,7 @@ def adopt(
 
     with waiting(f"reading every id in {', '.join(map(str, files))}"):
         manifest = adopt_files(
-            files,
-            vocabulary_size,
-            tokenizer=tokenizer,
-            end_of_document=end_of_document,
-            dtype=dtype,
-            header_bytes=header_bytes,
+            files, vocabulary_size, tokenizer, end_of_document, dtype, header_bytes
         )
     _say_prepared(files[0].parent, manifest)
 
@@ -226,9 +216,9 @@ def train(
         try:
             identity, stream = check_start(resolved, folder, processes)
         except NoTokenFilesError as error:  # the cost of the run does not depend on them
-            print(describe(resolved, f"no id yet: {error}", None, prices))
+            print(describe(resolved, f"no id yet: {error}", None, prices, processes))
             raise
-        print(describe(resolved, identity, stream, prices))
+        print(describe(resolved, identity, stream, prices, processes))
         return
     status = train_here(resolved, folder or _run_folder(resolved), processes)
     if os.environ.get("WORLD_SIZE", "1") != "1":  # one rank of several
@@ -251,7 +241,7 @@ def train_here(config: Config, folder: Path, processes: int = 1) -> int:
     )
 
     prepare_for_gpus()
-    if processes > 1 and "RANK" not in os.environ:  # with RANK this process is one of them
+    if processes > 1 and rank_variable("WORLD_SIZE") == 1:  # else this process is one of them
         return _train_on_processes(config, folder, processes)
     adopt_slurm_ranks()
     # Of several ranks, the first one holds the run's lock and prints for all.
@@ -405,13 +395,5 @@ def evaluate(
     with waiting("loading torch"):
         from tst_study.evaluation.run import evaluate_run
     with file_lock.hold(run), waiting("loading the checkpoint") as say:
-        for line in evaluate_run(
-            opened,
-            held_out=held_out or (),
-            tokens=tokens,
-            tasks=tasks,
-            max_length=max_length,
-            tokenizer=tokenizer,
-            say=say,
-        ):
+        for line in evaluate_run(opened, held_out or (), tokens, tasks, max_length, tokenizer, say):
             print(line)

@@ -7,8 +7,6 @@ The verbs are in `tst_study/cli.py` and in the `cli.py` of `experiments`, `analy
 verb imports slow libraries inside its function.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

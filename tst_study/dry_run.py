@@ -30,7 +30,11 @@ WARM_UP, TIMED = 3, 9
 
 
 def describe(
-    config: Config, identity: str, stream: TokenStream | None = None, prices: Prices | None = None
+    config: Config,
+    identity: str,
+    stream: TokenStream | None = None,
+    prices: Prices | None = None,
+    processes: int = 1,
 ) -> str:
     """Return the config as TOML, followed by comments that give parameters, FLOPs, tokens and
     memory.
@@ -48,7 +52,7 @@ def describe(
         lines.append(_row("text is read", f"{read:.3g} times ({tokens:,} tokens)"))
     if prices is not None and prices.device:
         lines.append(_row("cost", _gpu_hours(config, prices)))
-    lines += ["", *_memory(config, on_gpu=prices is not None and bool(prices.device))]
+    lines += ["", *_memory(config, processes, on_gpu=prices is not None and bool(prices.device))]
     return to_toml(config) + "\n" + "\n".join(f"# {line}".rstrip() for line in lines)
 
 
@@ -101,25 +105,21 @@ def _costs(config: Config) -> list[str]:
     # A shared prefix run ends after `last_step`, before the end of its plan.
     plan = replace(whole, steps=last, superposed_steps=min(whole.superposed_steps, last))
     parameters = count_parameters(config.model)
-    flops, superposed = count_flops(config), plan.raw_tokens(plan.superposed_steps)
+    flops, raw = count_flops(config), plan.raw_tokens(plan.steps)
+    superposed = plan.raw_tokens(plan.superposed_steps)
     return [
         "parameters",
         *(_row(kind, f"{number:,}") for kind, number in asdict(parameters).items()),
         "",
         "phases                  steps        FLOPs   raw tokens",
         _phase("superposition", plan.superposed_steps, flops.superposition, superposed),
-        _phase(
-            "recovery",
-            plan.steps - plan.superposed_steps,
-            flops.recovery,
-            plan.raw_tokens(plan.steps) - superposed,
-        ),
-        _phase("total", plan.steps, flops.total, plan.raw_tokens(plan.steps)),
+        _phase("recovery", plan.steps - plan.superposed_steps, flops.recovery, raw - superposed),
+        _phase("total", plan.steps, flops.total, raw),
         "",
         _row("FLOPs per step", f"{flops.per_step:.4g}, the same in both phases"),
         _row("bag sums per step", f"{flops.bag_sum_per_step:.4g} FLOPs more while superposed"),
         _row("latent tokens", f"{plan.latent_tokens(plan.steps):,}"),
-        _row("raw tokens", f"{plan.raw_tokens(plan.steps):,}"),
+        _row("raw tokens", f"{raw:,}"),
         _row("data multiplier", f"{plan.data_multiplier:.4g}, raw tokens over latent tokens"),
     ]
 
@@ -132,10 +132,10 @@ def _gpu_hours(config: Config, prices: Prices) -> str:
     return f"{prices.in_words(hours)}, at {mfu_source(mfus)}"
 
 
-def _memory(config: Config, *, on_gpu: bool) -> list[str]:
+def _memory(config: Config, processes: int, *, on_gpu: bool) -> list[str]:
     if config.execution.parallel == "auto":
         return ["memory of one rank      depends on the layout, which is chosen at the start"]
-    ranks = least_ranks(layout_of(config))
+    ranks = max(processes, least_ranks(layout_of(config)))
     check(config, ranks)
     memory = estimate_memory(config, ranks, on_gpu=on_gpu or config.execution.device == "cuda")
     title = f"memory of one of {ranks} ranks" if ranks > 1 else "memory of one rank"

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from tst_study.errors import UserError
@@ -82,21 +81,14 @@ def hold(folder: Path, seconds: float = 0.2) -> Iterator[None]:
         os.close(descriptor)
 
 
-@dataclass(frozen=True)
-class Owner:
-    """The process that holds a run's lock: its id, and the name of its machine."""
-
-    process: int
-    host: str
-
-
-def owner(folder: Path) -> Owner | None:
-    """Return the process that holds this run's lock; None if there is none, or if it has not
-    written its id into the file yet. Raises `UserError` as `is_held` does."""
+def owner(folder: Path) -> int | None:
+    """Return the id of the process on this machine that holds the lock of a run; None if there
+    is none, or if it has not written its id into the file yet. Raises `UserError` as `is_held`
+    does."""
     if not is_held(folder):
         return None
     process, _, host = lock_path(folder).read_text().strip().partition(" on ")
-    return Owner(int(process), host) if process.isdigit() else None
+    return int(process) if process.isdigit() and host == os.uname().nodename else None
 
 
 def is_held(folder: Path) -> bool:

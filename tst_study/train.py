@@ -86,7 +86,7 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
         ):
             barrier()  # past this, rank 0 has found that the folder belongs to this run
             trainer = Trainer(launch)
-            bookkeeper = Bookkeeper(trainer, folder, log, data, held_out, stop)
+            bookkeeper = Bookkeeper(trainer, folder, log, data, held_out)
             try:
                 return _run(trainer, bookkeeper, stop)
             except DivergedError as error:
@@ -120,7 +120,8 @@ def _run(trainer: Trainer, bookkeeper: Bookkeeper, stop: StopRequest) -> State:
             bookkeeper.save(done)
             timed.saved()
         if stops:
-            return bookkeeper.stopped(done)
+            bookkeeper.log.end("preempted", done, f"{stop.signal or 'a signal'} at step {done}")
+            return "preempted"
     bookkeeper.log.end("done", last)
     return "done"
 

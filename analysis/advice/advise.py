@@ -1,8 +1,6 @@
 """The answer of `tst-study advise`: whether to superpose a planned run, how, and what to expect of
 it. This module computes the numbers; the template `screen.jinja` has the sentences around them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from html import escape

@@ -2,8 +2,6 @@
 expect. Where the gain comes from the law, its interval grows with the distance from the runs that
 the law was fitted to."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping

@@ -11,8 +11,6 @@ curves, so an error common to the runs of one seed does no harm; with one curve 
 residuals. No form is evaluated beyond the values of s that were tried.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 

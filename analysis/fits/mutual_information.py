@@ -9,8 +9,6 @@ related ones it is a few hundredths of a nat too low. The plug-in value, which a
 stands beside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@ of the run table they have an evaluation set of their own (`EVAL_SET`), so they 
 with held-out losses.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -15,8 +15,6 @@ one. If the writer is killed after the rename, the next command that reads or wr
 finishes the move.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -81,7 +79,7 @@ _DATA: TypeAdapter[Any] = TypeAdapter(DataFacts)
 
 def find_archives(root: Path) -> list[Path]:
     """Return the folders of all archives at or below `root`, sorted."""
-    folders = {path.parent for path in root.rglob("curves.parquet")}
+    folders = {path.parent for path in root.rglob("*.parquet") if path.stem in _LOGS}
     found = {folder.parent if folder.name == _READY else folder for folder in folders}
     return sorted(folder for folder in found if folder.name != _STAGED)
 

@@ -6,8 +6,6 @@ person excluded, shared prefix runs (the steps that several runs have in common,
 repeats of a run under the same fingerprint. Comparisons of runs, and fits to them, begin here.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

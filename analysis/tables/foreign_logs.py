@@ -15,8 +15,6 @@ November 2026:
 | CSV, TSV, parquet | anyone: wide, long (`key`, `value`), W&B's exports, a run in each row |
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -160,9 +158,11 @@ def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:
         if not named or Path(source).exists():
             name, place = "", source
         root = Path(place)
-        if not root.exists():
+        if not place or not root.exists():
             raise UserError(f"{source}: no such file or folder; give a log, or NAME=PATH of one")
         paths = sorted(filter(Path.is_file, (root, *root.rglob("*"))), key=_numbered)
+        # The archive that an earlier import wrote below a source is no log of it.
+        paths = [path for path in paths if not _of_archive(path)]
         logs = [log for path in _last_states(paths) for log in _read(path, root, columns)]
         if not logs:
             raise UserError(f"{source}: {_why_not(root)}")
@@ -171,6 +171,11 @@ def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:
             log.run = re.sub(r"[/\\\x00-\x1f]", "-", log.run)  # the name must do for a folder
         read += logs
     return read
+
+
+def _of_archive(path: Path) -> bool:
+    files = {path.with_name(f"{name}.parquet") for name in ("runs", "curves", "evaluations")}
+    return path in files and all(map(Path.is_file, files))
 
 
 def _numbered(path: Path) -> list[str | int]:

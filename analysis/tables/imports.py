@@ -6,8 +6,6 @@ overrules the log. A needed fact that is missing is an error. The other facts ha
 what it assumes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -423,7 +421,7 @@ def _run(log: Log, columns: Mapping[str, str], step_offset: int) -> Run:
     wide = last.pivot(index="step", columns="key", values="value")
     own = {name: (columns[name],) if name in columns else keys for name, keys in KEYS.items()}
     if log.final:
-        own |= {"loss": ("train_loss",), "nats_per_token": ("nats_per_token",)}
+        own |= {"loss": (columns.get("loss", "train_loss"),), "nats_per_token": ("nats_per_token",)}
     named = {name: next((key for key in keys if key in wide), None) for name, keys in own.items()}
     if not any(named[column] for column in _OF_LOSS):
         there = sorted(map(str, wide))

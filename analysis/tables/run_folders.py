@@ -4,8 +4,6 @@ All values but the column `folder` come from what a run recorded, none from the 
 A run that cannot be read is reported as a problem, and the others are read all the same.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

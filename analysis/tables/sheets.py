@@ -5,8 +5,6 @@ and parquet, compressed or not. An error is one line that names the file and, if
 row, the row.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import lzma

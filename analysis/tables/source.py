@@ -1,8 +1,6 @@
 """Reads run folders and archives into the three tables from which every analysis, figure and page
 of runs is made, wherever the runs were trained."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ with the reason why not, unless a planned question compares them. Runs without s
 unpaired. Intervals and verdicts come from `analysis.verdict.decide`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -101,7 +99,9 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
     pairs = [pair for pair in pairs if pair["superposed_folder"] not in mixed]
     reason = "it has no seed, and others of its setting have one"
     excluded += [excluded_row(run, reason) for run in rows_of(kept[kept["folder"].isin(mixed)])]
-    lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
+    # A shared prefix run is no seed of its own: its branches diverge and count.
+    diverged = (runs["state"] == "diverged") & (runs["role"] != "trunk")
+    lost = runs[diverged & (runs["exclusion"] == "")]
     lost = labelled(lost.drop_duplicates("fingerprint"))
     planned = decide(asked_contrasts(kept, lost, questions))
     asked = {name for names in planned["run_ids"] for name in names}
@@ -152,9 +152,12 @@ def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict
     seed = "without a seed" if pd.isna(run["seed"]) else f"of its seed {run['seed']}"
     tokens = run.get("eval_tokens")
     text = run["eval_set"] if pd.isna(tokens) else f"{run['eval_set']}, {int(tokens):,} tokens"
+    rate = f"at its learning rate {run['learning_rate']:g}"
+    if pd.isna(run["learning_rate"]):
+        rate = "of unknown learning rate, as its own is; exclude the baseline's other rates"
     narrowing = (
         ("group", "of the same data, model, steps, batch and schedule"),
-        ("learning_rate", f"at its learning rate {run['learning_rate']:g}"),
+        ("learning_rate", rate),
         ("eval_set", f"evaluated on the same held-out text ({text})"),
         ("flops", "of equal FLOPs"),
         ("seed", seed),
@@ -181,7 +184,11 @@ def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
     shown = ("corpus", "parameters", "steps", "sequences", "sequence_length", "schedule")
     known = [name for name in shown if name in run]
     differences = [
-        [f"{name} {other[name]}, not {run[name]}" for name in known if other[name] != run[name]]
+        [
+            f"{name} {other[name]}, not {run[name]}"
+            for name in known
+            if not _equal(other[name], run[name])
+        ]
         for other in baselines
     ]
     nearest = min(filter(None, differences), key=len, default=[])

@@ -7,8 +7,6 @@ compared with its baseline. These intervals hold together for all such settings 
 enough seeds to be judged.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields

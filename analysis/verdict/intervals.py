@@ -8,8 +8,6 @@ averages it with the typical variance of the family, which counts for at most a 
 the family counts for no more.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

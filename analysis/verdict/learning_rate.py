@@ -5,8 +5,6 @@ If the rate was tuned for superposed runs, or not tuned for the baseline, a gain
 rate alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pandas as pd
@@ -86,6 +84,7 @@ def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
         margin = others[0]["loss"] - best["loss"]
         tried = rates["learning_rate"]
         same = (runs["family"] == first["family"]) & (runs["method"] == "superposition")
+        superposed = runs.loc[same & (runs["exclusion"] == ""), "learning_rate"]
         found_sweeps.append(
             Sweep(
                 steps=int(first["steps"]),
@@ -93,7 +92,7 @@ def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
                 best=best["learning_rate"],
                 margin=margin if margin < float("inf") else None,
                 at_edge=best["learning_rate"] in (tried.min(), tried.max()),
-                superposed_rates=tuple(sorted(map(float, runs[same]["learning_rate"].unique()))),
+                superposed_rates=tuple(sorted(map(float, superposed.dropna().unique()))),
             )
         )
     return found_sweeps

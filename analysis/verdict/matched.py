@@ -12,8 +12,6 @@ schedule, except that steps and warm-up may differ.
   give at most a bound. The interval allows for as many comparisons as the one at equal FLOPs.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -86,7 +84,7 @@ def matched(found: Comparison) -> pd.DataFrame:
         same = (*SAME_BUT_LENGTH, "group", "corpus", "setting", "steps")
         shared = {**{name: first[name] for name in same}, "params": big(first["parameters"])}
         allowed = max(1, tried[_together(members)])
-        decided = next(rows_of(alike(found.table, shared, (*SAME, "setting"))), None)
+        decided = next(rows_of(alike(found.table, first, (*SAME, *SETTING))), None)
         for column, kind in (("flops", EQUAL_FLOPS), ("raw_tokens", EQUAL_DATA)):
             unstable = decided is not None and decided["verdict"] == "unstable"
             row = _equal(members, near, column, kind, allowed, found.verdicts, unstable)

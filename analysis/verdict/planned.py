@@ -2,8 +2,6 @@
 which `decide` judges. For reports it computes the losses and costs of the questions' arms, and the
 gains in the course of training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

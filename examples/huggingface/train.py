@@ -116,7 +116,8 @@ def trainer(options: argparse.Namespace) -> Trainer:
         use_cpu=not torch.cuda.is_available(),
     )
     starts = range(0, len(held_out) - options.length - 1, len(held_out) // 64)
-    sequences = options.sequences * options.accumulate * settings.world_size
+    # Without torchrun, transformers itself spreads a step over all GPUs that it sees.
+    sequences = settings.train_batch_size * options.accumulate * settings.world_size
     return SuperposedTrainer(
         model,
         settings,

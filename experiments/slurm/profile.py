@@ -1,8 +1,6 @@
 """The profile of a cluster, `slurm.toml`, which says what resources to ask Slurm for and how to
 start the ranks. Studies do not depend on it; docs/slurm.md has an example."""
 
-from __future__ import annotations
-
 import json
 import re
 from fnmatch import fnmatch

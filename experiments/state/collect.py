@@ -45,12 +45,14 @@ def keep(root: Path, to: Path) -> list[str]:
     which is created if it is missing. Returns the ids of these runs.
 
     Of each long training curve, 100 to 200 evenly spaced rows are kept, and the rows of evaluated
-    steps. Raises `UserError` if `root` holds no run, or a damaged one.
+    steps. Raises `UserError` if `root` holds no run, a damaged one, or `to`.
     """
     from tst_study.analysis.tables.archive import add_to_archive
     from tst_study.analysis.tables.source import read_tables
     from tst_study.analysis.verdict.question import add_questions, read_questions
 
+    if to.resolve().is_relative_to(root.resolve()):
+        raise UserError(f"--keep {to}: lies in {root}; name a folder elsewhere")
     tables = read_tables(root)
     if tables.problems:
         raise UserError(tables.problems[0])

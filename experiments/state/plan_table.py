@@ -1,7 +1,5 @@
 """The tables that `tst-study plan` prints: the runs and arms of a study, their costs and states."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter, defaultdict

@@ -1,8 +1,6 @@
 """The state and the progress of runs, read from their folders and from the jobs of the
 launchers."""
 
-from __future__ import annotations
-
 import math
 import os
 import sys

@@ -1,7 +1,5 @@
 """Run folders with known numbers, in the exact schema, written by the trainer's own writer."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import asdict
@@ -14,6 +12,7 @@ from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.imports import import_logs
 from tst_study.config.identity import SCHEMA_VERSION, fingerprint, run_id
 from tst_study.config.phase_plan import plan_phases
+from tst_study.config.presets import dense
 from tst_study.config.schema import Config, from_dict, to_dict
 from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.record.reader import RunHeader
@@ -40,15 +39,7 @@ def config(
         "name": f"s{bag_size}-seed{seed}",
         "role": "baseline" if bag_size == 1 else "superposition",
         "seed": seed,
-        "model": {
-            "layers": 2,
-            "hidden_size": 64,
-            "attention_heads": 4,
-            "key_value_heads": 4,
-            "head_size": 16,
-            "feed_forward_size": 176,
-            "vocabulary_size": 1024,
-        },
+        "model": dense(2, 64, 4, 4, 176, vocabulary_size=1024),
         "superposition": {"bag_size": bag_size, "step_ratio": step_ratio},
         "data": {"corpora": [{"path": "prepared/books-bpe1024"}]},
         "batch": {"sequences": 16, "sequence_length": 64},

@@ -1,7 +1,5 @@
 """The published runs that fits are tested on, and the problems their authors solved."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The rules for comparing runs, and the claims of a comparison."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

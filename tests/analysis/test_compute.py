@@ -1,7 +1,5 @@
 """Loss against compute: what is identified is found, and what is not is a sentence."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -37,7 +35,6 @@ def test_an_interval_holds_both_forms_where_they_disagree(law: Base) -> None:
     points, truth = lattice(7), law.beta / (law.alpha + law.beta)
     fitted = isoflop(points.assign(loss=law.loss(points["params"], points["tokens"])))
     assert "form not settled: akima gives" in fitted.note
-    assert fitted.params_interval is not None
     assert fitted.params_interval[0] < truth < fitted.params_interval[1]
     assert fitted.params_exponent != pytest.approx(truth, abs=0.01)
 
@@ -79,7 +76,6 @@ def test_chinchillas_runs_by_both_approaches() -> None:
     assert value == pytest.approx(0.5139, abs=1e-3)
     assert 0.46 < low < 0.5 < high < 0.58
     other = isoflop(points).params_interval
-    assert other is not None
     assert other[0] < value < other[1]
 
 

@@ -3,8 +3,6 @@
 The same data sets as `benchmarks/coverage.py` makes; docs/research/coverage.md shows what came of
 them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,8 +1,6 @@
 """The solver finds what is there, says what failed, and its intervals mean what they say; published
 fits come out of the published runs."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs trained elsewhere, as a data frame or a table: fitted, printed, predicted, compared."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

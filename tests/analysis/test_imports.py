@@ -1,7 +1,5 @@
 """Logs of other trainers become the three tables, and are judged like runs of our own."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

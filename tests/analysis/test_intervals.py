@@ -1,8 +1,6 @@
 """The method `moderated-1`: no interval that another arm, a gap, a spike or a copy can blow up or
 shrink. `tests/test_claims.py` computes its intervals a second time."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,8 +31,6 @@ def judged(family: Sequence[Sequence[float]], allowed: int = 0) -> list[Estimate
 
 
 def width(one: Estimate) -> float:
-    assert one.low is not None
-    assert one.high is not None
     return one.high - one.low
 
 

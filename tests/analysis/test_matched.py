@@ -1,8 +1,6 @@
 """Matches at equal FLOPs, data and loss are found by one ledger; the rate is the baseline's, and
 equal loss is read within the baseline's lengths only."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

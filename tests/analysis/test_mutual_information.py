@@ -1,7 +1,5 @@
 """Unrelated tokens share nothing, related ones what they share, and the published curve its law."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every question is asked the same way, and what cannot be answered is a plain sentence."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The run table holds what the run folders hold, and says what it could not read; so does an
 archive, which opens without this package."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """The law returns the baseline where nothing is superposed, fits, predicts, and says its limits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

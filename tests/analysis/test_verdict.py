@@ -1,8 +1,6 @@
 """One function decides: planned questions first, by the method each declared, then all else; by
 intervals that equal textbook tests and cover wherever that was simulated."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

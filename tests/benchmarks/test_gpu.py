@@ -1,7 +1,5 @@
 """The script for GPU machines, run whole at its smallest on the CPU."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The speed comparison: that it compares like with like, and runs. Not how fast: CI is shared."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

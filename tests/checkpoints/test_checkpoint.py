@@ -1,7 +1,5 @@
 """Checkpoints are whole or not there, and what cannot be written or read is said in one line."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Checkpoints of any layout are read alike, and nothing in one can run anything."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

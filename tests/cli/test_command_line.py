@@ -1,7 +1,5 @@
 """The commands: what they print, and that bad input is one line and a status."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`tst-study train` as a user starts it: processes of their own, killed, stopped and resumed."""
 
-from __future__ import annotations
-
 import os
 import pty
 import resource
@@ -22,23 +20,14 @@ from tst_study.process.host import listening
 from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 SETTINGS = ("schedule.steps=200", "execution.checkpoint_every=30", "execution.evaluate_every=50")
 
 
 def command(config_file: Path, folder: Path) -> list[str]:
     train = [sys.executable, "-m", "tst_study", "train", str(config_file)]
     return [*train, "--folder", str(folder)]
-
-
-def launch(config_file: Path, folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command(config_file, folder),
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 @pytest.mark.usefixtures("terminal")
@@ -52,19 +41,18 @@ def test_a_run_whose_terminal_hangs_up_is_then_stopped_then_left_alone(
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(ROOT)
-        os.execve(sys.executable, command(file, folder), {**os.environ, "OMP_NUM_THREADS": "1"})
+        os.execve(sys.executable, command(file, folder), ENVIRONMENT)
     while logged_step(folder) < 10:
         if select.select([terminal], [], [], 0.01)[0]:
             os.read(terminal, 2**16)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1
     status = run_record.read_status(folder)
-    assert status is not None
     assert status["state"] == "preempted"
     assert status["message"].startswith("SIGHUP at step")
     assert checkpoint_steps(folder)[-1] == status["last_checkpoint"] == status["step"]
 
-    second = launch(file, folder)
+    second = subprocess.Popen(command(file, folder), cwd=ROOT, env=ENVIRONMENT, text=True, **PIPES)
     while logged_step(folder) < 130:
         assert second.poll() is None
         time.sleep(0.005)

@@ -1,7 +1,5 @@
 """Phases, counters and the learning rate are pure functions of the step."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """One place knows a setting: its columns, words and order, and what is shared before the switch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

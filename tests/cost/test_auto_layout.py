@@ -1,15 +1,13 @@
 """`parallel = "auto"` picks what fits and says why; what cannot fit is told with what it needs."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 
 import pytest
 
-from tst_study.config import schema as config
+from tests.examples import example
 from tst_study.config.presets import PRESETS
-from tst_study.config.schema import Batch, Config
+from tst_study.config.schema import Batch, Config, from_dict, to_dict
 from tst_study.cost.auto_layout import USABLE, describe, resolve
 from tst_study.cost.devices import device_or_usual
 from tst_study.cost.memory import estimate_memory
@@ -22,17 +20,9 @@ LENGTHS = {"moe-10b-a1b": 8192, "moe-10b-a1b-twin": 256}
 
 
 def asked(preset: str, length: int, **execution: Any) -> Config:
-    return config.from_dict(
-        {
-            "model": {"preset": preset},
-            "batch": {"sequences": 1024, "sequence_length": length},
-            "data": {"corpora": [{"path": "x"}]},
-            "optimizer": {"learning_rate": 1e-3},
-            "schedule": {"steps": 10},
-            "numerics": {"dtype": "bfloat16"},
-            "execution": {"parallel": "auto", **execution},
-        }
-    )
+    batch = ("batch.sequences=1024", f"batch.sequence_length={length}", "numerics.dtype=bfloat16")
+    values = to_dict(example(f"model.preset='{preset}'", "superposition={}", *batch))
+    return from_dict(values | {"execution": {"parallel": "auto", **execution}})
 
 
 def chosen(preset: str, gpus: int, memory: int) -> Config | None:

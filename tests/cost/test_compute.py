@@ -1,23 +1,13 @@
 """Costs are arithmetic on the configuration."""
 
-from __future__ import annotations
-
-from tst_study.config.presets import PRESETS
+from tst_study.config.presets import PRESETS, dense
 from tst_study.config.schema import Model
 from tst_study.cost.compute import count_parameters, flops_per_position
 from tst_study.cost.devices import device_named
 
 
 def test_parameters_of_a_shape_small_enough_to_count_by_hand() -> None:
-    model = Model(
-        layers=1,
-        hidden_size=4,
-        attention_heads=2,
-        key_value_heads=1,
-        head_size=2,
-        feed_forward_size=3,
-        vocabulary_size=10,
-    )
+    model = Model(**dense(1, 4, 2, 1, 3, vocabulary_size=10))
     counted = count_parameters(model)
     assert counted.input_embedding == counted.output_head == 10 * 4
     assert counted.attention == 4 * 4 + 2 * (4 * 2) + 4 * 4  # queries, keys and values, output
@@ -53,6 +43,5 @@ def test_gpus_are_known_by_the_names_that_drivers_give_them() -> None:
     }
     for name, known in names.items():
         found = device_named(name)
-        assert found is not None
         assert found.name == known
     assert device_named("GeForce") is None

@@ -1,7 +1,5 @@
 """Predicted memory is what tensors take, and what Megatron's ranks hold, rank by rank."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 from typing import Any, get_args
@@ -13,20 +11,13 @@ from tests.allocated import AllocatedTensors
 from tests.distributed import run_ranks
 from tests.tiny_runs import MIXTURE, built, last_tensors, run, tiny
 from tst_study.config.optimizer_kinds import OptimizerName
+from tst_study.config.presets import dense
 from tst_study.config.schema import Config
 from tst_study.cost.memory import estimate_memory, held_parameters
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.parallel.process_groups import process_groups
 
-SMALL: dict[str, Any] = {
-    "layers": 4,
-    "hidden_size": 64,
-    "attention_heads": 4,
-    "key_value_heads": 4,
-    "head_size": 16,
-    "feed_forward_size": 192,
-    "vocabulary_size": 1024,
-}
+SMALL = dense(4, 64, 4, 4, 192, vocabulary_size=1024)
 GROUPED = {"key_value_heads": 2, "vocabulary_size": 8192, "hidden_size": 128, "head_size": 32}
 EXPERTS = {"experts": {"count": 8, "per_token": 2, "feed_forward_size": 32}, "qk_norm": True}
 CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
@@ -46,8 +37,7 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
 def test_predicted_peak_is_within_a_tenth_of_the_allocated_one(
     model: dict[str, Any], dtype: Any, execution: dict[str, Any]
 ) -> None:
-    config = step_config(SMALL | model, 8, 128, dtype=dtype)
-    config = config.model_copy(update={"execution": config.execution.model_copy(update=execution)})
+    config = step_config(SMALL | model, 8, 128, dtype=dtype).executed(**execution)
     assert estimate_memory(config).total == pytest.approx(peak_of_a_step(config), rel=0.1)
 
 

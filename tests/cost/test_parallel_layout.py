@@ -1,7 +1,5 @@
 """A layout that cannot work is refused in one line, and `auto` finds one that does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

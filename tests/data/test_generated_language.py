@@ -78,7 +78,6 @@ def test_a_folder_is_written_once_and_says_what_it_holds(tmp_path):
     assert train.tokens[:3000].tolist() != validation.tokens.tolist()
     assert train.tokens.max() < 24
     losses = Language(parameters).optimal_losses(validation.tokens.astype(np.int64))
-    assert manifest.generated is not None
     assert losses.mean() == manifest.generated.entropies["optimal_validation_loss"]
     generate(tmp_path / "two", 5000, 3000, parameters)
     for name in ("train.bin", "train.idx", "validation.bin", "manifest.json"):
@@ -99,7 +98,6 @@ def test_of_two_calls_at_once_the_second_waits_and_begins_anew_after_a_kill(tmp_
     command = [sys.executable, "-c", f"{imports}; {call}"]
     with locked(folder):
         second = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert second.stderr is not None
         said = second.stderr.readline()
     assert said == f"{folder}: another process prepares it; waiting for its end\n"
     assert second.wait() == 0

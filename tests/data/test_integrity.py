@@ -1,7 +1,5 @@
 """A corpus that is not the one its manifest describes is not trained on."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

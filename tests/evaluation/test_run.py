@@ -1,7 +1,5 @@
 """`tst-study evaluate`: what is measured on a checkpoint lands in the run's record."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from pathlib import Path

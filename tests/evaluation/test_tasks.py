@@ -1,7 +1,5 @@
 """lm-eval for real, without a network: its own tasks and one of ours, on a run's export."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator
@@ -118,7 +116,6 @@ def test_every_kind_of_task_lands_in_the_record(trained: Path) -> None:
     choice = by_name["letters"]
     for name in ("acc", "acc_norm"):
         value, error = (choice["metrics"][f"{name}{end}"] for end in ("", "_stderr"))
-        assert value is not None
         assert error == pytest.approx((value * (1 - value) / 39) ** 0.5)
     assert (choice["samples"], choice["details"]["shots"]) == (40, 0)
     assert choice["details"]["versions"]["lm_eval"]

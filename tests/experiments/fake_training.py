@@ -1,7 +1,5 @@
 """Runs of the fake trainer on this machine: what each does is told by its name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Studies that choose by results: they are what was recorded, and seeds are paired."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field

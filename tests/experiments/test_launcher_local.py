@@ -1,7 +1,5 @@
 """The launcher: never twice, never lost, and a failed run takes no other with it."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -22,7 +20,7 @@ from tests.experiments import fake_training
 from tests.experiments.fake_training import at, config, launches, study_of
 from tests.experiments.test_studies import NoResults
 from tests.record.test_record import DATA
-from tests.slurm.test_launching import wait_until
+from tests.slurm.test_launching import run_state, wait_until
 from tst_study import file_lock
 from tst_study.config.schema import Config
 from tst_study.data import run_data
@@ -44,7 +42,6 @@ from tst_study.experiments.studies.scales import SMALL_MAIN
 from tst_study.experiments.studies.setting import Setting
 from tst_study.experiments.study import Results, Study
 from tst_study.process.host import cores
-from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
 WITH_TESTS = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -60,12 +57,6 @@ def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def submit(study: Study, root: Path, parallel: int = 2) -> Queue:
     return launch(at(study, root), Options(parallel=parallel), target=fake_training.run)
-
-
-def status(root: Path, name: str) -> run_record.Status:
-    (path,) = root.glob(f"{name}-*/status.json")
-    read: run_record.Status = json.loads(path.read_text())
-    return read
 
 
 def test_same_identity_is_the_same_run_whatever_its_name(tmp_path: Path) -> None:
@@ -92,7 +83,7 @@ def test_failed_run_ends_neither_study_nor_others_and_is_tried_again_next_time(
     assert "ZeroDivisionError: division by zero" in reasons
     assert "given up: launches in a row without a new checkpoint: 4 (its process was" in reasons
     assert "killed by SIGKILL" in reasons
-    assert all(status(tmp_path, name)["state"] == "failed" for name in ("fail", "bug", "killed"))
+    assert all(run_state(tmp_path, name)["state"] == "failed" for name in ("fail", "bug", "killed"))
     (log,) = tmp_path.glob("bug-*/job/log.txt")
     assert "Traceback" in log.read_text()
     (tmp_path / "healed").touch()
@@ -176,7 +167,7 @@ def test_signal_stops_runs_behind_a_checkpoint_within_seconds(
     study = study_of(config("seconds_60", "seed=0"), config("seconds_61", "seed=1"))
     assert stopped_by(number, study, tmp_path) == 128 + number
     for name in ("seconds_60", "seconds_61"):
-        said = status(tmp_path, name)
+        said = run_state(tmp_path, name)
         assert (said["state"], said["message"].partition(" ")[0]) == ("preempted", "SIGTERM")
         (folder,) = tmp_path.glob(f"{name}-*")
         assert not file_lock.is_held(folder)
@@ -200,7 +191,7 @@ def test_a_run_that_does_not_stop_in_time_is_killed_and_said_to_be_stopped(
 ) -> None:
     monkeypatch.setattr(local_queue, "PATIENCE", 1.0)
     stopped_by(signal.SIGINT, study_of(config("slow_60")), tmp_path)
-    said = status(tmp_path, "slow_60")
+    said = run_state(tmp_path, "slow_60")
     assert (said["state"], said["message"]) == ("preempted", "stopped with the launcher")
 
 
@@ -252,7 +243,7 @@ def test_runs_end_with_a_launcher_that_is_killed(tmp_path: Path, device: str) ->
     launcher.wait()
     (folder,) = root.glob("seconds_60-*")
     wait_until(lambda: not file_lock.is_held(folder))
-    assert status(root, "seconds_60")["message"].startswith("SIGTERM at step ")
+    assert run_state(root, "seconds_60")["message"].startswith("SIGTERM at step ")
 
 
 def test_what_was_preempted_or_killed_is_taken_up_again_as_long_as_it_gets_on(
@@ -262,7 +253,7 @@ def test_what_was_preempted_or_killed_is_taken_up_again_as_long_as_it_gets_on(
     queue = submit(study_of(*(config(name, f"seed={n}") for n, name in enumerate(names))), tmp_path)
     assert {run.config.name for run in queue.over.values()} == {"hops_4", "crash_2"}
     assert launches(tmp_path) == {"hops_4": 5, "stuck": RETRIES + 1, "crash_2": 3}
-    assert status(tmp_path, "stuck")["state"] == "failed"
+    assert run_state(tmp_path, "stuck")["state"] == "failed"
 
 
 def test_a_failure_for_want_of_another_rank_may_pass(
@@ -341,7 +332,7 @@ def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_pa
     assert {run.run_id: why for run, why in queue.failed.values()} == dict.fromkeys(
         cancelled, "cancelled"
     )
-    assert status(tmp_path, "seconds_60")["state"] == "preempted"
+    assert run_state(tmp_path, "seconds_60")["state"] == "preempted"
     assert launches(tmp_path) == {"seconds_60": 1, "run": 1}
     submit(study_of(waiting), tmp_path)
     assert launches(tmp_path) == {"seconds_60": 1, "run": 1, "seconds_0.1": 1}

@@ -1,7 +1,5 @@
 """The 10B-A1B pair is the paper's to the digit, and fits the GPUs that it is planned for."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 
@@ -58,7 +56,6 @@ def test_it_fits_every_device_with_its_largest_micro_batch_and_without_recomputi
 def test_twins_keep_the_structure() -> None:
     for scale in ("smoke", "quick", "laptop", "desktop", "one-gpu"):
         twin = load("mixture-10b-a1b", scale).runs(None)[0].model  # type: ignore[arg-type]
-        assert twin.experts is not None
         assert (twin.experts.count, twin.experts.per_token) == (128, 8)
         assert (twin.attention_heads, twin.key_value_heads) == (24, 4)
         assert twin.qk_norm

@@ -1,7 +1,5 @@
 """The plan says what a study costs and what it can show, before anything is there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -37,7 +35,6 @@ def test_the_detectable_gain_is_found_four_times_of_five(pairs: int) -> None:
     from scipy import stats
 
     effect = smallest_detectable(pairs)
-    assert effect is not None
     draws = np.random.default_rng(0).normal(effect, 1.0, (10_000, pairs))
     power = (stats.ttest_1samp(draws, 0.0, axis=1).pvalue < 0.05).mean()
     assert power == pytest.approx(0.8, abs=0.015)
@@ -107,10 +104,8 @@ def test_runs_from_other_initial_weights_are_other_runs(
     assert len(Planner(study_of(configs, tmp_path)).decided()) == 3
 
 
-def test_a_plan_shows_the_states_that_status_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
+@pytest.mark.usefixtures("without_data")
+def test_a_plan_shows_the_states_that_status_shows(tmp_path: Path) -> None:
     planning = Planner(study_of(seeded(1), tmp_path))
     begun = planning.decided()[0]
     RunWriter(begun.folder, header_of(begun.config, DATA)).status("running", 3)
@@ -121,11 +116,9 @@ def test_a_plan_shows_the_states_that_status_shows(
     assert table(planning)[3] == "2 runs: 1 cancelled, 1 waiting"
 
 
-def test_a_run_keeps_its_folder_when_it_is_renamed_and_leaves_a_damaged_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("without_data")
+def test_a_run_keeps_its_folder_when_it_is_renamed_and_leaves_a_damaged_one(tmp_path: Path) -> None:
     """`reliability.md` has it moved away, perhaps to a name in the same folder."""
-    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     table_of_loss = 'superposition.loss={kind="mce",label_smoothing=0.1}'
     study = study_of([example("seed=1", table_of_loss)], tmp_path)
     (run,) = Planner(study).decided()
@@ -206,7 +199,6 @@ def test_without_a_measured_mfu_hours_are_a_range_with_its_source(
     planner = Planner(catalogue.load(study, "paper", tmp_path), unprepared=True)
     text = table(planner, prices=Prices(device, per_gpu_hour=3.0))
     known, flops = device_named(device), total_flops(planner.decided()[:1])
-    assert known is not None
     hours = [f"{flops / (known.peak * mfu * 3600):,.0f}" for mfu in ends]
     assert listed(text)[0].split()[3] == "–".join(hours)
     assert any(line.startswith(source) for line in text)
@@ -221,10 +213,8 @@ def test_a_layout_that_cannot_work_is_named_in_the_plan(tmp_path: Path) -> None:
         assert f"1 more cannot be trained on {ranks} ranks: batch.sequences = 16" in line
 
 
-def test_no_launcher_trains_what_its_layout_forbids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
+@pytest.mark.usefixtures("without_data")
+def test_no_launcher_trains_what_its_layout_forbids(tmp_path: Path) -> None:
     chosen = study_of(seeded(1), tmp_path)
     local = launcher_of("local", Options(processes=3))
     with pytest.raises(UserError, match=r"cannot be trained on 3 ranks: batch\.sequences = 16"):

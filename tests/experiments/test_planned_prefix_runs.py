@@ -1,7 +1,5 @@
 """Shared prefix runs are found by identity, save what they say, and leave alone what has begun."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -11,7 +9,6 @@ from tests.examples import example
 from tests.record.test_record import DATA
 from tst_study.checkpoints.places import checkpoint_folder, checkpoint_place
 from tst_study.config.schema import Config
-from tst_study.data import run_data
 from tst_study.experiments.launcher import Options, launcher_of
 from tst_study.experiments.plan.planned_run import PlannedRun, total_flops
 from tst_study.experiments.plan.planner import Planner, prefixes_of
@@ -21,10 +18,7 @@ from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 from tst_study.record.writer import RunWriter, header_of
 
-
-@pytest.fixture(autouse=True)
-def _with_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
+pytestmark = pytest.mark.usefixtures("without_data")
 
 
 def planner(*configs: Config, root: Path = Path("none"), share: bool = True) -> Planner:

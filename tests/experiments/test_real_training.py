@@ -1,7 +1,5 @@
 """The launcher with the real trainer: from a study to run records, warm processes included."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A recorded run comes out again to the bit, and the check sees the last bit of a loss."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Studies at every scale; at scale `paper` they are the paper's runs to the digit."""
 
-from __future__ import annotations
-
 import csv
 from functools import cache
 from pathlib import Path

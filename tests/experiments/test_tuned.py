@@ -1,7 +1,5 @@
 """The third campaign: ladders of rates, the arm that a pilot sweep names, and what resumes it."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

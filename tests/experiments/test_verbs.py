@@ -1,7 +1,5 @@
 """collect, logs and clean, on folders as a study leaves them."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -224,11 +222,9 @@ def test_a_folder_of_studies_is_no_study(tmp_path: Path) -> None:
             ask("")
 
 
-def test_clean_keeps_a_trunk_until_every_branch_of_the_study_has_forked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("without_data")
+def test_clean_keeps_a_trunk_until_every_branch_of_the_study_has_forked(tmp_path: Path) -> None:
     """Also one that was refused or is yet to be started, and so has no folder."""
-    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     planning = planner(*(one(4, r) for r in (0.2, 0.3, 0.5)), root=tmp_path)
     prefix, first, last, submitted = planning.decided()
     for run in (prefix, first):

@@ -1,7 +1,5 @@
 """A trained model is an ordinary one: stock transformers loads it and says what Megatron says."""
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib

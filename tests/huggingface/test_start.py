@@ -1,7 +1,5 @@
 """A run may begin with the weights of a Hugging Face model: the export's inverse, bit for bit."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

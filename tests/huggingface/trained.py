@@ -1,7 +1,5 @@
 """Runs of every kind of model, trained once and exported by several tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.tiny_runs import run

@@ -1,7 +1,5 @@
 """A command's answer in this process: a new interpreter for each of hundreds would take minutes."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """A folder with a valid configuration and the things that paths are mistaken for."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Bad arguments and paths are named in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,7 @@ PLACES = {
 """The errors of verbs that take a folder and get something else."""
 ARGUMENTS = [
     (["nosuch"], "No such command 'nosuch'"),
-    (["train"], "model: missing; give it in the file or by --set model="),
+    (["train"], "model, data, batch, optimizer, schedule: missing; give them in the file or by"),
     (["train", "--nosuch"], "No such option: --nosuch"),
     (["train", "folder"], "folder: cannot be read (Is a directory); name a TOML file"),
     (["train", "file"], "file: not valid TOML: "),

@@ -1,7 +1,5 @@
 """Bad configurations: one line with the key, the value and the problem."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from pathlib import Path
@@ -96,7 +94,7 @@ def test_a_bad_override_is_named(place: Path, override: str, expected: str) -> N
 
 
 FILES = {
-    "nothing": (b"", "run.toml: model: missing; give it in the file or by --set model="),
+    "nothing": (b"", "run.toml: model, data, batch, optimizer, schedule: missing; give them"),
     "not UTF-8": (b"seed = '\xff'", "run.toml: not valid TOML: "),
     "an unknown section": (b"[modle]\nlayers = 1", "modle: unknown key; did you mean model?"),
 }

@@ -5,8 +5,6 @@ random. It ends in the weights of an undamaged one, from that checkpoint or from
 the file is named in one line. There is no third outcome.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bad environments: variables of torchrun and Slurm, the profile of a cluster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

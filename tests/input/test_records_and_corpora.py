@@ -1,7 +1,5 @@
 """Files of runs and corpora that hold something else: read, or one line that names the file."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,8 +1,6 @@
 """Every column of every table and record, with every kind of bad value: accepted as the schema
 says, or one line that names file, column and, in a table, row."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

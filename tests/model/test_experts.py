@@ -1,7 +1,5 @@
 """Experts' outputs are added in one order; what is logged of routing is what happened."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Initial weights are those of a seed, whatever else a run does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

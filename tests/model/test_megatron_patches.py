@@ -1,7 +1,5 @@
 """Each place where Megatron-Core is patched still needs it: without the patch, what it prevents."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Each phase's loss is the definition's, from the fold of the input to the bag of targets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

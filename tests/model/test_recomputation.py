@@ -1,7 +1,5 @@
 """The backward pass computes again exactly what it would have kept, and nothing of it stays."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from torch._dynamo.testing import CompileCounter
 from benchmarks.steps import PackageSteps, step_config, synthetic_tokens
 from tests.allocated import AllocatedTensors
 from tests.tiny_runs import MIXTURE, assert_same_run, run
-from tst_study.config.presets import PRESETS
+from tst_study.config.presets import PRESETS, dense
 from tst_study.config.schema import Config
 from tst_study.model.layers import compile_layers
 from tst_study.parallel.forward_backward import micro_batches
@@ -22,9 +20,7 @@ from tst_study.superposition.steps import NEXT_TOKEN
 
 
 def recomputing(model: dict[str, Any], recompute: str, sequences: int, length: int) -> Config:
-    config = step_config(model, sequences, length)
-    execution = config.execution.model_copy(update={"recompute": recompute})
-    return config.model_copy(update={"execution": execution})
+    return step_config(model, sequences, length).executed(recompute=recompute)
 
 
 @pytest.mark.parametrize("model", [(), MIXTURE], ids=["dense", "mixture"])
@@ -74,15 +70,7 @@ def compiled_steps(config: Config, backend: Any) -> tuple[int, float, torch.Tens
     return sum(saved.values()), loss, torch.cat(gradients)
 
 
-SMALL = {
-    "layers": 12,
-    "hidden_size": 16,
-    "attention_heads": 2,
-    "key_value_heads": 2,
-    "head_size": 8,
-    "feed_forward_size": 64,
-    "vocabulary_size": 64,
-}
+SMALL = dense(12, 16, 2, 2, 64, vocabulary_size=64)
 EXPERTS = {**SMALL, "experts": {"count": 4, "per_token": 2, "feed_forward_size": 16}}
 
 

@@ -1,7 +1,5 @@
 """The paper's figures and those it lacks: drawn, legible, traced, and the same bytes every time."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -29,16 +27,13 @@ from tst_study.paper_figures.paper.method import PLAN, shapes
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.study.data_constrained import _short
 from tst_study.paper_figures.style import mark_of
-from tst_study.paper_figures.table import Table
 
 FILE = "published/final_loss_grid.csv"
 CAMPAIGN = Path(__file__).parents[2] / "docs/records/campaign"
 
 
 def picture(name: str, runs: Path | None = None) -> Picture:
-    item = catalogue()[name].item(Sources(runs))
-    assert isinstance(item, Picture)
-    return item
+    return catalogue()[name].item(Sources(runs))
 
 
 def test_the_same_inputs_give_the_same_bytes_in_another_process(tmp_path: Path) -> None:
@@ -115,8 +110,6 @@ def test_settings_of_fewer_seeds_stand_at_the_level_of_all_baselines(tmp_path: P
         write_run(tmp_path, config(seed, 4, 0.2), level - 0.1)
     write_run(tmp_path, config(0, 8, 0.2), 3.5 - 0.05)
     table, grid = (catalogue()[name].item(Sources(tmp_path)) for name in ("table1", "table4"))
-    assert isinstance(table, Table)
-    assert isinstance(grid, Table)
     own = table.data.dropna(subset="loss_measured").set_index("bag_size")
     assert dict(own["loss_measured"]) == pytest.approx({1: 3.6, 4: 3.5, 8: 3.55})
     assert dict(own["seeds"]) == {1: 2, 4: 2, 8: 1}
@@ -132,7 +125,6 @@ def test_measured_information_of_two_studies_is_shown_for_both(tmp_path: Path) -
         folder.mkdir()
         (folder / "mutual_information.json").write_text(content)
     item = catalogue()["figure10"].item(Sources(folders))
-    assert isinstance(item, Picture)
     assert item.data.groupby("source").size().to_list() == [8, 8, 100]
     assert item.measured.count("C0 = 1.000, a = 1.000, k = −1.000") == 2
     (folders[0] / "mutual_information-cut.json").write_text(content[:20])
@@ -154,7 +146,6 @@ def test_an_optimum_is_held_against_published_ones_of_its_own_r(tmp_path: Path) 
             gain = 0.05 - 0.02 * math.log(s / 4.8) ** 2 + 1e-4 * ((s * 7 + seed * 3) % 5)
             write_run(tmp_path, config(seed, s, 0.6), 3.5 - gain)
     finding = picture("figure4", tmp_path).finding
-    assert finding is not None
     assert finding.verdict == "agrees", finding.measured
 
 
@@ -194,7 +185,6 @@ def test_figure_7_calls_no_rate_best_at_which_a_seed_diverged(tmp_path: Path) ->
     write_run(tmp_path, config(0, optimizer__learning_rate=4e-3), 3.4)
     write_run(tmp_path, config(1, optimizer__learning_rate=4e-3), None, state="diverged")
     finding = picture("figure7", tmp_path).finding
-    assert finding is not None
     assert finding.measured.endswith("baseline best at 0.002")
     for rate in (1e-3, 2e-3):
         lost = config(2, optimizer__learning_rate=rate)
@@ -226,7 +216,6 @@ def test_a_mean_curve_is_over_all_seeds_at_every_step_though_their_rows_are_not_
 def test_a_familys_sizes_stand_beside_their_text_and_their_rates() -> None:
     sources = Sources(CAMPAIGN)
     item = catalogue()["gain_against_size"].item(sources)
-    assert item is not None
     assert set(item.data["family"]) == {"sizes"}
     assert list(item.data["tokens_per_weight"].round(1)) == [112.6, 44.2, 9.6]
     assert list(item.data["rates"]) == ["0.004", "0.002", "0.001"]
@@ -257,7 +246,6 @@ def test_runs_without_curves_and_ratios_of_four_decimals_are_drawn(tmp_path: Pat
     for size in (1, 4):
         write_run(tmp_path / "own", config(0, size, 0.2 * (size > 1)), 3.5)
     beside = catalogue()["loss_curves"].item(Sources([archive, tmp_path / "own"]))
-    assert beside is not None
     assert "(2 layers, hidden size 64, vocabulary 1,024)" in beside.caption
     next((tmp_path / "own").glob("s4*/metrics.jsonl")).write_text("")
     assert catalogue()["loss_curves"].item(Sources([tmp_path / "own"])) is None

@@ -1,7 +1,5 @@
 """Every picture can be read, and an arm looks the same in all of them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from pathlib import Path

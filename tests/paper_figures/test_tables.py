@@ -1,7 +1,5 @@
 """The paper's tables: every published cell, its best marked, and measured runs beside them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd
@@ -27,9 +25,7 @@ from tst_study.record.writer import append_task_results
 
 
 def table(name: str, runs: Path | None = None) -> Table:
-    item = catalogue()[name].item(Sources(runs))
-    assert isinstance(item, Table)
-    return item
+    return catalogue()[name].item(Sources(runs))
 
 
 def cells(grid: Grid) -> dict[tuple[str, str], Entry]:
@@ -141,7 +137,6 @@ def test_a_reinitialised_run_stands_beside_the_one_that_was_not(tmp_path: Path) 
         fresh = {"bag_size": 6, "step_ratio": 0.3, "reinitialize_at_switch": True}
         write_run(tmp_path, config(seed + 1, 6, 0.3, superposition=fresh), 3.6 + 0.001 * seed)
     found = table("table2", tmp_path)
-    assert found.finding is not None
     assert found.finding.verdict == "agrees"
     measured = found.data[found.data["runs"].str.startswith("measured")]
     assert list(measured["loss"].round(4)) == [3.5, 3.45, 3.6]
@@ -152,7 +147,6 @@ def test_a_reinitialised_run_stands_beside_the_one_that_was_not(tmp_path: Path) 
             run = config(seed, 6, 0.3, 2000, superposition=values)
             write_run(tmp_path, run, loss + 0.001 * seed)
     both = table("table2", tmp_path).finding
-    assert both is not None
     assert both.verdict != "agrees"
     assert both.measured.count(" over TST") == 2
 

@@ -1,7 +1,5 @@
 """One process stands for any of many ranks: groups without messages, tensors without memory."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

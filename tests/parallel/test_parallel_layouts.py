@@ -1,7 +1,5 @@
 """No layout changes a loss, a gradient or a run: real processes, over gloo."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An error of a collective is another rank's; what one rank reads, all have."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

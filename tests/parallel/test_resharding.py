@@ -1,7 +1,5 @@
 """A run continues under another layout than the one it stopped under, optimizer state and all."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 
@@ -75,13 +73,10 @@ def test_a_run_goes_on_under_another_layout(
     then: Layout,
 ) -> None:
     (ranks, layout), (other_ranks, other_layout) = first, then
-    states = run_ranks(
-        ranks, stopped, tiny(words, *model, *layout), tmp_path, stopped_at, timeout=60.0
-    )
+    states = run_ranks(ranks, stopped, tiny(words, *model, *layout), tmp_path, stopped_at)
     assert states == ["preempted"] * ranks
     config = tiny(words, *model, *other_layout)
-    states = run_ranks(other_ranks, train, config, tmp_path, timeout=60.0)
-    assert states == ["done"] * other_ranks
+    assert run_ranks(other_ranks, train, config, tmp_path) == ["done"] * other_ranks
     record, reference = run_record.read(tmp_path), unbroken(model)
     assert [segment["resumed_from"] for segment in record.segments] == [None, stopped_at + 1]
     assert_same_run_closely(record, run_record.read(reference))
@@ -92,10 +87,10 @@ def test_damage_that_one_rank_sees_sends_all_of_them_to_the_checkpoint_before(
     words: Path, tmp_path: Path
 ) -> None:
     config = tiny(words, *TENSOR, "execution.checkpoint_every=5")
-    run_ranks(2, train, config, tmp_path, timeout=60.0)
+    run_ranks(2, train, config, tmp_path)
     newest = checkpoint_folders(tmp_path)[-1]
     flip(newest / "__1_0.distcp")
-    assert run_ranks(2, train, config, tmp_path, timeout=60.0) == ["done"] * 2
+    assert run_ranks(2, train, config, tmp_path) == ["done"] * 2
     assert run_record.read(tmp_path).segments[-1]["resumed_from"] == 15
 
 

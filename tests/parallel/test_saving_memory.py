@@ -1,7 +1,5 @@
 """Saving and resuming hold hardly more memory than training, and gather nothing."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 from typing import Any
@@ -14,18 +12,11 @@ from tests.distributed import run_ranks
 from tests.tiny_runs import assert_same_tensors, tensors_of
 from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.places import checkpoint_place
+from tst_study.config.presets import dense
 from tst_study.config.schema import Config, Parallel
 from tst_study.parallel.process_groups import process_groups
 
-MODEL: dict[str, Any] = {
-    "layers": 4,
-    "hidden_size": 128,
-    "attention_heads": 4,
-    "key_value_heads": 2,
-    "head_size": 32,
-    "feed_forward_size": 384,
-    "vocabulary_size": 2048,
-}
+MODEL = dense(4, 128, 4, 2, 384, vocabulary_size=2048)
 EXPERTS = {"experts": {"count": 4, "per_token": 2, "feed_forward_size": 128}, "qk_norm": True}
 
 

@@ -1,8 +1,6 @@
 """The messages of a step are counted: superposition sends none more often, and all of them together
 send what a plan counts. Ranks are real processes over gloo."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.distributed import run_ranks
+from tests.parallel.test_parallel_layouts import DISTRIBUTED, EXPERT, SEQUENCE
+from tests.tiny_runs import tiny
 from tst_study import train
-from tst_study.config import schema as config
 from tst_study.config.schema import Config
 from tst_study.cost.traffic import count_traffic
 
@@ -58,44 +57,28 @@ class Messages(TorchDispatchMode):
         self.sent += size * (ranks - 1) / ranks * (2 if kind == "all-reduce" else 1)
 
 
-DENSE = {"preset": "laptop-64"}
-EXPERTS = {"preset": "laptop-moe"}
-TENSOR = {"tensor": 2, "sequence_parallel": True}
-SHARED = {"optimizer": "distributed", "overlap_gradients": True}
-LAYOUTS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
-    "one process": (1, DENSE, {}),
-    "data parallel": (2, DENSE, {}),
+DENSE, EXPERTS = "model={preset='laptop-64'}", "model={preset='laptop-moe'}"
+SHARED = (*DISTRIBUTED, "execution.parallel.overlap_gradients=true")
+LAYOUTS: dict[str, tuple[int, str, tuple[str, ...]]] = {
+    "one process": (1, DENSE, ()),
+    "data parallel": (2, DENSE, ()),
     "data parallel, optimizer shared, overlapped": (2, DENSE, SHARED),
-    "tensor and sequence parallel": (2, DENSE, TENSOR),
-    "experts in one process": (1, EXPERTS, {}),
-    "expert parallel": (2, EXPERTS, {"expert": 2}),
-    "tensor, sequence and expert parallel": (2, EXPERTS, TENSOR | {"expert": 2}),
+    "tensor and sequence parallel": (2, DENSE, SEQUENCE),
+    "experts in one process": (1, EXPERTS, ()),
+    "expert parallel": (2, EXPERTS, EXPERT),
+    "tensor, sequence and expert parallel": (2, EXPERTS, (*SEQUENCE, *EXPERT)),
 }
-MICRO_BATCHES = 2
+BATCH = ("batch.sequences=8", "batch.sequence_length=64")
+STEPS = ("schedule.steps=4", "schedule.warmup_steps=0", "execution.log_every=4")
 SUPERPOSED, RECOVERING = 1, 3
 """Steps that are counted: not the first of a launch, which sets up more."""
 
 
 def of_layout(name: str, corpus: Path) -> tuple[int, Config]:
     """Four steps of two layers on eight sequences of 64, s = 4."""
-    ranks, model, parallel = LAYOUTS[name]
-    share = 8 // (1 if "tensor" in parallel else ranks)
-    return ranks, config.from_dict(
-        {
-            "model": model,
-            "superposition": {"bag_size": 4, "step_ratio": 0.5},
-            "data": {"corpora": [{"path": str(corpus)}]},
-            "batch": {"sequences": 8, "sequence_length": 64},
-            "optimizer": {"learning_rate": 1e-3},
-            "schedule": {"steps": 4, "warmup_steps": 0},
-            "execution": {
-                "threads": 1,
-                "micro_batch": share // MICRO_BATCHES,
-                "log_every": 4,
-                "parallel": parallel,
-            },
-        }
-    )
+    ranks, model, layout = LAYOUTS[name]
+    micro_batch = f"execution.micro_batch={4 if layout[:2] == SEQUENCE else 4 // ranks}"  # of two
+    return ranks, tiny(corpus, model, *BATCH, *STEPS, micro_batch, *layout)
 
 
 def counted(config: Config, folder: Path) -> list[tuple[Counter[str], float]]:

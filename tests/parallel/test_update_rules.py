@@ -1,8 +1,6 @@
 """A step is torch's clipping and AdamW, with decay by parameter kind, or its Muon on every
 projection by itself and AdamW on all else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run's identity holds everything that changes its result, and nothing else."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any

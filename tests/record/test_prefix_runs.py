@@ -1,7 +1,5 @@
 """Runs with a common prefix share it bit for bit, and no other run may fork from it."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 
@@ -156,7 +154,6 @@ def test_a_trunk_keeps_the_checkpoints_that_others_fork_from(prefix: Path) -> No
     assert names == ["step-00000005", "step-00000006", "step-00000009", "step-00000010"]
     record = run_record.read(prefix)
     assert record.state == "done"
-    assert record.status is not None
     assert (record.status["step"], record.status["steps"]) == (10, 10)
     assert record.header["flops"]["total"] == record.metrics[-1]["flops"]
 

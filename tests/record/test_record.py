@@ -1,7 +1,5 @@
 """A run folder says the truth about its run, after crashes too."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path
@@ -130,7 +128,6 @@ def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:
     writer.status("preempted", 6, "SIGTERM")
     assert not run_record.is_over(tmp_path)
     status = run_record.read_status(tmp_path)
-    assert status is not None
     assert (status["state"], status["step"], status["message"]) == ("preempted", 6, "SIGTERM")
     assert (status["loss"], status["last_checkpoint"], status["steps"]) == (3.0, 4, 100)
     writer.status("diverged", 7, loss=float("nan"))

@@ -1,7 +1,5 @@
 """Trackers show every logged row, and none of them can stop a run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Its programs are Debian's packages, unpacked into a folder of their own. munged,
 slurmctld and one slurmd per virtual node run beside each other and listen on the loopback alone.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil

@@ -1,7 +1,5 @@
 """One cluster for all Slurm tests of a session."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,12 +40,6 @@ def entered(cluster: Cluster) -> Iterator[pytest.MonkeyPatch]:
         enter(cluster, patch)
         patch.setattr(run_data, "fingerprints", lambda config: DATA)
         yield patch
-
-
-@pytest.fixture
-def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Studies whose runs read nothing: their trainer is `fake_site`'s."""
-    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
 
 
 def profile(**settings: object) -> Profile:

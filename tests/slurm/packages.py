@@ -1,7 +1,5 @@
 """Slurm's programs: Debian's packages, in a folder of this user. Needs no root."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

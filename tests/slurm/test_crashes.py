@@ -1,7 +1,5 @@
 """Stopped and crashed runs, and runs that are held, come back by themselves."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Timer

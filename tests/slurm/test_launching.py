@@ -1,7 +1,5 @@
 """Studies on a real Slurm: each run is trained once, by the code that was submitted."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,9 +42,7 @@ def state(root: Path, name: str) -> str:
 
 def run_state(root: Path, name: str) -> run_record.Status:
     (folder,) = root.glob(f"{name}-*")
-    status = run_record.read_status(folder)
-    assert status is not None
-    return status
+    return run_record.read_status(folder)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> None:

@@ -1,7 +1,5 @@
 """The example profiles, on this cluster as far as it goes: whatever else they need is a wrapper."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The real trainer as jobs: several ranks on several nodes, and a study from text to report."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Jobs that are stopped: by preemption, by their time, by hand, by the death of a node."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One study while everything around it is killed at random: each run ends, once, bit for bit."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Submit commands that are killed: each run is started once and none is lost."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

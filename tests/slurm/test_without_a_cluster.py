@@ -1,7 +1,5 @@
 """The Slurm launcher where there is no Slurm, or programs in its place that print a line."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -111,7 +109,6 @@ def launched(
 
 def told(root: Path) -> tuple[str, str]:
     status = run_record.read_status(root / RUN)
-    assert status is not None
     return status["state"], status["message"]
 
 

@@ -1,7 +1,5 @@
 """The losses written down as their definitions read: slow, and what the fast ones must equal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

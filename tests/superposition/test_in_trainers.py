@@ -1,7 +1,5 @@
 """What real trainers do around the model: data parallelism and accumulated gradients."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

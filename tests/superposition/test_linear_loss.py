@@ -1,7 +1,5 @@
 """Head and loss in one pass are the head, then the loss."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Superposition in any trainer: ten lines, and each way to get it wrong has its line."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """Bags of one token are the baseline, bit for bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.tiny_runs import assert_same_run, last_tensors, run

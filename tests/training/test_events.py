@@ -1,7 +1,5 @@
 """Events by the clock come at the same step on all ranks, and change no result."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Ranks of one run: started on one machine or by Slurm, and what one says when another is gone."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -104,7 +102,6 @@ def test_ranks_do_not_outlive_one_that_dies_or_hangs(
     assert any(said in line for line in errors), errors
     assert sum(line.startswith("error:") for line in errors) <= 1, errors
     status = run_record.read_status(folder)
-    assert status is not None
     assert status["state"] == "failed"
     assert re.search(recorded, status["message"])
     assert status["step"] > 0

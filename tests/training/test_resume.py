@@ -1,7 +1,5 @@
 """A run that is killed at any moment ends, once resumed, bit for bit like the unbroken one."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable
@@ -108,7 +106,6 @@ def test_killed_at_the_end_of_a_save(
     # The save after the last step: of the run, nothing but its word that it is done is left.
     assert broken(words, tmp_path / "broken", prepare) == -signal.SIGKILL
     status = run_record.read_status(tmp_path / "broken")
-    assert status is not None
     assert status["state"] == "running"
     places = tmp_path / "broken" / "checkpoints"
     left = "step-00000020" if whole else "partial-step-00000020"
@@ -129,7 +126,6 @@ def test_a_signal_stops_a_run_behind_its_step_with_a_checkpoint(
     assert broken(words, tmp_path / "broken", prepare) == 7
     stopped = run_record.read(tmp_path / "broken")
     assert stopped.state == "preempted"
-    assert stopped.status is not None
     assert stopped.status["last_checkpoint"] == stopped.status["step"] == step + 1
     assert stopped.segments[0]["ended"] == f"{name} at step {step + 1}"
     record = to_the_end(words, tmp_path / "broken")

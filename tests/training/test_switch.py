@@ -1,7 +1,5 @@
 """The switch changes the fold of the input and the loss, and nothing else."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run learns, writes down all that it does, and ends in a word that fits."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path
@@ -118,7 +116,6 @@ def test_a_loss_beyond_the_bound_or_no_number_ends_a_run_as_diverged(
     assert (bad["loss"] is None or bad["loss"] > 20.0) is message.startswith("bag_mce")
     assert all(row["loss"] <= 20.0 for row in record.metrics[:-1])
     assert not record.evals
-    assert record.status is not None
     assert record.status["step"] == bad["step"] < 20
     assert re.fullmatch(message, record.status["message"])
     assert record.segments[-1]["ended"] == record.status["message"]
@@ -138,7 +135,6 @@ def test_what_fails_before_the_first_step_is_told_by_the_status(
         with pytest.raises(RuntimeError):
             run(words, tmp_path)
     status = run_record.read(tmp_path).status
-    assert status is not None
     assert (status["state"], status["message"]) == ("failed", "RuntimeError: out of memory")
     assert run(words, tmp_path).state == "done"
 

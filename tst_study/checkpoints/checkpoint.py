@@ -1,8 +1,6 @@
 """Saves and restores all the state that a run needs to resume exactly, as distributed
 checkpoints."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -4,7 +4,6 @@ The folder `checkpoints/step-N` of a run holds the state after N steps, and a di
 files. torch does not notice a flipped byte in a tensor, and the run would go on with it.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
@@ -12,6 +11,7 @@ from typing import Literal
 from pydantic import TypeAdapter
 
 from tst_study.atomic_files import write_json
+from tst_study.data.integrity import file_sha256
 
 PREFIX = "step-"
 DIGESTS = "digests.json"
@@ -42,11 +42,7 @@ def checkpoint_place(run: Path, step: int) -> Path:
 def digests_of(place: Path, names: Iterable[str]) -> dict[str, str]:
     """Return the sha256 digests (hex) of files in the folder `place`, by name. Raises `OSError` for
     a file that cannot be read."""
-    digests = {}
-    for name in names:
-        with open(place / name, "rb") as file:
-            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
+    return {name: file_sha256(place / name) for name in names}
 
 
 def write_digests(place: Path, digests: Mapping[str, str]) -> None:

@@ -1,7 +1,6 @@
 """Opens a run folder to use one of its checkpoints: for evaluation, for an export, or as the start
 of another run."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,17 +30,6 @@ class TrainedRun:
     @property
     def model(self) -> Model:
         return self.config.model
-
-    @property
-    def plan(self) -> Mapping[str, Any]:
-        """The run's phases, as `run.json` has them (`PhasePlan.record`)."""
-        return self.header["plan"]
-
-    @property
-    def sequence_length(self) -> int:
-        """Latent positions per sequence. In next-token training and evaluation, each reads one
-        token."""
-        return self.config.batch.sequence_length
 
     @property
     def phase(self) -> Phase:

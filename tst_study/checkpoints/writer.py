@@ -4,8 +4,6 @@ Each rank writes one file. The layout determines which tensors are in it, so the
 negotiate that beforehand. Afterwards rank 0 writes the list of all pieces.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path

@@ -28,7 +28,9 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
     if kind == "extra_forbidden":
         return f"{key}: unknown key; {_meant(key, keys)}"
     if kind == "missing":
-        return f"{key}: missing; give it in the file or by --set {key}=…"
+        missing = [_key(each, keys) for each in problems if each["type"] == kind]
+        it, name = ("it", key) if len(missing) == 1 else ("them", "KEY")
+        return f"{', '.join(missing)}: missing; give {it} in the file or by --set {name}=…"
     message = first["msg"].removeprefix("Value error, ")
     for each in problems:
         # Where a word is allowed, a value of another kind may be allowed, too.

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tst_study.config.schema import Config, LabelSmoothing, Schedule
+from tst_study.config.schema import Config, LabelSmoothing, Schedule, SuperposedPhase
 from tst_study.superposition.loss_kinds import MultiHot
 from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phase, Phases, superposed_steps
 
@@ -57,7 +57,7 @@ class PhasePlan(Phases):
         of the last of these steps."""
         return {
             "step": done,
-            "phase": self.phase(done - 1),
+            "phase": self.phase(max(done, 1) - 1),
             "raw_tokens": self.raw_tokens(done),
             "latent_tokens": self.latent_tokens(done),
         }
@@ -79,24 +79,19 @@ def plan_phases(config: Config) -> PhasePlan:
     """
     chosen, steps = config.superposition, config.schedule.steps
     superposed = superposed_steps(steps, chosen.bag_size, chosen.step_ratio, chosen.steps)
-    plan = PhasePlan(
-        steps,
-        superposed_steps=0,
-        bag_size=1,
-        sequences=config.batch.sequences,
-        sequence_length=config.batch.sequence_length,
-        label_smoothing=config.label_smoothing,
-    )
     if not superposed:
-        return plan
-    return replace(
-        plan,
+        chosen = SuperposedPhase()
+    return PhasePlan(
+        steps=steps,
         superposed_steps=superposed,
         bag_size=chosen.bag_size,
         mode=chosen.mode,
         loss_kind=chosen.loss,
         weighting=chosen.weighting,
         pooling=chosen.pooling,
+        sequences=config.batch.sequences,
+        sequence_length=config.batch.sequence_length,
+        label_smoothing=config.label_smoothing,
     )
 
 

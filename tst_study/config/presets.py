@@ -19,10 +19,10 @@ _QWEN3 = {"rope_theta": 50_000.0, "norm_epsilon": 1e-6}
 
 
 _SHAPE = "layers", "hidden_size", "attention_heads", "key_value_heads", "feed_forward_size"
-"""The keys of `[model]` whose values `_dense` takes, in this order."""
+"""The keys of `[model]` whose values `dense` takes, in this order."""
 
 
-def _dense(*numbers: int, vocabulary_size: int = LLAMA3_VOCABULARY) -> dict[str, Any]:
+def dense(*numbers: int, vocabulary_size: int = LLAMA3_VOCABULARY) -> dict[str, Any]:
     """Return the shape of a dense model; `numbers` are the values of the keys in `_SHAPE`."""
     shape = dict(zip(_SHAPE, numbers, strict=True))
     head_size = shape["hidden_size"] // shape["attention_heads"]
@@ -40,29 +40,29 @@ def _moe(shape: dict[str, Any], count: int, per_token: int, size: int) -> dict[s
 
 PRESETS: dict[str, dict[str, Any]] = {
     # Laptop sizes.
-    "laptop-32": _dense(2, 32, 1, 1, 88, vocabulary_size=LAPTOP_VOCABULARY),
-    "laptop-64": _dense(2, 64, 2, 2, 176, vocabulary_size=LAPTOP_VOCABULARY),
-    "laptop-128": _dense(4, 128, 4, 4, 352, vocabulary_size=LAPTOP_VOCABULARY),
-    "laptop-256": _dense(4, 256, 4, 4, 704, vocabulary_size=LAPTOP_VOCABULARY),
-    "laptop-moe": _moe(_dense(2, 64, 4, 2, 176, vocabulary_size=LAPTOP_VOCABULARY), 8, 2, 64),
+    "laptop-32": dense(2, 32, 1, 1, 88, vocabulary_size=LAPTOP_VOCABULARY),
+    "laptop-64": dense(2, 64, 2, 2, 176, vocabulary_size=LAPTOP_VOCABULARY),
+    "laptop-128": dense(4, 128, 4, 4, 352, vocabulary_size=LAPTOP_VOCABULARY),
+    "laptop-256": dense(4, 256, 4, 4, 704, vocabulary_size=LAPTOP_VOCABULARY),
+    "laptop-moe": _moe(dense(2, 64, 4, 2, 176, vocabulary_size=LAPTOP_VOCABULARY), 8, 2, 64),
     # SmolLM2-135M, SmolLM2-360M and SmolLM3-3B with the vocabulary of Llama 3, an output head of
     # their own, and no grouped queries.
-    "270m": _dense(30, 576, 9, 9, 1536),
-    "600m": _dense(32, 960, 15, 15, 2560),
-    "3b": _dense(36, 2048, 16, 16, 11008),
+    "270m": dense(30, 576, 9, 9, 1536),
+    "600m": dense(32, 960, 15, 15, 2560),
+    "3b": dense(36, 2048, 16, 16, 11008),
     # A Qwen3-MoE with 10B weights, of which 1B are active, as the authors' lab has it in its fork
     # of the training library.
     "moe-10b-a1b": _moe(
-        _dense(32, 1536, 24, 4, 512, vocabulary_size=151_936) | {"head_size": 128}, 128, 8, 512
+        dense(32, 1536, 24, 4, 512, vocabulary_size=151_936) | {"head_size": 128}, 128, 8, 512
     )
     | _QWEN3,
     # The same structure with fewer layers and small widths, for CPUs.
     "moe-10b-a1b-twin": _moe(
-        _dense(4, 96, 24, 4, 16, vocabulary_size=LAPTOP_VOCABULARY) | {"head_size": 8}, 128, 8, 16
+        dense(4, 96, 24, 4, 16, vocabulary_size=LAPTOP_VOCABULARY) | {"head_size": 8}, 128, 8, 16
     )
     | _QWEN3,
     # A model of the same family with about 1B weights, which fits one GPU with its optimizer state.
-    "moe-1b": _moe(_dense(16, 1024, 16, 4, 512, vocabulary_size=50_304), 32, 8, 512) | _QWEN3,
+    "moe-1b": _moe(dense(16, 1024, 16, 4, 512, vocabulary_size=50_304), 32, 8, 512) | _QWEN3,
 }
 
 

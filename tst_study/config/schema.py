@@ -194,7 +194,7 @@ class SuperposedPhase(Strict):
     mode: Mode = "full"
     """`full`: bags in, next bag out. `input_only`: bags in, one next token out. `output_only`:
     tokens in, next bag out."""
-    loss: Annotated[BagLossKind | dict[str, str | float | int], AfterValidator(_plainest)] = "mce"
+    loss: Annotated[BagLossKind | dict[str, float | int | str], AfterValidator(_plainest)] = "mce"
     """`mce`: multi-hot cross-entropy, the paper's; the others see the next bag as a set. A table
     sets a loss's parameters: `{kind = "mce", label_smoothing = 0.1}`."""
     weighting: (

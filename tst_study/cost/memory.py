@@ -9,7 +9,6 @@ from a measurement.
 
 import math
 from dataclasses import dataclass
-from typing import Self
 
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.schema import Config, Model, Parallel
@@ -60,9 +59,9 @@ def estimate_memory(config: Config, ranks: int = 1, *, on_gpu: bool = False) -> 
     micro_batch = config.execution.micro_batch or share
     positions = micro_batch * config.batch.sequence_length
 
-    layer = _LayerBytes.of(model, parallel, width, on_gpu)
-    residual = width * model.hidden_size // layer.sequence_parallel_ranks
-    kept, again = layer.attention + layer.feed_forward, 0
+    sharers = parallel.tensor if parallel.sequence_parallel else 1
+    residual = width * model.hidden_size // sharers
+    kept, again = _layer_bytes(model, parallel, width, sharers, on_gpu), 0
     if config.execution.recompute == "layer":
         kept, again = residual, kept - residual
 
@@ -123,50 +122,37 @@ def _optimizer(config: Config, held: HeldParameters, ranks: int) -> int:
     return dense // data_ranks(parallel, ranks) + experts * of_experts // ranks
 
 
-@dataclass(frozen=True)
-class _LayerBytes:
-    """Bytes that one layer keeps for the backward pass, per latent position of a micro-batch."""
-
-    attention: int
-    """For attention and both norms of the layer."""
-    feed_forward: int
-    sequence_parallel_ranks: int
-    """The number of tensor ranks over which positions are divided outside the matrices (in the
-    norms and the residual stream); 1 without sequence parallelism."""
-
-    @classmethod
-    def of(cls, model: Model, parallel: Parallel, width: int, on_gpu: bool) -> Self:
-        tensor = parallel.tensor
-        sharers = tensor if parallel.sequence_parallel else 1
-        hidden = model.hidden_size
-        query = model.attention_heads * model.head_size // tensor
-        key_value = model.key_value_heads * model.head_size // tensor
-        heads = model.attention_heads // tensor
-        # A norm keeps its output. On a GPU it also keeps its input; on a CPU, the normalised input
-        # and, with bfloat16, a copy of the input, these two in float32.
-        cpu_bfloat16 = width == 2 and not on_gpu
-        norm = width + (4 + 4 if cpu_bfloat16 else width)
-        # The rotated queries and keys, the values laid out head by head, and attention's output
-        # twice: in its own order and in Megatron's. Then, in float32, one number for each head (the
-        # log of its sum of exponentials) and the scale of each of the two norms.
-        attention = 2 * norm * hidden // sharers + width * (3 * query + 2 * key_value)
-        attention += 4 * (heads + 2)
-        if model.qk_norm:
-            if on_gpu or cpu_bfloat16:
-                attention += width * (query + 2 * key_value)  # the projections' common output
-            if not on_gpu:
-                attention += (8 if cpu_bfloat16 else 4) * (query + key_value) + 8 * heads
-        experts = model.experts
-        if experts is None:
-            # Gate and up projections, the product of SiLU(gate) and up, and on a CPU SiLU(gate).
-            inner = (3 if on_gpu else 4) * width * model.feed_forward_size
-            return cls(attention, inner // tensor, sharers)
-        ffn = experts.feed_forward_size // parallel.expert_tensor_ranks
-        copies = experts.per_token * parallel.expert_tensor_ranks
-        if parallel.expert > 1:
-            copies = math.ceil(copies * UNEVEN_LOAD)
-        per_copy = width * (5 * ffn + hidden) + 16
-        return cls(attention, (copies * per_copy + 9 * experts.count) // sharers, sharers)
+def _layer_bytes(model: Model, parallel: Parallel, width: int, sharers: int, on_gpu: bool) -> int:
+    tensor = parallel.tensor
+    hidden = model.hidden_size
+    query = model.attention_heads * model.head_size // tensor
+    key_value = model.key_value_heads * model.head_size // tensor
+    heads = model.attention_heads // tensor
+    # A norm keeps its output. On a GPU it also keeps its input; on a CPU, the normalised input
+    # and, with bfloat16, a copy of the input, these two in float32.
+    cpu_bfloat16 = width == 2 and not on_gpu
+    norm = width + (4 + 4 if cpu_bfloat16 else width)
+    # The rotated queries and keys, the values laid out head by head, and attention's output
+    # twice: in its own order and in Megatron's. Then, in float32, one number for each head (the
+    # log of its sum of exponentials) and the scale of each of the two norms.
+    attention = 2 * norm * hidden // sharers + width * (3 * query + 2 * key_value)
+    attention += 4 * (heads + 2)
+    if model.qk_norm:
+        if on_gpu or cpu_bfloat16:
+            attention += width * (query + 2 * key_value)  # the projections' common output
+        if not on_gpu:
+            attention += (8 if cpu_bfloat16 else 4) * (query + key_value) + 8 * heads
+    experts = model.experts
+    if experts is None:
+        # Gate and up projections, the product of SiLU(gate) and up, and on a CPU SiLU(gate).
+        inner = (3 if on_gpu else 4) * width * model.feed_forward_size
+        return attention + inner // tensor
+    ffn = experts.feed_forward_size // parallel.expert_tensor_ranks
+    copies = experts.per_token * parallel.expert_tensor_ranks
+    if parallel.expert > 1:
+        copies = math.ceil(copies * UNEVEN_LOAD)
+    per_copy = width * (5 * ffn + hidden) + 16
+    return attention + (copies * per_copy + 9 * experts.count) // sharers
 
 
 def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu: bool) -> int:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
-from tst_study.config.schema import EXPERT_UNIT, Config, Model, Parallel, to_dict
+from tst_study.config.schema import EXPERT_UNIT, Config, Parallel, to_dict
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
@@ -76,23 +76,13 @@ def bucket_weights(weights: int, ranks: int) -> int:
     return max(1, min(weights // 4, max(weights // 16, 2**16 * ranks)))
 
 
-def _shared_by_tensor_ranks(model: Model) -> dict[str, int]:
-    """Return the sizes that tensor ranks divide among themselves, by key; those of experts are left
-    out."""
-    shared = {
-        "model.attention_heads": model.attention_heads,
-        "model.key_value_heads": model.key_value_heads,
-        "model.vocabulary_size": model.vocabulary_size,
-    }
-    if model.experts is None:
-        shared["model.feed_forward_size"] = model.feed_forward_size
-    return shared
-
-
 def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[str, str]]:
     """Yield each key of the layout whose value cannot work, and the reason why."""
     model, experts, tensor = config.model, config.model.experts, parallel.tensor
-    divided = [("tensor", tensor, *named) for named in _shared_by_tensor_ranks(model).items()]
+    # Tensor ranks divide these sizes among themselves.
+    keys = ["attention_heads", "key_value_heads", "vocabulary_size"]
+    keys += ["feed_forward_size"] * (experts is None)
+    divided = [("tensor", tensor, f"model.{key}", getattr(model, key)) for key in keys]
     if experts is not None:
         width = experts.feed_forward_size
         sharers = parallel.expert_tensor_ranks * EXPERT_UNIT[config.numerics.dtype]

@@ -61,6 +61,7 @@ class EpochSequences:
         return self.starts_in_file_order(permuted(order, self.shuffled, self.key))
 
 
+@dataclass(eq=False)
 class CorpusOrder:
     """The order in which a run reads one corpus.
 
@@ -78,23 +79,16 @@ class CorpusOrder:
     same text as long as both are in the superposition phase.
     """
 
-    def __init__(
-        self,
-        token_count: int,
-        superposed_sequences: int,
-        superposed_length: int,
-        recovery_length: int,
-        seed: int,
-        corpus: int = 0,
-    ) -> None:
-        if superposed_length == recovery_length:
-            superposed_sequences = 0
-        self.token_count = token_count
-        self.superposed_sequences = superposed_sequences
-        self.superposed_length = superposed_length
-        self.recovery_length = recovery_length
-        self._seed = seed
-        self._corpus = corpus
+    token_count: int
+    superposed_sequences: int
+    superposed_length: int
+    recovery_length: int
+    seed: int
+    corpus: int
+
+    def __post_init__(self) -> None:
+        if self.superposed_length == self.recovery_length:
+            self.superposed_sequences = 0
         self._epoch_sequences = lru_cache(maxsize=8)(self._cut)
 
     def tokens_before(self, sequence: int) -> int:
@@ -113,7 +107,8 @@ class CorpusOrder:
         """
         spans: list[tuple[int, int, int]] = []
         while first < stop:
-            epoch = self._epoch_sequences(*self._epoch_and_phase(first))
+            phase = SUPERPOSITION if first < self.superposed_sequences else RECOVERY
+            epoch = self._epoch_sequences(self.tokens_before(first) // self.token_count, phase)
             order = first - epoch.first_sequence
             several = min(stop - first, epoch.shuffled - order)
             if several > 0:
@@ -126,15 +121,11 @@ class CorpusOrder:
                 first += 1
         return spans
 
-    def _epoch_and_phase(self, sequence: int) -> tuple[int, int]:
-        phase = SUPERPOSITION if sequence < self.superposed_sequences else RECOVERY
-        return self.tokens_before(sequence) // self.token_count, phase
-
     def _cut(self, epoch: int, phase: int) -> EpochSequences:
         """Cut into sequences what one phase reads of one epoch."""
         length = self.superposed_length if phase == SUPERPOSITION else self.recovery_length
         total = self.token_count
-        key = permutation_key(self._seed, self._corpus, epoch, phase)
+        key = permutation_key(self.seed, self.corpus, epoch, phase)
         begin = epoch * total  # tokens read before this epoch
         switch = self.tokens_before(self.superposed_sequences)
         if phase == RECOVERY and switch > begin:

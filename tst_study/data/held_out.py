@@ -91,14 +91,8 @@ def held_out(
         starts, ends, documents = _spread(file, sequence_length, count)
         last_labels = ends
     ids, labels = _cut(file, sequence_length, starts, ends, last_labels)
-    return HeldOut(
-        name=name,
-        ids=ids,
-        labels=labels,
-        documents=documents,
-        fingerprint=hashlib.sha256(about.encode()).hexdigest(),
-        bytes_per_token=split.record.bytes_per_token,
-    )
+    digest = hashlib.sha256(about.encode()).hexdigest()
+    return HeldOut(name, ids, labels, documents, digest, split.record.bytes_per_token)
 
 
 def _spread(

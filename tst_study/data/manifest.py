@@ -175,7 +175,7 @@ def held_out_prefix(corpus: str | Path) -> Path:
     """
     path = Path(corpus)
     prefix = (path if path.is_dir() else path.parent) / "validation"
-    if not idx_path(prefix).exists() or prefix in (path, path.with_suffix("")):
+    if not idx_path(prefix).exists() or prefix in (path, path.parent / path.stem):
         raise NoTokenFilesError(
             f"{corpus}: no held-out text lies beside it; name one (data.validation, or"
             " --held-out of `tst-study evaluate`)"

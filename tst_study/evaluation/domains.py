@@ -75,7 +75,7 @@ def evaluate_domains(
         began = time.perf_counter()
         split = open_split(path)
         _check_tokenizer(run, name, split.manifest)
-        held = held_out(split, run.sequence_length, tokens, name)
+        held = held_out(split, run.config.batch.sequence_length, tokens, name)
         loss = evaluate(model, held, ranks, partial(_say_how_far, say, held))
         assert loss.document_losses is not None
         counts = torch.tensor(loss.document_tokens, dtype=torch.float64)

@@ -16,13 +16,12 @@ from tst_study.huggingface.tokenizer_files import tokenizer_of_run
 from tst_study.model.model import SuperposedGPT, empty_model
 from tst_study.parallel.process_groups import Ranks, process_groups
 from tst_study.record.launch_facts import code_version
-from tst_study.record.reader import measures
+from tst_study.record.reader import measures, read_segments
 from tst_study.record.writer import append_task_results
 
 
 def evaluate_run(
     run: TrainedRun,
-    *,
     held_out: Sequence[str] = (),
     tokens: int | None = None,
     tasks: str | None = None,
@@ -38,7 +37,8 @@ def evaluate_run(
         held_out: texts as NAME=FOLDER; by default those of `domains_of_run`.
         tokens: about how many tokens of each text to evaluate; by default as many as the run's own
             evaluations.
-        tasks, max_length: as in `evaluate_tasks`; by default no tasks are run.
+        tasks: as in `known_tasks`; by default no tasks are run.
+        max_length: as in `evaluate_tasks`.
         tokenizer: the run's tokenizer.json or a folder with it; needed for tasks if the run's
             corpus is not on this machine or names no tokenizer.
         say: called with messages on the progress.
@@ -57,10 +57,14 @@ def evaluate_run(
         raise UserError(
             "--max-length and --tokenizer go with --tasks; name tasks, or leave them out"
         )
+    if not read_segments(run.folder):
+        raise UserError(f"{run.folder / 'segments.jsonl'}: missing or empty; copy it with the run")
     domains = _named_folders(held_out) or domains_of_run(run)
     tokens = tokens or run.config.data.held_out_tokens
     if tasks is not None:
-        from tst_study.evaluation.tasks import evaluate_tasks
+        from tst_study.evaluation.tasks import evaluate_tasks, known_tasks
+
+        names = known_tasks(tasks)
 
         of_run = tokenizer_of_run(run, tokenizer)
         if of_run is None:
@@ -76,7 +80,7 @@ def evaluate_run(
         say("exporting the checkpoint and starting lm-eval")
         with TemporaryDirectory() as folder:
             exported = export(run, Path(folder) / "model", of_run)
-            results = evaluate_tasks(exported, tasks, max_length, device)
+            results = evaluate_tasks(exported, names, max_length, device)
             yield from _keep(run, results)
 
 

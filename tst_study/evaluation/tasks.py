@@ -7,7 +7,7 @@ the Hugging Face hub or, without a network, from a mirror in the working directo
 import hashlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,7 @@ from lm_eval.tasks import TaskManager
 from tst_study.errors import UserError, one_line
 from tst_study.record.launch_facts import package_version
 
-PAPER_TASKS = (
-    "arc_easy",
-    "arc_challenge",
-    "boolq",
-    "hellaswag",
-    "mmlu",
-    "openbookqa",
-    "piqa",
-    "winogrande",
-)
+PAPER_TASKS = "arc_easy,arc_challenge,boolq,hellaswag,mmlu,openbookqa,piqa,winogrande"
 """The tasks of the paper's Table 3 and Tables 8–28, all 0-shot."""
 
 BOOTSTRAPS = 1000
@@ -37,31 +28,38 @@ PACKAGES = ("lm_eval", "datasets", "transformers", "tokenizers", "torch")
 """Packages whose versions are recorded with each result."""
 
 
+def known_tasks(tasks: str) -> list[str]:
+    """Return the names in a text such as `arc_easy, piqa` or, for `paper`, those of `PAPER_TASKS`.
+    Each is a task, a group or a tag of lm-eval. Raises `UserError` for a name that is none."""
+    named = PAPER_TASKS if tasks == "paper" else tasks
+    names, known = [name.strip() for name in named.split(",")], TaskManager().all_tasks
+    for name in names:
+        if name not in known:
+            raise UserError(
+                f"--tasks {name}: lm-eval {package_version('lm_eval')} knows no such task; "
+                "`lm-eval ls tasks` lists them; for your own, run lm-eval on an export"
+            )
+    return names
+
+
 def evaluate_tasks(
-    exported: Path, tasks: str, max_length: int | None, device: str
+    exported: Path, names: Sequence[str], max_length: int | None, device: str
 ) -> Iterator[dict[str, Any]]:
     """Evaluate tasks without examples in the prompt (0-shot), and yield a result for each: task,
     data, metrics, samples, details and seconds of a `TaskResult`, a row of `evals.jsonl`.
 
     Args:
         exported: a folder that `export` wrote. Code that it may contain is not run.
-        tasks: names of lm-eval's tasks, groups or tags with commas between them, or `paper` for
-            `PAPER_TASKS`. A group gives one result, a tag one for each of its tasks.
+        names: as `known_tasks` returns them. A group gives one result, a tag one for each of its
+            tasks.
         max_length: the longest context in tokens; None for that of training.
         device: where the model runs, as torch names it.
 
     Raises:
-        UserError: a task is not known, its data cannot be had, or lm-eval refuses a question, as it
-            does for an answer that is longer than the context.
+        UserError: the data of a task cannot be had, or lm-eval refuses a question, as it does for
+            an answer that is longer than the context.
     """
-    names = PAPER_TASKS if tasks == "paper" else tasks.split(",")
     manager = TaskManager()
-    for name in names:
-        if name not in manager.all_tasks:
-            raise UserError(
-                f"--tasks {name}: lm-eval {package_version('lm_eval')} knows no such task; "
-                "`lm-eval ls tasks` lists them; for your own, run lm-eval on an export"
-            )
     model = HFLM(
         pretrained=str(exported.resolve()),
         device=device,

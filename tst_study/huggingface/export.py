@@ -52,10 +52,11 @@ def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path
     to = Path(to)
     if to.exists():
         raise UserError(f"{to}: already exists; name a new folder, or delete it first")
+    superposed, length = run.header["plan"]["superposed_steps"], run.config.batch.sequence_length
     if run.phase == "superposition":
         raise UserError(
             f"{run.checkpoint}: is from inside the superposition phase (step {run.step} of "
-            f"{run.plan['superposed_steps']} superposed ones), so it predicts bags, not next "
+            f"{superposed} superposed ones), so it predicts bags, not next "
             "tokens; train on, or name a later --step"
         )
     reader = CheckpointReader(run.checkpoint)
@@ -69,11 +70,11 @@ def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path
         beside = Path(hidden) / to.name
         beside.mkdir()
         write_weights(reader, run.model, wanted, dtype, beside)
-        config = to_huggingface(run.model, run.sequence_length, _name(dtype), end)
+        config = to_huggingface(run.model, length, _name(dtype), end)
         write_json(beside / "config.json", config)
         ends = {} if end is None else {"eos_token_id": end, "pad_token_id": end}
         write_json(beside / "generation_config.json", {"do_sample": True, **ends})
-        files = tokenizer_files(tokenizer, run.sequence_length) if tokenizer else {}
+        files = tokenizer_files(tokenizer, length) if tokenizer else {}
         for name, content in files.items():
             (beside / name).write_bytes(content)
         text = model_card(run, read(run.folder), _name(dtype), tokenizer)

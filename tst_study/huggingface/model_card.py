@@ -49,7 +49,7 @@ def model_card(run: TrainedRun, record: RunRecord, dtype: str, tokenizer: Tokeni
         front_matter=Markup(_front_matter(run, record)),
         run=run,
         config=run.config,
-        plan=run.plan,
+        plan=run.header["plan"],
         header=run.header,
         step=run.step,
         counters=run.counters(),
@@ -82,7 +82,9 @@ def _front_matter(run: TrainedRun, record: RunRecord) -> str:
     has the results of this checkpoint."""
     from huggingface_hub import ModelCardData
 
-    method = "token-superposition-training" if run.plan["superposed_steps"] else "baseline"
+    method = (
+        "token-superposition-training" if run.header["plan"]["superposed_steps"] else "baseline"
+    )
     data = ModelCardData(
         library_name="transformers",
         pipeline_tag="text-generation",

@@ -1,8 +1,6 @@
 """Loads the weights of a Hugging Face model into the model of a run that begins with them
 (`fork_from = "hf:FOLDER"`): the inverse of `export.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path

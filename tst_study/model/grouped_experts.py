@@ -1,8 +1,6 @@
 """The experts of a rank. Each of their two projections is computed for all experts in one grouped
 matrix product, without TransformerEngine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ weight's global name, and its layer and expert. A rank that holds only a slice o
 whole and keeps its slice. The weights of norms begin as ones.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@ inputs, or adds in an order that changes between runs. `tests/model/test_kernels
 with autograd.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

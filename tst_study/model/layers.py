@@ -6,8 +6,6 @@ Nothing here needs TransformerEngine. Without tensor parallelism, Megatron's wra
 products are bypassed, because in small models their Python code takes as long as the arithmetic.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterable

@@ -14,8 +14,6 @@ Importing this module asks CUDA nothing.
 "Main too" means that Megatron's main branch of August 2026 still needs the patch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -5,8 +5,6 @@ The trainer calls `build_model`. `tst-study evaluate` calls `empty_model`, and l
 a checkpoint into the result.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs micro-batches through the model, and adds their gradients to Megatron's buffers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 

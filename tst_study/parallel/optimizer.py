@@ -9,8 +9,6 @@ the whole optimizer state, or each keeps the state of its share of Megatron's bu
 (`optimizer_shards.py`). Checkpoints are the same in both cases.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ an equal share of every bucket. A reduce-scatter gives it the sum of the gradien
 an all-gather gives all ranks the new weights.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Sets up torch.distributed and Megatron's process groups, in the same way for one process and for
 many, and chooses the device and the layout of ranks of a launch."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

@@ -38,21 +38,13 @@ class MainWeight:
 def adamw(weights: Sequence[MainWeight], config: Optimizer) -> list[torch.optim.Optimizer]:
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), torch's fused implementation.
     Weights that decay and weights that do not are two parameter groups."""
-    decayed = [weight.main for weight in weights if weight.decays]
-    others = [weight.main for weight in weights if not weight.decays]
-    groups = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": others, "weight_decay": 0.0},
+    groups: list[dict[str, Any]] = [
+        {"params": params, "weight_decay": decay}
+        for decays, decay in ((True, config.weight_decay), (False, 0.0))
+        if (params := [weight.main for weight in weights if weight.decays == decays])
     ]
-    return [
-        torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=config.learning_rate,
-            betas=(config.beta1, config.beta2),
-            eps=config.epsilon,
-            fused=True,
-        )
-    ]
+    betas = config.beta1, config.beta2
+    return [torch.optim.AdamW(groups, config.learning_rate, betas, config.epsilon, fused=True)]
 
 
 def muon(weights: Sequence[MainWeight], config: Optimizer) -> list[torch.optim.Optimizer]:
@@ -60,10 +52,7 @@ def muon(weights: Sequence[MainWeight], config: Optimizer) -> list[torch.optim.O
     norms and routers."""
     matrices = [(w.main, w.projections) for w in weights if w.projections is not None]
     others = [weight for weight in weights if weight.projections is None]
-    hidden = Muon(
-        matrices, config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
-    )
-    return [hidden, *adamw(others, config)]
+    return [Muon(matrices, config), *adamw(others, config)]
 
 
 QUINTIC = 3.4445, -4.7750, 2.0315
@@ -88,17 +77,10 @@ class Muon(torch.optim.Optimizer):
     itself, and the matrices of all experts are orthogonalized in one batch.
     """
 
-    def __init__(
-        self,
-        weights: Sequence[tuple[Tensor, Projections]],
-        learning_rate: float,
-        *,
-        momentum: float,
-        weight_decay: float,
-    ) -> None:
+    def __init__(self, weights: Sequence[tuple[Tensor, Projections]], config: Optimizer) -> None:
         groups = [{"params": [weight], "projections": inner} for weight, inner in weights]
-        defaults = {"lr": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(groups, defaults)
+        defaults = config.model_dump(include={"momentum", "weight_decay"})
+        super().__init__(groups, {"lr": config.learning_rate, **defaults})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

@@ -219,10 +219,5 @@ class _LinearMultiHot(torch.autograd.Function):
             )
         grad_hidden, grad_weight = ctx.gradients
         ctx.gradients = None
-        return (
-            grad_hidden.mul_(grad_loss),
-            grad_weight.mul_(grad_loss).to(ctx.weight_dtype),
-            None,
-            None,
-            None,
-        )
+        of_weight = grad_weight.mul_(grad_loss).to(ctx.weight_dtype)
+        return grad_hidden.mul_(grad_loss), of_weight, None, None, None

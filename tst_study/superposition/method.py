@@ -10,8 +10,6 @@ Here L is the number of positions that the model runs per sequence. Everything e
 stays as it is: optimizer, schedule, layers, parallelism.
 """
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -90,22 +88,12 @@ class Superposition:
         # A checkpoint with numbers of numpy could not be loaded by torch's safe loader.
         for name, kind in (("bag_size", int), ("steps", int), ("step_ratio", float)):
             object.__setattr__(self, name, kind(getattr(self, name)))
-        if self.mode not in MODES:
-            raise ValueError(f"mode {self.mode!r} is unknown: use one of {', '.join(MODES)}")
-        if self.pooling not in POOLINGS:
-            raise ValueError(
-                f"pooling {self.pooling!r} is unknown: use one of {', '.join(POOLINGS)}"
-            )
+        for name, known in (("mode", MODES), ("pooling", POOLINGS)):
+            if (given := getattr(self, name)) not in known:
+                raise ValueError(f"{name} {given!r} is unknown: use one of {', '.join(known)}")
         superposed = superposed_steps(self.steps, self.bag_size, self.step_ratio)
-        phases = Phases(
-            self.steps,
-            superposed,
-            self.bag_size,
-            self.mode,
-            self.loss_kind,
-            self.weighting,
-            self.pooling,
-        )
+        bags = self.bag_size, self.mode, self.loss_kind, self.weighting, self.pooling
+        phases = Phases(self.steps, superposed, *bags)
         check_targets(self.loss_kind, self.weighting, self.bag_size)
         # The dataclass is frozen, because settings do not change during a run.
         object.__setattr__(self, "phases", phases)
@@ -308,12 +296,8 @@ class Superposition:
         names = ("bag_size", "step_ratio", "steps", "mode", "pooling")
         # As text, because some checkpoint formats turn tuples into lists.
         rows = [list(row) for row in weight_rows(self.weighting)]
-        weighting = str(rows or self.weighting)
-        loss = str(loss_of(self.loss_kind))
-        return {name: getattr(self, name) for name in names} | {
-            "weighting": weighting,
-            "loss": loss,
-        }
+        texts = {"weighting": str(rows or self.weighting), "loss": str(loss_of(self.loss_kind))}
+        return {name: getattr(self, name) for name in names} | texts
 
     def _pooled(self, vectors: Tensor, tokens: Tensor, bag_size: int) -> Tensor:
         """Pool the vectors of each bag of `bag_size` tokens into one: (B, l·s, d) -> (B, l, d).

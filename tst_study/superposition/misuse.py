@@ -6,8 +6,6 @@ once in each phase, because the comparison makes the host wait for the device. C
 torch.compile has made compares them too, by a custom operator.
 """
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from typing import Any, Literal
@@ -18,7 +16,7 @@ from torch import Tensor
 
 from tst_study.superposition.loss_kinds import IGNORE
 from tst_study.superposition.steps import Phases
-from tst_study.superposition.weighting import offset_weights
+from tst_study.superposition.weighting import offset_weights, weight_rows
 
 
 class Calls:
@@ -31,7 +29,7 @@ class Calls:
         self.changing_weights: Tensor | None = None
         """(superposed steps, s) the weights of each step's targets; None if all steps have the
         same."""
-        if phases.weighting_changes:
+        if phases.mode != "input_only" and len(weight_rows(phases.weighting)) > 1:
             rows = [
                 offset_weights(phases.weighting_at(step), phases.bag_size)
                 for step in range(phases.superposed_steps)

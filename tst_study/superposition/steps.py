@@ -19,12 +19,7 @@ from tst_study.superposition.loss_kinds import (
     Pooling,
     loss_of,
 )
-from tst_study.superposition.weighting import (
-    Weighting,
-    WeightingOverSteps,
-    weight_rows,
-    weighting_at,
-)
+from tst_study.superposition.weighting import Weighting, WeightingOverSteps, weighting_at
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -130,11 +125,6 @@ class Phases:
             # Bags in, the next token out: `mce` with all weight on the first offset.
             loss, name = MULTI_HOT, "bag_first_token"
         return Objective(name, self.bag_size, stride, loss, weighting, self.pooling)
-
-    @property
-    def weighting_changes(self) -> bool:
-        """Whether the weights of targets change over the superposed steps."""
-        return len(weight_rows(self.weighting)) > 1 and self.mode != "input_only"
 
     def weighting_at(self, step: int) -> Weighting:
         """The weighting of the s targets in superposed step `step`."""

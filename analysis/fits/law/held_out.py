@@ -5,8 +5,6 @@ nearest fitted runs (`copied`), and the mean of the fitted gains. `tst-study ana
 three.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

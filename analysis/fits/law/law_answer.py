@@ -1,8 +1,6 @@
 """The answer of `tst-study analyse law`: the law of superposition fitted to the paper's Tables 4–7,
 or to the user's runs, with its errors beside those of two simpler predictions (`held_out`)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -7,8 +7,6 @@ label), level and prefix. Rows of one level are compared with the same baseline.
 are taken to share an error: they differ in r alone, and such runs are usually branches of one
 shared prefix run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -21,8 +21,6 @@ with this baseline share the level.
 advise` uses the fit to the paper's Tables 4–7 (`published_law`).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace

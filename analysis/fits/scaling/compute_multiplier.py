@@ -1,8 +1,6 @@
 """The compute multiplier: how many times as much compute the baseline needs for the same loss, as a
 function of that loss. Also the answer of `tst-study analyse compute`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -2,8 +2,6 @@
 size with the lowest loss at each FLOPs budget. `tst-study analyse compute` prints the result;
 `points` says which runs count."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

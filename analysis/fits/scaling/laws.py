@@ -8,8 +8,6 @@
     law.E, law.alpha, law.predict(other)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

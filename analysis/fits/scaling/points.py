@@ -7,8 +7,6 @@ errors, and so do runs of several lengths that branch off one shared prefix run.
 the same label in a column `model`, the bootstrap draws them together; without that column it draws
 all rows of one size together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -8,8 +8,6 @@ A run that reads D tokens from a text of U tokens repeats the text R = D/U − 1
 run over D' fresh tokens. R* is the constant that says how fast repetitions lose their worth.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -5,8 +5,6 @@ The optimiser's own report of convergence is not trusted. The gradient is measur
 several starts must end at the same objective.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

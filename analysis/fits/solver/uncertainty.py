@@ -6,8 +6,6 @@ fitting by generalised least squares and estimating the ratio of shared to own n
 residuals; intervals follow from the linearised fit (`linearised`). The fit of Chinchilla's law is
 repeated on rows that are drawn with replacement, all rows of a model together (`bootstrap`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -28,7 +28,6 @@ DTYPE_OF_MAGIC = {20240520: "uint16", 20240801: "uint32"}
 def adopt(
     files: Sequence[str | Path],
     vocabulary_size: int | None = None,
-    *,
     tokenizer: str | Path | None = None,
     end_of_document: int | None = None,
     dtype: str | None = None,

@@ -127,8 +127,8 @@ def _is_of_prepared_folder(path: Path) -> bool:
 
 def _ending(path: Path) -> str:
     """Return the ending that tells the kind of a file, such as `.txt` or `.jsonl.gz`."""
-    ending = "".join(path.suffixes[-2:]) if path.suffix in PACKED else path.suffix
-    return ending.lower()
+    endings = [ending.lower() for ending in path.suffixes[-2:]]
+    return "".join(endings if endings and endings[-1] in PACKED else endings[-1:])
 
 
 def _kind(path: Path) -> Kind:
@@ -162,7 +162,7 @@ def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
                 yield len(text.encode()), text
             return
         with open(source.path, "rb") as file:
-            unpack = PACKED.get(source.path.suffix)
+            unpack = PACKED.get(source.path.suffix.lower())
             if unpack and not file.peek(1):  # which gzip takes for a packed text of no bytes
                 raise EOFError("the file is empty")
             unpacked = unpack(file) if unpack else file

@@ -86,13 +86,7 @@ class Tokenizer:
 
     def as_recorded(self) -> TokenizerRecord:
         """Describe the tokenizer for a manifest."""
-        return TokenizerRecord(
-            kind=self.kind,
-            fingerprint=self.fingerprint,
-            vocabulary_size=self.vocabulary_size,
-            end_of_document=self.end_of_document,
-            end_of_document_token=self.end_of_document_token,
-        )
+        return TokenizerRecord.model_validate(self, from_attributes=True)
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
         """Tokenise texts: return for each one its ids, a vector of int64, without the id that ends
