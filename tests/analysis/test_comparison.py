@@ -23,6 +23,8 @@ from tst_study.analysis.verdict.comparison import Comparison, compare
 from tst_study.analysis.verdict.decide import paired
 from tst_study.analysis.verdict.matched import matched
 from tst_study.analysis.verdict.question import Arm, Question, add_questions
+from tst_study.analysis.wording import disambiguate_by_set_up
+from tst_study.config.schema import to_dict
 from tst_study.errors import UserError
 
 TST: dict[str, Any] = {"bag_size": 4, "step_ratio": 0.2}
@@ -200,6 +202,9 @@ def test_arms_of_imported_runs_may_differ_in_rate_if_other_rates_are_excluded(
     archive = finished(tmp_path, rows)
     runs = read_tables(archive).runs
     assert compare(runs).table.empty
+    one = runs[runs["learning_rate"] != 0.01]
+    why, *_ = reasons(compare(one.assign(learning_rate=one["learning_rate"].replace(0.02, np.nan))))
+    assert why.endswith("learning rate, as its own is; exclude the baseline's other rates")
     tuned = Arm(name="tuned", setting="muon", where={"learning_rate": 0.02})
     usual = Arm(name="usual", setting="baseline")
     asked = compare(runs, [Question(name="tuned", arm=tuned, against=usual, family="main")])
@@ -211,6 +216,16 @@ def test_arms_of_imported_runs_may_differ_in_rate_if_other_rates_are_excluded(
     for question in ("comparison", "compute"):
         said = " ".join(ask(question, archive).sentences)
         assert said.count("Problem: exclusions.csv: muon-0.1 matches no run") == 1
+
+
+def test_a_key_that_configs_got_later_distinguishes_no_settings() -> None:
+    old, new = (to_dict(config(1, steps=steps, model__qk_norm=True)) for steps in (1000, 2000))
+    del old["optimizer"]["kind"]
+    old["model"]["qk_norm"] = False
+    row = {"parameters": None, "learning_rate": 1e-3, "eval_set": "books", "family": "abc"}
+    rows = [row | {"config": json.dumps(values)} for values in (old, new)]
+    names = disambiguate_by_set_up(["s = 4", "s = 4"], rows)
+    assert names == ["s = 4, qk_norm=false", "s = 4, qk_norm=true"]
 
 
 def test_finished_runs_without_seeds_may_have_equal_losses(tmp_path: Path) -> None:

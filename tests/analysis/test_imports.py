@@ -380,7 +380,13 @@ def test_what_cannot_be_compared_is_said_when_it_is_imported(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("source", "words"),
-    [("nowhere", "nowhere"), ("empty", "empty"), ("broken", "jsonl, line 1"), ("cut", "Trunc")],
+    [
+        ("nowhere", "nowhere"),
+        ("run=", "run=: no such file"),
+        ("empty", "empty"),
+        ("broken", "jsonl, line 1"),
+        ("cut", "Trunc"),
+    ],
 )
 def test_what_is_no_log_is_refused_by_name(source: str, words: str, tmp_path: Path) -> None:
     written(tmp_path / "empty", "notes.txt", ["nothing"])
@@ -526,7 +532,9 @@ def test_a_table_of_finished_runs_needs_size_tokens_and_loss_alone(tmp_path: Pat
     table.assign(C=6 * table["N"] * table["D"]).drop(columns="N").rename(
         columns={"loss": "final CE"}
     ).to_csv(tmp_path / "other.csv", index=False)
-    named = import_logs([str(tmp_path / "other.csv")], {}, columns={"nats_per_token": "final CE"})
+    columns = {"nats_per_token": "final CE", "loss": "D"}
+    named = import_logs([str(tmp_path / "other.csv")], {}, columns=columns)
+    assert named.runs["last_train_loss"].tolist() == table["D"].tolist()
     assert named.runs["parameters"].tolist() == table["N"].astype(int).tolist()
 
 
@@ -575,12 +583,30 @@ def test_runs_of_one_name_from_two_places_are_refused(tmp_path: Path) -> None:
     assert import_logs(named, FACTS).runs["run_id"].tolist() == ["a", "b"]
 
 
+def test_at_step_0_a_baseline_is_no_superposed_run(tmp_path: Path) -> None:
+    found = tables(jsonl(tmp_path / "run", [{"step": 0, "loss": 4.2, "val_loss": 4.3}, *curve()]))
+    assert {*found.curves["phase"], *found.evaluations["phase"]} == {"recovery"}
+    assert {*found.curves["loss_name"]} == {"next_token"}
+
+
+def test_an_archive_below_a_source_is_no_log_of_it(tmp_path: Path) -> None:
+    jsonl(tmp_path, curve())
+    for _ in range(2):
+        add_to_archive(tmp_path / "archive", tables(tmp_path))
+    assert len(read_tables(tmp_path / "archive").runs) == 1
+    (tmp_path / "archive/curves.parquet").unlink()
+    with pytest.raises(UserError, match=r"curves\.parquet: "):
+        read_tables(tmp_path)
+
+
 def test_a_missing_or_wrong_fact_or_column_is_named(tmp_path: Path) -> None:
     log = json_lines(tmp_path / "a")
     for key in ("parameters", "tokens_per_step", "steps", "annealed"):
         known = {name: value for name, value in FACTS.items() if name != key}
         with pytest.raises(UserError, match=rf"'a'.*{key}.*--set"):
             import_logs([str(log)], known)
+    with pytest.raises(UserError, match="parameters, tokens_per_step, steps, annealed: missing"):
+        import_logs([str(log)], {"bag_size": "1"})
     with pytest.raises(UserError, match="'a': sed: unknown key; did you mean seed"):
         tables(log, sed="1")
     with pytest.raises(UserError, match="--column 'los' is not known; did you mean 'loss'"):

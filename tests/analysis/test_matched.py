@@ -77,6 +77,17 @@ def test_a_baseline_of_more_steps_matches_the_data_of_a_superposed_run(tmp_path:
     assert found.loc["equal loss", "low"] <= found.loc["equal loss", "steps_ratio"]
 
 
+def test_settings_whose_labels_are_equal_keep_their_own_verdicts(tmp_path: Path) -> None:
+    """The label shows three digits of r, too few to tell 0.25 from 0.2503."""
+    for seed, luck in enumerate((0.0, 0.002, -0.001, 0.001)):
+        write_run(tmp_path, config(seed, steps=10_000), 3.5)
+        for ratio, gain in ((0.25, 0.05), (0.2503, -0.1)):
+            write_run(tmp_path, config(seed, 4, ratio, steps=10_000), 3.5 - gain + luck)
+    equal = matched(compare(load(tmp_path))).query("kind == 'equal FLOPs'")
+    assert equal["setting"].nunique() == 1
+    assert equal["verdict"].tolist() == ["better", "worse"]
+
+
 def swept(folder: Path) -> Sweep:
     runs = load(folder)
     (sweep,) = sweeps(runs, compare(runs))
@@ -164,6 +175,13 @@ def test_a_rate_at_which_one_seed_diverged_is_not_the_best_of_the_others(tmp_pat
     broken = load(tmp_path).query("state == 'diverged'")["run_id"].item()
     (tmp_path / "exclusions.csv").write_text(f"run,reason\n{broken},a node lost its clock\n")
     assert swept(tmp_path).best == 8e-3
+    for rate in (2e-3, 4e-3):
+        write_run(tmp_path, config(0, 4, 0.2, optimizer__learning_rate=rate), 3.4)
+    assert swept(tmp_path).superposed_rates == (2e-3, 4e-3)
+    other = load(tmp_path).query("bag_size == 4 and learning_rate == 4e-3")["run_id"].item()
+    with (tmp_path / "exclusions.csv").open("a") as exclusions:
+        exclusions.write(f"{other},a typo\n")
+    assert swept(tmp_path).superposed_rates == (2e-3,)
 
 
 def test_an_interval_that_is_open_on_one_side_is_said_so() -> None:

@@ -89,6 +89,16 @@ def test_diverged_seeds_are_counted_and_two_of_them_take_the_verdict(
     assert table["verdict"].iloc[1] == verdict
 
 
+def test_a_shared_prefix_run_that_diverged_is_no_seed_of_its_own(runs: Path) -> None:
+    of_seed = {"seed": 9, "bag_size": 4, "step_ratio": 0.2}
+    write_run(runs, config(**of_seed), None, state="diverged")
+    trunk = config(**of_seed, role="trunk", schedule__stop_after=600)
+    write_run(runs, trunk, None, state="diverged")
+    asked = question(4, where={"steps": 1000})
+    table = compare(load(runs), [asked]).verdicts.set_index("question")
+    assert (table.loc["s = 4", "verdict"], table.loc["s = 4", "diverged"]) == ("better", 1)
+
+
 def test_what_is_not_trained_or_has_one_seed_makes_no_claim(tmp_path: Path) -> None:
     write_run(tmp_path, config(0), 3.5)
     write_run(tmp_path, config(0, 2, 0.2), 3.4)

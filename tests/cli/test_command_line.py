@@ -121,6 +121,13 @@ def test_dry_run_of_a_trunk_counts_what_it_trains() -> None:
     assert "# latent tokens 15,360 # raw tokens 61,440 # data multiplier 4, raw" in words
 
 
+def test_dry_run_gives_the_memory_of_one_of_several_processes() -> None:
+    one, four = (describe(example(), "no id", processes=count) for count in (1, 4))
+    assert "# memory of one rank" in one
+    assert "# memory of one of 4 ranks" in four
+    assert one.splitlines()[-1] != four.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

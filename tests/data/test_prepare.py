@@ -82,22 +82,18 @@ PLAIN = {"": lambda data: data}
 @pytest.mark.parametrize("packing", PLAIN | PACKERS)
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
 def test_documents_come_back_as_they_were(tmp_path, packing, tokenizer):
+    cased = str.upper if tokenizer == "bytes" else str.lower
     texts, pack = documents(80), (PLAIN | PACKERS)[packing]
-    (tmp_path / f"a.jsonl{packing}").write_bytes(pack(jsonl(texts)))
-    (tmp_path / f"b.txt{packing}").write_bytes(pack(b"held out"))
-    done = quietly(
-        [tmp_path / f"a.jsonl{packing}"],
-        tmp_path / "out",
-        tokenizer,
-        validation=[str(tmp_path / f"b.txt{packing}")],
-    )
+    a, b = (tmp_path / cased(f"{name}{packing}") for name in ("a.jsonl", "b.txt"))
+    a.write_bytes(pack(jsonl(texts)))
+    b.write_bytes(pack(b"held out"))
+    done = quietly([a], tmp_path / "out", tokenizer, validation=[str(b)])
     assert read_back(tmp_path / "out", "train") == texts
     assert read_back(tmp_path / "out", "validation") == ["held out"]
     train = done.splits["train"]
     assert (train.documents, train.text_bytes) == (80, len("".join(texts).encode()))
     assert train.tokens == TokenFile(tmp_path / "out" / "train").token_count
-    packed = (tmp_path / f"a.jsonl{packing}").read_bytes()
-    assert done.sources[0].sha256 == hashlib.sha256(packed).hexdigest()
+    assert done.sources[0].sha256 == hashlib.sha256(a.read_bytes()).hexdigest()
     assert done.tokenizer.fingerprint == read_tokenizer(tmp_path / "out").fingerprint
     assert not (tmp_path / "out" / UNFINISHED).exists()
     verify(tmp_path / "out")

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from contextlib import chdir
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,9 @@ def test_a_pair_of_token_files_is_never_its_own_held_out_text(
     assert found == {"validation": documents / "validation"}
     assert f"left out: {pair}: " in capsys.readouterr().err
     beside = fingerprints_and_held_out(tiny(documents / "train", *BYTES))[1]
-    assert beside.fingerprint == fingerprints_and_held_out(tiny(documents, *BYTES))[1].fingerprint
+    with chdir(documents):
+        here = fingerprints_and_held_out(tiny(Path(), *BYTES))[1]
+    assert beside.fingerprint == here.fingerprint
     with pytest.raises(UserError, match="no held-out text"):
         fingerprints_and_held_out(tiny(documents / "validation.bin", *BYTES))
 
@@ -108,13 +111,17 @@ def test_text_of_another_vocabulary_is_refused(
 
 
 def test_what_is_asked_for_is_refused_before_anything_is_measured(
-    trained: Path, documents: Path
+    trained: Path, documents: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match="NAME=FOLDER"):
         list(evaluate_run(open_run(trained), held_out=["books"]))
     with pytest.raises(UserError, match="--held-out x=…: is given twice"):
         list(evaluate_run(open_run(trained), held_out=[f"x={documents}"] * 2))
     assert run_record.read(trained).tasks == []
+    copied = shutil.copytree(trained, tmp_path / "copied")
+    (copied / "segments.jsonl").unlink()
+    with pytest.raises(UserError, match=r"segments\.jsonl: missing or empty"):
+        list(evaluate_run(open_run(copied)))
 
 
 def test_text_of_another_tokenizer_is_refused(documents: Path, tmp_path: Path) -> None:

@@ -20,6 +20,10 @@ def test_a_run_of_an_archive_comes_out_again_to_the_bit(
     (name,) = keep(tmp_path / "runs", tmp_path / "kept")
     with pytest.raises(UserError, match="no run"):
         recorded(tmp_path / "kept", "another")
+    foreign = recorded(tmp_path / "kept", name)
+    foreign.runs["config"] = None
+    with pytest.raises(UserError, match="is imported, so its config is not known"):
+        config_of(foreign)
     monkeypatch.chdir(words.parent)
     record = recorded(tmp_path / "kept", name[-8:])
     with pytest.raises(UserError, match="not those of the record"):

@@ -147,6 +147,8 @@ def test_what_is_over_is_kept_with_about_a_hundred_rows_of_its_curve(tmp_path: P
     diverged.status("diverged", 1, "loss nan")
     open_run(runs / "c", "seed=2").status("failed", 3, "disk full")
     assert keep(runs, kept) == keep(runs, kept)
+    with pytest.raises(UserError, match="; name a folder elsewhere"):
+        keep(runs, runs / "kept")
     archive = source.read_tables(kept)
     assert sorted(archive.runs["state"]) == ["diverged", "done"]
     assert 100 <= len(archive.curves) <= 105
@@ -172,6 +174,10 @@ def test_a_run_s_own_folder_may_stand_for_it(tmp_path: Path) -> None:
     assert "worse" not in answer(["status", "bad"], tmp_path).out
     (row,) = json.loads(answer(["status", "bad", "--json"], tmp_path).out)
     assert (row["run_id"], row["state"], row["step"]) == ("bad", "failed", 3)
+    for name in ("bad2", "my[1]"):
+        open_run(tmp_path / name, "seed=3").status("failed", 3, "disk full")
+        assert answer(["logs", name], tmp_path).out.startswith(f"=== {name}: ")
+    assert "bad2" not in answer(["status", "bad"], tmp_path).out
 
 
 def test_the_shell_completes_studies_and_scales(tmp_path: Path) -> None:

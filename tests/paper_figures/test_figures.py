@@ -67,6 +67,14 @@ def test_a_trace_names_runs_published_files_and_fits(tmp_path: Path) -> None:
     assert "4 seeds" in trace["caption"]
 
 
+def test_a_name_with_dollar_signs_is_no_formula(tmp_path: Path) -> None:
+    for bag_size, ratio in ((1, 0.0), (4, 0.2)):
+        named = config(0, bag_size, ratio, data={"corpora": [{"path": "prepared/c4_$a_$b"}]})
+        write_run(tmp_path / "runs", named, 3.5)
+    build(tmp_path / "runs", tmp_path / "to", only=["loss_curves"])
+    assert "c4_$a_$b" in (tmp_path / "to/loss_curves.json").read_text("utf8")
+
+
 def test_published_curves_are_drawn_point_for_point() -> None:
     for figure in (1, 3, 6, 9):
         data = picture(f"figure{figure}").data

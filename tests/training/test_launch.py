@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -28,7 +29,9 @@ main()
 """
 
 
-def start(corpus: Path, folder: Path, *overrides: str) -> subprocess.Popen[str]:
+def start(
+    corpus: Path, folder: Path, *overrides: str, variables: Sequence[tuple[str, str]] = ()
+) -> subprocess.Popen[str]:
     config = folder.parent / "run.toml"
     config.write_text(to_toml(tiny(corpus, *overrides)))
     command = [sys.executable, "-c", COMMAND, "train", str(config), "--processes", "2"]
@@ -37,7 +40,7 @@ def start(corpus: Path, folder: Path, *overrides: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", **dict(variables)},
         start_new_session=True,  # a group of its own, as a shell gives it
     )
 
@@ -65,7 +68,9 @@ def process_of_rank(launcher: subprocess.Popen[str], rank: int) -> int:
 
 def test_two_processes_train_a_run(words: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    launcher = start(words, folder, "execution.parallel=auto")
+    # As some job managers do for a job of one process.
+    alone = [("RANK", "0"), ("WORLD_SIZE", "1")]
+    launcher = start(words, folder, "execution.parallel=auto", variables=alone)
     said, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, errors
     assert said.splitlines().count(f"done: {folder}") == 1
