@@ -108,7 +108,7 @@ def measure(run: Path, tasks: str) -> None:
 
 
 def test_every_kind_of_task_lands_in_the_record(trained: Path) -> None:
-    tasks = "letters,all_letters,arc_easy,tagged_letters"
+    tasks = "letters, all_letters,arc_easy,tagged_letters"
     measure(trained, tasks)
     by_name = {row["task"]: row for row in run_record.read(trained).tasks}
     names = {"held_out", "letters", "all_letters", "arc_easy"}
