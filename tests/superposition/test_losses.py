@@ -60,6 +60,16 @@ def test_a_bag_of_one_token_is_the_baseline_bit_for_bit(dtype, shape, ignored):
             assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
+def test_how_logits_lie_in_memory_changes_neither_loss_nor_gradient(kind):
+    """A head computed as `(weight @ hidden.mT).mT` gives logits column by column."""
+    logits, labels = problem(3, batch=1)
+    columns = logits.detach().mT.contiguous().mT.requires_grad_()
+    results = [value_and_grad(bag_loss(of, labels, 3, kind=kind), of) for of in (logits, columns)]
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 # --- the definitions ----------------------------------------------------------------------------
 
 

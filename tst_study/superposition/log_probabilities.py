@@ -65,7 +65,8 @@ class _LogProbabilities(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         logits, targets = ctx.saved_tensors
         (grad,) = grads
-        grad_logits = torch.empty_like(logits)
+        # The kernel writes row by row, whatever the strides of its output.
+        grad_logits = torch.empty_like(logits, memory_format=torch.contiguous_format)
         dtype = grad.dtype
         shape = chunk_rows(logits), logits.shape[1]
         scratch = logits.new_empty(shape, dtype=dtype)
