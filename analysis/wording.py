@@ -43,9 +43,8 @@ def disambiguate_by_set_up(
     their family. The parameters may be None, and the config may be missing."""
     texts = pd.Series([row.get("config") for row in rows], dtype=object).fillna("{}")
     configs = pd.json_normalize([of_record(json.loads(text)) for text in texts])
-    configs = configs.filter(regex=r"^(model|optimizer|schedule(?!\.steps)|batch)\.").map(
-        json.dumps
-    )
+    chosen = r"^(model|optimizer|schedule(?!\.steps)|batch)\."
+    configs = configs.filter(regex=chosen).map(json.dumps)
     settings = pd.Series("", range(len(names)))
     for _, own in configs.groupby(list(names)):
         differing = own.loc[:, own.nunique() > 1].drop(

@@ -43,6 +43,8 @@ EXPONENT = LAW.beta / (LAW.alpha + LAW.beta)
 """The exponent with which, by this law, the optimal size grows with compute."""
 BAGS = (2, 3, 4, 5, 6, 8, 12, 16)
 """The values of s that a simulated curve over s has."""
+NOISE = 0.002
+"""The standard deviation of its losses over seeds, in nats per token."""
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,9 @@ def _optimum(
 ) -> Shown:
     """Best s of a curve whose true best s is 6. All s of a seed are compared with one baseline,
     whose noise they share."""
-    baselines = 0.002 * random.standard_normal(seeds)
+    baselines = NOISE * random.standard_normal(seeds)
     losses = np.array([loss(bag) for bag in bags])[:, None] - baselines
-    best = optimum(bags, losses + 0.002 * random.standard_normal(losses.shape))
+    best = optimum(bags, losses + NOISE * random.standard_normal(losses.shape))
     yield best.low, best.high, 6.0
 
 

@@ -2,6 +2,7 @@
 which trains a recorded run again."""
 
 import json
+import os
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -357,7 +358,7 @@ def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Pat
 
     root = folder_of(study, scale, runs)
     if (root / "run.json").exists() or config_path(root).exists():
-        root = root.absolute() if root.name else root.resolve()  # `.` has no name
+        root = Path(os.path.abspath(root))  # `.` and `..` are no names
         # Quoted, and with a set of one character, so that it matches this name alone.
         return root.parent, pattern or f"[{root.name[0]}]{escape(root.name[1:])}"
     return root, pattern

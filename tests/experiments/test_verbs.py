@@ -178,7 +178,9 @@ def test_a_run_s_own_folder_may_stand_for_it(tmp_path: Path) -> None:
         open_run(tmp_path / name, "seed=3").status("failed", 3, "disk full")
         assert answer(["logs", name], tmp_path).out.startswith(f"=== {name}: ")
     assert "bad2" not in answer(["status", "bad"], tmp_path).out
-    assert answer(["logs", "."], tmp_path / "bad").out.startswith("=== bad: ")
+    (tmp_path / "bad/checkpoints").mkdir()
+    for name, place in ((".", "bad"), ("..", "bad/checkpoints")):
+        assert answer(["logs", name], tmp_path / place).out.startswith("=== bad: ")
 
 
 def test_the_shell_completes_studies_and_scales(tmp_path: Path) -> None:

@@ -123,6 +123,10 @@ def _optimizer(config: Config, held: HeldParameters, ranks: int) -> int:
 
 
 def _layer_bytes(model: Model, parallel: Parallel, width: int, sharers: int, on_gpu: bool) -> int:
+    """Return the bytes that one layer keeps for the backward pass, per latent position of a
+    micro-batch. `width`: bytes per number. `sharers`: the number of tensor ranks over which
+    positions are divided outside the matrices (in the norms and the residual stream); 1 without
+    sequence parallelism."""
     tensor = parallel.tensor
     hidden = model.hidden_size
     query = model.attention_heads * model.head_size // tensor
