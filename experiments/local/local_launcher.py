@@ -23,7 +23,7 @@ from tst_study.experiments.study import Study
 from tst_study.record.reader import FINAL_STATES
 from tst_study.text import screen_width, wrapped
 
-CANCELLABLE = ("waiting", "preempted", "interrupted")
+CANCELLABLE = ("waiting", "preempted", "interrupted", "failed")
 """States of runs that no process trains, but that a launcher may still start. `cancel` marks such
 runs, so that no launcher starts them."""
 
@@ -57,17 +57,19 @@ class Local:
             return 0
         print("Drawing figures and report.", flush=True)
         lines = ["", f"What {study.name} at scale {study.scale} says", study.claims, ""]
-        lines += collect(study.folder, rows_of(study))
-        print(*wrapped(lines, screen_width()), sep="\n")
-        if queue.failed:
-            lines = [
-                f"error: runs that did not finish: {len(queue.failed)}; submit again to retry; "
-                f"their logs: tst-study logs {quote(str(study.folder))}"
-            ]
-            lines += [f"  {run.run_id}: {why}" for run, why in queue.failed.values()]
-            if len(queue.decided) < len(queue.whole):
-                lines.append("  More runs depend on them and were not started.")
-            print(*wrapped(lines, screen_width()), sep="\n", file=sys.stderr)
+        try:
+            lines += collect(study.folder, rows_of(study))
+            print(*wrapped(lines, screen_width()), sep="\n")
+        finally:  # The disk may be full, which both runs and the report fail for.
+            if queue.failed:
+                lines = [
+                    f"error: runs that did not finish: {len(queue.failed)}; submit again to retry; "
+                    f"their logs: tst-study logs {quote(str(study.folder))}"
+                ]
+                lines += [f"  {run.run_id}: {why}" for run, why in queue.failed.values()]
+                if len(queue.decided) < len(queue.whole):
+                    lines.append("  More runs depend on them and were not started.")
+                print(*wrapped(lines, screen_width()), sep="\n", file=sys.stderr)
         return int(bool(queue.failed))
 
     def jobs(self, root: Path) -> dict[str, Job]:
@@ -90,7 +92,8 @@ class Local:
         return {folder.name for folder in live if _stop(folder) or folder in waiting}
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
-        return [log_path(root / run_id)]
+        first = log_path(root / run_id)
+        return [*sorted(first.parent.glob("log-rank*.txt")), first]
 
     def allocation(self, run: PlannedRun) -> Allocation:
         return Allocation(self._options.processes)

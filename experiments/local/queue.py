@@ -201,11 +201,26 @@ def _start(
             port = free_port() if queue.processes > 1 else 0
             for number in range(queue.processes):
                 arguments = (planned.config, planned.folder, Rank(number, queue.processes, port))
-                child = _context(planned.config).Process(
-                    target=target, args=arguments, name=planned.run_id
-                )
-                child.start()
+                child = _started(_context(planned.config), target, arguments, planned.run_id)
                 children.setdefault(planned.fingerprint, []).append(child)
+
+
+def _started(
+    context: ForkServerContext | SpawnContext,
+    target: Callable[..., None],
+    arguments: tuple[object, ...],
+    name: str,
+) -> BaseProcess:
+    child = context.Process(target=target, args=arguments, name=name)
+    try:
+        child.start()
+    except OSError:
+        # The socket of the fork server lies below `TMPDIR`. It cannot be used if somebody has
+        # cleaned that folder, or if the folder's path is too long for a socket.
+        if context.get_start_method() == "spawn":
+            raise
+        return _started(multiprocessing.get_context("spawn"), target, arguments, name)
+    return child
 
 
 def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:

@@ -88,7 +88,7 @@ def state_and_damage(run: PlannedRun) -> tuple[str, str]:
             there = run_record.read_header(run.folder)["fingerprint"]
         status = run_record.read_status(run.folder)
     except UserError as error:
-        return DAMAGED, str(error)
+        return DAMAGED, f"{error}; move its folder away"
     if there != run.fingerprint:
         raise UserError(
             f"{run.folder}: holds run {there[:16]}, not {run.fingerprint[:16]} of this study; "

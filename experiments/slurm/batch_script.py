@@ -59,7 +59,8 @@ def array_script(
             # Configs name corpora by paths relative to the folder where the study was submitted.
             "chdir": os.getcwd(),
             **resources.gpus(),
-            **profile.sbatch,
+            # submitit writes an option that is false as `--name=False`.
+            **{name: value for name, value in profile.sbatch.items() if value is not False},
         },
         # If a rank dies, the others are ended, too. A minute after the first rank has ended by
         # itself, the ranks that still run are ended.
@@ -98,6 +99,7 @@ def _setup(submission: Submission, code: Path, profile: Profile) -> list[str]:
         # The colon, a command that does nothing, is for lines that are only a comment: bash refuses
         # empty braces.
         *(f"{{ :\n{line}\n}} || tst_stop {shlex.quote(line)}" for line in profile.setup),
+        f"cd {shlex.quote(os.getcwd())}",  # a line of the set-up may have changed it
         "trap - EXIT",
         'export PYTHONPATH="$TST_CODE${PYTHONPATH:+:$PYTHONPATH}"',
         "export PYTHONSAFEPATH=1",
@@ -150,7 +152,7 @@ def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count
 
     # In the name of an output file, Slurm takes % as the beginning of a pattern, and %% as a
     # percent sign. submitit replaces patterns too, so it must not see the folder's percent signs.
-    executor = Executor(str(folder).replace("%", PERCENT))
+    executor = Executor(str(folder.absolute()).replace("%", PERCENT))
     executor.update_parameters(**parameters)
     executor.parameters["map_count"] = count
     text: str = executor._make_submission_file_text(command, uid="")

@@ -9,8 +9,8 @@ The job's comment names the submission's id. If the submitting process is killed
 alone, because Slurm counts job ids from the beginning again when a controller loses its state.
 """
 
-import getpass
 import json
+import os
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -99,7 +99,8 @@ def submit(submission: Submission, script: str, lock: int) -> str:
     (folder / RUNS).write_text("".join(f"{run}\n" for run in submission.runs), encoding="utf8")
     try:
         answer = call("sbatch", "--parsable", str(folder / "script.sh"), pass_fds=(lock,))
-        job = answer.strip().partition(";")[0]
+        # A site's sbatch may print a greeting before the job id.
+        job = answer.strip().rpartition("\n")[2].partition(";")[0]
     except SlurmError:
         # Slurm may have accepted the job although its answer was lost.
         job = _array_of(submission, in_the_queue())
@@ -162,7 +163,7 @@ def in_the_queue() -> dict[Key, Job]:
 
     Raises `SlurmError` if the controller does not answer.
     """
-    out = call("squeue", "--noheader", "--array", "--states=all", f"--user={getpass.getuser()}",
+    out = call("squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}",
                "--format=%F|%K|%T|%r|%k")  # fmt: skip
     jobs: dict[Key, Job] = {}
     for line in out.splitlines():

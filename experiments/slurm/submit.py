@@ -72,14 +72,17 @@ class Submitted:
             *self.arrays,
         ]
         if self.blocked:
-            text.append(f"{len(self.blocked)} not submitted: no job trains their shared prefix run")
+            text.append(
+                f"{len(self.blocked)} not submitted: no job trains their shared prefix run; submit "
+                "again when it is done"
+            )
         if self.refused:
             text.append(f"refused: {self.refused}; submit again when Slurm takes more")
         if self.undecided:
             text.append(
                 f"{self.undecided} more depend on these results: submit again when they are there"
             )
-        text += [f"not submitted: {reason}; move its folder away" for reason in self.damaged]
+        text += [f"not submitted: {reason}" for reason in self.damaged]
         return [*text, "", self.first_script] if self.dry else text
 
 

@@ -5,6 +5,7 @@ git."""
 from collections.abc import Sequence
 from pathlib import Path
 
+from tst_study.atomic_files import disk_errors_named
 from tst_study.errors import UserError
 from tst_study.experiments.state.status import StatusRow, check_holds_runs
 from tst_study.record.reader import FINAL_STATES
@@ -29,7 +30,8 @@ def collect(root: Path, rows: Sequence[StatusRow]) -> list[str]:
     over = [row for row in rows if row.state in FINAL_STATES]
     missing = [row for row in rows if row.state not in FINAL_STATES]
     report = root / "report"
-    report.mkdir(exist_ok=True)
+    with disk_errors_named(report):
+        report.mkdir(exist_ok=True)
     write_bytes(report / "runs.csv", csv_bytes(load(root), numbers=None))
     summary, written = ["No run is over yet."], "The table of runs"
     if over:

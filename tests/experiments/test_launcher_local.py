@@ -10,6 +10,8 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,6 +31,7 @@ from tst_study.experiments import cli
 from tst_study.experiments.launcher import RETRIES, Options
 from tst_study.experiments.local import local_launcher as launcher_local
 from tst_study.experiments.local import queue as local_queue
+from tst_study.experiments.local.local_launcher import Local
 from tst_study.experiments.local.progress import _summary
 from tst_study.experiments.local.queue import Queue, StoppedError, launch
 from tst_study.experiments.plan.planner import Planner
@@ -86,6 +89,8 @@ def test_failed_run_ends_neither_study_nor_others_and_is_tried_again_next_time(
     assert all(run_state(tmp_path, name)["state"] == "failed" for name in ("fail", "bug", "killed"))
     (log,) = tmp_path.glob("bug-*/job/log.txt")
     assert "Traceback" in log.read_text()
+    # A launcher that is still at work might start them again.
+    assert cancel_runs(tmp_path, "killed") == [run.name for run in tmp_path.glob("killed-*")]
     (tmp_path / "healed").touch()
     queue = submit(study, tmp_path)
     assert not queue.failed
@@ -93,6 +98,27 @@ def test_failed_run_ends_neither_study_nor_others_and_is_tried_again_next_time(
     assert launches(tmp_path) == {
         "fail": 2, "bug": again, "killed": again, "good": 1, "diverge": 1,
     }  # fmt: skip
+
+
+def test_a_fork_server_out_of_reach_does_not_end_the_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if somebody had cleaned `TMPDIR`, in which the server's socket lies."""
+    server = forkserver._forkserver  # type: ignore[attr-defined]
+    server.ensure_running()
+    monkeypatch.setattr(server, "_forkserver_address", str(tmp_path / "gone"))
+    submit(study_of(config("run")), tmp_path)
+    assert launches(tmp_path) == {"run": 1}
+
+
+def test_runs_that_failed_are_told_even_if_no_report_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launcher_local, "launch", partial(launch, target=fake_training.run))
+    (tmp_path / "report").touch()
+    with pytest.raises(UserError, match="report: cannot be written"):
+        Local(Options()).submit(at(study_of(config("fail")), tmp_path))
+    assert "corpus: too short; give more text" in capsys.readouterr().err
 
 
 class NoText:

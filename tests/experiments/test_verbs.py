@@ -86,6 +86,7 @@ def test_a_damaged_run_is_one_row_and_all_others_go_on(
     assert {run.run_id for run in queue.over.values()} == {good.run_id}
     why = {run.run_id: why for run, why in queue.failed.values()}
     assert why[bad.run_id].startswith(damage)
+    assert why[bad.run_id].endswith("; move its folder away")
     assert why[fail.run_id] == "corpus: too short; give more text"
 
 
@@ -161,8 +162,10 @@ def test_logs_show_what_failed_unless_runs_are_named(tmp_path: Path) -> None:
     for name in ("good", "bad"):
         (tmp_path / name / "job").mkdir()
         (tmp_path / name / "job" / "log.txt").write_text(f"one\ntwo\nthree of {name}\n")
+    (tmp_path / "bad" / "job" / "log-rank1.txt").write_text("the other rank\n")
     shown = "\n".join(log_tails(tmp_path, "", lines=2))
     assert "=== bad: failed disk full" in shown
+    assert "the other rank" in shown
     assert shown.endswith("two\nthree of bad")
     assert "three of good" in "\n".join(log_tails(tmp_path, "goo", lines=9))
 

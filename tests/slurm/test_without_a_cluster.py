@@ -72,7 +72,7 @@ RUN = "a-01230123"
 
 def submitted(root: Path, programs: Path) -> Submission:
     """As job 12."""
-    says(programs / "sbatch", "echo 12")
+    says(programs / "sbatch", "echo Welcome to the cluster; echo '12;name'")
     one = submission.new(root, [RUN])
     write_config(example(), root / RUN)
     with submission_lock(root) as lock:
@@ -205,6 +205,14 @@ def test_studies_of_one_name_in_two_checkouts_do_not_wait_for_each_other(tmp_pat
     assert here == again != elsewhere
 
 
+def test_percent_signs_are_none_of_slurms_patterns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "50%j").mkdir()
+    monkeypatch.chdir(tmp_path / "50%j")
+    assert f"#SBATCH --output='{tmp_path}/50%%j/runs/" in script_of(Path("runs"))
+
+
 GPUS = Resources(gpus_per_node=2, gpu_type="a100")
 IN_IMAGE = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())} python -P"""
 
@@ -214,6 +222,7 @@ IN_IMAGE = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())} pyth
     ("how", "there", "absent"),
     [
         ({"sbatch": {"nice": 5, "hold": True}}, "#SBATCH --hold\n", "wckey"),
+        ({"sbatch": {"exclusive": False}, "setup": ("cd /",)}, f"cd {ROOT}\n", "exclusive"),
         ({"setup": ("# modules of the old cluster", "", "true")}, "modules of the old", "--gpu"),
         ({"python": "python"}, "python -P", IN_IMAGE),
         ({"container": "apptainer exec x.sif", "python": "python"}, IN_IMAGE, "--gpu"),
