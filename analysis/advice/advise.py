@@ -16,6 +16,8 @@ from tst_study.analysis.advice import planned_run
 from tst_study.analysis.advice.planned_run import (
     ALWAYS,
     OUTPUT_ONLY,
+    SMALL,
+    Choice,
     PlannedRun,
     own_arm,
     pair_deviation,
@@ -23,7 +25,6 @@ from tst_study.analysis.advice.planned_run import (
 from tst_study.analysis.fits.law.law_answer import CHINCHILLA, published_beside_law
 from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import published_law
-from tst_study.analysis.fits.scaling.repetition import PUBLISHED, worth
 from tst_study.analysis.statistics import POWER, smallest_detectable
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
@@ -35,18 +36,11 @@ from tst_study.cost.prices import range_of, rounded
 from tst_study.errors import UserError, one_of
 from tst_study.text import big, duration, memory_size, screen_width
 
-REPEATED_DATA = (1487.7, 0.3526596)
-"""B and β of the data term B D^−β (nats per token, D in tokens) of Muennighoff et al. 2023
-(arXiv 2305.16264)."""
 TOKEN_BYTES = 4
 """Bytes that a token takes on disk, assumed for the printed size of the text."""
 PILOT = 8
 """The factor by which the runs of the cheaper test (`_pilot`) are smaller than the planned run, in
 parameters and in tokens. `advise` suggests running this test first."""
-SMALL = 1e7
-"""Number of active parameters below which a run counts as small. The cheaper test of a small run
-has the size and length of the run itself, and its noise is taken from our campaigns' runs. The
-screen then names our trainer before the reader's own."""
 MOST_SEEDS = 12
 """The most pairs of runs that the cheaper test may have."""
 WIDTH = 100
@@ -120,7 +114,7 @@ def advise(
     run = PlannedRun(params, active or params, tokens, text or math.inf)
     flops = flops or 6 * run.size * tokens
     hours, mfu, source = _hours(run, flops, device)
-    raw = run.setting.text * tokens
+    raw = run.raw
     spent = f"{range_of(hours, rounded)} GPU-hours"
     if gpus:
         spans = dict.fromkeys(duration(3600 * end / gpus) for end in hours)
@@ -140,10 +134,9 @@ def advise(
         run=run,
         far=_far(run),
         alike=_alike(run),
-        repetition=lambda read: _repetition(run.text, read),
         same_loss_at=lambda gain: _same_loss(run, gain),
         gpu_hours=lambda share: f"{range_of([share * end for end in hours], rounded)} GPU-hours",
-        text_worth=CHINCHILLA.loss(run.size, tokens) - CHINCHILLA.loss(run.size, raw),
+        text_worth=CHINCHILLA.loss(run.size, tokens) - CHINCHILLA.loss(run.size, raw) - run.lost,
         raw=raw,
         size=memory_size(raw * TOKEN_BYTES).replace(".0 GB", " GB"),
         hours=hours,
@@ -242,9 +235,11 @@ def _alike(run: PlannedRun) -> dict[str, Any] | None:
     `within`: the standard deviation of the difference of two runs, nats per token. `best`: the s
     and r with the largest gain. `ends`: among the settings whose gain is at most `within` below
     that of `best`, those with the smallest and the largest s, each with its best r, in words.
-    Returns None if the advised setting is not `ALWAYS`, or if the grade is `no evidence`.
+    Returns None if the advised setting is not `ALWAYS`, if it repeats text, or if the grade is `no
+    evidence`.
     """
-    if run.mixture or run.own or run.setting != run.first or run.grade == "no evidence":
+    is_usual = run.setting == Choice(*ALWAYS) and run.raw <= run.text
+    if not is_usual or run.mixture or run.grade == "no evidence":
         return None
     law = published_law()
     places = law.rows[["params", "tokens"]]
@@ -259,17 +254,6 @@ def _alike(run: PlannedRun) -> dict[str, Any] | None:
         "best": (int(best["bag_size"]), float(best["step_ratio"])),
         "ends": [f"s = {row['bag_size']:.0f}, r = {row['step_ratio']:g}" for row in rows_of(ends)],
     }
-
-
-def _repetition(text: float, read: float) -> tuple[float, float, float]:
-    """Return the cost of repeating a text of `text` tokens until `read` tokens have been read, by
-    the law of repetition for ordinary training. The three numbers: the epochs; the fresh tokens
-    that these epochs are worth, as a share of `read`; and how much higher the loss is than after
-    `read` fresh tokens (nats per token)."""
-    factor, exponent = REPEATED_DATA
-    fresh = float(worth(np.array(read), np.array(text), PUBLISHED))
-    lost = factor * (fresh**-exponent - read**-exponent)
-    return read / text, fresh / read, lost
 
 
 def _hours(run: PlannedRun, flops: float, name: str | None) -> tuple[list[float], str, str | None]:

@@ -18,6 +18,7 @@ from tst_study.analysis.fits.law.held_out import observed_gains
 from tst_study.analysis.fits.law.law_answer import published_beside_law
 from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import Law, published_law
+from tst_study.analysis.fits.scaling.repetition import PUBLISHED, worth
 from tst_study.analysis.fits.solver.uncertainty import linearised
 from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.tables.columns import rows_of
@@ -51,6 +52,15 @@ campaigns, as `published.evidence()` has it."""
 OWN_CORPUS = "books-bpe1024"
 """The corpus on which an arm of our campaigns must have been trained to count as evidence near a
 planned run."""
+SMALL = 1e7
+"""Number of active parameters below which a dense run counts as small. Our campaigns are then its
+only evidence. The cheaper test of a small run has the size and length of the run itself, and its
+noise is taken from our runs. The screen then names our trainer before the reader's own."""
+EPOCHS = 4.0
+"""Number of epochs up to which Muennighoff et al. 2023 (arXiv 2305.16264) found, in ordinary
+training, that repeated text is nearly as good as fresh text."""
+REPEATED_DATA = (1487.7, 0.3526596)
+"""B and β of the data term B D^−β (nats per token, D in tokens) of the same paper."""
 SPLITS = 2
 """Number of sizes, and likewise of lengths, that were left out in turn to measure the law's error
 per e-fold. This is also the number of degrees of freedom of that error."""
@@ -143,6 +153,15 @@ class PlannedRun:
         places = np.log(rows[["size", "params", "tokens"]].to_numpy() / here)
         return pd.Series(np.abs(places).max(axis=1), rows.index)
 
+    @cached_property
+    def nearest_own(self) -> dict[str, Any]:
+        """The arm of our campaigns with output only on `OWN_CORPUS` that is nearest to this size
+        and length: a row of the evidence. Of several as near, it is the one with the most seeds."""
+        rows = pd.DataFrame(published.evidence()["own"])
+        rows = rows[(rows["arm"] == OUTPUT_ONLY) & (rows["corpus"] == OWN_CORPUS)]
+        rows = rows.assign(far=self._far(rows.assign(size=rows["params"])))
+        return next(rows_of(rows.sort_values(["far", "seeds"], ascending=[True, False])))
+
     @property
     def is_ours(self) -> bool:
         """Whether our campaigns measured the advised setting at this size and length."""
@@ -179,54 +198,89 @@ class PlannedRun:
     @property
     def word(self) -> str:
         """The first word of a verdict that expects a gain: `Yes`, or for an extrapolation
-        `Probably`. An extrapolation gets `Perhaps` instead if the run is a mixture, to which the
-        law of dense models is extrapolated, or lies further than `MUCH` beyond the fitted runs."""
+        `Probably`, which is also the word if text is repeated. It is `Perhaps` instead if text is
+        read more than `EPOCHS` times, and for an extrapolation if the run is a mixture, to which
+        the law of dense models is extrapolated, or lies further than `MUCH` beyond the fitted
+        runs."""
+        if self.raw > EPOCHS * self.text:
+            return "Perhaps"
         if self.grade != "extrapolated":
-            return "Yes"
+            return "Probably" if self.raw > self.text else "Yes"
         much = max(map(abs, self.beyond.values())) > MUCH
         return "Perhaps" if self.mixture or much else "Probably"
 
     @cached_property
     def first(self) -> Choice:
         """The setting to advise if there is enough text for it."""
-        if self.own:
-            return Choice(4, 0.25, output_only=OUTPUT_ONLY in self.own)
+        if self.own or (self.size < SMALL and not self.mixture):
+            return Choice(4, 0.25, output_only=OUTPUT_ONLY in self.own or not self.own)
         return Choice(*(MIXTURE if self.mixture else ALWAYS))
 
     @cached_property
     def setting(self) -> Choice:
-        """The setting to advise: `first` if there is enough text for it. Otherwise it is the
-        setting with the largest gain by the law (s from 2 to 16, r from 0.1 to 0.5) among those for
-        which the text is enough; but if there is no such setting, or if our campaigns measured this
-        size and length, it is `first` with output only, which reads no more text than a
-        baseline."""
-        if self.text >= self.tokens * self.first.text:
-            return self.first
-        rows = settings(self.size, self.tokens, np.arange(2.0, 17.0), np.arange(10, 51) / 100)
-        fits = rows[1 + rows["step_ratio"] * (rows["bag_size"] - 1) <= self.text / self.tokens]
-        if fits.empty or self.own:
-            return Choice(self.first.bag_size, self.first.step_ratio, output_only=True)
-        best = fits.iloc[int(published_law().of_rows(fits).argmax())]
+        """The setting to advise: `first` if there is enough text for it, and otherwise the one with
+        the largest gain by the law after the cost of repeated text: `first` again, or if that is
+        clearly less than the best, the best of s from 2 to 16 (for a mixture only that of `first`)
+        and r from 0.1 to 0.5. But if even the baseline would read the text more than `EPOCHS`
+        times, or if our campaigns measured this size and length, it is `first` with output only,
+        which reads no more text than a baseline."""
+        first = self.first
+        if self.text >= self.tokens * first.text:
+            return first
+        if self.own or self.tokens > EPOCHS * self.text or first.output_only:
+            return Choice(first.bag_size, first.step_ratio, output_only=True)
+        bags = np.array([first.bag_size]) if self.mixture else np.arange(2.0, 17.0)
+        rows = settings(self.size, self.tokens, bags, np.arange(10, 51) / 100)
+        reads = self.tokens * (1 + rows["step_ratio"] * (rows["bag_size"] - 1))
+        left = published_law().of_rows(rows) - [self.repetition(read)[2] for read in reads]
+        is_first = np.isclose(rows["step_ratio"], first.step_ratio)
+        is_first &= rows["bag_size"] == first.bag_size
+        if left[is_first].max() >= left.max() - pair_deviation(published_law()):
+            return first
+        best = rows.iloc[int(left.argmax())]
         return Choice(int(best["bag_size"]), float(best["step_ratio"]))
+
+    @property
+    def raw(self) -> float:
+        """Tokens of text that the superposed run reads, repeated ones included."""
+        return self.setting.text * self.tokens
+
+    def repetition(self, read: float) -> tuple[float, float, float]:
+        """Return the cost of repeating the text until `read` tokens have been read, by the law of
+        repetition for ordinary training. The three numbers: the epochs; the fresh tokens that these
+        epochs are worth, as a share of `read`; and how much higher the loss is than after `read`
+        fresh tokens (nats per token)."""
+        factor, exponent = REPEATED_DATA
+        fresh = float(worth(np.array(read), np.array(self.text), PUBLISHED))
+        return read / self.text, fresh / read, factor * (fresh**-exponent - read**-exponent)
+
+    @property
+    def lost(self) -> float:
+        """How much more the superposed run loses than the baseline because text is repeated, in
+        nats per token, by the law of repetition."""
+        return self.repetition(self.raw)[2] - self.repetition(self.tokens)[2]
 
     @cached_property
     def gain(self) -> Gain:
-        """The gain to expect of the advised setting, without numbers if the grade is `no evidence`.
-        The interval is for the mean over seeds if our campaigns measured the gain, else for one
-        pair of runs."""
+        """The gain to expect of the advised setting, `lost` taken off, without numbers if the grade
+        is `no evidence`. The interval is for the mean over seeds if our campaigns measured the
+        gain, else for one pair of runs."""
         if self.is_ours:
             return own_gain(self.own.get(OUTPUT_ONLY) or self.own[PLAIN])
         if self.grade == "no evidence":
-            return Gain(None, None, None, "nobody has measured it near this size and length")
-        law, near = published_law(), self.nearest
+            return Gain(None, None, None, "nothing is published near this size and length")
+        law, near, lost = published_law(), self.nearest, self.lost
         rows = settings(self.size, self.tokens, self.setting.bag_size, self.setting.step_ratio)
+        less = f", less {lost:.3f} for repeated text" if self.raw > self.text else ""
         if self.grade == "measured":
             # If the paper has the gain in two places that disagree, the interval spans both.
             pair = expected(law, rows, {"params": 0.0, "tokens": 0.0})[1][0]
-            ends = near["gain"], near["other"]
-            return Gain(ends[0], min(ends) - pair, max(ends) + pair, f"{near['source']}, one seed")
+            ends = near["gain"] - lost, near["other"] - lost
+            source = f"{near['source']}, one seed{less}"
+            return Gain(ends[0], min(ends) - pair, max(ends) + pair, source)
         (gain,), (half,) = expected(law, rows, published.evidence()["error"])
-        return Gain(gain, gain - half, gain + half, f"law of Tables 4–7, {self.grade}")
+        gain, source = gain - lost, f"law of Tables 4–7, {self.grade}{less}"
+        return Gain(gain, gain - half, gain + half, source)
 
 
 def own_gain(row: Mapping[str, Any]) -> Gain:
