@@ -281,8 +281,8 @@ def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
         "no held-out loss in {}: nothing can be compared without one at the last step; name it "
         "with --column nats_per_token=…": ~table["folder"].isin(tables.evaluations["folder"]),
         "diverged (loss not finite at the end): {}": table["state"] == "diverged",
-        "the log ends before the last step: {}; correct `steps`, or, where steps are counted from "
-        "0, give --steps-from 0": table["state"] == "failed",
+        "the log ends before the last step: {}; give --steps-from 0 where steps are counted from "
+        "0, or correct `steps`": table["state"] == "failed",
         # nanoGPT trains one step more than it evaluates.
         "the log goes on after the last step: {}; correct `steps`": table["step"]
         > table["steps"] + 1,

@@ -78,7 +78,7 @@ OTHER_GROUP = "same data, model, steps, batch and schedule"
         ({}, {"evaluated_step": 900}, "no held-out evaluation after the last step"),
         ({}, {"eval_set": "validation-ffffffffffffffff"}, "same held-out text"),
         ({"step_ratio": 1.0}, {}, "never recovered"),
-        ({"optimizer__learning_rate": 1e-3}, {}, "at its learning rate 0.001"),
+        ({"optimizer__learning_rate": 1e-3}, {}, "at its learning rate 0.001; where arms"),
         ({"seed": 5}, {}, "of its seed 5"),
         ({"steps": 500}, {}, OTHER_GROUP),
         ({"model__hidden_size": 128}, {}, OTHER_GROUP),

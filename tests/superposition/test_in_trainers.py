@@ -1,6 +1,7 @@
 """What real trainers do around the model: data parallelism and accumulated gradients."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.distributed import run_ranks
@@ -76,3 +79,30 @@ def test_data_parallelism_and_accumulation_train_as_one_process_does(
     alone = trained("alone", 1, 1, masked)
     for weights in run_ranks(2, trained, kind, 2, accumulate, masked):
         torch.testing.assert_close(weights, alone)
+
+
+def tensor_parallel(ranks: int) -> list[Tensor]:
+    """The loss of a superposed step and the embedding's gradient, the vocabulary over all ranks."""
+    torch.manual_seed(0)
+    tst = Superposition(bag_size=2, step_ratio=1.0, steps=STEPS, positions=POSITIONS)
+    embedding, head = nn.Embedding(WORDS, 8), nn.Linear(8, WORDS, bias=False)
+    shard: dict[str, Any] = {}
+    if ranks > 1:
+        mesh = init_device_mesh("cpu", (ranks,))
+        parallelize_module(embedding, mesh, RowwiseParallel(input_layouts=Replicate()))
+        parallelize_module(head, mesh, ColwiseParallel())
+        start = mesh.get_local_rank() * WORDS // ranks
+        shard = {"vocabulary_start": start, "group": mesh.get_group()}
+    tst.attach(embedding)
+    tokens = torch.randint(WORDS, (SEQUENCES, tst.raw_length(0) + 1))
+    loss = tst.loss(head(embedding(tokens[:, :-1])), tokens[:, 1:], **shard)
+    loss.backward()
+    gradient = embedding.weight.grad
+    assert gradient is not None
+    return [loss.detach(), gradient.full_tensor() if ranks > 1 else gradient]  # type: ignore[attr-defined]
+
+
+def test_torch_s_tensor_parallelism_computes_what_one_process_does() -> None:
+    alone = tensor_parallel(1)
+    for there in run_ranks(2, tensor_parallel, 2):
+        torch.testing.assert_close(there, alone)

@@ -240,6 +240,16 @@ def test_a_resumed_run_goes_on_at_its_step_with_its_settings() -> None:
         resumed.embed(table, text(POSITIONS)[:, :-1], 0)
     with pytest.raises(ValueError, match="steps = 20, but the checkpoint's run has 10: resume"):
         tst(steps=20).load_state_dict(state)
+    numbers = tst(weighting=list(np.array([1.0, 0.5, 0.25, 0.0])))
+    assert numbers.state_dict()["weighting"] == "[[1.0, 0.5, 0.25, 0.0]]"
+
+
+def test_a_share_of_the_steps_that_is_none_of_them_warns() -> None:
+    with pytest.warns(UserWarning, match="step_ratio = 0.04 of 10 steps is rounded to none"):
+        tst(step_ratio=0.04)
+    with warnings.catch_warnings(action="error"):
+        tst(step_ratio=0.04, bag_size=1)
+        tst(step_ratio=0.0)
 
 
 def test_bags_of_one_token_have_the_bits_of_float32_logits() -> None:

@@ -11,6 +11,7 @@ stays as it is: optimizer, schedule, layers, parallelism.
 """
 
 import ast
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -49,7 +50,8 @@ class Superposition:
     bag_size: int
     """s, tokens per bag; 1 is the baseline."""
     step_ratio: float
-    """r, the superposed share of the steps. r · `steps` is rounded to the nearest whole number."""
+    """r, the superposed share of the steps. r · `steps` is rounded to the nearest whole number,
+    with a warning if that is 0."""
     steps: int
     """Number of steps in both phases together. Any further steps are next-token steps, with one
     warning."""
@@ -92,6 +94,12 @@ class Superposition:
             if (given := getattr(self, name)) not in known:
                 raise ValueError(f"{name} {given!r} is unknown: use one of {', '.join(known)}")
         superposed = superposed_steps(self.steps, self.bag_size, self.step_ratio)
+        if self.bag_size > 1 and self.step_ratio > 0 and not superposed:
+            warnings.warn(
+                f"step_ratio = {self.step_ratio:g} of {self.steps} steps is rounded to none: this "
+                "is the baseline",
+                stacklevel=3,
+            )
         bags = self.bag_size, self.mode, self.loss_kind, self.weighting, self.pooling
         phases = Phases(self.steps, superposed, *bags)
         check_targets(self.loss_kind, self.weighting, self.bag_size)
@@ -295,7 +303,7 @@ class Superposition:
     def _settings(self) -> dict[str, Any]:
         names = ("bag_size", "step_ratio", "steps", "mode", "pooling")
         # As text, because some checkpoint formats turn tuples into lists.
-        rows = [list(row) for row in weight_rows(self.weighting)]
+        rows = [list(map(float, row)) for row in weight_rows(self.weighting)]
         texts = {"weighting": str(rows or self.weighting), "loss": str(loss_of(self.loss_kind))}
         return {name: getattr(self, name) for name in names} | texts
 
@@ -346,6 +354,8 @@ class _Hook:
         self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Tensor
     ) -> Tensor:
         tokens = next(iter((*inputs, *named.values())))
+        # Torch's tensor parallelism turns the ids into a `DTensor`, which holds them all.
+        tokens = tokens.to_local() if hasattr(tokens, "to_local") else tokens
         stride = self.superposition._calls.stride(tokens, None, module.training)
         return self.superposition._pooled(output, tokens, stride)
 
