@@ -153,8 +153,8 @@ def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict
     tokens = run.get("eval_tokens")
     text = run["eval_set"] if pd.isna(tokens) else f"{run['eval_set']}, {int(tokens):,} tokens"
     rate = (
-        f"at its learning rate {run['learning_rate']:g}; where arms have names (docs/import.md), each "
-        "is compared at its own rate"
+        f"at its learning rate {run['learning_rate']:g}; where arms have names (docs/import.md), "
+        "each is compared at its own rate"
     )
     if pd.isna(run["learning_rate"]):
         rate = "of unknown learning rate, as its own is; exclude the baseline's other rates"
