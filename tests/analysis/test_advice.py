@@ -112,6 +112,8 @@ def test_each_run_gets_a_verdict_with_its_grade_and_never_a_refusal(
     assert max(map(len, advice.lines())) <= 100
     assert run.raw <= run.text or run.setting.output_only or "text read" in first
     assert (run.gain.low is None) == (grade == "no evidence") == ("interval:" not in first)
+    hopeless = "not shown to gain" in first or "lost" in first
+    assert advice.sections["What to run"][0].startswith("To test it all the same: ") == hopeless
 
 
 def test_a_narrow_terminal_gets_narrow_lines(monkeypatch: pytest.MonkeyPatch) -> None:
