@@ -13,6 +13,7 @@ stays as it is: optimizer, schedule, layers, parallelism.
 import ast
 import warnings
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Literal, Self
 
 from torch import Tensor, nn
@@ -76,10 +77,11 @@ class Superposition:
 
     def __post_init__(self) -> None:
         counts = map(_is_count, (self.bag_size, self.steps))
-        if not all(counts) or not 0.0 <= self.step_ratio <= 1.0:
+        ratio = self.step_ratio
+        if not all(counts) or not (isinstance(ratio, Real) and 0.0 <= ratio <= 1.0):
             raise ValueError(
                 f"bag_size = {self.bag_size} and steps = {self.steps} must be whole numbers of at "
-                f"least 1, and step_ratio = {self.step_ratio} lie in 0 … 1"
+                f"least 1, and step_ratio = {ratio!r} a number in 0 … 1"
             )
         if self.positions not in (None, "any") and not _is_count(self.positions):
             raise ValueError(
@@ -102,7 +104,12 @@ class Superposition:
             )
         bags = self.bag_size, self.mode, self.loss_kind, self.weighting, self.pooling
         phases = Phases(self.steps, superposed, *bags)
-        check_targets(self.loss_kind, self.weighting, self.bag_size)
+        try:
+            check_targets(self.loss_kind, self.weighting, self.bag_size)
+        except TypeError as error:
+            raise ValueError(
+                f"loss_kind = {self.loss_kind!r} or weighting = {self.weighting!r}: {error}"
+            ) from error
         # The dataclass is frozen, because settings do not change during a run.
         object.__setattr__(self, "phases", phases)
         object.__setattr__(self, "_calls", Calls(phases, self.positions))
