@@ -16,6 +16,7 @@ from tst_study.analysis.advice import planned_run
 from tst_study.analysis.advice.planned_run import (
     ALWAYS,
     OUTPUT_ONLY,
+    PLAIN,
     SMALL,
     Choice,
     PlannedRun,
@@ -291,19 +292,21 @@ def _pilot(run: PlannedRun) -> dict[str, Any]:
     """
     small = bool(run.own) or run.size < SMALL
     down = 1 if small else PILOT
+    pilot = PlannedRun(run.params / down, run.size / down, run.tokens / down, run.text / down)
     noise, source = pair_deviation(published_law()), "as published runs do about the law"
-    if small:
-        arm = own_arm(OUTPUT_ONLY)
+    if pilot.size < SMALL:
+        arm = own_arm(OUTPUT_ONLY if run.setting.output_only else PLAIN)
         noise, source = arm["deviation"], f"as in our {arm['source']}"
     gain = abs(run.gain.nats or 2 * noise)
     counts = range(FEWEST_SEEDS, MOST_SEEDS + 1)
     shown = [(n, (smallest_detectable(n) or math.inf) * noise) for n in counts]
     seeds, least = next((pair for pair in shown if pair[1] <= gain), shown[-1])
-    pilot = PlannedRun(run.params / down, run.size / down, run.tokens / down, math.inf)
     known = run.gain.nats is not None and pilot.grade != "no evidence" and not small
     place = settings(pilot.size, pilot.tokens, run.setting.bag_size, run.setting.step_ratio)
+    repeated = [pilot.repetition(pilot.tokens * text)[2] for text in (run.setting.text, 1)]
+    left = float(published_law().of_rows(place)[0]) - repeated[0] + repeated[1]
     return {
-        "gain": float(published_law().of_rows(place)[0]) if known else None,
+        "gain": left if known else None,
         "seeds": seeds,
         "least": least,
         "noise": noise,

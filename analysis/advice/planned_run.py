@@ -59,6 +59,9 @@ noise is taken from our runs. The screen then names our trainer before the reade
 EPOCHS = 4.0
 """Number of epochs up to which Muennighoff et al. 2023 (arXiv 2305.16264) found, in ordinary
 training, that repeated text is nearly as good as fresh text."""
+MOST_EPOCHS = 1 + PUBLISHED
+"""Most epochs that `advise` lets a run read: by the law of the same paper, further ones are worth
+little more than a third of fresh text."""
 REPEATED_DATA = (1487.7, 0.3526596)
 """B and β of the data term B D^−β (nats per token, D in tokens) of the same paper."""
 SPLITS = 2
@@ -197,15 +200,14 @@ class PlannedRun:
 
     @property
     def word(self) -> str:
-        """The first word of a verdict that expects a gain: `Yes`, or for an extrapolation
-        `Probably`, which is also the word if text is repeated. It is `Perhaps` instead if text is
-        read more than `EPOCHS` times, and for an extrapolation if the run is a mixture, to which
-        the law of dense models is extrapolated, or lies further than `MUCH` beyond the fitted
-        runs."""
+        """The first word of a verdict that expects a gain: `Yes`; `Probably` for an extrapolation,
+        for a mixture, and if text is repeated; `Perhaps` if text is read more than `EPOCHS` times,
+        and for an extrapolation if the run is a mixture, to which the law of dense models is
+        extrapolated, or lies further than `MUCH` beyond the fitted runs."""
         if self.raw > EPOCHS * self.text:
             return "Perhaps"
         if self.grade != "extrapolated":
-            return "Probably" if self.raw > self.text else "Yes"
+            return "Probably" if self.mixture or self.raw > self.text else "Yes"
         much = max(map(abs, self.beyond.values())) > MUCH
         return "Perhaps" if self.mixture or much else "Probably"
 
@@ -218,24 +220,25 @@ class PlannedRun:
 
     @cached_property
     def setting(self) -> Choice:
-        """The setting to advise: `first` if there is enough text for it, and otherwise the one with
-        the largest gain by the law after the cost of repeated text: `first` again, or if that is
-        clearly less than the best, the best of s from 2 to 16 (for a mixture only that of `first`)
-        and r from 0.1 to 0.5. But if even the baseline would read the text more than `EPOCHS`
-        times, or if our campaigns measured this size and length, it is `first` with output only,
-        which reads no more text than a baseline."""
+        """The setting to advise: `first` if there is enough text for it. Otherwise it is the
+        setting with the largest gain by the law after the cost of repeated text, which may be read
+        up to `MOST_EPOCHS` times: `first` again, or if that is clearly less than the best, the best
+        of s from 2 to 16 (for a mixture only that of `first`) and r from 0.1 to 0.5. If there is
+        none, or if our campaigns measured this size and length, it is `OUTPUT_ONLY`, which reads no
+        more text than a baseline."""
         first = self.first
         if self.text >= self.tokens * first.text:
             return first
-        if self.own or self.tokens > EPOCHS * self.text or first.output_only:
-            return Choice(first.bag_size, first.step_ratio, output_only=True)
         bags = np.array([first.bag_size]) if self.mixture else np.arange(2.0, 17.0)
         rows = settings(self.size, self.tokens, bags, np.arange(10, 51) / 100)
-        reads = self.tokens * (1 + rows["step_ratio"] * (rows["bag_size"] - 1))
-        left = published_law().of_rows(rows) - [self.repetition(read)[2] for read in reads]
+        rows["reads"] = self.tokens * (1 + rows["step_ratio"] * (rows["bag_size"] - 1))
+        rows = rows[rows["reads"] <= MOST_EPOCHS * self.text]
+        if rows.empty or self.own or first.output_only:
+            return Choice(4, 0.25, output_only=True)
+        left = published_law().of_rows(rows) - [self.repetition(read)[2] for read in rows["reads"]]
         is_first = np.isclose(rows["step_ratio"], first.step_ratio)
         is_first &= rows["bag_size"] == first.bag_size
-        if left[is_first].max() >= left.max() - pair_deviation(published_law()):
+        if left[is_first].max(initial=-math.inf) >= left.max() - pair_deviation(published_law()):
             return first
         best = rows.iloc[int(left.argmax())]
         return Choice(int(best["bag_size"]), float(best["step_ratio"]))
@@ -287,7 +290,7 @@ def own_gain(row: Mapping[str, Any]) -> Gain:
     """Return the mean gain of an arm of our campaigns, from a row of the evidence, with the 95%
     t-interval of its paired differences."""
     half = critical_t(row["seeds"] - 1) * row["deviation"] / math.sqrt(row["seeds"])
-    source = f"our {row['source']}, {row['seeds']} seeds, paired t"
+    source = f"our {row['source']}, {row['seeds']} seeds, this arm alone"
     return Gain(row["gain"], row["gain"] - half, row["gain"] + half, source)
 
 
@@ -321,6 +324,8 @@ def published_runs() -> pd.DataFrame:
         place = f"{row['run']}{active}, {big(tokens)} tokens", count.active, count.total, tokens
         ends = row["figures"], row["table_1"]
         source = f"the paper's Figure {figure}: {ends[0]:.3f}, Table 1: {ends[1]:.3f}"
+        # The mixture's baseline is longer than its superposed run (`published_beside_law`).
+        source += ", brought to equal length by Chinchilla's data term" if active else ""
         pairs.append((*place, row["bag_size"], row["step_ratio"], *ends, source))
     table = pd.DataFrame(pairs, columns=columns)
     return table.assign(mixture=table["label"].str.startswith("10B"))
