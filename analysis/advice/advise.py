@@ -137,7 +137,9 @@ def advise(
         alike=_alike(run),
         same_loss_at=lambda gain: _same_loss(run, gain),
         gpu_hours=lambda share: f"{range_of([share * end for end in hours], rounded)} GPU-hours",
-        text_worth=CHINCHILLA.loss(run.size, tokens) - CHINCHILLA.loss(run.size, raw) - run.lost,
+        text_worth=CHINCHILLA.loss(run.size, tokens)
+        - CHINCHILLA.loss(run.size, raw)
+        - run.lost(run.setting),
         raw=raw,
         size=memory_size(raw * TOKEN_BYTES).replace(".0 GB", " GB"),
         hours=hours,
@@ -303,10 +305,9 @@ def _pilot(run: PlannedRun) -> dict[str, Any]:
     seeds, least = next((pair for pair in shown if pair[1] <= gain), shown[-1])
     known = run.gain.nats is not None and pilot.grade != "no evidence" and not small
     place = settings(pilot.size, pilot.tokens, run.setting.bag_size, run.setting.step_ratio)
-    repeated = [pilot.repetition(pilot.tokens * text)[2] for text in (run.setting.text, 1)]
-    left = float(published_law().of_rows(place)[0]) - repeated[0] + repeated[1]
+    gain_there = float(published_law().of_rows(place)[0]) - pilot.lost(run.setting)
     return {
-        "gain": left if known else None,
+        "gain": gain_there if known else None,
         "seeds": seeds,
         "least": least,
         "noise": noise,

@@ -60,8 +60,8 @@ EPOCHS = 4.0
 """Number of epochs up to which Muennighoff et al. 2023 (arXiv 2305.16264) found, in ordinary
 training, that repeated text is nearly as good as fresh text."""
 MOST_EPOCHS = 1 + PUBLISHED
-"""Most epochs that `advise` lets a run read: by the law of the same paper, further ones are worth
-little more than a third of fresh text."""
+"""Most epochs that `advise` lets a run read: by the law of the same paper, each further one is
+worth at most 0.37 times as much fresh text."""
 REPEATED_DATA = (1487.7, 0.3526596)
 """B and β of the data term B D^−β (nats per token, D in tokens) of the same paper."""
 SPLITS = 2
@@ -257,11 +257,10 @@ class PlannedRun:
         fresh = float(worth(np.array(read), np.array(self.text), PUBLISHED))
         return read / self.text, fresh / read, factor * (fresh**-exponent - read**-exponent)
 
-    @property
-    def lost(self) -> float:
-        """How much more the superposed run loses than the baseline because text is repeated, in
-        nats per token, by the law of repetition."""
-        return self.repetition(self.raw)[2] - self.repetition(self.tokens)[2]
+    def lost(self, setting: Choice) -> float:
+        """Return how much higher the loss of a superposed run is, relative to the baseline's,
+        because it repeats more text: nats per token, by the law of repetition."""
+        return self.repetition(setting.text * self.tokens)[2] - self.repetition(self.tokens)[2]
 
     @cached_property
     def gain(self) -> Gain:
@@ -272,7 +271,7 @@ class PlannedRun:
             return own_gain(self.own.get(OUTPUT_ONLY) or self.own[PLAIN])
         if self.grade == "no evidence":
             return Gain(None, None, None, "nothing is published near this size and length")
-        law, near, lost = published_law(), self.nearest, self.lost
+        law, near, lost = published_law(), self.nearest, self.lost(self.setting)
         rows = settings(self.size, self.tokens, self.setting.bag_size, self.setting.step_ratio)
         less = f", less {lost:.3f} for repeated text" if self.raw > self.text else ""
         if self.grade == "measured":

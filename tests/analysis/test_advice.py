@@ -214,8 +214,8 @@ def test_short_text_is_answered_with_what_repetition_costs() -> None:
     assert "reads 250B tokens, 2.55 times what there is" in paragraph
     assert "the baseline's 1.02 are" in paragraph
     fresh, repeated = (analysis.advise(3e8, 42e9, text=text).run for text in (1e12, 4.62e10))
-    assert repeated.gain.nats == pytest.approx(fresh.gain.nats - repeated.lost)
-    assert 0.001 < repeated.lost < 0.003
+    assert repeated.gain.nats == pytest.approx(fresh.gain.nats - repeated.lost(repeated.setting))
+    assert 0.001 < repeated.lost(repeated.setting) < 0.003
 
 
 def test_the_pilot_says_what_to_expect_and_what_it_costs() -> None:
