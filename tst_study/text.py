@@ -55,14 +55,15 @@ def in_csv(text: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Write a duration: `42 s`, `12.3 min` or `7.5 h`; a dash if it is None or NaN."""
+    """Write a duration: `42 s`, `12.3 min`, `7.5 h` or `1,234 h`; a dash if it is None or NaN."""
     if seconds is None or math.isnan(seconds):
         return "–"
     if seconds < 100:
         return f"{max(0.0, seconds):.0f} s"
     if seconds < 6000:
         return f"{seconds / 60:.1f} min"
-    return f"{seconds / 3600:,.1f} h"
+    hours = seconds / 3600
+    return f"{hours:,.0f} h" if hours >= 1000 else f"{hours:.1f} h"
 
 
 _UNITS = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}

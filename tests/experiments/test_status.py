@@ -149,7 +149,15 @@ def test_a_branch_says_what_blocks_it_and_a_cancelled_run_that_it_was(tmp_path: 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0 s"), (59.4, "59 s"), (187, "3.1 min"), (7387, "2.1 h"), (-1, "0 s"), (None, "–")],
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (187, "3.1 min"),
+        (7387, "2.1 h"),
+        (1e8, "27,778 h"),
+        (-1, "0 s"),
+        (None, "–"),
+    ],
 )
 def test_durations(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text

@@ -282,7 +282,7 @@ def test_bags_of_one_token_have_the_bits_of_float32_logits() -> None:
         (lambda m, e, t: tst(step_ratio=30), "step_ratio = 30"),
         (lambda m, e, t: tst(bag_size=4.0), "bag_size = 4.0 and .* must be whole numbers"),
         (lambda m, e, t: tst(step_ratio="0.3"), "step_ratio = '0.3' a number in 0 … 1"),
-        (lambda m, e, t: tst(weighting=None), "weighting = None: .* not iterable"),
+        (lambda m, e, t: tst(weighting=3), "weighting 3 must be a name or 4 numbers"),
         (lambda m, e, t: tst(loss_kind=None), "loss_kind = None or weighting = 'uniform': "),
         (lambda m, e, t: tst(positions="all"), "positions = 'all' must be L"),
         (lambda m, e, t: tst(mode="outputonly"), "mode 'outputonly' is unknown: use one of full"),

@@ -9,6 +9,7 @@ from tst_study.config.schema import Model
 from tst_study.cost.compute import gpu_hours
 from tst_study.cost.devices import DEVICES, Device, PublishedMfu, device_named, published_mfu
 from tst_study.errors import UserError
+from tst_study.text import big
 
 T = TypeVar("T")
 
@@ -94,5 +95,8 @@ def range_of(ends: Sequence[T] | None, written: Callable[[T], str]) -> str:
 
 
 def rounded(value: float) -> str:
-    """Format a number with two significant digits, or as a whole number from 100 on."""
+    """Format a number with two significant digits, as a whole number from 100 on, and with a unit,
+    such as 1.23M, from 100,000 on."""
+    if value >= 99_999.5:
+        return big(value)
     return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}"

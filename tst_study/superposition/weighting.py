@@ -69,7 +69,10 @@ def offset_weights(weighting: Weighting, bag_size: int) -> tuple[float, ...]:
                 f"weighting {weighting!r} is unknown: use one of {', '.join(NAMED_WEIGHTINGS)} "
                 f"or {bag_size} numbers"
             )
-    weights = tuple(float(g) for g in weighting)
+    try:
+        weights = tuple(float(g) for g in weighting)
+    except TypeError:
+        raise ValueError(f"weighting {weighting!r} must be a name or {bag_size} numbers") from None
     if len(weights) != bag_size:
         raise ValueError(f"weighting has {len(weights)} numbers; bag_size {bag_size} needs as many")
     if not all(math.isfinite(g) and g >= 0.0 for g in weights) or not any(weights):
@@ -79,7 +82,7 @@ def offset_weights(weighting: Weighting, bag_size: int) -> tuple[float, ...]:
 
 def weight_rows(weighting: WeightingOverSteps) -> tuple[Sequence[float], ...]:
     """Return the row or rows of a weighting that is given in numbers; an empty tuple for a name."""
-    if isinstance(weighting, str) or not weighting:
+    if isinstance(weighting, str) or not isinstance(weighting, Sequence) or not weighting:
         return ()
     if isinstance(weighting[0], Sequence):
         return tuple(weighting)  # type: ignore[arg-type]  # all are rows if the first one is
