@@ -45,6 +45,7 @@ ASKED = {
     "superposition, power law against the tuned baseline": POWER_LAW,
     "superposition against the tuned baseline": PLAIN,
     "output only, 0.23 million weights against the tuned baseline": OUTPUT_ONLY,
+    "output only, 1.07 million weights against the tuned baseline": OUTPUT_ONLY,
 }
 """The label of the arm, by the name of a campaign's question. Such an arm may differ from its
 baseline in rate, so that `compare` does not pair the two without the question. The pilot sweep

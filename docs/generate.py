@@ -26,8 +26,8 @@ from tst_study.experiments.studies.scales import SCALES
 from tst_study.paper_figures.report import sections
 from tst_study.paper_figures.table import markdown_grid
 
-DOCS, SECOND = Path(__file__).parent, "what-does-the-work"
-"""The folder of the documentation; the name of the second campaign's archive in `docs/records/`."""
+DOCS, SECOND, THIRD = Path(__file__).parent, "what-does-the-work", "tuned"
+"""The folder of the documentation; the second and third campaigns' archives in `docs/records/`."""
 METHODS = ("moderated", "paired")
 """The methods that `coverage_of_verdicts` sets side by side."""
 
@@ -66,6 +66,11 @@ def studies_table() -> str:
         which = "all" if tuple(study.scales) == tuple(SCALES) else ", ".join(study.scales)
         rows.append([f"`{name}`", study.claims, which])
     return _table(["study", "asks", "scales"], rows)
+
+
+def arms(record: str) -> str:
+    """Return a table of a campaign's arms: seeds, loss, text and FLOPs of each."""
+    return markdown_grid(sections.arms(summary(record)))
 
 
 def verdicts(record: str) -> str:
@@ -131,12 +136,10 @@ BLOCKS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("tables.md", "columns", columns),
     ("slurm.md", "studies", studies_table),
     ("research/coverage.md", "left out", left_out),
-    (
-        "research/campaign.md",
-        "arms of parts",
-        lambda: markdown_grid(sections.arms(summary(SECOND))),
-    ),
+    ("research/campaign.md", "arms of parts", lambda: arms(SECOND)),
     ("research/campaign.md", "verdicts of parts", lambda: verdicts(SECOND)),
+    ("research/campaign.md", "arms of tuned", lambda: arms(THIRD)),
+    ("research/campaign.md", "verdicts of tuned", lambda: verdicts(THIRD)),
     ("research/coverage.md", "verdict coverage", coverage_of_verdicts),
     ("research/campaign.md", "verdicts", lambda: verdicts("campaign")),
 )

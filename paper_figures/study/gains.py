@@ -168,7 +168,8 @@ def gain_against_size(sources: Sources) -> Picture | None:
         + ", ".join(f"{gain(row)} at {big(row['parameters'])}" for row in rows_of(first)),
         caption="Held-out next-token loss of the baseline minus the arm's, paired by seed; bars: "
         "95% intervals, which hold jointly for a panel. Filled: the interval excludes zero. Below "
-        "each size: latent tokens per weight, and the learning rate, or those of both arms.",
+        "each size: latent tokens per weight, and the learning rate, or those of both arms. Arms: "
+        + "; ".join(rows["name"]),
         data=rows.drop(columns=["mark", "run_ids"]),
         folders=tuple(sorted(sources.runs["folder"][shown].astype(str))),
         draw=partial(_draw_sizes, rows),
