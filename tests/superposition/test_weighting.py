@@ -20,6 +20,7 @@ def test_named_weightings_follow_their_formulas():
         ("linear", "'linear' is unknown: use one of uniform, power_law"),
         ([1.0, 1.0], "has 2 numbers; bag_size 3"),
         (None, "None must be a name or 3 numbers"),
+        (["a", "b", "c"], "must be a name or 3 numbers"),
         ([0.0, 0.0, 0.0], "not all zero"),
         ([1.0, -1.0, 1.0], "not negative"),
         ([1.0, math.nan, 1.0], "finite"),

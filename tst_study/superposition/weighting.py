@@ -71,7 +71,7 @@ def offset_weights(weighting: Weighting, bag_size: int) -> tuple[float, ...]:
             )
     try:
         weights = tuple(float(g) for g in weighting)
-    except TypeError:
+    except (TypeError, ValueError):
         raise ValueError(f"weighting {weighting!r} must be a name or {bag_size} numbers") from None
     if len(weights) != bag_size:
         raise ValueError(f"weighting has {len(weights)} numbers; bag_size {bag_size} needs as many")
