@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tst_study.analysis.verdict.question import Question
 from tst_study.config.schema import Config
@@ -47,6 +47,12 @@ class Study:
     """An archive of runs. A run that it records as over is not trained again."""
     questions: Sequence[Question] = ()
     """The questions that the runs are to answer. They are declared before any run."""
+    files: tuple[Path, ...] = ()
+    """The files of a user's study: its own, its base and the Python that it imports; empty for a
+    bundled study. They are registered with the questions, and copied to where Slurm's jobs run."""
+    resources_of: Callable[[Config], Mapping[str, Any]] = lambda config: {}
+    """Returns what the study asks of a cluster for a run, such as `{"gpus_per_node": 8}`; it counts
+    before everything in the launcher's profile."""
 
     def prepare(self) -> None:
         """Make the corpora that are not complete yet. Raises `UserError` if a corpus from the
