@@ -1,6 +1,6 @@
 """One run in a process of its own: its lock, its log file, training, and its exit status.
 
-The local launcher starts such processes with `run`. A rank in a Slurm job (`slurm/task.py`) calls
+The local launcher starts such processes with `run`. A rank in a job (`rank.py`) calls
 `train_rank`.
 """
 
@@ -129,7 +129,7 @@ def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.
         return Exit.HELD
     except UserError as error:  # before training began, such as on a disk without locks
         print(error)
-        _mark_failed(folder, config, error)
+        mark_failed(folder, config, error)
         return Exit.FAILED
 
 
@@ -147,14 +147,14 @@ def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
     except (Exception, SystemExit) as error:
         traceback.print_exc()
         if speaks:
-            _mark_failed(folder, config, error)
+            mark_failed(folder, config, error)
         passing = isinstance(error, OtherRankError | DiskAwayError)
         would_happen_again = isinstance(error, UserError) and not passing
         return Exit.FAILED if would_happen_again else Exit.CRASHED
     return Exit.PREEMPTED if state == "preempted" else Exit.OVER
 
 
-def _mark_failed(folder: Path, config: Config, error: BaseException) -> None:
+def mark_failed(folder: Path, config: Config, error: BaseException) -> None:
     """Write into the run's status why it failed; if the file system is away, try for
     `AWAY_SECONDS`. If the status cannot be written, as on a full disk, the exit status still tells
     that the run failed."""

@@ -22,7 +22,7 @@ from tst_study.experiments.slurm.submission import RUNS, Submission
 PERCENT = "\ue000"
 """A character that stands in for a percent sign. It has no meaning in Unicode, and `script_text`
 refuses a folder of runs whose path contains it."""
-TASK = "tst_study.experiments.slurm.task"
+TASK = "tst_study.experiments.rank"
 """The module that each rank runs."""
 
 
@@ -63,12 +63,14 @@ def array_script(
             **{name: value for name, value in profile.sbatch.items() if value is not False},
         },
         # If a rank dies, the others are ended, too. A minute after the first rank has ended by
-        # itself, the ranks that still run are ended.
-        "srun_args": ["--kill-on-bad-exit=1", "--wait=60", *profile.srun],
+        # itself, the ranks that still run are ended. With `sbatch --export=NONE`, which some sites
+        # advise, srun would drop what the set-up exported, the path of the code among it, unless it
+        # is told otherwise.
+        "srun_args": ["--kill-on-bad-exit=1", "--wait=60", "--export=ALL", *profile.srun],
     }
     # -P keeps the working directory, most likely a checkout, off the import path, where it would
     # shadow the copy of the code.
-    command = f'{_python(profile)} -P -u -m {TASK} "$TST_RUN"'
+    command = f'{_python(profile)} -P -u -m {TASK} "$TST_RUN" "$TST_CODE"'
     if resources.gpus_per_node:
         command += " --gpu"
     return script_text(submission.folder, command, parameters, len(submission.runs))

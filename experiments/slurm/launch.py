@@ -18,6 +18,7 @@ of the set-up failed; WORDS say which.
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,6 +91,13 @@ def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence
     (folder / "job" / "ended").unlink(missing_ok=True)
     if cancel_mark(folder).exists():  # its job was still in the queue
         return Exit.PREEMPTED
+    if shutil.which(command[0]) is None:
+        mark_failed(
+            folder,
+            f"srun: not on the PATH of node {os.uname().nodename}; add its folder to PATH in "
+            "`setup` of slurm.toml",
+        )
+        return Exit.FAILED
     before = last_checkpoint(folder)
     with insist(lambda: open(folder / "job" / "srun.txt", "wb"), PATIENCE, OSError) as errors:
         ranks = subprocess.Popen(command, stderr=errors)

@@ -1,5 +1,8 @@
 """Studies on a real Slurm: each run is trained once, by the code that was submitted."""
 
+import re
+import shlex
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.experiments.fake_training import at, config, launches, study_of
+from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
 from tst_study.experiments.launcher import Options
 from tst_study.experiments.slurm import submission
@@ -85,6 +89,32 @@ def test_jobs_run_the_copy_of_the_code_that_was_submitted(tmp_path: Path) -> Non
     (row,) = run_record.read(run).segments
     assert row["package"].startswith(f"{root}/code/")
     assert all(path.exists() for path in Slurm(Options()).logs(root, run.name))
+
+
+def test_ranks_get_what_was_set_up_whatever_export_says_or_train_nothing(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The fake trainer, too, is on a path that only the set-up exports."""
+    here = [f"export {name}={shlex.quote(value)}" for name, value in cluster.environment.items()]
+    ways = {
+        "none": profile(sbatch={"export": "NONE"}, setup=(*profile().setup, *here)),
+        "lost": profile(srun=("--export=NONE",)),
+        "no-srun": profile(sbatch={"export": "NONE"}),
+    }
+    for name, how in ways.items():
+        submit(seeded("a"), tmp_path / name, how)
+    told = {}
+    for name in ways:
+        wait_for_end(tmp_path / name)
+        (row,) = rows(seeded("a"), tmp_path / name)
+        told[name] = (row.state, row.message)
+    assert told["none"][0] == "done"
+    (run,) = (tmp_path / "none").glob("a-*")
+    assert run_record.read(run).segments[0]["package"].startswith(f"{tmp_path}/none/code/")
+    wrong = r"the ranks run .*/tst_study, not the study's copy .*: PYTHONPATH was lost"
+    assert (told["lost"][0], bool(re.match(wrong, told["lost"][1]))) == ("failed", True)
+    missing = rf"srun: not on the PATH of node .*{socket.gethostname()}.*; .* in `setup`"
+    assert (told["no-srun"][0], bool(re.match(missing, told["no-srun"][1]))) == ("failed", True)
 
 
 def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ RUNS, RATIOS = 40, (0.2, 0.3, 0.4, 0.5)
 SETTINGS = ("schedule.steps=200", "execution.log_every=20", "execution.checkpoint_every=20")
 MINUTES = 60
 LAUNCH = b"-m\0tst_study.experiments.slurm.launch"
-TASKS = ((b"-m\0tst_study.experiments.slurm.task", LAUNCH), (LAUNCH,))
+TASKS = ((b"-m\0tst_study.experiments.rank", LAUNCH), (LAUNCH,))
 """Ranks with their srun; the process that has started them."""
 
 
