@@ -17,20 +17,22 @@ class StepBatches:
     """A callable that takes a step, counted from 0, and returns this rank's token ids and
     next-token labels.
 
-    Both have the shape (`share`, raw tokens per sequence). The first data-parallel rank reads the
-    first `share` sequences of a step, the second rank the next `share`, and so on.
+    Both have the shape (sequences of a rank, raw tokens per sequence). The first data-parallel rank
+    reads the first sequences of a step, the second rank as many of the next, and so on.
     """
 
-    def __init__(self, config: Config, plan: PhasePlan, ranks: Ranks, share: int) -> None:
-        self.config, self.plan, self.device = config, plan, ranks.device
-        self.start, self.stop = ranks.data_rank * share, (ranks.data_rank + 1) * share
+    def __init__(self, config: Config, plan: PhasePlan, ranks: Ranks) -> None:
+        self.config, self.plan, self.ranks = config, plan, ranks
+        self.device = ranks.device
         self.stream = open_stream(config)
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
+        share = self.plan.reads(step).sequences // self.ranks.data_size
+        start, stop = self.ranks.data_rank * share, (self.ranks.data_rank + 1) * share
         if self.config.superposition.shuffle_targets and step < self.plan.superposed_steps:
-            ids, labels = (rows[self.start : self.stop] for rows in self._shuffled(step))
+            ids, labels = (rows[start:stop] for rows in self._shuffled(step))
         else:
-            arrays = self.stream.batch(step, self.start, self.stop)
+            arrays = self.stream.batch(step, start, stop)
             ids, labels = (torch.from_numpy(array) for array in arrays)
         if self.device.type == "cuda":  # a GPU copies pinned memory while it computes
             ids, labels = ids.pin_memory(), labels.pin_memory()

@@ -5,6 +5,7 @@ import math
 import os
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from tst_study.batches import StepBatches
 from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.trained_run import fork_point
 from tst_study.config.phase_plan import PhasePlan, is_annealed, learning_rate
-from tst_study.cost.compute import count_flops
+from tst_study.cost.compute import flops_until
 from tst_study.data.held_out import HeldOut
 from tst_study.held_out_loss import evaluate
 from tst_study.model.experts import RoutingLog
@@ -61,7 +62,7 @@ class Bookkeeper:
         self.log, self.data, self.held_out = log, data, held_out
         execution = self.config.execution
         self.checkpoints = Checkpoints(folder, execution.keep_checkpoints, execution.keep_steps)
-        ranks, flops = self.ranks, count_flops(self.config).per_step
+        ranks, flops = self.ranks, partial(flops_until, self.config.model, self.plan)
         self.clock = StepClock(ranks.device, ranks.world_size, flops, self.config.numerics.dtype)
 
     def resume(self) -> int:
@@ -140,7 +141,7 @@ class Bookkeeper:
         return {
             **self.plan.counters(done),
             "epochs": self.batches.stream.epochs(done),
-            "flops": self.clock.flops_per_step * done,
+            "flops": self.clock.flops(done),
         }
 
     def save(self, done: int) -> None:

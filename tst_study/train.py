@@ -133,7 +133,7 @@ class Trainer:
         self.launch, self.config, self.ranks = launch, launch.config, launch.ranks
         config = launch.config
         self.plan: PhasePlan = plan_phases(config)
-        self.batches = StepBatches(config, self.plan, self.ranks, launch.share)
+        self.batches = StepBatches(config, self.plan, self.ranks)
         self.model = build_model(config)
         if config.weights_folder:
             load_weights(self.model, config.model, config.weights_folder)
@@ -154,7 +154,7 @@ class Trainer:
         objective = self.plan.objective(step)
         self.optimizer.zero_gradients()
         if self.routing is not None:
-            positions = self.config.batch.positions
+            positions = self.plan.reads(step).positions
             self.routing.begin_step(positions, self.ranks.device, recording=recording)
         # (b, s·L) while bags are read, else (b, L); the labels are shifted by one.
         ids, labels = self.batches(step)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Batch, Config, Model
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
@@ -22,7 +23,7 @@ STATES = (
 """The states of runs, in the order in which `totals` lists them."""
 Shape = tuple[Model, Batch]
 """The model and the batch of a run. Runs of the same shape are taken to need the same time per
-step, because a step costs about the same in both phases."""
+FLOP."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,13 @@ def matches(run_id: str, pattern: str) -> bool:
 def total_flops(runs: Iterable[PlannedRun]) -> int:
     """Sum the FLOPs of the steps that these runs train themselves, without those of their shared
     prefix runs."""
-    from tst_study.cost.compute import count_flops
+    from tst_study.cost.compute import flops_until
 
-    return sum(count_flops(run.config).per_step * (run.steps - run.first_step) for run in runs)
+    total = 0
+    for run in runs:
+        model, plan = run.config.model, plan_phases(run.config)
+        total += flops_until(model, plan, run.steps) - flops_until(model, plan, run.first_step)
+    return total
 
 
 def final_loss(run: PlannedRun) -> float | None:

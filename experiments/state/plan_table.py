@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tst_study.config.identity import SEEDS, digest, identity_form
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, to_dict
+from tst_study.cost.compute import count_flops, flops_until
 from tst_study.cost.prices import Prices, mfu_source, range_of, rounded
 from tst_study.dry_run import TIMED, seconds_per_step
 from tst_study.errors import UserError
@@ -130,7 +131,7 @@ def _cost(run: PlannedRun, given: Allocation, prices: Prices, step_seconds: floa
         hours = prices.gpu_hours(run.config.model, total_flops([run])) or [math.nan, math.nan]
         return Cost(hours, [each / given.ranks for each in hours])
     # Measured seconds are elapsed time already, and are not divided by the number of ranks.
-    wall = [step_seconds * (run.steps - run.first_step) / 3600] * 2
+    wall = [step_seconds * total_flops([run]) / count_flops(run.config).per_step / 3600] * 2
     cores = given.ranks * (run.config.execution.threads or 1)
     return Cost([cores * each for each in wall], wall)
 
@@ -170,14 +171,17 @@ def _in_words(costs: Sequence[Cost], prices: Prices, source: str, at_once: int) 
 
 
 def _measured(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[Shape, float]:
-    """Return the seconds per step of the first finished run of each shape. A run whose record
+    """Return the seconds per whole step of the first finished run of each shape. A run whose record
     cannot be read, or is in the study's archive alone, gives no time."""
     seconds: dict[Shape, float] = {}
     for run in runs:
         if states[run.fingerprint] == "done" and run.shape not in seconds:
             with suppress(UserError):
                 if metrics := run_record.read(run.folder).metrics:
-                    seconds[run.shape] = metrics[-1]["training_seconds"] / metrics[-1]["step"]
+                    plan, done = plan_phases(run.config), metrics[-1]["step"]
+                    flops = flops_until(run.config.model, plan, done)
+                    whole_steps = flops / count_flops(run.config).per_step
+                    seconds[run.shape] = metrics[-1]["training_seconds"] / whole_steps
     return seconds
 
 

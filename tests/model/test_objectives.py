@@ -123,7 +123,7 @@ def test_the_balance_loss_is_a_mean_over_sequences(
 def test_only_superposed_steps_train_on_shuffled_targets(words: Path) -> None:
     config = tiny(words, "superposition.shuffle_targets=true")
     with built(config) as (_, ranks):
-        batches = StepBatches(config, plan_phases(config), ranks, 4)
+        batches = StepBatches(config, plan_phases(config), ranks)
         for step in (0, 9, 10):
             (ids, labels), read_batch = batches(step), open_stream(config).batch(step)
             plain_ids, plain = map(torch.from_numpy, read_batch)

@@ -1,45 +1,97 @@
 """The phases, token counts and learning rate of a run, as pure functions of the step.
 
-A step costs the same model FLOPs in both phases: the model always runs on `sequences ·
+Superposition costs the same model FLOPs in both phases: the model always runs on `sequences ·
 sequence_length` latent positions, one vector each. The phases differ in how much text these
-positions read: with bags as input each reads s tokens, otherwise one (paper, section 3). The
-learning rate follows one schedule over both phases, on which the switch between them has no effect.
+positions read: with bags as input each reads s tokens, otherwise one (paper, section 3). The first
+steps of a rival are smaller and cost less (`Reads`). So whatever a step costs is a function of the
+step, and a total is their sum (`PhasePlan.total`). The learning rate follows one schedule over both
+phases, on which the switch between them has no effect.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tst_study.config.schema import Config, LabelSmoothing, Schedule, SuperposedPhase
 from tst_study.superposition.loss_kinds import MultiHot
 from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phase, Phases, superposed_steps
 
 
+class Reads(NamedTuple):
+    """The text that a step reads, over all ranks: a part of the text of one whole step.
+
+    A whole step has `PhasePlan.sequences` sequences of `PhasePlan.sequence_length` latent
+    positions. Whole steps are numbered from 0, and follow each other in the order of the text. All
+    steps of a run are whole, except the first ones of a run with a warm-up.
+    """
+
+    whole_step: int
+    first_sequence: int
+    sequences: int
+    first_position: int
+    """In each of these sequences, the first latent position."""
+    length: int
+    """Latent positions of each sequence."""
+
+    @property
+    def positions(self) -> int:
+        """Latent positions of the step."""
+        return self.sequences * self.length
+
+
 @dataclass(frozen=True, kw_only=True)
 class PhasePlan(Phases):
-    """The phases of a run and the size of its batch. Together they say how much text the run reads.
+    """The phases of a run and the size of its steps. Together they say how much text the run reads.
 
     Steps are numbered from 0, so before step t, t steps have been done.
     """
 
     sequences: int
-    """Sequences per step, over all ranks."""
+    """Sequences per whole step, over all ranks."""
     sequence_length: int
-    """Latent positions per sequence, L."""
+    """Latent positions per sequence of a whole step, L."""
     label_smoothing: LabelSmoothing | None = None
     """Smoothing of the targets in some next-token steps; None if there is none."""
+    small_steps: int = 0
+    """The first steps, each of which reads one part of a whole step."""
+    parts: tuple[int, int] = (1, 1)
+    """The numbers of parts into which small steps divide the sequences of a whole step, and the
+    positions of each sequence."""
+
+    def reads(self, step: int) -> Reads:
+        """Return the text that a step reads. The small steps read all parts of a whole step, one
+        after another, before they go on to the next whole step."""
+        parts = self.parts if step < self.small_steps else (1, 1)
+        many = self.parts[0] * self.parts[1]
+        whole, part = divmod(step, many)
+        if step >= self.small_steps:
+            whole, part = self.small_steps // many + step - self.small_steps, 0
+        sequences, length = self.sequences // parts[0], self.sequence_length // parts[1]
+        of_sequences, of_positions = divmod(part, parts[1])
+        return Reads(whole, of_sequences * sequences, sequences, of_positions * length, length)
+
+    def total(self, done: int, of_step: Callable[[int], int]) -> int:
+        """Sum `of_step` over the first `done` steps. It must have one value for all steps before
+        the switch (or for all small ones), and one for all steps after it."""
+        switch = max(self.superposed_steps, self.small_steps)
+        first = min(done, switch)
+        return first * of_step(0) + (done - first) * of_step(switch)
 
     def tokens_per_sequence(self, phase: Phase) -> int:
-        """Return the raw tokens that one sequence reads."""
+        """Return the raw tokens that one sequence of a whole step reads."""
         return self.sequence_length * self.tokens_per_position(phase)
 
     def latent_tokens(self, step: int) -> int:
         """Return how many latent positions the first `step` steps have run, over all ranks."""
-        return step * self.sequences * self.sequence_length
+        return self.total(step, lambda step: self.reads(step).positions)
 
     def raw_tokens(self, step: int) -> int:
         """Return how many raw tokens the first `step` steps have read, over all ranks."""
-        return self.tokens_read(step, self.sequences * self.sequence_length)
+        return self.total(
+            step,
+            lambda step: self.reads(step).positions * self.tokens_per_position(self.phase(step)),
+        )
 
     def objective(self, step: int) -> Objective:
         """Return what step `step` (numbered from 0) reads and predicts. It is the objective of the

@@ -8,7 +8,7 @@ rather than its causal half. The input embedding is a look-up and counts nothing
 
 from dataclasses import dataclass
 
-from tst_study.config.phase_plan import plan_phases
+from tst_study.config.phase_plan import PhasePlan, plan_phases
 from tst_study.config.schema import Config, Model
 
 
@@ -69,12 +69,22 @@ def flops_per_position(model: Model, sequence_length: int) -> int:
     return 6 * (matrices + scores)
 
 
+def flops_until(model: Model, plan: PhasePlan, done: int) -> int:
+    """Return the model FLOPs of the first `done` steps of a run, over all ranks."""
+
+    def of_step(step: int) -> int:
+        reads = plan.reads(step)
+        return reads.positions * flops_per_position(model, reads.length)
+
+    return plan.total(done, of_step)
+
+
 @dataclass(frozen=True)
 class Flops:
     """FLOPs of a run, over all ranks."""
 
     per_step: int
-    """Model FLOPs of a step, the same for superposed and ordinary steps."""
+    """Model FLOPs of a whole step, the same for superposed and ordinary steps."""
     bag_sum_per_step: int
     """FLOPs that a superposed step adds for summing the embeddings of its bags and scattering
     their gradients. No other field includes them. At s = 16 they are about 0.2% of `per_step` in
@@ -91,16 +101,17 @@ def count_flops(config: Config) -> Flops:
     before the end of the schedule."""
     plan = plan_phases(config)
     positions = config.batch.positions
-    per_step = positions * flops_per_position(config.model, config.batch.sequence_length)
     extra = plan.tokens_per_position("superposition") - 1
     end = config.schedule.last_step
-    superposed = min(plan.superposed_steps, end)
+    superposition, total = (
+        flops_until(config.model, plan, steps) for steps in (min(plan.superposed_steps, end), end)
+    )
     return Flops(
-        per_step=per_step,
+        per_step=positions * flops_per_position(config.model, config.batch.sequence_length),
         bag_sum_per_step=2 * positions * extra * config.model.hidden_size,
-        superposition=per_step * superposed,
-        recovery=per_step * (end - superposed),
-        total=per_step * end,
+        superposition=superposition,
+        recovery=total - superposition,
+        total=total,
     )
 
 

@@ -34,8 +34,9 @@ class TokenStream:
 
     Args:
         corpora: the token files that are read.
-        plan: says how many sequences a step reads, B, over all ranks and micro-batches, and how
-            many raw tokens each of them has: s·L before the switch with bags as input, else L.
+        plan: says how many sequences a whole step reads, B, over all ranks and micro-batches, how
+            many raw tokens each of them has (s·L before the switch with bags as input, else L), and
+            which part of a whole step each step reads.
         seed: sets the order in which the pieces of a corpus are read (`corpus_order`). A piece is
             as long as a sequence, so a baseline and a run with bags as input read in different
             orders under the same seed. If several runs branch off a shared prefix run, they read
@@ -66,39 +67,54 @@ class TokenStream:
     def batch(
         self, step: int, start: int = 0, stop: int | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Read sequences `start` … `stop - 1` of a step; by default all B of them.
+        """Read sequences `start` … `stop - 1` of a step; by default all of them.
 
         Returns:
-            Ids and next-token labels, each int64 (stop - start, n), with n as in the plan's
-            `tokens_per_sequence`. The label of a token is the one that follows it in the corpus,
+            Ids and next-token labels, each int64 (stop - start, n), with n the raw tokens of a
+            sequence of this step. The label of a token is the one that follows it in the corpus,
             also at the end of a sequence. The last token of a corpus has the label −100 (ignored);
             it may lie inside a sequence that ends one epoch and begins the next.
         """
-        stop = self.plan.sequences if stop is None else stop
-        shape = stop - start, self.plan.tokens_per_sequence(self.plan.phase(step))
-        ids = np.empty(shape, dtype=np.int64)
+        reads = self.plan.reads(step)
+        stop = reads.sequences if stop is None else stop
+        stride = self.plan.tokens_per_position(self.plan.phase(step))
+        skipped, width = reads.first_position * stride, reads.length * stride
+        ids = np.empty((stop - start, width), dtype=np.int64)
         labels = np.empty_like(ids)
-        first = step * self.plan.sequences
+        first = reads.whole_step * self.plan.sequences + reads.first_sequence
         corpus_of = self._blend.corpus_of(first + start, first + stop)
         for number, (order, corpus) in enumerate(zip(self._orders, self.corpora, strict=True)):
             rows = np.flatnonzero(corpus_of == number).tolist()
             if rows:
                 dealt = self._blend.dealt(first + start, number)
                 spans = order.spans(dealt, dealt + len(rows))
-                for row, (begin, length, wrapped) in zip(rows, spans, strict=True):
-                    _fill(corpus.file, begin, ids[row, :length], labels[row, :length])
-                    if wrapped:
-                        _fill(corpus.file, 0, ids[row, length:], labels[row, length:])
+                for row, (begin, length, _) in zip(rows, spans, strict=True):
+                    # The first `before` tokens lie before the end of the corpus, the others at its
+                    # beginning.
+                    before = min(max(length - skipped, 0), width)
+                    _fill(corpus.file, begin + skipped, ids[row, :before], labels[row, :before])
+                    if before < width:
+                        at = max(skipped - length, 0)
+                        _fill(corpus.file, at, ids[row, before:], labels[row, before:])
         return ids, labels
 
     def epochs(self, step: int) -> float:
         """Return how many epochs had been read before this step, as a fractional number. With
-        several corpora, the count is that of the corpus that has been read most often."""
-        dealt = step * self.plan.sequences
-        return max(
-            order.tokens_before(self._blend.dealt(dealt, number)) / order.token_count
-            for number, order in enumerate(self._orders)
-        )
+        several corpora, the count is that of the corpus that has been read most often. Small steps
+        are taken to read all corpora of a whole step alike."""
+        reads = self.plan.reads(step)
+        share = reads.first_sequence / self.plan.sequences
+        share += reads.first_position / self.plan.sequence_length
+
+        def before(whole_step: int) -> float:
+            dealt = whole_step * self.plan.sequences
+            return max(
+                order.tokens_before(self._blend.dealt(dealt, number)) / order.token_count
+                for number, order in enumerate(self._orders)
+            )
+
+        read = before(reads.whole_step)
+        return read + share * (before(reads.whole_step + 1) - read) if share else read
 
     def _check_length(self, number: int, corpus: Corpus) -> None:
         share = self._blend.shares[number] / self._blend.cycle_length

@@ -20,7 +20,9 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from tst_study.config.schema import Config, Model
+from tst_study.cost.memory import held_parameters
 from tst_study.cost.parallel_layout import layout_of
+from tst_study.errors import UserError
 from tst_study.model.initialization import initialize
 from tst_study.model.kernels import RotaryTable
 from tst_study.model.layers import Decoder
@@ -201,8 +203,19 @@ def transformer_config(config: Config) -> TransformerConfig:
 
 
 def build_model(config: Config) -> SuperposedGPT:
-    """Build this rank's part of the model, with initial weights drawn from `config.seed`."""
+    """Build this rank's part of the model, with initial weights drawn from `config.seed`.
+
+    Raises `UserError` if it has more or fewer weights than `tst_study.cost` counts, because arms
+    are compared at the FLOPs that are counted there.
+    """
     model = empty_model(config)
+    held = held_parameters(config.model, layout_of(config))
+    built, counted = sum(p.numel() for p in model.parameters()), held.dense + held.experts
+    if built != counted:
+        raise UserError(
+            f"the model has {built:,} weights on this rank, but its cost counts {counted:,}: teach "
+            "count_parameters and flops_per_position (tst_study/cost/compute.py) what was added"
+        )
     initialize(model, config.model, config.seed)
     return model
 

@@ -4,7 +4,7 @@ for the log, with the peak memory."""
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,15 +18,15 @@ class StepClock:
     """Counts the seconds of training steps over all launches of a run, without evaluation and
     checkpoints.
 
-    `flops_per_step`: FLOPs of all ranks together. `dtype`: the number format of the model, on which
-    a GPU's peak FLOPs per second depend.
+    `flops`: returns the FLOPs of the first steps of the run, over all ranks. `dtype`: the number
+    format of the model, on which a GPU's peak FLOPs per second depend.
     """
 
     def __init__(
-        self, device: torch.device, world_size: int, flops_per_step: int, dtype: str
+        self, device: torch.device, world_size: int, flops: Callable[[int], int], dtype: str
     ) -> None:
         self.device = device
-        self.flops_per_step = flops_per_step
+        self.flops = flops
         self.training_seconds = 0.0  # a launch that resumes sets it to the checkpoint's value
         self._peak_flops: float | None = None
         if device.type == "cuda":
@@ -62,7 +62,7 @@ class StepClock:
         """
         seconds, steps = self._seconds, self._steps
         self._seconds, self._steps = 0.0, 0
-        flops = self.flops_per_step * steps
+        flops = self.flops(done) - self.flops(done - steps)
         return {
             "step_seconds": seconds / steps,
             "training_seconds": self.training_seconds,
