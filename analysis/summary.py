@@ -119,4 +119,4 @@ def summarise(tables: Tables) -> Summary:
     refuse_copies(tables)
     questions = questions_of(tables.roots)
     comparison = compare(tables.runs, questions)
-    return Summary(tables, comparison, sweeps(tables.runs, comparison), questions)
+    return Summary(tables, comparison, sweeps(tables.runs), questions)

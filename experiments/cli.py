@@ -199,10 +199,9 @@ def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> 
     from tst_study.analysis.verdict.question import register
     from tst_study.experiments.launcher import launcher_of
     from tst_study.experiments.plan.planner import Planner
-    from tst_study.record.launch_facts import code_version
 
     if not options.dry:
-        register(study.folder, study.questions, code_version())
+        register(study.folder, study.questions, study.files)
     status = launcher_of(launcher, options).submit(study, *wanted)
     dead_ends = Planner(study, unprepared=options.dry).dead_ends()
     for line in dead_ends:

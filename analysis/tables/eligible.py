@@ -2,8 +2,9 @@
 
 Such a run is finished, its held-out loss was measured after its last step, and its learning rate
 had decayed by then (it is annealed). Its last step was a next-token step. Left out are runs that a
-person excluded, shared prefix runs (the steps that several runs have in common, trained once) and
-repeats of a run under the same fingerprint. Comparisons of runs, and fits to them, begin here.
+person excluded, shared prefix runs (the steps that several runs have in common, trained once), runs
+of pilot sweeps, and repeats of a run under the same fingerprint. Comparisons of runs, and fits to
+them, begin here.
 """
 
 from typing import Any
@@ -17,15 +18,17 @@ EXCLUDED_COLUMNS = ("run_id", "seed", "setting", "reason", "folder")
 """Columns of a table of runs that were left out."""
 
 
-def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+def eligible(runs: pd.DataFrame, pilots: bool = False) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """Return the rows of the runs whose final losses may be compared, and a row with the reason
     (`excluded_row`) for every run that is left out. Of several runs with the same fingerprint, the
-    first that may be compared is kept."""
+    first that may be compared is kept.
+
+    `pilots`: whether runs of pilot sweeps count, which is so only where sweeps are judged."""
     excluded: list[dict[str, Any]] = []
     kept: list[int] = []
     seen: dict[str, str] = {}
     for index, run in zip(runs.index, rows_of(runs), strict=True):
-        reason = _unfit(run)
+        reason = _unfit(run, pilots)
         if reason is None and run["fingerprint"] in seen:
             reason = f"the same run as {seen[run['fingerprint']]}, which is counted once"
         if reason is None:
@@ -36,12 +39,14 @@ def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     return runs.loc[kept], excluded
 
 
-def _unfit(run: dict[str, Any]) -> str | None:
+def _unfit(run: dict[str, Any], pilots: bool) -> str | None:
     """Return why a run's final loss may not be compared with any other, or None if it may."""
     if run["exclusion"]:
         return f"excluded by hand: {run['exclusion']}"
     if run.get("role") == "trunk":
         return "a shared prefix run, from which other runs go on"
+    if run.get("role") == "pilot" and not pilots:
+        return "a run of a pilot sweep, which is never a result"
     if run["state"] == "diverged":
         return f"diverged at step {run['step']:,} of {run['steps']:,}: {run['message']}".strip(": ")
     if run["state"] != "done":

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from tst_study.analysis.tables.eligible import over_shared_seeds
-from tst_study.analysis.verdict.comparison import Comparison
+from tst_study.analysis.tables.eligible import eligible, over_shared_seeds
 from tst_study.analysis.wording import number
 
 
@@ -59,24 +58,26 @@ class Sweep:
         )
 
 
-def swept(runs: pd.DataFrame, eligible: pd.DataFrame) -> list[pd.DataFrame]:
+def swept(runs: pd.DataFrame) -> list[pd.DataFrame]:
     """Return a table of runs for each pair of a group and a held-out text, if the baselines in the
     table have several learning rates.
 
-    It holds the runs that may be compared, and all runs of the group that diverged, because these
-    have no final loss on any text. Runs that a person excluded are left out.
+    It holds the runs that may be compared, those of pilot sweeps among them, and all runs of the
+    group that diverged, because these have no final loss on any text. Runs that a person excluded
+    are left out.
     """
+    tried, _ = eligible(runs, pilots=True)
     lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
-    texts = eligible.groupby(["group", "eval_set"], sort=True)
+    texts = tried.groupby(["group", "eval_set"], sort=True)
     every = [pd.concat([own, lost[lost["group"] == group]]) for (group, _), own in texts]
     return [own for own in every if _baselines(own)["learning_rate"].nunique() > 1]
 
 
-def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
+def sweeps(runs: pd.DataFrame) -> list[Sweep]:
     """Return the sweep of each group and held-out text (`swept`), except the sweeps in which every
     rate has a seed that diverged."""
     found_sweeps = []
-    for members in map(_baselines, swept(runs, comparison.eligible)):
+    for members in map(_baselines, swept(runs)):
         rates, first = _rates(members), members.iloc[0]
         best, *others = rates.sort_values("loss").to_dict("records")
         if best["loss"] == float("inf"):

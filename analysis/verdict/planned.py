@@ -27,7 +27,7 @@ def asked_contrasts(
     table does not have.
     """
     contrasts = []
-    for question in questions:
+    for question in (one for one in questions if one.matched != "loss"):
         arm, against = question.arm, question.against
         (arm_runs, against_runs), diverged = question.runs(kept), question.runs(lost)
         # Runs with seeds are paired on one held-out text, which their block names. Runs without
@@ -85,7 +85,7 @@ def _arm_runs(kept: pd.DataFrame, questions: Sequence[Question]) -> list[tuple[s
     """Return name and runs of each arm that a question names, each arm once. A question's
     comparison arm comes before its arm."""
     every = {}
-    for question in questions:
+    for question in (one for one in questions if one.matched != "loss"):
         runs, against = question.runs(kept)
         for arm, arm_runs in ((question.against, against), (question.arm, runs)):
             every[question.within + arm.model_dump_json()] = (arm.name, arm_runs)
@@ -108,7 +108,7 @@ def gains_over_training(
     rows["share"] = (rows["step"] / rows["steps"]).round(6)
     losses = rows.pivot_table("nats_per_token", "share", "folder", aggfunc="last")
     table = []
-    for question in questions:
+    for question in (one for one in questions if one.matched != "loss"):
         arm, against = (
             losses[list(runs["folder"])].set_axis(runs["block"], axis="columns")
             for runs in question.runs(kept)

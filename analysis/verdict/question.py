@@ -1,22 +1,30 @@
-"""The questions of a study: pairs of arms to compare, declared in code before any run.
+"""The questions of a study: pairs of arms to compare, declared in the study's file.
 
-`tst-study submit` writes a study's questions to `questions.json` beside its runs. Each names a
-commit that holds it, if one is known (`Question.registered`). When runs are kept in an archive,
-their questions are copied there, too.
+`tst-study submit` writes a study's questions to `questions.json` beside its runs, each with its
+registration: when it was first submitted, from which files and which commit. Nothing else registers
+a question. Whether it was asked before its runs began follows from these times (`asked_when`). When
+runs are kept in an archive, their questions are copied there, too.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from tst_study.atomic_files import write_json
+from tst_study.config.schema import of_record
 from tst_study.errors import UserError, first_problem
+from tst_study.record.launch_facts import code_version, commit_of
+from tst_study.record.reader import find_run_folders, is_over, read_header
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +34,7 @@ FILE = "questions.json"
 
 
 Value = int | float | str | bool
-"""A value that the runs of an arm have in a column of the run table."""
+"""A value that the runs of an arm have in a column of the run table, or for a key of the config."""
 Method = Literal["paired", "simultaneous", "moderated-1"]
 """The name, as a study registers it, of the method by which intervals are made.
 
@@ -47,34 +55,80 @@ class Arm(_Strict):
 
     name: str
     """The name in sentences, such as `power-law weights`."""
-    setting: str | tuple[str, ...]
-    """Label of the setting (`SuperpositionSetting.label`): `baseline`, `s = 4, r = 0.25`, …. If
-    several are given, a run may have any of them. This is for studies in which a pilot sweep
-    chooses the setting that is trained."""
+    setting: str | tuple[str, ...] | None = None
+    """Label of the setting (`SuperpositionSetting.label`): `baseline`, `s = 4, r = 0.25`, …; None
+    for any setting. If several are given, a run may have any of them. This is for studies in which
+    a pilot sweep chooses the setting that is trained."""
     where: dict[str, Value | tuple[Value, ...]] = {}
-    """The values of the arm's runs in other columns of the run table. If several are given for a
-    column, a run may have any of them. A single text may be a pattern (`primary-*`); one of several
-    may not."""
+    """The values of the arm's runs in columns of the run table and, under names with a dot, for
+    keys of the config as declared: `superposition.step_ratio`. If several are given, a run may have
+    any of them. In a column, a single text may be a pattern (`primary-*`); one of several may not.
+    A list, a table or null in the config is given as JSON text. Runs without a config, which
+    imported runs are, have no such keys."""
 
     def runs(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return the arm's rows of a run table that has a column `setting` (each run's label).
 
         Raises `UserError` for a column that the table lacks.
         """
-        kept = table["setting"].isin(_several(self.setting))
-        for column, value in self.where.items():
-            if column not in table:
-                raise UserError(f"arm {self.name!r}: the run table has no column {column!r}")
+        if self.setting is not None:
+            table = table[table["setting"].isin(_several(self.setting))]
+        for name, value in self.where.items():
+            values = _several(value)
+            if "." in name:
+                declared = [_declared(config, name) for config in table["config"]]
+                table = table.loc[[any(_same(cell, one) for one in values) for cell in declared]]
+                continue
+            if name not in table:
+                raise UserError(f"arm {self.name!r}: the run table has no column {name!r}")
             if isinstance(value, str):
-                cells = table[column].astype(str)
-                kept &= cells.isin([cell for cell in cells.unique() if fnmatchcase(cell, value)])
+                cells = table[name].astype(str)
+                values = tuple(cell for cell in cells.unique() if fnmatchcase(cell, value))
+                table = table[cells.isin(values)]
             else:
-                kept &= table[column].isin(_several(value))
-        return table[kept]
+                table = table[table[name].isin(values)]
+        return table
 
 
 def _several(value: Value | tuple[Value, ...]) -> tuple[Value, ...]:
     return value if isinstance(value, tuple) else (value,)
+
+
+_ABSENT = object()
+
+
+def _declared(config: Any, key: str) -> Any:
+    """Return the value of a dotted key in a config (JSON text); `_ABSENT` without config or key."""
+    value: Any = _config(config) if isinstance(config, str) else {}
+    for name in key.split("."):
+        value = value.get(name, _ABSENT) if isinstance(value, dict) else _ABSENT
+    return value
+
+
+@functools.lru_cache(4096)
+def _config(text: str) -> dict[str, Any]:
+    return of_record(json.loads(text))
+
+
+def _same(cell: Any, value: Value) -> bool:
+    """Return whether a value of a config is the one that an arm names. True is no 1."""
+    if isinstance(value, str) and not isinstance(cell, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return False
+    return isinstance(cell, bool) is isinstance(value, bool) and bool(cell == value)
+
+
+class Registration(_Strict):
+    """When and from what a question was first submitted. Its commit is `Question.registered`."""
+
+    time: AwareDatetime
+    files: str | None = None
+    """sha256 of the content of the study's files; None for a study of this package."""
+    seeds: tuple[int, ...] | None = None
+    """The seeds that the question named before any run had ended, if it names more today. None if
+    it names no more, or no seeds at all."""
 
 
 class Question(_Strict):
@@ -94,15 +148,25 @@ class Question(_Strict):
     """How intervals are made (`Method`)."""
     predicted: tuple[float, float] | None = None
     """The interval in which the gain, in nats, was expected."""
+    matched: Literal["flops", "data", "loss"] = "flops"
+    """In what the arms are equal. With `loss`, `against` covers baselines of all lengths, and the
+    answer is an interval of the number of baseline steps that the arm's loss is worth, without a
+    verdict."""
+    smallest_gain: Annotated[float | None, Field(gt=0)] = None
+    """The smallest gain, in nats, that is worth having. A gain that is shown to lie below it is
+    answered `no worthwhile gain`."""
     registered: Annotated[str | None, Field(pattern="^[0-9a-f]{40}$")] = None
     """A commit that holds the question: the one that the study names, or else the one from which it
     was first submitted. None if there were uncommitted changes or the commit is not known."""
+    registration: Registration | None = None
+    """None if the question was not submitted, or by a version that kept no time."""
     within: str = Field(default="", exclude=True, repr=False)
     """Path prefix of the run folders that the question covers; set on reading."""
 
     def runs(self, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the runs of `arm` and of `against` among those that the question covers, as
-        `Arm.runs` does."""
+        `Arm.runs` does. Runs of a pilot sweep are never among them."""
+        table = table[table["role"] != "pilot"]
         if self.within:
             table = table[table["folder"].str.startswith(self.within)]
         return self.arm.runs(table), self.against.runs(table)
@@ -112,7 +176,9 @@ class Questions(_Strict):
     """The content of `questions.json`."""
 
     schema_version: Literal[1] = 1
-    questions: tuple[Question, ...]
+    asks: str = ""
+    """What the study asks, in its own words; a report begins with it."""
+    questions: tuple[Question, ...] = ()
 
 
 def read_questions(folder: str | Path) -> tuple[Question, ...]:
@@ -120,11 +186,21 @@ def read_questions(folder: str | Path) -> tuple[Question, ...]:
 
     Raises `UserError` if that file is damaged.
     """
-    path = Path(folder) / FILE
+    return _read(Path(folder)).questions
+
+
+def asks_of(roots: Iterable[Path]) -> list[str]:
+    """Return what the studies at and below some folders ask, in their own words."""
+    files = (path for root in roots for path in sorted(root.rglob(FILE)))
+    return list(dict.fromkeys(asks for path in files if (asks := _read(path.parent).asks)))
+
+
+def _read(folder: Path) -> Questions:
+    path = folder / FILE
     try:
-        return Questions.model_validate_json(path.read_bytes()).questions
+        return Questions.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        return ()
+        return Questions()
     except ValidationError as error:
         raise UserError(f"{path}: {first_problem(error)}; restore it from a backup") from None
 
@@ -158,49 +234,102 @@ def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
     )
 
 
-def add_questions(folder: Path, questions: Sequence[Question]) -> None:
+def add_questions(folder: Path, questions: Sequence[Question], asks: str = "") -> None:
     """Add questions to those of a folder, without duplicates: a question that differs in nothing
-    but its `registered` replaces the old one. Raises `UserError` if two questions that differ
-    otherwise have one name in one family."""
+    but its registration and its number of seeds replaces the old one. Raises `UserError` if two
+    questions that differ otherwise have one name in one family."""
+    old = _read(folder)
     merged: dict[tuple[str, str], Question] = {}
-    for question in (*read_questions(folder), *questions):
-        old = merged.setdefault((question.family, question.name), question)
-        if _unstamped(old) != _unstamped(question):
+    for question in (*old.questions, *questions):
+        there = merged.setdefault((question.family, question.name), question)
+        if _asked(there) != _asked(question) or _seeds(there) - _seeds(question):
             raise UserError(
                 f"question {question.name!r} of family {question.family!r}: the archive holds "
                 "another version of it; keep these runs in an archive of their own"
             )
         merged[question.family, question.name] = question
-    _write(folder, list(merged.values()))
+    _write(folder, list(merged.values()), asks or old.asks)
 
 
-def register(folder: Path, questions: Sequence[Question], code: Mapping[str, Any]) -> None:
-    """Replace the questions of a folder of runs by these; an unchanged one keeps the commit that it
-    was registered with. Without questions the folder stays as it is.
+def register(
+    folder: Path, questions: Sequence[Question], files: Sequence[Path] = (), asks: str = ""
+) -> None:
+    """Replace the questions of a folder of runs by these, each with its registration. Without
+    questions the folder stays as it is.
 
-    code: the result of `launch_facts.code_version()`. A new question keeps the commit that it
-    names. One that names none gets the commit of the code, or none if there are uncommitted
-    changes. Raises `UserError` if the folder has questions, but none of the names of these."""
-    commit = None if code["dirty"] else code["commit"]
+    A question that the folder already holds keeps its registration; only `name` may differ. So does
+    one that now names further seeds, but if a measured run has ended, the seeds that were named
+    before are kept in `Registration.seeds`. Every other change makes a new registration.
+
+    files: the study's file, its base and the Python that it imports; none for a study of this
+    package. asks: what the study asks, in words. A question that names no commit gets that of the
+    files' repository, if all of them are tracked and unmodified there; without files, that of this
+    package's checkout, unless it has uncommitted changes.
+
+    Raises `UserError` if the folder has questions, but none of the names of these.
+    """
     there = read_questions(folder)
+    earlier = [_earlier(question, there) for question in questions]
     names = {question.name for question in questions}
-    if there and names and names.isdisjoint(one.name for one in there):
+    if there and names.isdisjoint(one.name for one in there) and names and not any(earlier):
         raise UserError(f"{folder}: holds the questions of another study; name another --runs")
-    existing = {_unstamped(question): question for question in there}
-    stamped = [
-        existing.get(_unstamped(question))
-        or question.model_copy(update={"registered": question.registered or commit})
-        for question in questions
+    content = sha256(b"".join(sha256(path.read_bytes()).digest() for path in files)).hexdigest()
+    now = Registration(time=datetime.now(UTC), files=content if files else None)
+    code = code_version()
+    commit = commit_of(files) if files else None if code["dirty"] else code["commit"]
+    ended = bool(there) and _has_ended(folder)
+    stamped = []
+    for question, old in zip(questions, earlier, strict=True):
+        stamp = {"registered": question.registered or commit, "registration": now}
+        if old is not None:
+            kept = old.registration
+            if kept and ended and kept.seeds is None and _seeds(question) > _seeds(old):
+                kept = kept.model_copy(update={"seeds": tuple(sorted(_seeds(old)))})
+            stamp = {"registered": old.registered, "registration": kept}
+        stamped.append(question.model_copy(update=stamp))
+    _write(folder, stamped, asks)
+
+
+def _earlier(question: Question, there: Sequence[Question]) -> Question | None:
+    """Return the registered question that a question continues: one that asks the same, of the same
+    seeds or, if the time of its registration is known, of some of them."""
+    own = _seeds(question)
+    same = [
+        one
+        for one in there
+        if _asked(one) == _asked(question)
+        and (_seeds(one) == own or (one.registration and set() < _seeds(one) < own))
     ]
-    _write(folder, stamped)
+    return max(same, key=lambda one: (_seeds(one) == own, one.name == question.name), default=None)
 
 
-def _write(folder: Path, questions: Sequence[Question]) -> None:
-    if questions:
+def _has_ended(folder: Path) -> bool:
+    """Return whether a measured run in a folder has ended."""
+    return any(
+        is_over(run) and read_header(run)["role"] not in ("trunk", "pilot")
+        for run in find_run_folders(folder)
+    )
+
+
+def _write(folder: Path, questions: Sequence[Question], asks: str) -> None:
+    if questions or asks:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / FILE, Questions(questions=tuple(questions)).model_dump(mode="json"))
+        content = Questions(questions=tuple(questions), asks=asks)
+        write_json(folder / FILE, content.model_dump(mode="json"))
 
 
-def _unstamped(question: Question) -> str:
-    """Return everything that a question says, without its commit."""
-    return question.model_dump_json(exclude={"registered"})
+def _asked(question: Question) -> str:
+    """Return what a question asks, as text: all that it says but its name, its seeds and its
+    registration."""
+    arms = {
+        side: {**arm.model_dump(), "where": {k: v for k, v in arm.where.items() if k != "seed"}}
+        for side, arm in (("arm", question.arm), ("against", question.against))
+    }
+    rest = question.model_dump(exclude={"name", "arm", "against", "registered", "registration"})
+    return json.dumps(rest | arms, sort_keys=True)
+
+
+def _seeds(question: Question) -> frozenset[int]:
+    """Return the seeds that a question names; none if it covers all."""
+    sides = (question.arm.where.get("seed", ()), question.against.where.get("seed", ()))
+    return frozenset(int(seed) for side in sides for seed in _several(side))

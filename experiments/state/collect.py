@@ -51,7 +51,7 @@ def keep(root: Path, to: Path) -> list[str]:
     """
     from tst_study.analysis.tables.archive import add_to_archive
     from tst_study.analysis.tables.source import read_tables
-    from tst_study.analysis.verdict.question import add_questions, read_questions
+    from tst_study.analysis.verdict.question import add_questions, asks_of, read_questions
 
     if to.resolve().is_relative_to(root.resolve()):
         raise UserError(f"--keep {to}: lies in {root}; name a folder elsewhere")
@@ -61,7 +61,8 @@ def keep(root: Path, to: Path) -> list[str]:
     over = tables.only(tables.runs["state"].isin(FINAL_STATES)).thinned(ROWS)
 
     def questions(folder: Path) -> None:
-        add_questions(folder, [*read_questions(to), *read_questions(root)])
+        asks = " ".join(asks_of([root])) or " ".join(asks_of([to]))
+        add_questions(folder, [*read_questions(to), *read_questions(root)], asks)
 
     add_to_archive(to, over, questions)
     return sorted(over.runs["run_id"])

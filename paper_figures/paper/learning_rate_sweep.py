@@ -73,7 +73,7 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
     A sweep is a comparison group, on one held-out text, whose baselines were run at two or more
     learning rates. Each arm that was run at two or more rates has a row for each of its rates.
     """
-    sweeps = swept(summary.tables.runs, summary.comparison.eligible)
+    sweeps = swept(summary.tables.runs)
     # A learning rate does not distinguish sweeps, because each has several.
     firsts = [members.assign(learning_rate=0).iloc[0] for members in sweeps]
     panels = disambiguate_by_set_up([group_label(members) for members in sweeps], firsts)

@@ -89,8 +89,7 @@ def test_settings_whose_labels_are_equal_keep_their_own_verdicts(tmp_path: Path)
 
 
 def swept(folder: Path) -> Sweep:
-    runs = load(folder)
-    (sweep,) = sweeps(runs, compare(runs))
+    (sweep,) = sweeps(load(folder))
     return sweep
 
 

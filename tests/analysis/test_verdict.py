@@ -1,6 +1,7 @@
 """One function decides: planned questions first, by the method each declared, then all else; by
 intervals that equal textbook tests and cover wherever that was simulated."""
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.matched import matched
+from tst_study.analysis.verdict.planned import labelled
 from tst_study.analysis.verdict.question import (
     Arm,
     Question,
     add_questions,
+    asks_of,
     read_questions,
     register,
 )
@@ -180,23 +183,107 @@ BASELINE = Arm(name="baseline", setting="baseline", where={"steps": (10, 20)})
 GAIN = Question(
     name="gain", arm=Arm(name="s4", setting="s = 4, r = 0.5"), against=BASELINE, family="one"
 )
-FIRST, SECOND = ({"commit": digit * 40, "dirty": False} for digit in "ab")
 
 
-def test_a_question_keeps_the_commit_that_first_held_it_word_for_word(tmp_path: Path) -> None:
-    register(tmp_path, [GAIN], FIRST)
-    other = GAIN.model_copy(update={"name": "other"})
-    changed = GAIN.model_copy(update={"family": "two"})
-    register(tmp_path, [GAIN, other], SECOND)
-    assert [one.registered for one in read_questions(tmp_path)] == ["a" * 40, "b" * 40]
-    register(tmp_path, [changed], SECOND)
-    assert read_questions(tmp_path) == (changed.model_copy(update={"registered": "b" * 40}),)
-    register(tmp_path, [GAIN], {"commit": "c" * 40, "dirty": True})
-    assert read_questions(tmp_path) == (GAIN,)
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=A", "-c", "user.email=a@b.c"]
+    done = subprocess.run(
+        ["git", "-C", str(folder), *who, *words], check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    """A study's file, tracked in a repository of its own."""
+    file = tmp_path / "repository" / "ours.toml"
+    file.parent.mkdir()
+    git(file.parent, "init", "-q")
+    file.write_text("[arms]")
+    git(file.parent, "add", ".")
+    git(file.parent, "commit", "-qm", "a grid")
+    return file
+
+
+def test_a_question_keeps_its_first_registration(tmp_path: Path, ours: Path) -> None:
+    """The commit is that of the repository in which the study's file lies."""
+    runs = tmp_path / "runs"
+    register(runs, [GAIN], [ours], asks="Does it gain?")
+    (first,) = read_questions(runs)
+    assert first.registered == git(ours.parent, "rev-parse", "HEAD")
+    assert first.registration
+    assert first.registration.files
+    assert asks_of([tmp_path]) == ["Does it gain?"]
+    ours.write_text("[arms] # changed")
+    other = GAIN.model_copy(update={"name": "other", "family": "two"})
+    register(runs, [GAIN.model_copy(update={"name": "renamed"}), other], [ours])
+    renamed, second = read_questions(runs)
+    assert (renamed.registered, renamed.registration) == (first.registered, first.registration)
+    assert second.registered is None
+    assert second.registration
+    assert second.registration.files != first.registration.files
+    register(runs, [other.model_copy(update={"smallest_gain": 0.01})], [ours])
+    (changed,) = read_questions(runs)
+    assert changed.registration
+    assert changed.registration.time > second.registration.time
+
+
+def test_seeds_that_are_named_after_a_run_has_ended_are_added(tmp_path: Path) -> None:
+    def of(*seeds: int) -> Question:
+        arms = {
+            side: arm.model_copy(update={"where": {**arm.where, "seed": seeds}})
+            for side, arm in (("arm", GAIN.arm), ("against", GAIN.against))
+        }
+        return GAIN.model_copy(update=arms)
+
+    def seeds_after(*seeds: int) -> tuple[int, ...] | None:
+        register(tmp_path, [of(*seeds)])
+        (found,) = read_questions(tmp_path)
+        assert found.registration
+        return found.registration.seeds
+
+    assert seeds_after(0, 1) is None
+    assert seeds_after(0, 1, 2) is None  # nothing had ended
+    write_run(tmp_path, config(0, role="pilot"), 3.5)
+    assert seeds_after(0, 1, 2, 3) is None
+    (first,) = read_questions(tmp_path)
+    write_run(tmp_path, config(1), 3.5)
+    assert seeds_after(0, 1, 2, 3, 4) == (0, 1, 2, 3)
+    assert seeds_after(0, 1, 2, 3, 4, 5) == (0, 1, 2, 3)
+    (grown,) = read_questions(tmp_path)
+    assert first.registration
+    assert grown.registration
+    assert grown.registration.time == first.registration.time
+    assert seeds_after(0, 1) is None  # seeds that are left out are a choice, made now
+    (chosen,) = read_questions(tmp_path)
+    assert chosen.registration
+    assert chosen.registration.time > first.registration.time
+
+
+def test_arms_are_found_by_declared_values_of_the_config(tmp_path: Path) -> None:
+    """r is compared as declared, not as the whole number of steps makes it; True is no 1."""
+    for seed, bag, ratio in ((0, 1, 0.0), (0, 4, 0.3), (3, 4, 0.3004)):
+        write_run(tmp_path, config(seed, bag, ratio), 3.5)
+    weighting = (0.4, 0.3, 0.2, 0.1)
+    write_run(tmp_path, config(1, 4, 0.3, steps=1000, superposition__weighting=weighting), 3.5)
+    table = labelled(load(tmp_path))
+    assert table["step_ratio"].nunique() == 2
+
+    def found(**where: Any) -> int:
+        wanted = {name.replace("__", "."): value for name, value in where.items()}
+        return len(Arm(name="arm", where=wanted).runs(table))
+
+    assert found(superposition__step_ratio=0.3) == 2
+    assert found(superposition__step_ratio=(0.3004, 0.3), seed=(0, 3)) == 2
+    assert found(superposition__weighting="[0.4, 0.3, 0.2, 0.1]") == 1
+    assert found(superposition__weighting="uniform", superposition__bag_size=4.0) == 2
+    assert found(superposition__bag_size=True) == 0
+    assert found(label_smoothing__first_step=1) == 0
+    assert found(no__such=1) == 0
 
 
 def test_no_questions_write_no_file_and_damaged_ones_are_named(tmp_path: Path) -> None:
-    register(tmp_path / "runs", [], FIRST)
+    register(tmp_path / "runs", [])
     assert not (tmp_path / "runs").exists()
     assert read_questions(tmp_path) == ()
     (tmp_path / "questions.json").write_text('{"schema_version": 2, "questions": []}')

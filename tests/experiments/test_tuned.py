@@ -133,11 +133,10 @@ def test_runs_of_an_archive_are_not_trained_again(
 
 
 def test_a_second_study_in_one_folder_does_not_replace_the_firsts_questions(tmp_path: Path) -> None:
-    code = {"commit": None, "dirty": True}
-    register(tmp_path, catalogue.load("tuned", "quick").questions, code)
+    register(tmp_path, catalogue.load("tuned", "quick").questions)
     other = catalogue.load("what-does-the-work", "quick").questions
     with pytest.raises(UserError, match="questions of another study; name another --runs"):
-        register(tmp_path, other, code)
+        register(tmp_path, other)
 
 
 def test_smaller_scales_have_pilot_seeds_of_their_own() -> None:

@@ -6,6 +6,7 @@ import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -49,6 +50,18 @@ def code_version(root: Path = Path(__file__).parents[2]) -> dict[str, Any]:
             changes = _git(root, "status", "--porcelain", "--untracked-files=no").strip()
             return {"commit": commit, "dirty": bool(changes)}
     return {"commit": None, "dirty": None}
+
+
+def commit_of(files: Sequence[Path]) -> str | None:
+    """Return the commit of the git repository that holds these files, if it tracks all of them and
+    none of them was changed since; otherwise, or without git, None."""
+    with suppress(OSError, subprocess.SubprocessError, ValueError):
+        (top,) = {_git(file.parent, "rev-parse", "--show-toplevel").strip() for file in files}
+        names = [str(file.resolve()) for file in files]
+        _git(Path(top), "ls-files", "--error-unmatch", "--", *names)
+        if not _git(Path(top), "status", "--porcelain", "--", *names).strip():
+            return _git(Path(top), "rev-parse", "HEAD").strip()
+    return None
 
 
 def _git(root: Path, *arguments: str) -> str:
