@@ -1,8 +1,8 @@
 """The law of superposition judged by its errors on rows left out of the fit.
 
-Beside the law stand two nulls, which are predictions that need no law: the gain copied from the
-nearest fitted runs (`copied`), and the mean of the fitted gains. `tst-study analyse law` prints all
-three.
+Beside the law stand three nulls, which are predictions that need no law: the gain copied from the
+nearest fitted runs (`copied`), this gain scaled by Chinchilla's data term where the length differs
+(`scaled`), and the mean of the fitted gains. `tst-study analyse law` prints all four.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tst_study.analysis.fits.law.superposition_law import fit_law
+from tst_study.analysis.fits.law.superposition_law import DATA_EXPONENT, fit_law
 from tst_study.analysis.statistics import rmse
 from tst_study.errors import UserError
 from tst_study.text import big
 
+NULLS = {
+    "copied": "copying the nearest runs",
+    "scaled": "copying them times (D′/D)^−0.366",
+    "mean": "the mean gain",
+}
+"""The predictions that need no law, each with its name in sentences. D′ is the length of the
+predicted runs, D that of the nearest fitted ones."""
 Parts = tuple[tuple[pd.Series, pd.Series], ...]
 """One split of the rows, as pairs of masks: the first mask of a pair selects the fitted rows, the
 second the predicted rows. A split that leaves one value out at a time has a pair for each value."""
@@ -68,14 +75,18 @@ def nearest(rows: pd.DataFrame, params: float, tokens: float) -> pd.DataFrame:
     return pd.DataFrame(rows[far <= far.min() + 1e-9])
 
 
-def copied(known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame) -> pd.Series:
+def copied(
+    known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame, exponent: float = 0.0
+) -> pd.Series:
     """Predict without a law: copy the mean gain of the same s and r at the nearest fitted size and
     length, under the same weighting if it was fitted there.
 
     If s was fitted there but r was not, interpolate linearly along r. If s was not, interpolate
     along log s at the nearest fitted r. Beyond the fitted values take the value at the end.
 
-    known: the fitted superposed rows. gains: their gains. out: the rows to predict."""
+    known: the fitted superposed rows. gains: their gains. out: the rows to predict. exponent: the
+    copied gain is multiplied by this power of the nearest length over the predicted one; 0 copies
+    it unchanged."""
     predicted = pd.Series(np.nan, out.index)
     for _, own in out.groupby(["params", "tokens", "weighting"]):
         first = own.iloc[0]
@@ -90,14 +101,15 @@ def copied(known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame) -> pd.Serie
             else:
                 of_r = means.iloc[:, np.abs(means.columns - r).argmin()].dropna()
                 predicted[place] = np.interp(np.log(s), np.log(of_r.index), of_r)
+        predicted[own.index] *= (near["tokens"].iloc[0] / first["tokens"]) ** exponent
     return predicted
 
 
 def predictions(rows: pd.DataFrame, parts: Parts) -> tuple[pd.DataFrame, str]:
-    """Return the predicted rows of a split with four columns of gains, and a note.
+    """Return the predicted rows of a split with five columns of gains, and a note.
 
-    The columns: observed, law (NaN if the law cannot be fitted), copied (`copied`), and mean (the
-    mean of the fitted gains). The note says which parameters were held fixed, and why a fit
+    The columns: observed, law (NaN if the law cannot be fitted), copied (`copied`), scaled (the
+    same times (D'/D)^−`DATA_EXPONENT`), and mean (the mean of the fitted gains). The note says which parameters were held fixed, and why a fit
     was refused."""
     gains, tables, notes = observed_gains(rows), [], []
     for fitted, predicted in parts:
@@ -107,6 +119,7 @@ def predictions(rows: pd.DataFrame, parts: Parts) -> tuple[pd.DataFrame, str]:
             observed=gains[out.index],
             law=np.nan,
             copied=copied(known[_superposed(known)], own, out),
+            scaled=copied(known[_superposed(known)], own, out, DATA_EXPONENT),
             mean=float(own.mean()),
         )
         try:
@@ -120,12 +133,11 @@ def predictions(rows: pd.DataFrame, parts: Parts) -> tuple[pd.DataFrame, str]:
 
 
 def held_out(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each split: how well the law and both nulls predict the gains that were left
+    """Return a row for each split: how well the law and its nulls predict the gains that were left
     out.
 
     Columns: split; fitted and predicted (numbers of runs; if values are left out in turn, `fitted`
-    is the smallest number); law, copied and mean (root mean square errors of the law and of the two
-    nulls, nats per token); bias (the mean of law − observed); note (which parameters were held
+    is the smallest number); law and `NULLS` (root mean square errors, nats per token); bias (the mean of law − observed); note (which parameters were held
     fixed, and why a fit was refused). The errors are of gains, not of losses, because a user knows
     the baseline of the planned run. The noise of the baselines is in all errors alike.
     """
@@ -135,7 +147,7 @@ def held_out(rows: pd.DataFrame) -> pd.DataFrame:
         row = {"split": name, "fitted": min(int(fitted.sum()) for fitted, _ in parts)}
         row |= {"predicted": len(table), "note": note}
         row["bias"] = float((table["law"] - table["observed"]).mean())
-        row |= {way: rmse(table[way] - table["observed"]) for way in ("law", "copied", "mean")}
+        row |= {way: rmse(table[way] - table["observed"]) for way in ("law", *NULLS)}
         judged.append(row)
-    columns = ["split", "fitted", "predicted", "law", "copied", "mean", "bias", "note"]
+    columns = ["split", "fitted", "predicted", "law", *NULLS, "bias", "note"]
     return pd.DataFrame(judged, columns=columns)

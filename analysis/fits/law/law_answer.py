@@ -1,5 +1,5 @@
 """The answer of `tst-study analyse law`: the law of superposition fitted to the paper's Tables 4–7,
-or to the user's runs, with its errors beside those of two simpler predictions (`held_out`)."""
+or to the user's runs, with its errors beside those of simpler predictions (`held_out`)."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import pandas as pd
 
 from tst_study.analysis import published
 from tst_study.analysis.answer import Answer
-from tst_study.analysis.fits.law.held_out import copied, held_out, nearest, observed_gains
+from tst_study.analysis.fits.law.held_out import NULLS, copied, held_out, nearest, observed_gains
 from tst_study.analysis.fits.law.rows import TOKENS_PER_STEP, rows_of_runs, settings
 from tst_study.analysis.fits.law.superposition_law import Law, fit_law, published_law
 from tst_study.analysis.fits.scaling.laws import Base
@@ -100,10 +100,9 @@ def _described(law: Law, target: Target | None) -> tuple[dict[str, pd.DataFrame]
 def _verdict(row: dict[str, Any]) -> str:
     if np.isnan(row["law"]):
         return f"{row['split']}: no prediction ({row['note']})."
-    null = min(("copied", "mean"), key=lambda name: float(row[name]))
+    null = min(NULLS, key=lambda name: float(row[name]))
     word = "better than" if row["law"] < row[null] else "no better than"
-    rival = "copying the nearest runs" if null == "copied" else "the mean gain"
-    return f"{row['split']}: {row['law']:.4f}, {word} {rival} ({row[null]:.4f})."
+    return f"{row['split']}: {row['law']:.4f}, {word} {NULLS[null]} ({row[null]:.4f})."
 
 
 def _parameters(law: Law) -> pd.DataFrame:
