@@ -54,8 +54,8 @@ def law_of_superposition(_sources: Sources) -> Picture:
         "thousandths of a nat. Left: fitted to 270M alone, 600M predicted. Right: RMSE of "
         "predicted gains where the "
         "law saw only what stands before the arrow. Copying the nearest fitted runs, scaling "
-        "that copy by (D′/D)^−0.366, and the mean gain need no law. Gains are over the baseline of the same size "
-        "and length. No runs of this package took part.",
+        "that copy by (D′/D)^−0.366, and the mean gain need no law. Gains are over the baseline of "
+        "the same size and length. No runs of this package took part.",
         data=data,
         draw=partial(_figure, data),
         fits={
@@ -64,7 +64,8 @@ def law_of_superposition(_sources: Sources) -> Picture:
         },
         finding=Finding(
             "named as future work in the paper; fitted here to its tables: RMSE "
-            f"{rmse:.1f} thousandths of a nat, held out (in brackets the best of three rules without a law): {by_split}"
+            f"{rmse:.1f} thousandths of a nat, held out (in brackets the best of three rules "
+            f"without a law): {by_split}"
         ),
     )
 

@@ -109,8 +109,8 @@ def predictions(rows: pd.DataFrame, parts: Parts) -> tuple[pd.DataFrame, str]:
     """Return the predicted rows of a split with five columns of gains, and a note.
 
     The columns: observed, law (NaN if the law cannot be fitted), copied (`copied`), scaled (the
-    same times (D'/D)^−`DATA_EXPONENT`), and mean (the mean of the fitted gains). The note says which parameters were held fixed, and why a fit
-    was refused."""
+    same times (D'/D)^−`DATA_EXPONENT`), and mean (the mean of the fitted gains). The note says
+    which parameters were held fixed, and why a fit was refused."""
     gains, tables, notes = observed_gains(rows), [], []
     for fitted, predicted in parts:
         known, out = rows[fitted], rows[predicted & _superposed(rows)]
@@ -137,9 +137,10 @@ def held_out(rows: pd.DataFrame) -> pd.DataFrame:
     out.
 
     Columns: split; fitted and predicted (numbers of runs; if values are left out in turn, `fitted`
-    is the smallest number); law and `NULLS` (root mean square errors, nats per token); bias (the mean of law − observed); note (which parameters were held
-    fixed, and why a fit was refused). The errors are of gains, not of losses, because a user knows
-    the baseline of the planned run. The noise of the baselines is in all errors alike.
+    is the smallest number); law and `NULLS` (root mean square errors, nats per token); bias (the
+    mean of law − observed); note (which parameters were held fixed, and why a fit was refused). The
+    errors are of gains, not of losses, because a user knows the baseline of the planned run. The
+    noise of the baselines is in all errors alike.
     """
     judged: list[dict[str, Any]] = []
     for name, parts in splits(rows).items():
