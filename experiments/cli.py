@@ -147,7 +147,7 @@ def plan(
     with waiting("timing a few steps of each shape" if time else "planning the runs"):
         lines = table(
             planner,
-            trains.allocation if gpus is None else lambda run: asked,
+            partial(trains.allocation, chosen) if gpus is None else lambda run: asked,
             prices,
             pattern=pattern,
             at_once=fitting(planner.decided(), 1),

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Literal, Protocol
 
 from tst_study import file_lock
 from tst_study.errors import one_of
-from tst_study.experiments.plan.layouts import Allocation, AllocationOf, check_layouts
+from tst_study.experiments.plan.layouts import Allocation, check_layouts
 from tst_study.experiments.plan.planned_run import PlannedRun, is_over
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.study import Study
@@ -75,8 +76,8 @@ class Launcher(Protocol):
     def logs(self, root: Path, run_id: str) -> list[Path]:
         """Paths of the launcher's own logs of a run. The files need not exist (yet)."""
 
-    def allocation(self, run: PlannedRun) -> Allocation:
-        """The resources that a run would get."""
+    def allocation(self, study: Study, run: PlannedRun) -> Allocation:
+        """The resources that a run of a study would get."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +111,16 @@ def launchers() -> list[Launcher]:
 
 
 def check_can_be_trained(
-    study: Study, wanted: Callable[[PlannedRun], bool], allocation: AllocationOf
+    study: Study,
+    wanted: Callable[[PlannedRun], bool],
+    allocation: Callable[[Study, PlannedRun], Allocation],
 ) -> None:
     """Raise `UserError` if a wanted run that is not over has a layout that cannot work. Launchers
     check this before they prepare text, which may take hours."""
     planned = Planner(study, unprepared=True).decided()
-    check_layouts((run for run in planned if wanted(run) and not is_over(run)), allocation)
+    check_layouts(
+        (run for run in planned if wanted(run) and not is_over(run)), partial(allocation, study)
+    )
 
 
 @contextmanager

@@ -95,7 +95,7 @@ class Local:
         first = log_path(root / run_id)
         return [*sorted(first.parent.glob("log-rank*.txt")), first]
 
-    def allocation(self, run: PlannedRun) -> Allocation:
+    def allocation(self, study: Study, run: PlannedRun) -> Allocation:
         return Allocation(self._options.processes)
 
 

@@ -36,7 +36,7 @@ class Allocation:
 
 
 AllocationOf = Callable[[PlannedRun], Allocation]
-"""A function that tells what a run gets, such as `Launcher.allocation`."""
+"""A function that tells what a run gets, such as `Launcher.allocation` of a study."""
 
 
 def resolved(config: Config, given: Allocation) -> Config:

@@ -45,6 +45,12 @@ class PlannedRun:
     diverged)."""
 
     @property
+    def branch_config(self) -> Config:
+        """The config under the name by which a study knows the run: that of a branch, if this is a
+        shared prefix run."""
+        return self.config.model_copy(update={"name": self.branch}) if self.branch else self.config
+
+    @property
     def run_id(self) -> str:
         return self.folder.name
 

@@ -3,6 +3,7 @@ start the ranks. Studies do not depend on it; docs/slurm.md has an example."""
 
 import json
 import re
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,8 @@ from tst_study.config.keys import problem_of
 from tst_study.config.schema import NotNegative, Positive, Strict, read_toml
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import RETRIES
+from tst_study.experiments.plan.planned_run import PlannedRun
+from tst_study.experiments.study import Study
 
 PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))
 """The places where a profile is looked for, in this order, if the command line names none."""
@@ -147,14 +150,34 @@ class Profile(Strict):
     """The name of the GPUs, as in `tst_study.cost.devices`. A run whose layout does not fit their
     memory is refused."""
 
-    def resources_of(self, *names: str) -> Resources:
-        """Return the resources of a run. An entry of `runs` counts for it if any of these names
-        matches (`PlannedRun.names`)."""
+    def resources_of(self, study: Study, run: PlannedRun) -> Resources:
+        """Return the resources of a run. An entry of `runs` counts for it if any of the run's names
+        matches (`PlannedRun.names`). What the study itself says counts before all of this, and its
+        `gpus_per_node` gives each GPU a rank unless it says otherwise. Raises `UserError` for an
+        unknown key or a wrong value of the study's."""
         values = self.resources.model_dump()
         for entry in self.runs:
-            if any(fnmatch(name, entry.match) for name in names):
+            if any(fnmatch(name, entry.match) for name in run.names):
                 values |= entry.resources
-        return Resources.model_validate(values)
+        given = dict(study.resources_of(run.branch_config))
+        if given.get("gpus_per_node"):
+            given = {"tasks_per_node": given["gpus_per_node"], **given}
+        where = study.files[0] if study.files else study.name
+        return self.checked(values | given, f"{where}: [resources], for {run.run_id}: ")
+
+    def checked(self, values: Mapping[str, Any], where: str) -> Resources:
+        """Return the resources. Raises `UserError`, which names the place `where` they stand."""
+        try:
+            resources = Resources.model_validate(values)
+        except ValidationError as error:
+            raise UserError(f"{where}{problem_of(Resources, error)}") from None
+        if 0 < resources.seconds <= self.signal_seconds + LEAST_SECONDS:
+            raise UserError(
+                f"{where}time = {resources.time!r} leaves nothing to train in: runs are told to "
+                f"stop signal_seconds = {self.signal_seconds} before its end; say more time, or "
+                "fewer signal_seconds"
+            )
+        return resources
 
 
 def usual_place() -> Path | None:
@@ -178,16 +201,7 @@ def load_profile(path: Path | None = None) -> Profile:
     except ValidationError as error:
         raise UserError(f"{path}: {problem_of(Profile, error)}") from None
     usual = profile.resources.model_dump()
-    for number, given in enumerate([{}, *(entry.resources for entry in profile.runs)]):
-        try:
-            resources = Resources.model_validate(usual | given)
-        except ValidationError as error:
-            problem = problem_of(Resources, error)
-            raise UserError(f"{path}: runs.{number - 1}.resources.{problem}") from None
-        if 0 < resources.seconds <= profile.signal_seconds + LEAST_SECONDS:
-            raise UserError(
-                f"{path}: time = {resources.time!r} leaves nothing to train in: runs are told to "
-                f"stop signal_seconds = {profile.signal_seconds} before its end; say more time, or "
-                "fewer signal_seconds"
-            )
+    profile.checked(usual, f"{path}: ")
+    for number, entry in enumerate(profile.runs):
+        profile.checked(usual | entry.resources, f"{path}: runs.{number}.resources.")
     return profile

@@ -99,8 +99,8 @@ class Slurm:
             if array.job_id and run_id in array.runs
         ]
 
-    def allocation(self, run: PlannedRun) -> Allocation:
-        """The resources that the profile gives to a run."""
-        resources = self.profile.resources_of(*run.names)
+    def allocation(self, study: Study, run: PlannedRun) -> Allocation:
+        """The resources that the study and the profile give to a run."""
+        resources = self.profile.resources_of(study, run)
         on_gpu, device = resources.gpus_per_node > 0, self.profile.device
         return Allocation(resources.ranks, on_gpu, device, resources.tasks_per_node)

@@ -109,8 +109,8 @@ def submit_to_slurm(
             jobs = known_jobs(root)
         result = Submitted(dry, undecided=max(0, len(planning.whole()) - len(decided)))
         open_ = _without_a_job(runs, jobs, result)
-        code = root / FOLDER / "…" if dry or not open_ else keep_code(root)
-        for resources, dependency, members in _arrays(open_, profile, jobs, result):
+        code = root / FOLDER / "…" if dry or not open_ else keep_code(root, study.files)
+        for resources, dependency, members in _arrays(study, open_, profile, jobs, result):
             array = submission.new(root, [run.run_id for run in members])
             script = array_script(array, code, profile, resources, dependency)
             result.first_script = result.first_script or script
@@ -160,7 +160,11 @@ def _without_a_job(
 
 
 def _arrays(
-    runs: Iterable[PlannedRun], profile: Profile, jobs: dict[str, Job], result: Submitted
+    study: Study,
+    runs: Iterable[PlannedRun],
+    profile: Profile,
+    jobs: dict[str, Job],
+    result: Submitted,
 ) -> Iterator[tuple[Resources, str, list[PlannedRun]]]:
     """Yield the resources, the dependency and the runs of each array. The dependency is in Slurm's
     words, such as `afterok:123_4`, and empty if there is none.
@@ -182,7 +186,7 @@ def _arrays(
                     result.blocked.append(run)
                     continue
                 dependency = f"afterok:{job.id}"
-            groups[profile.resources_of(*run.names), dependency].append(run)
+            groups[profile.resources_of(study, run), dependency].append(run)
         for (resources, dependency), members in groups.items():
             for start in range(0, len(members), profile.array):
                 yield resources, dependency, members[start : start + profile.array]

@@ -1,6 +1,7 @@
 """Shared prefix runs are found by identity, save what they say, and leave alone what has begun."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from tests.examples import example
 from tests.record.test_record import DATA
 from tst_study.checkpoints.places import checkpoint_folder, checkpoint_place
 from tst_study.config.schema import Config
+from tst_study.errors import UserError
 from tst_study.experiments.launcher import Options, launcher_of
 from tst_study.experiments.plan.planned_run import PlannedRun, total_flops
 from tst_study.experiments.plan.planner import Planner, prefixes_of
@@ -66,10 +68,21 @@ def test_a_trunk_gets_the_resources_of_its_longest_branch_too(tmp_path: Path) ->
     parts = (f"[[runs]]\nmatch = '{k}'\nresources = {{{v}}}\n" for k, v in rules.items())
     profile.write_text("".join(parts))
     launcher = launcher_of("slurm", Options(profile=profile))
-    planned = planner(one(4, 0.2), one(4, 0.5), one(4, 0.3)).decided()
-    ranks = [(run.config.name, launcher.allocation(run).ranks) for run in planned]
-    assert ranks[0] == ("trunk-s4-30steps-seed0", 24)
-    assert ranks[1:] == [("s4-r0.2-", 2), ("s4-r0.5-", 8), ("s4-r0.3-", 1)]
+    planned = planner(one(4, 0.2), one(4, 0.5), one(4, 0.3))
+
+    def ranks(study: Study) -> list[tuple[str, int]]:
+        runs = planned.decided()
+        return [(run.config.name, launcher.allocation(study, run).ranks) for run in runs]
+
+    first, *others = ranks(planned.study)
+    assert first == ("trunk-s4-30steps-seed0", 24)
+    assert others == [("s4-r0.2-", 2), ("s4-r0.5-", 8), ("s4-r0.3-", 1)]
+    own = {"gpus_per_node": 5, "nodes": 2}
+    asked = replace(planned.study, resources_of=lambda c: own if "r0.5" in c.name else {})
+    assert ranks(asked) == [(first[0], 10), ("s4-r0.2-", 2), ("s4-r0.5-", 10), ("s4-r0.3-", 1)]
+    wrong = replace(asked, resources_of=lambda c: {"gpus": 8}, files=(Path("ours.toml"),))
+    with pytest.raises(UserError, match=r"^ours.toml: \[resources\], for trunk-.*: gpus: unknown"):
+        ranks(wrong)
 
 
 def test_a_branch_is_the_same_run_as_the_unforked_one() -> None:

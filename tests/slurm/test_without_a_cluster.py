@@ -20,6 +20,7 @@ from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import cancel_mark, write_config
 from tst_study.experiments.slurm import commands, submission
 from tst_study.experiments.slurm.batch_script import array_script
+from tst_study.experiments.slurm.code_copy import keep_code
 from tst_study.experiments.slurm.commands import SlurmError
 from tst_study.experiments.slurm.launch import remark
 from tst_study.experiments.slurm.profile import Profile, Resources
@@ -238,6 +239,21 @@ def test_what_a_profile_says_stands_in_the_script_which_is_bash(
     assert there in script
     assert absent not in script
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+
+
+def test_the_copy_of_the_code_holds_the_files_of_the_study_and_changes_with_them(
+    tmp_path: Path,
+) -> None:
+    files = (tmp_path / "ours.py", tmp_path / "lab" / "rates.py")
+    files[1].parent.mkdir()
+    for path in files:
+        path.write_text("RATE = 1\n")
+    first = keep_code(tmp_path / "runs", files)
+    assert (first / "study" / "lab" / "rates.py").read_text() == "RATE = 1\n"
+    assert keep_code(tmp_path / "runs", files) == first != keep_code(tmp_path / "runs")
+    files[0].write_text("RATE = 2\n")
+    assert (keep_code(tmp_path / "runs", files) / "study" / "ours.py").read_text() == "RATE = 2\n"
+    assert (first / "study" / "ours.py").read_text() == "RATE = 1\n"
 
 
 def test_without_slurm_a_moved_study_is_cancelled_here(
