@@ -1,7 +1,10 @@
-"""Writes a file whole or not at all, and turns an error of the disk into a `UserError` of one line.
+"""Writes a file whole or not at all, reads one against its schema, and turns an error of the disk or
+of the content into a `UserError` of one line.
 
 Used for every file that a reader, or the next start after a crash, must not find half-written.
 """
+
+from __future__ import annotations
 
 import errno
 import json
@@ -11,9 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
-from tst_study.errors import UserError
+from tst_study.errors import UserError, first_problem
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a disk that is full, a quota that is used up, and a file that is too large."""
@@ -89,3 +95,31 @@ def write_json(path: Path, value: Any) -> None:
     """Write a value to a file as indented JSON, whole or not at all."""
     with written_atomically(path) as file:
         file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def content_of(path: Path, remedy: str = "restore it") -> bytes | None:
+    """Return the content of a file, or None if there is none.
+
+    Raises `UserError`, which ends with `remedy`, if it cannot be read, as a folder cannot.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+
+
+def read_json(path: Path, schema: TypeAdapter[T], remedy: str = "restore it") -> T | None:
+    """Read a file that holds one JSON value, and check it against its schema; None if there is no
+    such file. All state on disk is read by this function, or, if it is a log, line by line by
+    `record.reader`.
+
+    Raises `UserError`, which names the file and the first problem and ends with `remedy`.
+    """
+    content = content_of(path, remedy)
+    try:
+        return None if content is None else schema.validate_json(content)
+    except ValueError as error:
+        problem = first_problem(cast("ValidationError", error))
+        raise UserError(f"{path}: is damaged ({problem}); {remedy}") from None

@@ -2,10 +2,12 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from tests.damage import flip
@@ -19,8 +21,10 @@ from tst_study.data.run_data import fingerprints
 from tst_study.errors import UserError
 from tst_study.train import train
 
-pytest.importorskip("safetensors", reason="exports need tst-study[export]")
-transformers = pytest.importorskip("transformers", reason="exports need tst-study[export]")
+REASON = "exports need tst-study[export]"
+safetensors = pytest.importorskip("safetensors.torch", reason=REASON)
+load_file, save_file = safetensors.load_file, safetensors.save_file
+transformers = pytest.importorskip("transformers", reason=REASON)
 
 # An update of 1e-30 is lost in every weight: after training, the weights are those of the start.
 FROZEN = ("optimizer.learning_rate=1e-30", "optimizer.weight_decay=0.0", "schedule.steps=3")
@@ -111,6 +115,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no width": ({"hidden_size": None}, "no config.json that transformers reads"),
     "another shape": ({"intermediate_size": 48}, r"mlp.gate_proj.weight is \(32, 16\), not"),
     "more layers": ({"num_hidden_layers": 3}, "has no tensor model.layers.2.input_layernorm"),
+    "fewer layers": ({"num_hidden_layers": 1}, "has the tensor 'model.layers.1.input_layernorm.we"),
+    "quantised weights": (
+        {"quantization_config": {"quant_method": "fp8"}},
+        "quantization_config is .*fp8.*; only None is supported",
+    ),
+    "tied, with a head of its own": ({"tie_word_embeddings": True}, "lm_head.weight differs from"),
 }
 
 
@@ -138,5 +148,102 @@ def test_a_place_without_a_model_and_a_shape_that_is_not_its_are_refused(
     with pytest.raises(UserError, match=r"rope_theta = 10000\.0, but model\.rope_theta = 5\.0"):
         fingerprints(config.model_copy(update={"model": shape}))
     empty = shutil.copytree(llama, tmp_path / "empty", ignore=shutil.ignore_patterns("*.safe*"))
-    with pytest.raises(UserError, match=r"has no \.safetensors"):
+    with pytest.raises(UserError, match=r"has neither model\.safetensors nor"):
         fingerprints(forked(documents, empty))
+
+
+def rewritten(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def sharded(folder: Path, of_index: Callable[[dict[str, str]], object] = dict) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    weight_map = {}
+    for number, name in enumerate(sorted(tensors)):
+        file = f"model-{number % 2 + 1}.safetensors"
+        weight_map[name] = file
+        place = folder / file
+        save_file({name: tensors[name], **(load_file(place) if place.exists() else {})}, place)
+    of_index(weight_map)
+    content = json.dumps({"metadata": {}, "weight_map": weight_map})
+    (folder / "model.safetensors.index.json").write_text(content)
+
+
+NORM = "model.norm.weight"
+WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
+    "bytes with scales": (
+        lambda folder: rewritten(folder, lambda all: all.update({NORM: all[NORM].char()})),
+        "model.norm.weight holds I8, numbers that need scales",
+    ),
+    "biases": (
+        lambda folder: rewritten(
+            folder,
+            lambda all: all.update({"model.layers.0.self_attn.q_proj.bias": torch.ones(16)}),
+        ),
+        "has the tensor 'model.layers.0.self_attn.q_proj.bias', which this model lacks",
+    ),
+    "no file of the index": (
+        lambda folder: (sharded(folder), (folder / "model-2.safetensors").unlink()),
+        "model-2.safetensors: cannot be read",
+    ),
+    "an index beside the file of all": (
+        lambda folder: (
+            sharded(folder),
+            shutil.copy(folder / "model-1.safetensors", folder / "model.safetensors"),
+        ),
+        "has both model.safetensors and model.safetensors.index.json",
+    ),
+    "an index that leaves a tensor out": (
+        lambda folder: sharded(folder, lambda index: index.update({"more": "model-1.safetensors"})),
+        "has the tensor 'more', which this model lacks",
+    ),
+    "an index that names files elsewhere": (
+        lambda folder: sharded(folder, lambda index: index.update({NORM: "../../model"})),
+        "names '../../model', which is not in this folder",
+    ),
+    "an index that names the wrong file": (
+        lambda folder: sharded(
+            folder,
+            lambda index: index.update({NORM: f"model-{3 - int(index[NORM][6])}.safetensors"}),
+        ),
+        "holds model.norm.weight, which model.safetensors.index.json has elsewhere",
+    ),
+    "an index that is none": (
+        lambda folder: (folder / "model.safetensors.index.json").write_text('{"weight_map": 3}'),
+        "index.json: is damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", WRONG)
+def test_weights_that_are_not_exactly_the_models_are_refused(
+    llama: Path, documents: Path, tmp_path: Path, reason: str
+) -> None:
+    change, said = WRONG[reason]
+    other = shutil.copytree(llama, tmp_path / "other")
+    change(other)
+    with pytest.raises(UserError, match=said):
+        train(forked(documents, other), tmp_path / "run", progress=False)
+
+
+def test_only_the_files_of_the_index_are_read(llama: Path, documents: Path, tmp_path: Path) -> None:
+    """Not an optimizer's state or averaged weights, which have the same names, nor old shards."""
+    alone = fingerprints(forked(documents, llama))["initial_weights"]
+    other = shutil.copytree(llama, tmp_path / "other")
+    tensors = load_file(other / "model.safetensors")
+    for name in ("optimizer", "pytorch_ema", "model-00003-of-00003"):
+        zeros = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+        save_file(zeros, other / f"{name}.safetensors")
+    assert fingerprints(forked(documents, other))["initial_weights"] == alone
+    started = run_weights(documents, other, tmp_path / "one")
+    sharded(other)
+    assert_same_tensors(run_weights(documents, other, tmp_path / "two"), started)
+    assert_same_tensors(run_weights(documents, llama, tmp_path / "three"), started)
+
+
+def run_weights(corpus: Path, start: Path, folder: Path) -> dict[str, Tensor]:
+    assert train(forked(corpus, start), folder, progress=False) == "done"
+    return weights(folder)

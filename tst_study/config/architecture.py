@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tst_study.errors import UserError, first_line, one_of
+from tst_study.text import short
 
 if TYPE_CHECKING:
     from tst_study.config.schema import Model
@@ -68,6 +69,7 @@ ONLY_VALUES = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
     "norm_topk_prob": True,
+    "quantization_config": None,
 }
 """Settings of config.json, each with the only value that our layers support. All but `rope_type`,
 which is part of `rope_parameters`, are at the top level."""
@@ -144,7 +146,9 @@ def from_huggingface(folder: Path) -> dict[str, Any]:
 
     kinds = {kind.model_type: kind for kind in ARCHITECTURES}
     try:
-        theirs = AutoConfig.from_pretrained(folder, local_files_only=True)
+        theirs = AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # its class depends on the file and on the version
         raise UserError(
             f"fork_from: {folder}: has no config.json that transformers reads ({first_line(error)})"
@@ -154,7 +158,8 @@ def from_huggingface(folder: Path) -> dict[str, Any]:
     for key, ours in ONLY_VALUES.items():
         value = rope["rope_type"] if key == "rope_type" else getattr(theirs, key, ours)
         if value != ours:
-            raise UserError(f"fork_from: {folder}: {key} is {value!r}; only {ours!r} is supported")
+            said = f"{key} is {short(value)}; only {ours!r} is supported"
+            raise UserError(f"fork_from: {folder}: {said}")
     shape = {ours: getattr(theirs, key, None) for ours, key in SHAPE.items()}
     shape |= {"rope_theta": rope["rope_theta"], "qk_norm": kind.qk_norm}
     shape["head_size"] = shape["head_size"] or theirs.hidden_size // theirs.num_attention_heads

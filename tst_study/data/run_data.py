@@ -16,6 +16,7 @@ from tst_study.data.integrity import check_sample, recorded_fingerprint, sampled
 from tst_study.data.manifest import TOKENIZER, Split, held_out_prefix, open_split, token_prefix
 from tst_study.data.token_stream import Corpus, TokenStream
 from tst_study.errors import UserError
+from tst_study.huggingface.tensor_names import weight_files
 
 
 def open_stream(config: Config) -> TokenStream:
@@ -86,10 +87,8 @@ def _initial_weights(config: Config) -> dict[str, str]:
     if folder is None:
         return {}
     check_same_model(folder, config.model.model_dump())
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise UserError(f"fork_from: {folder} has no .safetensors; save the model in that form")
-    return {"initial_weights": sampled_sha256(files)}
+    files = {*weight_files(folder, config.model).values()}
+    return {"initial_weights": sampled_sha256(sorted(files))}
 
 
 def _tokenizer_of(splits: list[Split]) -> str | None:

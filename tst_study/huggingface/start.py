@@ -1,28 +1,40 @@
 """Loads the weights of a Hugging Face model into the model of a run that begins with them
 (`fork_from = "hf:FOLDER"`): the inverse of `export.py`."""
 
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from tst_study.config.schema import Model
-from tst_study.errors import UserError, first_line
-from tst_study.huggingface.tensor_names import Entry, entries
+from tst_study.errors import UserError
+from tst_study.huggingface.tensor_names import EMBEDDING, HEAD, Entry, entries, weight_files
 from tst_study.model.initialization import copy_slice, shards
 
 
 def load_weights(model: torch.nn.Module, shape: Model, folder: Path) -> None:
-    """Fill this rank's shards of the weights in place from a folder of `.safetensors` files.
+    """Fill this rank's shards of the weights in place from the files of a Hugging Face model.
 
     `shape` describes the model. Numbers are converted to the dtype of the run's weights.
 
-    Raises `UserError` if a file cannot be opened, or if a tensor is missing or has another shape.
+    Raises `UserError` as `tensor_names.weight_files` does, and if a head that is tied to the
+    embedding is stored with other numbers.
     """
-    read = _tensors(folder)
+    from safetensors import safe_open
+
+    places = weight_files(folder, shape)
+    opened = {path: safe_open(path, "pt") for path in {*places.values()}}
+
+    def read(name: str) -> Tensor:
+        tensor: Tensor = opened[places[name]].get_tensor(name)
+        return tensor
+
+    if shape.tied_embeddings and HEAD in places and not torch.equal(read(HEAD), read(EMBEDDING)):
+        raise UserError(
+            f"fork_from: {folder}: {HEAD} differs from {EMBEDDING}, though config.json ties them; "
+            "set tie_word_embeddings there to false"
+        )
     parts: dict[tuple[str, tuple[int, ...]], list[Entry]] = {}
     for entry in entries(shape):
         parts.setdefault((entry.source, entry.index), []).append(entry)
@@ -31,7 +43,7 @@ def load_weights(model: torch.nn.Module, shape: Model, folder: Path) -> None:
     # that a cache of one tensor saves reading it twice.
     @lru_cache(1)
     def whole(source: str, index: tuple[int, ...]) -> Tensor:
-        return _joined({entry.part: read(entry) for entry in parts[source, index]}, shape)
+        return _joined({entry.part: read(entry.name) for entry in parts[source, index]}, shape)
 
     with torch.no_grad():
         for shard in shards(model):
@@ -50,26 +62,3 @@ def _joined(tensors: dict[str, Tensor], shape: Model) -> Tensor:
         ]
         return torch.cat(by_group, dim=1).flatten(0, 2)
     return torch.cat(list(tensors.values()))
-
-
-def _tensors(folder: Path) -> Callable[[Entry], Tensor]:
-    """Return a function that reads the tensor of an entry from a folder, and checks its shape."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        files: list[Any] = [safe_open(path, "pt") for path in sorted(folder.glob("*.safetensors"))]
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"fork_from: {folder}: cannot be read ({first_line(error)})") from None
-    places = {name: file for file in files for name in file.keys()}  # noqa: SIM118
-
-    def read(entry: Entry) -> Tensor:
-        if entry.name not in places:
-            raise UserError(f"fork_from: {folder} has no tensor {entry.name}")
-        tensor: Tensor = places[entry.name].get_tensor(entry.name)
-        if tuple(tensor.shape) != entry.shape:
-            raise UserError(
-                f"fork_from: {folder}: {entry.name} is {tuple(tensor.shape)}, not {entry.shape}"
-            )
-        return tensor
-
-    return read
