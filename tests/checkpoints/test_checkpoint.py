@@ -1,6 +1,7 @@
 """Checkpoints are whole or not there, and what cannot be written or read is said in one line."""
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -24,6 +25,8 @@ from tests.tiny_runs import (
 )
 from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.places import DIGESTS
+from tst_study.checkpoints.reader import CheckpointReader
+from tst_study.checkpoints.trained_run import open_run
 from tst_study.errors import UserError
 from tst_study.parallel.process_groups import process_groups
 from tst_study.record import reader as run_record
@@ -67,6 +70,52 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_takes_its_place(
     assert record.segments[-1]["resumed_from"] == 15
     assert checkpoint_folders(folder) == [before, newest]  # which was written again
     assert_same_run(folder, finished)
+
+
+def test_a_checkpoint_of_another_run_or_step_is_not_used(
+    words: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever one is opened: to resume, to fork, to evaluate and to export."""
+    folder = shutil.copytree(finished, tmp_path / "own")
+    before, newest = checkpoint_folders(folder)
+    run(words, tmp_path / "other", EVERY_FIVE, "seed=7", "execution.keep_checkpoints=4")
+    shutil.rmtree(newest)
+    first, *_, last = checkpoint_folders(tmp_path / "other")
+    shutil.copytree(last, newest)
+    shutil.copytree(first, newest.with_name(first.name))
+    with pytest.raises(UserError, match=r"step-00000020: cannot be used \(it is of run .*--step"):
+        open_run(folder)
+    forked = f'execution.fork_from={{"folder"="{folder}","step"=5}}'
+    with pytest.raises(UserError, match=r"step-00000005: cannot be read \(it is of run "):
+        run(words, tmp_path / "fork", "optimizer.weight_decay=0.1", forked)
+    shutil.rmtree(newest.with_name(first.name))
+    record = run(words, folder, EVERY_FIVE)
+    assert record.segments[-1]["resumed_from"] == 15
+    assert_same_run(folder, finished)
+    assert "step-00000020: cannot be read (it is of run " in capsys.readouterr().err
+
+    shutil.rmtree(newest)
+    before.rename(newest)
+    with pytest.raises(UserError, match=r"step-00000020: cannot be used \(it is of step 15\)"):
+        open_run(folder)
+    with pytest.raises(UserError, match=r"step-00000020: is of step 15; give the folder its name"):
+        CheckpointReader(newest)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_taken_with_a_line(
+    words: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(finished, tmp_path / "old")
+    for place in checkpoint_folders(folder):
+        content = json.loads((place / DIGESTS).read_bytes())
+        (place / DIGESTS).write_text(json.dumps({"sha256": content["sha256"]}))
+    assert open_run(folder).step == 20
+    shutil.rmtree(checkpoint_folders(folder)[-1])
+    assert run(words, folder, EVERY_FIVE).segments[-1]["resumed_from"] == 15
+    assert_same_run(folder, finished)
+    said = capsys.readouterr().err
+    for step in (15, 20):
+        assert f"step-{step:08d}: does not name its run" in said
 
 
 def test_where_no_checkpoint_is_whole_none_is_used(

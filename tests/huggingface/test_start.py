@@ -180,8 +180,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "biases": (
         lambda folder: rewritten(
-            folder,
-            lambda all: all.update({"model.layers.0.self_attn.q_proj.bias": torch.ones(16)}),
+            folder, lambda all: all.update({"model.layers.0.self_attn.q_proj.bias": torch.ones(16)})
         ),
         "has the tensor 'model.layers.0.self_attn.q_proj.bias', which this model lacks",
     ),

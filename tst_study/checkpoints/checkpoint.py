@@ -22,6 +22,7 @@ from tst_study.checkpoints.places import (
     checkpoint_steps,
     damage,
     digests_of,
+    identity_of,
     write_digests,
 )
 from tst_study.checkpoints.reader import CheckpointReader, reason_of
@@ -74,7 +75,8 @@ class Checkpoints:
             digests = write_checkpoint(beside, shards, {"optimizer": state, "common": common})
             if first:
                 described = {path.name for path in beside.iterdir()} - digests.keys()
-                write_digests(beside, digests | digests_of(beside, described))
+                digests |= digests_of(beside, described)
+                write_digests(beside, digests, identity_of(self.run), step)
                 if place.exists():  # a damaged one, passed over when the run resumed
                     shutil.rmtree(place)
                 _sync(*beside.iterdir(), beside)

@@ -27,6 +27,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
+from tst_study.checkpoints.places import checkpoint_place
 from tst_study.errors import UserError
 
 COMMON = "common.pt"
@@ -82,8 +83,11 @@ class CheckpointReader:
         try:
             self.common = torch.load(self.place / COMMON, "cpu", weights_only=True)
             self._description = description_of(Piece(*it) for it in self.common["pieces"])
+            step = self.common.get("common", {}).get("step")
         except Exception as error:  # damaged files fail in more ways than a list could name
             raise UserError(f"{self.place / COMMON}: cannot be read ({reason_of(error)})") from None
+        if step is not None and checkpoint_place(Path(), step).name != self.place.name:
+            raise UserError(f"{self.place}: is of step {step}; give the folder its name back")
         self._files = FileSystemReader(self.place)
         self._files.set_up_storage_reader(self._description, is_coordinator=True)
         self._tensors: dict[str, Any] = self._description.state_dict_metadata

@@ -146,9 +146,7 @@ def from_huggingface(folder: Path) -> dict[str, Any]:
 
     kinds = {kind.model_type: kind for kind in ARCHITECTURES}
     try:
-        theirs = AutoConfig.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
+        theirs = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # its class depends on the file and on the version
         raise UserError(
             f"fork_from: {folder}: has no config.json that transformers reads ({first_line(error)})"
