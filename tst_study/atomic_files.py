@@ -1,5 +1,5 @@
-"""Writes a file whole or not at all, reads one against its schema, and turns an error of the disk or
-of the content into a `UserError` of one line.
+"""Writes a file whole or not at all, reads one against its schema, and turns an error of the disk
+or of the content into a `UserError` of one line.
 
 Used for every file that a reader, or the next start after a crash, must not find half-written.
 """

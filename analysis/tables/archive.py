@@ -7,7 +7,9 @@ parquet files, which any tool can open (`docs/tables.md`).
 | `curves.parquet` | a logged step |
 | `evaluations.parquet` | a held-out loss, or a number that a task measured |
 
-The column `run_id` joins them. The questions of a study may lie beside them in `questions.json`.
+The column `run_id` joins them. All three state the digest of what was written together, so that
+none is read beside those of another archive. The questions of a study may lie beside them in
+`questions.json`.
 
 One process writes at a time. It writes all new files into a subfolder, `.staged`, renames that to
 `.ready`, and only then moves the files over the old ones. Until the rename the archive is the old
@@ -15,9 +17,10 @@ one. If the writer is killed after the rename, the next command that reads or wr
 finishes the move.
 """
 
+import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
@@ -50,7 +53,8 @@ from tst_study.text import is_file_name, short
 SCHEMA_VERSION = 1
 """Version of the columns and types, which every file states in its metadata; files of any other
 version are refused."""
-_VERSION = b"tst_study_schema_version"
+_VERSION, _DIGEST = b"tst_study_schema_version", b"tst_study_digest"
+"""Keys of a file's metadata. Archives of earlier versions have no digest."""
 _TYPES = {
     "text": pa.string(),
     "json": pa.string(),
@@ -152,18 +156,31 @@ def add_to_archive(
             staged = folder / _STAGED
             shutil.rmtree(staged, ignore_errors=True)
             staged.mkdir()
+            replaced = parts["runs"]["run_id"]
             for name, part in parts.items():
-                again = pc.is_in(old[name]["run_id"], parts["runs"]["run_id"])
+                again = pc.is_in(old[name]["run_id"], replaced)
                 part = pa.concat_tables([old[name].filter(pc.invert(again)), part])
                 by = [("run_id", "ascending")] + [("step", "ascending")] * (name != "runs")
-                order = pc.sort_indices(part, sort_keys=by)
+                parts[name] = part.take(pc.sort_indices(part, sort_keys=by))
+            digest = _digest(parts.values())
+            for name, part in parts.items():
+                part = part.replace_schema_metadata({**part.schema.metadata, _DIGEST: digest})
                 with written_atomically(staged / f"{name}.parquet") as file:
-                    pq.write_table(part.take(order), file, **_encodings(name))
+                    pq.write_table(part, file, write_page_checksum=True, **_encodings(name))
             if beside is not None:
                 beside(staged)
             staged.rename(folder / _READY)
             _finish(folder)
     return len({*old["runs"]["run_id"].to_pylist()} & {*ids.values()})
+
+
+def _digest(parts: Iterable[pa.Table]) -> str:
+    """Return the sha256 of the rows of tables, in Arrow's own format."""
+    digest = hashlib.sha256()
+    for part in parts:
+        for batch in part.to_batches():
+            digest.update(batch.serialize())
+    return digest.hexdigest()
 
 
 def _encodings(name: str) -> dict[str, Any]:
@@ -210,22 +227,48 @@ def _parts(folder: Path) -> dict[str, pa.Table]:
         try:
             there = [(path.stat().st_ino, path.stat().st_mtime_ns) for path in paths.values()]
             if there == read:  # no other process has replaced them while they were read
-                return {name: _read(contents[name], path, name) for name, path in paths.items()}
+                found = {name: _read(contents[name], path, name) for name, path in paths.items()}
+                _check_joined(folder, found)
+                return {name: table for name, (table, _) in found.items()}
             contents, read = {name: path.read_bytes() for name, path in paths.items()}, there
         except OSError as error:
             raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from None
 
 
-def _read(content: bytes, path: Path, name: str) -> pa.Table:
-    """Return the table in the content of a file, with the columns of this version; an optional
-    column that an older file lacks is empty. Raises `UserError` for a damaged file, another schema
-    version, a column that is missing or of another type, and a cell that is not allowed."""
+def _check_joined(folder: Path, found: Mapping[str, tuple[pa.Table, bytes]]) -> None:
+    """Raise `UserError` if the tables, each with its digest, were not written together, if a row is
+    of a run that is not in `runs`, or if a run's curve or losses are missing."""
+    if len({digest for _, digest in found.values()}) > 1:
+        raise UserError(
+            f"{folder}: its {len(found)} parquet files were not written together; restore all of "
+            "them from one copy"
+        )
+    runs = found["runs"][0]
+    for name, column in (("curves", "last_train_loss"), ("evaluations", "nats_per_token")):
+        there = pc.unique(found[name][0]["run_id"])
+        unknown = there.filter(pc.invert(pc.is_in(there, runs["run_id"])))
+        bare = runs["run_id"].filter(
+            pc.and_(pc.is_valid(runs[column]), pc.invert(pc.is_in(runs["run_id"], there)))
+        )
+        for odd, what in ((unknown, "which runs.parquet lacks"), (bare, "which has no row there")):
+            if len(odd):
+                run = f"run {odd[0].as_py()}, {what}"
+                raise UserError(f"{folder / name}.parquet: {run}; restore all files from one copy")
+
+
+def _read(content: bytes, path: Path, name: str) -> tuple[pa.Table, bytes]:
+    """Return the table in the content of a file, with the columns of this version, and the digest
+    that it states; an optional column that an older file lacks is empty. Raises `UserError` for a
+    damaged file, another schema version, a column that is missing or of another type, and a cell
+    that is not allowed."""
     try:
-        table = pq.ParquetFile(pa.BufferReader(content)).read()
+        source = pa.BufferReader(content)
+        table = pq.ParquetFile(source, page_checksum_verification=True).read()
         table.validate(full=True)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({first_line(error)}); restore it") from None
-    version = (table.schema.metadata or {}).get(_VERSION, b"").decode()
+    stated = table.schema.metadata or {}
+    version = stated.get(_VERSION, b"").decode()
     if version != str(SCHEMA_VERSION):
         raise UserError(
             f"{path}: schema version {version or 'not stated'}, but this version of tst_study "
@@ -241,7 +284,7 @@ def _read(content: bytes, path: Path, name: str) -> pa.Table:
     for stored, wanted in zip(table.schema, _schema(name), strict=True):
         if stored.type != wanted.type:
             raise UserError(f"{path}: column {stored.name} holds {stored.type}, not {wanted.type}")
-    return _checked(table.cast(_schema(name)), name, path)
+    return _checked(table.cast(_schema(name)), name, path), stated.get(_DIGEST, b"")
 
 
 def _stored(table: pd.DataFrame, name: str) -> pa.Table:

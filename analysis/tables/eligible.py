@@ -7,6 +7,7 @@ of pilot sweeps, and repeats of a run under the same fingerprint. Comparisons of
 them, begin here.
 """
 
+from collections import defaultdict
 from typing import Any
 
 import pandas as pd
@@ -16,23 +17,35 @@ from tst_study.config.superposition_setting import SuperpositionSetting
 
 EXCLUDED_COLUMNS = ("run_id", "seed", "setting", "reason", "folder")
 """Columns of a table of runs that were left out."""
+SAME_LOSS = 1e-6
+"""The most, in nats per token, by which the losses of copies of one run may differ."""
 
 
 def eligible(runs: pd.DataFrame, pilots: bool = False) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """Return the rows of the runs whose final losses may be compared, and a row with the reason
     (`excluded_row`) for every run that is left out. Of several runs with the same fingerprint, the
-    first that may be compared is kept.
+    first that may be compared is kept; if their losses differ, all are left out, since nothing says
+    which is right.
 
     `pilots`: whether runs of pilot sweeps count, which is so only where sweeps are judged."""
     excluded: list[dict[str, Any]] = []
     kept: list[int] = []
-    seen: dict[str, str] = {}
-    for index, run in zip(runs.index, rows_of(runs), strict=True):
-        reason = _unfit(run, pilots)
-        if reason is None and run["fingerprint"] in seen:
-            reason = f"the same run as {seen[run['fingerprint']]}, which is counted once"
+    rows = [(run, _unfit(run, pilots)) for run in rows_of(runs)]
+    fit: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for run, reason in rows:
         if reason is None:
-            seen[run["fingerprint"]] = run["folder"]
+            fit[run["fingerprint"]].append(run)
+    for index, (run, reason) in zip(runs.index, rows, strict=True):
+        same = fit[run["fingerprint"]]
+        losses = [float(one["nats_per_token"]) for one in same]
+        if reason is None and max(losses) - min(losses) > SAME_LOSS:
+            where = (
+                f"{loss:.6g} in {one['folder']}" for one, loss in zip(same, losses, strict=True)
+            )
+            reason = f"one run with two results, {' and '.join(where)}; keep the folder of one"
+        elif reason is None and run is not same[0]:
+            reason = f"the same run as {same[0]['folder']}, which is counted once"
+        if reason is None:
             kept.append(index)
         else:
             excluded.append(excluded_row(run, reason))

@@ -116,6 +116,22 @@ def test_a_run_recorded_twice_counts_once(tmp_path: Path) -> None:
     assert "counted once" in reasons(result)[0]
 
 
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_a_run_recorded_twice_with_two_results_counts_as_neither(
+    tmp_path: Path, names: str
+) -> None:
+    """Else the folder's name would decide which gain is shown."""
+    write_run(tmp_path, config(0), 3.5)
+    write_run(tmp_path, config(0, **TST), 3.4, folder=names[0])
+    write_run(tmp_path, config(0, **TST), 3.1, folder=names[1])
+    result = compared(tmp_path)
+    assert result.table.empty
+    for reason in reasons(result)[:2]:
+        assert "one run with two results" in reason
+        assert f"3.4 in {tmp_path}/{names[0]}" in reason
+        assert f"3.1 in {tmp_path}/{names[1]}" in reason
+
+
 def test_runs_of_one_seed_that_read_their_text_in_another_order_are_no_pair(tmp_path: Path) -> None:
     write_run(tmp_path, config(0), 3.5)
     write_run(tmp_path, config(0, **TST, data_seed=7), 3.4)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -257,3 +258,40 @@ def test_a_damaged_archive_and_one_of_another_version_are_named(tmp_path: Path) 
     path.write_bytes(b"PAR1")
     with pytest.raises(UserError, match=r"curves\.parquet: cannot be read"):
         read_tables(kept)
+
+
+def test_the_tables_of_two_archives_are_no_archive(tmp_path: Path) -> None:
+    """Though their runs have the same ids."""
+    for name, loss in (("one", 3.5), ("other", 3.4)):
+        write_run(tmp_path / f"{name}-runs", config(0), loss)
+        archive_of(tmp_path / f"{name}-runs", tmp_path / name)
+    for name in ("runs", "curves", "evaluations"):
+        mixed = shutil.copytree(tmp_path / "one", tmp_path / f"mixed-{name}")
+        assert len(load(mixed)) == 1
+        shutil.copy(tmp_path / "other" / f"{name}.parquet", mixed)
+        with pytest.raises(UserError, match=f"{mixed}: its 3 parquet files were not written tog"):
+            load(mixed)
+
+
+@pytest.mark.parametrize("name", ["curves", "evaluations"])
+def test_rows_of_unknown_runs_and_runs_without_rows_are_named(tmp_path: Path, name: str) -> None:
+    """In archives of earlier versions, too, which state no digest."""
+    runs = [config(0), config(1)]
+    for run in runs:
+        write_run(tmp_path / "runs", run, loss=3.5)
+    kept = archive_of(tmp_path / "runs", tmp_path / "kept")
+    for path in kept.glob("*.parquet"):
+        table = pq.read_table(path)
+        del (known := dict(table.schema.metadata))[b"tst_study_digest"]
+        pq.write_table(table.replace_schema_metadata(known), path)
+    first, second = load(kept)["run_id"]
+    for lacking, what in ((name, "which has no row there"), ("runs", "which runs.parquet lacks")):
+        mixed = shutil.copytree(kept, tmp_path / f"without-{lacking}")
+        table = pq.read_table(kept / f"{lacking}.parquet")
+        pq.write_table(table.filter(pc.field("run_id") == first), mixed / f"{lacking}.parquet")
+        if lacking == "runs":
+            other = {"curves", "evaluations"} - {name}
+            path = mixed / f"{other.pop()}.parquet"
+            pq.write_table(pq.read_table(path).filter(pc.field("run_id") == first), path)
+        with pytest.raises(UserError, match=rf"{name}\.parquet: run {second}, {what}"):
+            load(mixed)

@@ -1,9 +1,9 @@
 """Paths of a run's checkpoints, and checks that they are this run's and that their files are
 unchanged.
 
-The folder `checkpoints/step-N` of a run holds the state after N steps. The file `DIGESTS` in it says
-of which run and step it is, and has a digest of each of the other files. torch does not notice a
-flipped byte in a tensor, and the run would go on with it.
+The folder `checkpoints/step-N` of a run holds the state after N steps. The file `DIGESTS` in it
+says of which run and step it is, and has a digest of each of the other files. torch does not notice
+a flipped byte in a tensor, and the run would go on with it.
 """
 
 import sys

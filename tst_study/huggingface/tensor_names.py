@@ -1,5 +1,5 @@
-"""The tensors of a Hugging Face model as parts of Megatron's, for `export.py` and `start.py`, and the
-files that hold them.
+"""The tensors of a Hugging Face model as parts of Megatron's, for `export.py` and `start.py`, and
+the files that hold them.
 
 In a Megatron checkpoint, one tensor holds the same weight of all layers, with the layer as its
 first axis; for weights of experts, the expert is the second. The gate and the upward projection of
