@@ -3,6 +3,7 @@
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ def load_weights(model: torch.nn.Module, shape: Model, folder: Path) -> None:
     from safetensors import safe_open
 
     places = weight_files(folder, shape)
-    opened = {path: safe_open(path, "pt") for path in {*places.values()}}
+    opened: dict[Path, Any] = {path: safe_open(path, "pt") for path in {*places.values()}}
 
     def read(name: str) -> Tensor:
         tensor: Tensor = opened[places[name]].get_tensor(name)
