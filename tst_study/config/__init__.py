@@ -7,6 +7,7 @@
 - `superposition_setting`: s, r and the ablations of a run, and how they are named
 - `identity`: which runs are the same, and which steps several runs share
 - `architecture`: translation to and from the `config.json` of Hugging Face models
+- `tensor_names`: the tensors and files of their weights
 - `optimizer_kinds`, `megatron_version`: facts about optimizers and Megatron-Core versions, which
   other packages look up
 

@@ -11,12 +11,12 @@ from typing import Any
 from tst_study.config.architecture import check_same_model
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
+from tst_study.config.tensor_names import weight_files
 from tst_study.data.held_out import HeldOut, held_out
 from tst_study.data.integrity import check_sample, recorded_fingerprint, sampled_sha256
 from tst_study.data.manifest import TOKENIZER, Split, held_out_prefix, open_split, token_prefix
 from tst_study.data.token_stream import Corpus, TokenStream
 from tst_study.errors import UserError
-from tst_study.huggingface.tensor_names import weight_files
 
 
 def open_stream(config: Config) -> TokenStream:

@@ -23,10 +23,10 @@ from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config.architecture import to_huggingface
 from tst_study.config.schema import Model
+from tst_study.config.tensor_names import Entry, entries
 from tst_study.data.preparation.text_tokenizers import Tokenizer
 from tst_study.errors import UserError, first_line
 from tst_study.huggingface.model_card import model_card
-from tst_study.huggingface.tensor_names import Entry, entries
 from tst_study.huggingface.tokenizer_files import tokenizer_files
 from tst_study.record.reader import read
 

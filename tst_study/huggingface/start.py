@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tst_study.config.schema import Model
+from tst_study.config.tensor_names import EMBEDDING, HEAD, Entry, entries, weight_files
 from tst_study.errors import UserError
-from tst_study.huggingface.tensor_names import EMBEDDING, HEAD, Entry, entries, weight_files
 from tst_study.model.initialization import copy_slice, shards
 
 
