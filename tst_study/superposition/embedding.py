@@ -10,7 +10,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
+from tst_study.superposition.derivatives import in_torch_func
 from tst_study.superposition.loss_kinds import Pooling
 from tst_study.superposition.vocabulary_shard import to_local
 
@@ -92,9 +94,13 @@ def _bag_sums(weight: Tensor, bags: Tensor, mask: Tensor | None) -> Tensor:
     has the dtype of the weight, so a sum in bfloat16 would be rounded before it is divided or
     reduced. Half-precision weights therefore have a forward pass of our own.
     """
-    if weight.dtype in (torch.float32, torch.float64):
+    if in_torch_func():
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        rows = F.embedding(bags, weight).to(wide)
+        return (rows if mask is None else rows * mask.unsqueeze(2)).sum(dim=1)
+    if torch.compiler.is_compiling() and weight.dtype in (torch.float32, torch.float64):
         return _embedding_bag_sum(weight, bags, mask)
-    sums: Tensor = _WidenedBagSum.apply(weight, bags, mask)  # type: ignore[no-untyped-call]
+    sums: Tensor = _BagSum.apply(weight, bags, mask)  # type: ignore[no-untyped-call]
     return sums
 
 
@@ -103,12 +109,22 @@ def _embedding_bag_sum(weight: Tensor, bags: Tensor, mask: Tensor | None) -> Ten
     return F.embedding_bag(bags, weight, mode="sum", per_sample_weights=per_sample_weights)
 
 
-class _WidenedBagSum(torch.autograd.Function):
-    """Bag sums of a half-precision table in float32. The gradient is that of `F.embedding_bag`."""
+class _BagSum(torch.autograd.Function):
+    """Bag sums of a table, in float32 for a half-precision one. The gradient is that of
+    `F.embedding_bag`, and can be differentiated again, which torch's cannot."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bags: Tensor, mask: Tensor | None) -> Tensor:
         ctx.save_for_backward(weight, bags, mask)
+        ctx.graph = None
+        if weight.dtype in (torch.float32, torch.float64):
+            if not ctx.needs_input_grad[0]:
+                return _embedding_bag_sum(weight, bags, mask)
+            with torch.enable_grad():
+                table = weight.detach().requires_grad_()
+                sums = _embedding_bag_sum(table, bags, mask)
+            ctx.graph = table, get_gradient_edge(sums)  # which does not keep the sums in memory
+            return sums.detach()
         sums = weight.new_zeros(bags.shape[0], weight.shape[1], dtype=torch.float32)
         for i in range(bags.shape[1]):  # s passes over (N, d) instead of one over (N, s, d)
             rows = F.embedding(bags[:, i], weight)
@@ -116,13 +132,23 @@ class _WidenedBagSum(torch.autograd.Function):
         return sums
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         weight, bags, mask = ctx.saved_tensors
-        # This second forward pass costs little, and avoids a call of torch's private kernel for the
-        # gradient.
-        with torch.enable_grad():
-            table = weight.detach().requires_grad_()
-            sums = _embedding_bag_sum(table, bags, mask)
-        (grad_weight,) = torch.autograd.grad(sums, table, grads[0].to(weight.dtype))
+        grad = grads[0].to(weight.dtype)
+        if torch.is_grad_enabled():
+            of_rows = grad.unsqueeze(1).expand(-1, bags.shape[1], -1)
+            of_rows = of_rows if mask is None else of_rows * mask.unsqueeze(2)
+            return (
+                torch.zeros_like(weight).index_add(0, bags.flatten(), of_rows.flatten(0, 1)),
+                None,
+                None,
+            )
+        # Torch's own graph avoids a call of its private kernel for the gradient. For half precision
+        # it takes a second forward pass, which costs little.
+        if ctx.graph is None:
+            with torch.enable_grad():
+                table = weight.detach().requires_grad_()
+                ctx.graph = table, get_gradient_edge(_embedding_bag_sum(table, bags, mask))
+        table, edge = ctx.graph
+        (grad_weight,) = torch.autograd.grad(edge, table, grad, retain_graph=True)
         return grad_weight, None, None

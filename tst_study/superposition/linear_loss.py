@@ -18,6 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tst_study.superposition.bags import add_at_targets_, bag_targets, merge_repeats
+from tst_study.superposition.derivatives import (
+    ONE_PASS,
+    refuse_second_derivative,
+    refuse_torch_func,
+)
 from tst_study.superposition.losses import weighted_targets
 from tst_study.superposition.row_chunks import row_chunks, rows_with_head
 from tst_study.superposition.weighting import Weighting
@@ -94,6 +99,7 @@ def linear_bag_loss(
         if cross_entropy is not None:
             loss = _by_first_target(rows, weight, targets, coefficients, cross_entropy)
         else:
+            refuse_torch_func(ONE_PASS)
             loss = _LinearMultiHot.apply(  # type: ignore[no-untyped-call]
                 rows, weight, targets, coefficients, compiled
             )
@@ -210,8 +216,8 @@ class _LinearMultiHot(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        refuse_second_derivative(ONE_PASS)
         (grad_loss,) = grads
         if ctx.gradients is None:
             raise RuntimeError(

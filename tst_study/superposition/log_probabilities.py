@@ -12,6 +12,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tst_study.superposition.bags import add_at_targets_
+from tst_study.superposition.derivatives import (
+    SPLIT,
+    gradient_of,
+    in_torch_func,
+    refuse_second_derivative,
+    refuse_torch_func,
+)
 from tst_study.superposition.row_chunks import chunk_rows, row_chunks
 from tst_study.superposition.vocabulary_shard import VocabularyShard
 
@@ -35,9 +42,19 @@ def bag_log_probabilities(
     Returns:
         (N, s); with `shard` the same on every rank of its group.
     """
+    if shard is not None:
+        refuse_torch_func(SPLIT)
+    elif in_torch_func():
+        return _plain(logits, targets)
     kernel = _LogProbabilities if shard is None else _ShardedLogProbabilities
     result: Tensor = kernel.apply(logits, targets, shard)  # type: ignore[no-untyped-call]
     return result
+
+
+def _plain(logits: Tensor, targets: Tensor) -> Tensor:
+    """The same by torch's own operations, which can be differentiated any number of times."""
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    return torch.log_softmax(logits, dim=1, dtype=dtype).gather(1, targets)
 
 
 class _LogProbabilities(torch.autograd.Function):
@@ -61,10 +78,11 @@ class _LogProbabilities(torch.autograd.Function):
         return result
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         logits, targets = ctx.saved_tensors
         (grad,) = grads
+        if torch.is_grad_enabled():
+            return gradient_of(_plain(logits, targets), logits, grad), None, None
         # The kernel writes row by row, whatever the strides of its output.
         grad_logits = torch.empty_like(logits, memory_format=torch.contiguous_format)
         dtype = grad.dtype
@@ -117,8 +135,8 @@ class _ShardedLogProbabilities(torch.autograd.Function):
         return packed[:, 1:] - log_sum
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        refuse_second_derivative(SPLIT)
         logits, local_targets, is_local, log_normalizer = ctx.saved_tensors
         (grad,) = grads
         grad_logits = torch.empty_like(logits)

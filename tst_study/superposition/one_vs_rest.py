@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tst_study.superposition.bags import add_at_targets_
+from tst_study.superposition.derivatives import gradient_of, in_torch_func
 from tst_study.superposition.row_chunks import chunk_rows, row_chunks
 from tst_study.superposition.vocabulary_shard import VocabularyShard, sum_over_group
 
@@ -41,10 +42,24 @@ def one_vs_rest_means(
     if shard is not None:
         targets, is_local = shard.to_local(targets)
         members, vocabulary = members & is_local, shard.vocabulary_size
-    sums: Tensor = _OneVsRestSums.apply(  # type: ignore[no-untyped-call]
-        logits, targets, members, kind == "hinge"
-    )
+    if in_torch_func():
+        sums = _plain(logits, targets, members, kind == "hinge")
+    else:
+        sums = _OneVsRestSums.apply(  # type: ignore[no-untyped-call]
+            logits, targets, members, kind == "hinge"
+        )
     return (sums if shard is None else sum_over_group(sums, shard.group)) / vocabulary
+
+
+def _plain(logits: Tensor, targets: Tensor, members: Tensor, hinge: bool) -> Tensor:
+    """The sums of `_OneVsRestSums` by torch's own operations, for any number of derivatives."""
+    z = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    z_members = z.gather(1, targets)
+    if hinge:
+        absent, present = (1.0 + z).relu(), (1.0 - z_members).relu() - (1.0 + z_members).relu()
+    else:
+        absent, present = F.softplus(z), -z_members
+    return absent.sum(dim=1) + torch.where(members, present, 0.0).sum(dim=1)
 
 
 class _OneVsRestSums(torch.autograd.Function):
@@ -70,9 +85,11 @@ class _OneVsRestSums(torch.autograd.Function):
         return sums
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         logits, targets, members = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            plain = _plain(logits, targets, members, ctx.hinge)
+            return gradient_of(plain, logits, grads[0]), None, None, None
         grad = grads[0].unsqueeze(1)
         grad_logits = torch.empty_like(logits)
         scratch = logits.new_empty(chunk_rows(logits), logits.shape[1], dtype=grad.dtype)

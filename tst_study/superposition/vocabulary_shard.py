@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from tst_study.superposition.derivatives import SPLIT, refuse_second_derivative, refuse_torch_func
+
 
 @dataclass(frozen=True)
 class VocabularyShard:
@@ -66,11 +68,13 @@ class _SumOverGroup(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        refuse_second_derivative(SPLIT)
         return grads[0], None
 
 
 def sum_over_group(summand: Tensor, group: ProcessGroup) -> Tensor:
     """Return the sum of `summand` over the ranks of `group`; its gradient passes through
     unchanged."""
+    refuse_torch_func(SPLIT)
     total: Tensor = _SumOverGroup.apply(summand, group)  # type: ignore[no-untyped-call]
     return total
