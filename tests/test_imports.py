@@ -39,6 +39,7 @@ TORCH_HALF = (
     "tst_study.superposition.method",
     "tst_study.superposition.misuse",
     "tst_study.superposition.linear_loss",
+    "tst_study.superposition.derivatives",
     "tst_study.superposition.bags",
     "tst_study.superposition.embedding",
     "tst_study.superposition.log_probabilities",
