@@ -15,7 +15,6 @@ many of these (`launcher.given_up`) the run is marked as failed, and the job end
 of the set-up failed; WORDS say which.
 """
 
-import json
 import os
 import re
 import shutil
@@ -28,6 +27,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from tst_study.atomic_files import DiskAwayError, disk_errors_named, insist, write_json
 from tst_study.config.schema import load
@@ -64,8 +65,9 @@ class Launches:
 def launches_of(folder: Path) -> Launches:
     """Read the counts of a run's launches. They are 0 if the file that holds them is missing or
     damaged, so that `tst-study status` can always show the study."""
-    with suppress(FileNotFoundError, ValueError, TypeError):
-        return Launches(**json.loads((folder / "job" / "launches").read_bytes()))
+    # Other errors of the disk are raised: where it is away, the counts may still be there.
+    with suppress(FileNotFoundError, IsADirectoryError, ValueError):
+        return TypeAdapter(Launches).validate_json((folder / "job" / "launches").read_bytes())
     return Launches()
 
 

@@ -9,16 +9,20 @@ The job's comment names the submission's id. If the submitting process is killed
 alone, because Slurm counts job ids from the beginning again when a controller loses its state.
 """
 
-import json
 import os
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import Annotated, Literal
 
-from tst_study.atomic_files import write_json
+from pydantic import Field, TypeAdapter
+
+from tst_study.atomic_files import read_json, write_json
+from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job
 from tst_study.experiments.slurm.commands import SlurmError, call
 
@@ -30,6 +34,8 @@ NEVER = "DependencyNeverSatisfied"
 """The reason that Slurm gives for a pending job if the job that it waits for has failed."""
 MARK = "tst-study:"
 """The beginning of every job's comment; the id of the submission follows."""
+_JOB = TypeAdapter(dict[Literal["job"], Annotated[str, Field(pattern="^[0-9]+$")]])
+"""The schema of `job.json`."""
 
 Key = tuple[str, int]
 """The id of a submission, and the index of an element of its array."""
@@ -71,12 +77,11 @@ class Submission:
 
     @property
     def job_id(self) -> str | None:
-        """The job id that `sbatch` returned; None if it was never recorded."""
-        try:
-            answer: dict[str, str] = json.loads((self.folder / "job.json").read_bytes())
-        except FileNotFoundError:
-            return None
-        return answer["job"]
+        """The job id that `sbatch` returned; None if it was never recorded, or if the record is
+        damaged: then the queue is asked, as after a kill."""
+        with suppress(UserError):
+            return (read_json(self.folder / "job.json", _JOB) or {}).get("job")
+        return None
 
 
 def new(root: Path, runs: Sequence[str]) -> Submission:

@@ -174,7 +174,7 @@ def test_launches_that_cannot_be_counted_are_not_made_again(tmp_path: Path, prog
     noted.mkdir(parents=True)
     done = launched(tmp_path, programs, "exit 1")
     assert done.returncode == 1
-    assert "launches: cannot be written" in done.stderr
+    assert "launches: is a folder" in done.stderr
     assert "submit again to go on" in done.stderr
     assert not (tmp_path / "asked").exists()
     noted.rmdir()
@@ -352,7 +352,7 @@ def test_a_damaged_run_is_not_submitted_and_all_others_are(
     assert Slurm(Options(profile=tmp_path / "slurm.toml")).submit(study) == 1
     said = capsys.readouterr().out
     assert "1 submitted in 1 array" in said
-    assert f"not submitted: {bad.run_id}: {bad.folder}/run.json: Invalid JSON" in said
+    assert f"not submitted: {bad.run_id}: {bad.folder}/run.json: is damaged (Invalid JSON" in said
     (array,) = submission.all_of(study.folder)
     assert array.runs == (good.run_id,)
 

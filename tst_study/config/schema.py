@@ -24,10 +24,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    TypeAdapter,
     ValidationError,
     model_validator,
 )
 
+from tst_study.atomic_files import read_json
 from tst_study.config.architecture import HUGGING_FACE, from_huggingface
 from tst_study.config.keys import problem_of, sections_of
 from tst_study.config.optimizer_kinds import OptimizerName
@@ -573,12 +575,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def _read_recorded(path: Path) -> dict[str, Any]:
-    try:
-        return of_record(json.loads(path.read_bytes())["config"])
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); name a run.json") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: not a run.json ({error!r}); restore it") from None
+    recorded = read_json(path, TypeAdapter(dict[str, Any]), "name a run.json")
+    if not isinstance(config := (recorded or {}).get("config"), dict):
+        raise UserError(f"{path}: is no run.json, or is missing; name a run.json")
+    return of_record(config)
 
 
 def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter
 
-from tst_study.atomic_files import write_json, written_atomically
+from tst_study.atomic_files import read_json, write_json, written_atomically
 from tst_study.config.schema import Strict
 from tst_study.data.token_file import TokenFile, idx_path
-from tst_study.errors import UserError, first_line, first_problem
+from tst_study.errors import UserError
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
@@ -130,21 +130,19 @@ class Manifest(Strict):
         return self
 
 
+_MANIFEST = TypeAdapter(Manifest)
+
+
 def read_manifest(folder: str | Path) -> Manifest:
     """Read the manifest of a prepared folder.
 
     Raises `UserError` if there is none, or if it is damaged or of another schema version.
     """
     path = Path(folder) / MANIFEST
-    try:
-        return Manifest.model_validate_json(path.read_bytes())
-    except FileNotFoundError as error:
-        raise UserError(
-            f"{path}: no such file; `tst-study data prepare` makes prepared folders"
-        ) from error
-    except (OSError, ValidationError) as error:
-        reason = first_problem(error) if isinstance(error, ValidationError) else first_line(error)
-        raise UserError(f"{path}: cannot be used ({reason}); prepare the folder again") from error
+    manifest = read_json(path, _MANIFEST, "delete the folder and prepare it again")
+    if manifest is None:
+        raise UserError(f"{path}: no such file; `tst-study data prepare` makes prepared folders")
+    return manifest
 
 
 def token_prefix(path: str | Path, split: str = "train") -> Path:

@@ -1,6 +1,5 @@
 """Facts about a launch for its row in `segments.jsonl`: host, job, command, versions, code."""
 
-import json
 import os
 import platform
 import socket
@@ -12,6 +11,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from tst_study.atomic_files import read_json
+
+_FACTS = TypeAdapter(dict[str, Any])
 PACKAGES = ("tst-study", "torch", "megatron-core", "numpy")
 """Packages whose installed versions are recorded."""
 JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT")
@@ -41,8 +45,8 @@ def code_version(root: Path = Path(__file__).parents[2]) -> dict[str, Any]:
     Both are None if there is no checkout or no git, or if the checkout is another project's. For a
     copy of the code with a `COPY_FACTS` file, return the content of that file.
     """
-    if (root / COPY_FACTS).exists():  # comes first: a copy may lie inside another checkout
-        copied: dict[str, Any] = json.loads((root / COPY_FACTS).read_bytes())
+    # This comes first, because a copy may lie inside another checkout.
+    if copied := read_json(root / COPY_FACTS, _FACTS, "submit the study again"):
         return copied
     with suppress(OSError, subprocess.SubprocessError):
         top, commit = _git(root, "rev-parse", "--show-toplevel", "HEAD").splitlines()

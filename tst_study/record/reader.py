@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypeVar, cast
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 from pydantic import (
     AfterValidator,
@@ -36,6 +36,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
+from tst_study.atomic_files import content_of, read_json
 from tst_study.config.schema import from_dict, of_record
 from tst_study.errors import UserError, first_problem
 
@@ -53,7 +54,6 @@ Whole = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 Large = Annotated[int, Field(ge=0, lt=10**300, strict=True)]
 """A count of FLOPs, which may not fit into 64 bits."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-T = TypeVar("T")
 
 
 class _Plan(TypedDict):
@@ -353,7 +353,7 @@ def last_evaluation(folder: str | Path) -> Evaluation | None:
     This is quicker than `read`, because it does not find out whether the row lies beyond the step
     at which a later launch resumed.
     """
-    for line in reversed((_content(Path(folder) / "evals.jsonl") or b"").splitlines()):
+    for line in reversed((content_of(Path(folder) / "evals.jsonl") or b"").splitlines()):
         with suppress(ValidationError):  # an incomplete line, or a task's
             return _EVALUATION.validate_json(line)
     return None
@@ -371,7 +371,7 @@ def read_header(folder: str | Path) -> RunHeader:
     """Read `run.json`. Raises `UserError` if it is missing or damaged, or if its config is not
     valid."""
     path = Path(folder) / "run.json"
-    header = _whole(path, _HEADER)
+    header = read_json(path, _HEADER)
     if header is None:
         raise UserError(f"{path}: missing; {folder} is not a run folder")
     from_dict(of_record(header["config"]), f"{path}: config")
@@ -383,25 +383,8 @@ def read_status(folder: str | Path) -> Status | None:
 
     Raises `UserError` if it is damaged.
     """
-    return _whole(Path(folder) / "status.json", _STATUS)
-
-
-def _whole(path: Path, schema: TypeAdapter[T]) -> T | None:
-    """Read a file that holds one JSON value; None if there is no such file."""
-    content = _content(path)
-    try:
-        return None if content is None else schema.validate_json(content)
-    except ValidationError as error:
-        raise UserError(f"{path}: {first_problem(error)}; the file is damaged") from None
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); name a run's folder") from None
+    path = Path(folder) / "status.json"
+    return read_json(path, _STATUS, "restore it, or delete it: the run's next launch writes it")
 
 
 def is_over(folder: str | Path) -> bool:
@@ -436,7 +419,7 @@ def check_same_run(folder: Path, fingerprint: str) -> None:
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a log with their numbers, from 1 on. A last line without a line break is
     incomplete and left out."""
-    whole, _, _torn = (_content(path) or b"").rpartition(b"\n")
+    whole, _, _torn = (content_of(path) or b"").rpartition(b"\n")
     if whole:
         yield from enumerate(whole.split(b"\n"), start=1)
 

@@ -10,11 +10,13 @@ same.
     .unfinished/request.json            what was asked for
     .unfinished/manifest.json           the manifest so far, beside tokenizer.json
     .unfinished/KIND-SOURCE-PIECE.npz   the documents of a piece; KIND names the tokenizer
-    .unfinished/KIND-SOURCE.json        how many pieces a source has; written after the last one
+    .unfinished/KIND-SOURCE.json        the digests of a source's pieces; written after the last one
+
+All of these are compared before they are used, so that the same command makes anew what is lost or
+damaged.
 """
 
 import hashlib
-import json
 import math
 import re
 import shutil
@@ -25,8 +27,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
 
-from tst_study.atomic_files import write_json, written_atomically
+from tst_study.atomic_files import content_of, read_json, write_json, written_atomically
 from tst_study.data.integrity import file_sha256, record_of
 from tst_study.data.manifest import (
     MANIFEST,
@@ -46,7 +50,7 @@ from tst_study.data.preparation.text_sources import Source, documents
 from tst_study.data.preparation.text_tokenizers import Tokenizer
 from tst_study.data.token_file import dtype_for_vocabulary, write_tokens
 from tst_study.errors import UserError
-from tst_study.text import memory_size
+from tst_study.text import memory_size, short
 from tst_study.waiting import waiting
 
 PIECE_BYTES = 4 << 20
@@ -59,6 +63,18 @@ values, and the end-of-document token."""
 DOCUMENT = np.dtype([("sha256", "V32"), ("text_bytes", "i8"), ("tokens", "i4"), ("held_out", "?")])
 """The type of the record that a piece has of each document. A document without text has 0 tokens
 and is left out of the token files."""
+AGAIN = "run the same `tst-study data prepare` again, with every --shard; it makes what is missing"
+
+
+class _Summary(TypedDict):
+    """The file that is written when a source is tokenised."""
+
+    pieces: list[str]
+    """The sha256 of each piece."""
+    source: SourceRecord
+
+
+_SUMMARY = TypeAdapter(_Summary)
 
 
 def prepare(request: Request, to: str | Path) -> Manifest:
@@ -152,22 +168,25 @@ def _make_pieces(
     read = characters = 0
     with waiting("tokenising the text") as say:
         for source, texts_of_source in _within_limit(request, sources):
-            place, pieces = _summary(unfinished, record, read), 0
+            place, pieces = _summary(unfinished, record, read), list[str]()
             read += 1
             if read % count != number % count:
                 continue
-            if request.limit_bytes is None and place.exists():
-                continue
+            with suppress(UserError):
+                if request.limit_bytes is None and _finished(place, asked["sources"][read - 1]):
+                    continue
             for texts in _batches(texts_of_source):
                 which = f"{source.record.name}, source {read} of {len(sources)}"
                 say(f"tokenising {which}; {memory_size(characters)} of text are done")
                 characters += sum(map(len, texts))
-                path, pieces = _piece(place, pieces), pieces + 1
-                if not path.exists():
-                    split, share = source.record.split, request.validation_share
-                    rows, ids = _make_piece(texts, split, share, tokenizer)
+                path = _piece(place, len(pieces))
+                split, share = source.record.split, request.validation_share
+                rows = _described(texts, split, share)
+                if not _is_piece_of(path, rows):
+                    rows, ids = _make_piece(rows, texts, tokenizer)
                     with written_atomically(path) as file:
                         np.savez(file, documents=rows, ids=ids)
+                pieces.append(file_sha256(path))
             described = source.record.model_copy(update={"sha256": _digest(source, place)})
             write_json(place, {"pieces": pieces, "source": described.model_dump()})
     return read
@@ -214,19 +233,57 @@ def _merge(unfinished: Path, sources: int) -> Manifest:
     if missing:
         raise UserError(
             f"{folder}: {missing} of {sources} sources are not tokenised yet; wait for every "
-            "--shard of `tst-study data prepare`, or run those that failed again"
+            f"--shard of `tst-study data prepare`, or {AGAIN}"
         )
-    read = [json.loads(path.read_bytes()) for path in summaries]
-    pieces = [
-        _piece(path, number)
-        for path, of_source in zip(summaries, read, strict=True)
-        for number in range(of_source["pieces"])
-    ]
+    tokenizer = content_of(unfinished / TOKENIZER, AGAIN) or b""
+    if hashlib.sha256(tokenizer).hexdigest() != begun.tokenizer.fingerprint:
+        raise UserError(f"{unfinished / TOKENIZER}: is not what was written; {AGAIN}")
+    pieces: list[Path] = []
+    described: list[SourceRecord] = []
+    for path, asked in zip(summaries, begun.request["sources"], strict=False):
+        # Under a limit, training sources are left out, and the numbers of the others are smaller.
+        limited = begun.request["limit_bytes"] is not None
+        finished = _finished(path, None if limited else asked)
+        pieces += (_piece(path, number) for number in range(len(finished["pieces"])))
+        described.append(finished["source"])
     with waiting(f"writing the token files in {folder}"):
         splits = _join(unfinished, pieces, begun.tokenizer.vocabulary_size)
-    described = tuple(SourceRecord(**of_source["source"]) for of_source in read)
-    manifest = begun.model_copy(update={"sources": described, "splits": splits})
-    return manifest.write(folder, (unfinished / TOKENIZER).read_bytes())
+    manifest = begun.model_copy(update={"sources": tuple(described), "splits": splits})
+    return manifest.write(folder, tokenizer)
+
+
+def _finished(summary: Path, asked: Sequence[Any] | None) -> _Summary:
+    """Return the summary of a source that is tokenised. `asked`: the source in the request, with
+    which that of the summary is compared.
+
+    Raises `UserError` if it is missing, damaged or of another source, or if a piece is missing or
+    not as it was written.
+    """
+    if (found := read_json(summary, _SUMMARY, AGAIN)) is None:
+        raise UserError(f"{summary}: is missing; {AGAIN}")
+    source = found["source"]
+    if asked is not None and [source.split, source.name, source.bytes] != [*asked]:
+        raise UserError(f"{summary}: is of another source, {short(source.name)}; {AGAIN}")
+    for number, digest in enumerate(found["pieces"]):
+        piece = _piece(summary, number)
+        try:
+            there = file_sha256(piece)
+        except OSError as error:
+            raise UserError(f"{piece}: cannot be read ({error.strerror}); {AGAIN}") from None
+        if there != digest:
+            raise UserError(f"{piece}: is not what was written; {AGAIN}")
+    return found
+
+
+def _is_piece_of(path: Path, rows: NDArray[Any]) -> bool:
+    """Return whether a file is a whole piece of the documents that `rows` describe."""
+    try:
+        with np.load(path) as piece:
+            there, ids = piece["documents"], piece["ids"]
+    except Exception:  # of a damaged file, which zip, zlib and NumPy notice in many ways
+        return False
+    same = all(np.array_equal(there[name], rows[name]) for name in ("sha256", "held_out"))
+    return same and bool(ids.size == there["tokens"].sum())
 
 
 def _within_limit(
@@ -279,23 +336,31 @@ def _batches(sized_texts: Iterable[tuple[int, str]]) -> Iterator[list[str]]:
         yield texts
 
 
+def _described(texts: Sequence[str], split: str, share: float | None) -> NDArray[Any]:
+    """Return records of type `DOCUMENT`, (D,), of D texts, with 0 tokens."""
+    rows = []
+    for text in texts:
+        content = text.encode()
+        held_out = split == "validation" or (text != "" and is_held_out(content, share))
+        rows.append((hashlib.sha256(content).digest(), len(content), 0, held_out))
+    return np.array(rows, DOCUMENT)
+
+
 def _make_piece(
-    texts: Sequence[str], split: str, share: float | None, tokenizer: Tokenizer
+    rows: NDArray[Any], texts: Sequence[str], tokenizer: Tokenizer
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Tokenise D texts into records of type `DOCUMENT`, (D,), and their ids, concatenated.
+    """Return the records of D texts with their numbers of tokens, (D,), and the ids of all texts,
+    concatenated.
 
     Each document ends with an end-of-document id, but an empty one has no ids at all.
     """
-    rows, ids = [], [np.empty(0, np.int64)]
-    for text, tokens in zip(texts, tokenizer.encode_batch(texts), strict=True):
-        content = text.encode()
-        held_out = split == "validation" or (text != "" and is_held_out(content, share))
-        if text:
-            ids += [tokens, np.array([tokenizer.end_of_document])]
-        length = tokens.size + 1 if text else 0
-        rows.append((hashlib.sha256(content).digest(), len(content), length, held_out))
-    dtype = dtype_for_vocabulary(tokenizer.vocabulary_size)
-    return np.array(rows, DOCUMENT), np.concatenate(ids).astype(dtype)
+    dtype, rows = dtype_for_vocabulary(tokenizer.vocabulary_size), rows.copy()
+    ids, end = [np.empty(0, dtype)], np.array([tokenizer.end_of_document], dtype)
+    for number, tokens in enumerate(tokenizer.encode_batch(texts)):
+        if texts[number]:
+            ids += [tokens.astype(dtype), end]
+            rows["tokens"][number] = tokens.size + 1
+    return rows, np.concatenate(ids)
 
 
 def _make_tokenizer(request: Request, sources: Sequence[Source]) -> Tokenizer:

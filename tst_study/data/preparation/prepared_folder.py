@@ -6,7 +6,6 @@ of a complete folder records it.
 """
 
 import errno
-import json
 import os
 import shutil
 import sys
@@ -15,7 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tst_study.atomic_files import disk_errors_named, write_json
+from pydantic import TypeAdapter
+
+from tst_study.atomic_files import disk_errors_named, read_json, write_json
 from tst_study.data.integrity import file_sha256
 from tst_study.data.manifest import MANIFEST, UNFINISHED, Manifest, read_manifest
 from tst_study.data.preparation.text_sources import Source
@@ -121,8 +122,8 @@ def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) 
         if unfinished.exists():
             for temporary in folder.glob(".*.tmp"):  # left by a killed call
                 temporary.unlink()
-        if path.exists():
-            begun = json.loads(path.read_bytes())
+        remedy = f"delete {unfinished} and prepare the folder again"
+        if (begun := read_json(path, TypeAdapter(dict[str, Any]), remedy)) is not None:
             if begun == asked:
                 return unfinished
             if any(unfinished.glob("*.npz")):

@@ -8,15 +8,17 @@ id, provided that the `tokenizer.json` marks the token as special; those made he
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from tst_study.atomic_files import read_json
 from tst_study.data.manifest import TOKENIZER, TokenizerRecord, folder_manifest
 from tst_study.errors import UserError, first_line
 
@@ -182,12 +184,7 @@ def _end_beside(path: Path) -> str | None:
     if (manifest := folder_manifest(path.parent)) is not None:
         return manifest.tokenizer.end_of_document_token
     config = path.with_name("tokenizer_config.json")
-    if not config.exists():
-        return None
-    try:
-        token = json.loads(config.read_bytes()).get("eos_token")
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(f"{config}: cannot be read ({first_line(error)})") from error
+    token = (read_json(config, TypeAdapter(dict[str, Any])) or {}).get("eos_token")
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
