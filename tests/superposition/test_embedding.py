@@ -116,5 +116,5 @@ def test_max_pooling_is_the_largest_of_each_number_and_cannot_be_sharded():
     table = torch.nn.Embedding(53, 12, _weight=weight.detach())
     for module in (table, torch.nn.Sequential(table)):
         assert torch.equal(tst.embed(module, token_ids.view(3, 20), 0), expected)
-    with pytest.raises(ValueError, match="pooling 'max' needs the whole vocabulary"):
+    with pytest.raises(ValueError, match="pooling 'max' or a mask: give a rank the whole"):
         bag_embedding(weight, token_ids, pooling="max", reduce=lambda sums: sums)

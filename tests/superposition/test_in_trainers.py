@@ -29,14 +29,15 @@ class Model(nn.Module):
         self.positions = nn.Parameter(torch.zeros(POSITIONS, 8))
         self.head = nn.Linear(8, WORDS, bias=False)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.head((self.tst.embed(self.embedding, tokens) + self.positions).tanh())
+    def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
+        hidden = self.tst.embed(self.embedding, tokens, documents=documents)
+        logits: Tensor = self.head((hidden + self.positions).tanh())
         return logits
 
 
 def trained(kind: str, ranks: int, accumulate: int, masked: bool) -> list[Tensor]:
     """The weights after all steps, each of whose batches is split over ranks and micro-batches.
-    `masked`: the parts have targets at different positions."""
+    `masked`: the parts have targets at different positions, and rows of several documents."""
     torch.manual_seed(0)
     tst = Superposition(bag_size=2, step_ratio=0.5, steps=STEPS, positions=POSITIONS)
     wrapped = model = Model(tst)
@@ -53,17 +54,22 @@ def trained(kind: str, ranks: int, accumulate: int, masked: bool) -> list[Tensor
         seeded, length = torch.Generator().manual_seed(step), tst.raw_length(step) + 1
         tokens = torch.randint(WORDS, (SEQUENCES, length), generator=seeded)
         labels, counts, share = tokens[:, 1:].clone(), None, 1 / accumulate
+        texts = torch.zeros_like(tokens)
         if masked:
             labels[3:, -2:] = labels[5:, 1:] = -100
-            counts, share = tst.objective(step).count_targets(labels), ranks
-        parts = (rows.chunk(ranks)[rank].chunk(accumulate) for rows in (tokens[:, :-1], labels))
-        for number, (ids, own) in enumerate(zip(*parts, strict=True), start=1):
+            texts = (torch.rand(tokens.shape, generator=seeded) < 0.2).cumsum(1) - 1
+            counts, share = tst.objective(step).count_targets(labels, texts), ranks
+        whole = tokens[:, :-1], labels, texts
+        parts = (rows.chunk(ranks)[rank].chunk(accumulate) for rows in whole)
+        for number, (ids, own, their) in enumerate(zip(*parts, strict=True), start=1):
+            documents = their if masked else None
             last = number == accumulate
             if kind.startswith("FSDP2"):
                 model.set_requires_gradient_sync(last)  # type: ignore[operator]
             with wrapped.no_sync() if kind == "DDP" and not last else nullcontext():  # type: ignore[operator]
-                loss = tst.loss(wrapped(ids), own, valid_counts=None if kind == "alone" else counts)
-                (loss * share).backward()
+                logits = wrapped(ids, documents)
+                given = {"valid_counts": None if kind == "alone" else counts}
+                (tst.loss(logits, own, documents=documents, **given) * share).backward()
         optimizer.step()
         optimizer.zero_grad()
         tst.advance()

@@ -6,6 +6,8 @@ bag in a superposed step (but one token there, too, if the mode is `output_only`
 for B sequences of l latent positions.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -22,7 +24,76 @@ def bag_inputs(token_ids: Tensor, bag_size: int) -> Tensor:
     return token_ids.view(token_ids.shape[0], -1, bag_size)
 
 
-def bag_targets(labels: Tensor, bag_size: int, stride: int | None = None) -> Tensor:
+def document_numbers(documents: Tensor, tokens: Tensor) -> Tensor:
+    """Number the documents that are packed into rows: (B, n), one number for each token, which
+    grows from document to document; −1 for padding.
+
+    Args:
+        documents: whose each token is: (B, n) ids, of which neighbouring documents have different
+            ones, negative for padding; or (B, n + 1), which says it for the last label, too; or
+            `cu_seqlens`, one axis of the places 0 … B·n in the flattened batch at which documents
+            begin or end, with padding behind the last one.
+        tokens: (B, n), the ids of the tokens or their labels.
+
+    Returns:
+        (B, n + 1): the last column is that of the last label. If `documents` do not say it, it is
+        the document of the last token.
+
+    Raises:
+        ValueError: `documents` of another shape, or that are not integers.
+    """
+    batch, length = tokens.shape
+    if documents.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"documents are {documents.dtype}: give ids or cu_seqlens as integers")
+    if documents.dim() == 1:
+        places = torch.arange(batch * length, device=documents.device)
+        ids = torch.bucketize(places, documents[1:], right=True)
+        documents = ids.masked_fill(places >= documents[-1], -1).view(batch, length)
+    if documents.shape == (batch, length):
+        documents = torch.cat([documents, documents[:, -1:]], dim=1)
+    if documents.shape != (batch, length + 1):
+        raise ValueError(
+            f"documents must be {(batch, length)} ids, {(batch, length + 1)} with that of the last "
+            f"label, or cu_seqlens in one axis, got {tuple(documents.shape)}"
+        )
+    begins = documents[:, 1:] != documents[:, :-1]
+    numbers = torch.cat([torch.zeros_like(documents[:, :1]), begins.cumsum(1)], dim=1)
+    return numbers.masked_fill(documents < 0, -1)
+
+
+def bag_documents(numbers: Tensor, stride: int) -> Tensor:
+    """Return the document of each latent position, that of the last token in its bag: (B, l·stride)
+    numbers of `document_numbers` -> (B, l). It is −1 for a bag of padding alone."""
+    return bag_inputs(numbers, stride).amax(dim=2)
+
+
+def own_tokens(numbers: Tensor, stride: int) -> Tensor:
+    """Mark the tokens of each bag that are of its document: (B, l·stride) numbers of
+    `document_numbers` -> (B, l, stride) bool. In a bag of padding alone all are."""
+    return bag_inputs(numbers, stride) == bag_documents(numbers, stride).unsqueeze(2)
+
+
+@dataclass(frozen=True)
+class LatentDocuments:
+    """Whose each latent position is, for the masks of attention."""
+
+    ids: Tensor
+    """(B, l) int64: equal within a document of a row, −1 for padding."""
+
+    @property
+    def cu_seqlens(self) -> Tensor:
+        """The places in the B·l flattened positions at which documents and rows begin, and the end:
+        (documents + 1,) int32, as flash-attention takes them. A run of padding counts as one. Its
+        size depends on the data, so on a GPU the host waits."""
+        begins = torch.ones_like(self.ids, dtype=torch.bool)
+        begins[:, 1:] = self.ids[:, 1:] != self.ids[:, :-1]
+        places = begins.flatten().nonzero().flatten()
+        return torch.cat([places, places.new_tensor([self.ids.numel()])]).to(torch.int32)
+
+
+def bag_targets(
+    labels: Tensor, bag_size: int, stride: int | None = None, documents: Tensor | None = None
+) -> Tensor:
     """Gather the s targets of each latent position: the tokens that follow what it has read.
 
     Latent position k has read `stride` raw tokens more than position k - 1, so its targets are
@@ -39,16 +110,25 @@ def bag_targets(labels: Tensor, bag_size: int, stride: int | None = None) -> Ten
             after raw token j.
         bag_size: s, tokens per bag.
         stride: raw tokens per latent position: `bag_size` or 1.
+        documents: whose each token is, as for `document_numbers`, where several documents are
+            packed into a row. A target in another document than the last token of its position is
+            then `IGNORE`, and so is padding.
 
     Returns:
         (B, l, s) of the dtype of `labels`.
 
     Raises:
-        ValueError: labels that are not (B, l·stride), a stride other than 1 and `bag_size`, or a
-            bag size below 1.
+        ValueError: labels that are not (B, l·stride), a stride other than 1 and `bag_size`, a bag
+            size below 1, or `documents` that do not fit.
     """
     stride = bag_size if stride is None else stride
     _check_rows(labels, "labels", bag_size, stride)
+    if documents is not None:
+        numbers = document_numbers(documents, labels)
+        of_targets = bag_targets(numbers[:, 1:], bag_size, stride)
+        of_position = bag_documents(numbers[:, :-1], stride).unsqueeze(2)
+        others = (of_targets != of_position) | (of_position < 0)
+        return bag_targets(labels, bag_size, stride).masked_fill(others, IGNORE)
     # A bag of one token needs no padding: its targets are the labels themselves.
     if bag_size > 1:
         beyond = labels.new_full((labels.shape[0], bag_size - 1), IGNORE)
@@ -56,7 +136,23 @@ def bag_targets(labels: Tensor, bag_size: int, stride: int | None = None) -> Ten
     return labels.unfold(1, bag_size, stride)
 
 
-def count_valid_targets(labels: Tensor, bag_size: int, stride: int | None = None) -> Tensor:
+def document_labels(labels: Tensor, documents: Tensor, bag_size: int) -> Tensor:
+    """Set the labels of packed documents to `IGNORE` where no bag may predict them: for those who
+    prepare labels once, and give none of the losses `documents`.
+
+    This works where bags are read (`stride = s`), because a label is then a target once. In the
+    mode `output_only` it is one of s positions, and only `documents` can tell them apart.
+
+    labels: (B, l·s); documents: as for `bag_targets`. Returns (B, l·s).
+    """
+    targets = bag_targets(labels, bag_size, documents=documents).flatten(1)
+    first_bag = labels[:, : bag_size - 1]  # which nothing predicts
+    return torch.cat([torch.full_like(first_bag, IGNORE), targets], dim=1)[:, : labels.shape[1]]
+
+
+def count_valid_targets(
+    labels: Tensor, bag_size: int, stride: int | None = None, documents: Tensor | None = None
+) -> Tensor:
     """Count the valid targets at each of the s offsets in a bag: (s,) int64, on the device of
     `labels`.
 
@@ -64,7 +160,7 @@ def count_valid_targets(labels: Tensor, bag_size: int, stride: int | None = None
     `valid_counts` of `bag_loss`. With it, the losses of the micro-batches add up to the loss of the
     whole step. Arguments and errors are those of `bag_targets`.
     """
-    return (bag_targets(labels, bag_size, stride) != IGNORE).sum(dim=(0, 1))
+    return (bag_targets(labels, bag_size, stride, documents) != IGNORE).sum(dim=(0, 1))
 
 
 def shuffle_bags(labels: Tensor, bag_size: int, order: Tensor) -> Tensor:

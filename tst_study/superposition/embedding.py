@@ -22,6 +22,7 @@ def bag_embedding(
     token_ids: Tensor,
     *,
     pooling: Pooling = "mean",
+    mask: Tensor | None = None,
     vocabulary_start: int = 0,
     reduce: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
@@ -43,6 +44,8 @@ def bag_embedding(
         token_ids: (B, l, s) integer ids of the whole vocabulary. The first two axes may be swapped,
             as in Megatron's layout.
         pooling: how the vectors of a bag become one; for bags of one token it has no effect.
+        mask: (B, l, s) bool, which tokens a bag has; the others, such as padding, are left out of
+            its mean. Each bag must have one. None: all.
         vocabulary_start: the id of the first row of `weight`; used only with `reduce`.
         reduce: maps this shard's sums (B, l, d) in float32 to the sums over all shards,
             differentiably: an all-reduce (`sum_over_group`), or a reduce-scatter along l under
@@ -52,8 +55,8 @@ def bag_embedding(
         (B, l, d), or the shape that `reduce` returns, in the dtype of `weight`.
 
     Raises:
-        ValueError: token ids without a bag axis, or a `pooling` other than "mean" together with
-            `reduce` for bags of several tokens.
+        ValueError: token ids without a bag axis, or a `pooling` other than "mean" or a `mask`
+            together with `reduce` for bags of several tokens.
         IndexError or RuntimeError (from torch, on a CPU): an id outside the vocabulary, without
             `reduce`. On a GPU a device assertion fails instead.
     """
@@ -62,28 +65,35 @@ def bag_embedding(
             f"token_ids must be (batch, latent positions, bag size), got {tuple(token_ids.shape)}"
         )
     batch, positions, bag_size = token_ids.shape
+    if reduce is not None and bag_size > 1 and (pooling != "mean" or mask is not None):
+        raise ValueError(f"pooling {pooling!r} or a mask: give a rank the whole vocabulary")
     if pooling != "mean" and bag_size > 1:
-        if reduce is not None:
-            raise ValueError(f"pooling {pooling!r} needs the whole vocabulary on a rank")
-        return pool(F.embedding(token_ids, weight), pooling)
+        return pool(F.embedding(token_ids, weight), pooling, mask)
     bags = token_ids.reshape(-1, bag_size)
+    members = None if mask is None else mask.reshape(-1, bag_size)
+    size = bag_size if mask is None else mask.sum(dim=2, keepdim=True)
     if reduce is None:
         if bag_size == 1:
             return F.embedding(token_ids.squeeze(2), weight)
-        sums = _bag_sums(weight, bags, None)
-        return (sums / bag_size).to(weight.dtype).view(batch, positions, -1)
+        sums = _bag_sums(weight, bags, members).view(batch, positions, -1)
+        return (sums / size).to(weight.dtype)
     rows, is_local = to_local(bags, vocabulary_start, weight.shape[0])
     sums = _bag_sums(weight, rows, is_local).view(batch, positions, -1)
     return (reduce(sums) / bag_size).to(weight.dtype)
 
 
-def pool(vectors: Tensor, pooling: Pooling) -> Tensor:
+def pool(vectors: Tensor, pooling: Pooling, mask: Tensor | None = None) -> Tensor:
     """Pool the s vectors of each bag into one: (B, l, s, d) -> (B, l, d). A mean is summed in
-    float32 (float64 for float64 vectors)."""
+    float32 (float64 for float64 vectors). `mask`: as for `bag_embedding`."""
     if pooling == "max":
+        if mask is not None:
+            vectors = vectors.masked_fill(~mask.unsqueeze(3), float("-inf"))
         return vectors.amax(dim=2)
     wide = torch.promote_types(vectors.dtype, torch.float32)
-    return vectors.mean(dim=2, dtype=wide).to(vectors.dtype)
+    if mask is None:
+        return vectors.mean(dim=2, dtype=wide).to(vectors.dtype)
+    sums = vectors.masked_fill(~mask.unsqueeze(3), 0.0).sum(dim=2, dtype=wide)
+    return (sums / mask.sum(dim=2, keepdim=True)).to(vectors.dtype)
 
 
 def _bag_sums(weight: Tensor, bags: Tensor, mask: Tensor | None) -> Tensor:

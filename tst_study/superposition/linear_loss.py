@@ -41,6 +41,7 @@ def linear_bag_loss(
     weighting: Weighting | Tensor = "uniform",
     stride: int | None = None,
     valid_counts: Tensor | None = None,
+    documents: Tensor | None = None,
     batch_first: bool = False,
     cross_entropy: CrossEntropy | None = None,
     compiled: bool = False,
@@ -53,7 +54,7 @@ def linear_bag_loss(
     Args:
         hidden: (l, B, d), Megatron's layout with positions first; (B, l, d) with `batch_first`.
         weight: (V, d), the head's rows for the whole vocabulary.
-        labels, bag_size, weighting, stride, valid_counts: as for `bag_loss`.
+        labels, bag_size, weighting, stride, valid_counts, documents: as for `bag_loss`.
         cross_entropy: a fused kernel to use in place of our pass over chunks. From hidden (N, d),
             weight (V, d) and targets (N,) it returns the loss of each row, (N,).
         compiled: whether torch.compile makes the kernel for softmax and gradient. This pays on a
@@ -66,7 +67,7 @@ def linear_bag_loss(
         ValueError: shapes that do not fit together, an unknown weighting, or a stride other than 1
             and `bag_size`.
     """
-    targets = bag_targets(labels, bag_size, stride)
+    targets = bag_targets(labels, bag_size, stride, documents)
     order = "(batch, latent positions, d)" if batch_first else "(latent positions, batch, d)"
     targets = targets if batch_first else targets.transpose(0, 1)
     fits = hidden.dim() == 3 and weight.dim() == 2 and hidden.shape[-1] == weight.shape[1]

@@ -30,6 +30,7 @@ def bag_loss(
     weighting: Weighting | Tensor = "uniform",
     stride: int | None = None,
     valid_counts: Tensor | None = None,
+    documents: Tensor | None = None,
     vocabulary_start: int = 0,
     group: ProcessGroup | None = None,
 ) -> Tensor:
@@ -65,6 +66,7 @@ def bag_loss(
             `count_valid_targets` over all micro-batches and data-parallel ranks. The result is
             then a summand: the loss of the whole step is the sum, not the mean, of the results of
             all micro-batches and ranks. None if this call has the whole step.
+        documents: whose each token is, where rows hold several documents; see `bag_targets`.
         vocabulary_start: id of this rank's first column, if the vocabulary is sharded.
         group: the ranks over which the vocabulary is sharded, with equally many columns on each;
             None if it is not. All these ranks get the same loss, and each gets the gradient of its
@@ -78,7 +80,7 @@ def bag_loss(
             `bag_size`, an unknown kind or weighting, or a weighting that the kind does not take.
     """
     check_loss_kind(kind, () if isinstance(weighting, Tensor) else weighting)
-    targets = bag_targets(labels, bag_size, stride)
+    targets = bag_targets(labels, bag_size, stride, documents)
     if logits.dim() != 3 or logits.shape[:2] != targets.shape[:2]:
         raise ValueError(
             f"logits must be (batch, latent positions, vocabulary) = ({targets.shape[0]}, "

@@ -16,11 +16,18 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal, Self
 
+import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.utils.hooks import RemovableHandle
 
-from tst_study.superposition.bags import bag_inputs
+from tst_study.superposition.bags import (
+    LatentDocuments,
+    bag_documents,
+    bag_inputs,
+    document_numbers,
+    own_tokens,
+)
 from tst_study.superposition.embedding import bag_embedding, pool
 from tst_study.superposition.linear_loss import CrossEntropy, linear_bag_loss
 from tst_study.superposition.loss_kinds import (
@@ -143,7 +150,22 @@ class Superposition:
         phase = self.phases.phase(self._calls.resolve(step))
         return known * self.phases.tokens_per_position(phase)
 
-    def embed(self, embedding: nn.Module, tokens: Tensor, step: int | None = None) -> Tensor:
+    def latent_documents(
+        self, documents: Tensor, tokens: Tensor, step: int | None = None
+    ) -> LatentDocuments:
+        """Return whose each of the L positions is, for the masks of attention: that of the last
+        token which it reads. Arguments are those of `embed`."""
+        stride = self.objective(step).stride
+        return LatentDocuments(bag_documents(document_numbers(documents, tokens)[:, :-1], stride))
+
+    def embed(
+        self,
+        embedding: nn.Module,
+        tokens: Tensor,
+        step: int | None = None,
+        *,
+        documents: Tensor | None = None,
+    ) -> Tensor:
         """Return the model's input, one vector for each position.
 
         Call it where the model would call its embedding, in `forward`: DDP, FSDP and
@@ -159,6 +181,10 @@ class Superposition:
             embedding: the module that maps (B, n) ids to (B, n, d), not its weight.
             tokens: (B, l·s) ids, int64 or int32; (B, l) if the input is not bagged.
             step: steps done; by default the current number, which `advance` counts.
+            documents: where rows hold several documents or padding, whose each token is: ids
+                (B, l·s), negative for padding, or `cu_seqlens` (see `document_numbers`). A bag
+                belongs to the document of its last token that is no padding, and its mean leaves
+                out all others. Tokens equal to the module's `padding_idx` are padding, too.
 
         Returns:
             (B, l, d).
@@ -176,9 +202,9 @@ class Superposition:
             )
         stride = self._calls.stride(tokens, step, embedding.training)
         if stride > 1 and _is_plain(embedding):
-            bags = bag_inputs(tokens, stride)
-            return bag_embedding(embedding.weight, bags, pooling=self.pooling)  # type: ignore[arg-type]
-        return self._pooled(embedding(tokens), tokens, stride)
+            bags, members = bag_inputs(tokens, stride), _members(tokens, stride, documents)
+            return bag_embedding(embedding.weight, bags, pooling=self.pooling, mask=members)  # type: ignore[arg-type]
+        return self._pooled(embedding, embedding(tokens), tokens, stride, documents)
 
     def attach(self, embedding: nn.Module) -> RemovableHandle:
         """Register a forward hook that makes an embedding return what `embed` returns, up to
@@ -198,6 +224,7 @@ class Superposition:
         step: int | None = None,
         *,
         valid_counts: Tensor | None = None,
+        documents: Tensor | None = None,
         vocabulary_start: int = 0,
         group: ProcessGroup | None = None,
     ) -> Tensor:
@@ -215,6 +242,9 @@ class Superposition:
                 `objective(step).count_targets(labels)` summed over all micro-batches and ranks of
                 the step. The sum of their losses is then the mean of the whole step. Where ranks
                 average their gradients, as DDP and FSDP do, multiply the loss by their number.
+            documents: as for `embed`, whose each token is; (B, l·s + 1) ids say it for the last
+                label, too. No target then lies in another document than its position's; give them
+                to `count_targets`, too.
             vocabulary_start, group: as for `bag_loss`, if the vocabulary is sharded.
 
         Returns:
@@ -236,6 +266,7 @@ class Superposition:
             weighting=weighting,
             stride=objective.stride,
             valid_counts=valid_counts,
+            documents=documents,
             vocabulary_start=vocabulary_start,
             group=group,
         )
@@ -248,6 +279,7 @@ class Superposition:
         step: int | None = None,
         *,
         valid_counts: Tensor | None = None,
+        documents: Tensor | None = None,
         cross_entropy: CrossEntropy | None = None,
     ) -> Tensor:
         """Return `loss(head(hidden), …)` without ever holding the logits of a whole batch. In
@@ -258,7 +290,7 @@ class Superposition:
             hidden: (B, l, d), what the head reads.
             head: the output head, a plain `nn.Linear` without a bias (or the embedding that it is
                 tied to), or its weight (V, d).
-            labels, step, valid_counts: as for `loss`.
+            labels, step, valid_counts, documents: as for `loss`.
             cross_entropy: a fused kernel to use in place of ours, as for `linear_bag_loss`.
 
         Raises:
@@ -284,6 +316,7 @@ class Superposition:
             weighting=weighting,
             stride=objective.stride,
             valid_counts=valid_counts,
+            documents=documents,
             batch_first=True,
             cross_entropy=cross_entropy,
         )
@@ -314,7 +347,14 @@ class Superposition:
         texts = {"weighting": str(rows or self.weighting), "loss": str(loss_of(self.loss_kind))}
         return {name: getattr(self, name) for name in names} | texts
 
-    def _pooled(self, vectors: Tensor, tokens: Tensor, bag_size: int) -> Tensor:
+    def _pooled(
+        self,
+        embedding: nn.Module,
+        vectors: Tensor,
+        tokens: Tensor,
+        bag_size: int,
+        documents: Tensor | None = None,
+    ) -> Tensor:
         """Pool the vectors of each bag of `bag_size` tokens into one: (B, l·s, d) -> (B, l, d).
 
         Raises ValueError if there is not one vector for each token.
@@ -331,7 +371,9 @@ class Superposition:
                 "not (batch, tokens, d): turn off what scatters positions, as sequence parallelism "
                 "does"
             )
-        return pool(vectors.view(len(vectors), -1, bag_size, vectors.shape[-1]), self.pooling)
+        members = _members(tokens, bag_size, documents, getattr(embedding, "padding_idx", None))
+        vectors = vectors.view(len(vectors), -1, bag_size, vectors.shape[-1])
+        return pool(vectors, self.pooling, members)
 
     def _targets(
         self, labels: Tensor, step: int | None
@@ -364,10 +406,25 @@ class _Hook:
         # Torch's tensor parallelism turns the ids into a `DTensor`, which holds them all.
         tokens = tokens.to_local() if hasattr(tokens, "to_local") else tokens
         stride = self.superposition._calls.stride(tokens, None, module.training)
-        return self.superposition._pooled(output, tokens, stride)
+        return self.superposition._pooled(module, output, tokens, stride)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
+
+
+def _members(
+    tokens: Tensor, bag_size: int, documents: Tensor | None, padding: int | None = None
+) -> Tensor | None:
+    """Mark the tokens that count in the mean of their bag, (B, l, s) bool; None for all."""
+    if documents is None and padding is None:
+        return None
+    if documents is None:
+        numbers = torch.zeros_like(tokens)
+    else:
+        numbers = document_numbers(documents, tokens)[:, :-1]
+    return own_tokens(
+        numbers if padding is None else numbers.where(tokens != padding, -1), bag_size
+    )
 
 
 def _is_plain(module: nn.Module) -> bool:

@@ -49,14 +49,15 @@ class Objective:
 
         return bag_inputs(token_ids, self.stride)
 
-    def count_targets(self, labels: Tensor) -> Tensor:
+    def count_targets(self, labels: Tensor, documents: Tensor | None = None) -> Tensor:
         """Count the valid targets at each offset, (s,). The sum of these counts over all
         micro-batches and data-parallel ranks is the `valid_counts` of `bag_loss`. With it, the
         losses of all micro-batches on all these ranks add up to the exact mean of the step.
+        `documents`: what the loss is given.
         """
         from tst_study.superposition.bags import count_valid_targets
 
-        return count_valid_targets(labels, self.bag_size, self.stride)
+        return count_valid_targets(labels, self.bag_size, self.stride, documents)
 
 
 NEXT_TOKEN = Objective("next_token", bag_size=1, stride=1)
