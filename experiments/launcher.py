@@ -6,9 +6,9 @@ first asks all of them how far the runs are.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -17,26 +17,17 @@ from typing import Literal, Protocol
 from tst_study import file_lock
 from tst_study.errors import one_of
 from tst_study.experiments.plan.layouts import Allocation, check_layouts
-from tst_study.experiments.plan.planned_run import PlannedRun, is_over
+from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state_and_damage
 from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.run_process import cancel_mark
 from tst_study.experiments.study import Study
+from tst_study.record.reader import FINAL_STATES
 
 LAUNCHERS = {
     "local": "tst_study.experiments.local.local_launcher:Local",
     "slurm": "tst_study.experiments.slurm.slurm_launcher:Slurm",
 }
 """The class of each launcher as `module:class`, imported only when it is used."""
-RETRIES = 3
-"""How many consecutive launches of a run may stop or crash without a new checkpoint. After one more
-such launch the run is given up."""
-
-
-def given_up(idle: int, retries: int, why: str) -> str:
-    """Say why a run is given up after `idle` launches in a row without a new checkpoint. The text
-    is empty if these are no more than `retries`: then the run is launched again. `why`: how the
-    last launch ended."""
-    words = f"given up: launches in a row without a new checkpoint: {idle}"
-    return "" if idle <= retries else f"{words} ({why})" if why else words
 
 
 @dataclass(frozen=True)
@@ -48,10 +39,49 @@ class Job:
     """`failed`, `cancelled` and `ended` are final."""
     remark: str = ""
     """A note for people, such as why the job waits or how it ended."""
+    owner: str = ""
+    """The user whose job it is, if it is not this one's; such a job is left alone."""
 
     @property
     def is_active(self) -> bool:
         return self.state in ("queued", "running")
+
+
+@dataclass
+class Needs:
+    """The runs of a study, by what a launcher of jobs has to do with them."""
+
+    open: list[PlannedRun] = field(default_factory=list)
+    """Runs that need a job."""
+    over: list[PlannedRun] = field(default_factory=list)
+    """Runs that are done or have diverged."""
+    adopted: list[PlannedRun] = field(default_factory=list)
+    """Runs that are queued or training already."""
+    stopped: list[PlannedRun] = field(default_factory=list)
+    """Runs that failed or were stopped or cancelled, if only runs that never had a job are
+    wanted."""
+    damaged: list[str] = field(default_factory=list)
+    """The run id of each run whose record cannot be read, and why."""
+
+    def sort(self, runs: Iterable[PlannedRun], jobs: Mapping[str, Job], *, only_new: bool) -> None:
+        """Sort the runs. A run's own record comes first, then its job and its lock. A run that was
+        cancelled needs a job although its old one may take a while to end. `only_new`: runs that
+        had a job before need none."""
+        for run in runs:
+            job, cancelled = jobs.get(run.run_id), cancel_mark(run.folder).exists()
+            has_job = job is not None and job.is_active
+            is_theirs = has_job and job is not None and job.owner
+            state_there, damage = state_and_damage(run)
+            if state_there in FINAL_STATES:
+                self.over.append(run)
+            elif damage:
+                self.damaged.append(f"{run.run_id}: {damage}")
+            elif (not cancelled and (has_job or file_lock.is_held(run.folder))) or is_theirs:
+                self.adopted.append(run)
+            elif only_new and (job or cancelled or state_there != "waiting"):
+                self.stopped.append(run)
+            else:
+                self.open.append(run)
 
 
 class Launcher(Protocol):
@@ -73,6 +103,10 @@ class Launcher(Protocol):
         training writes a checkpoint first. Returns the ids of the stopped runs. Raises `UserError`
         if the launcher's jobs cannot be stopped."""
 
+    def hint(self, root: Path, waiting: Collection[str]) -> str:
+        """Say what to do about runs that wait for somebody to submit them; empty if they need
+        nobody. `waiting`: the ids of the study's runs without a record."""
+
     def logs(self, root: Path, run_id: str) -> list[Path]:
         """Paths of the launcher's own logs of a run. The files need not exist (yet)."""
 
@@ -85,15 +119,20 @@ class Options:
     """The command line's options about how runs are trained."""
 
     parallel: int | None = None
-    """How many runs train at a time; with Slurm, how many of each array. The default on this
-    machine is as many as it has cores for, or one if any run may use a GPU; the default with Slurm
-    is the profile's `parallel`."""
+    """How many runs train at a time. The default on this machine is as many as it has cores for, or
+    one if any run may use a GPU; the default with Slurm is the profile's `parallel`."""
     processes: int = 1
     """Ranks of each run on this machine."""
     profile: Path | None = None
     """The file that describes the Slurm cluster."""
     dry: bool = False
     """Print what would be done, and do nothing. Only the Slurm launcher supports this."""
+    top_up: bool = False
+    """Submit only runs that never had a job, and wait with those for which a cluster has no room
+    yet. Only the Slurm launcher supports this."""
+    command: tuple[str, ...] = ()
+    """The words after `tst-study` that submit the study, so that a job can do so later; empty if
+    they are not known."""
 
 
 def launcher_of(name: str | None, options: Options = Options()) -> Launcher:

@@ -4,7 +4,7 @@ report."""
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -90,6 +90,9 @@ class Local:
         for folder in waiting:
             cancel_mark(folder).touch()
         return {folder.name for folder in live if _stop(folder) or folder in waiting}
+
+    def hint(self, root: Path, waiting: Collection[str]) -> str:
+        return ""
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
         first = log_path(root / run_id)

@@ -22,7 +22,8 @@ from types import FrameType
 
 from tst_study import file_lock
 from tst_study.config.schema import Config
-from tst_study.experiments.launcher import RETRIES, Options, given_up
+from tst_study.experiments.launcher import Options
+from tst_study.experiments.launches import RETRIES, given_up
 from tst_study.experiments.plan.planned_run import PlannedRun, state, state_and_damage
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import (

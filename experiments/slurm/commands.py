@@ -12,16 +12,30 @@ from tst_study.process.rank_environment import VARIABLES
 
 INHERITED = ("SLURM_", "SBATCH_", "SUBMITIT_", "SRUN_", "SQUEUE_", "SALLOC_")
 """Prefixes of variables that an enclosing job has set, or that set options of Slurm's programs."""
-SECONDS = 30
-"""The seconds within which a program of Slurm must answer."""
+SECONDS = 30.0
+"""The seconds within which a program of Slurm must answer, by default."""
+ARRAY, WAITS = "nvalid job array spec", "it waits: "
+LIMIT = f"{ARRAY}|MaxSubmit|GrpSubmit|{WAITS}"
+"""A pattern of what Slurm, or `call`, says where a limit on the number of jobs is reached."""
+FINAL = "nvalid|denied|isabled|already|not permitted|nsupported|nrecognized|violates|imit"
+"""A pattern of the refusals that Slurm would repeat."""
 
 
 class SlurmError(UserError):
     """Slurm could not be asked, or it refused."""
 
 
+class LimitError(SlurmError):
+    """Slurm has no room for so many jobs, now or in one array."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.of_array = ARRAY in text
+        self.waits = WAITS in text
+
+
 class NoAnswerError(SlurmError):
-    """The controller did not answer; it may just be restarting."""
+    """Slurm failed in a way that may pass: its controller may just be restarting."""
 
 
 def environment() -> dict[str, str]:
@@ -36,12 +50,18 @@ def environment() -> dict[str, str]:
     }
 
 
-def call(*command: str, pass_fds: Sequence[int] = (), standard_input: str = "") -> str:
+def call(
+    *command: str,
+    pass_fds: Sequence[int] = (),
+    standard_input: str = "",
+    seconds: float | None = None,
+) -> str:
     """Run a program of Slurm and return its standard output.
 
-    Raises `SlurmError` if the program is missing or fails, and the subclass `NoAnswerError` if it
-    takes more than `SECONDS` or cannot reach the controller.
+    Raises `SlurmError` if the program is missing or fails, and its subclasses `LimitError`, and
+    `NoAnswerError` if it may succeed later or takes more than `seconds` (by default `SECONDS`).
     """
+    seconds = SECONDS if seconds is None else seconds
     if shutil.which(command[0]) is None:
         raise SlurmError(
             f"{command[0]}: not on the PATH; submit on a login node of a Slurm cluster"
@@ -54,16 +74,18 @@ def call(*command: str, pass_fds: Sequence[int] = (), standard_input: str = "") 
             capture_output=True,
             encoding="utf8",
             errors="replace",  # comments of the user's other jobs may be in any encoding
-            timeout=SECONDS,
+            timeout=seconds,
             pass_fds=pass_fds,
         )
     except subprocess.TimeoutExpired as error:
         # If sbatch waits, for example because the queue is full, it has said so on stderr.
         text = " ".join((error.stderr or b"").decode(errors="replace").split())
-        why = f"it waits: {text}" if text else "is slurmctld up?"
-        raise NoAnswerError(f"{command[0]}: no answer in {SECONDS} s; {why}") from None
+        why = f"{WAITS}{text}" if text else "is slurmctld up, or is answer_seconds too short?"
+        limit = LimitError if text else NoAnswerError
+        raise limit(f"{command[0]}: no answer in {seconds:g} s; {why}") from None
     if done.returncode:
         text = " ".join((done.stderr or done.stdout).split())
-        kind = NoAnswerError if re.search("ontact|onnect|imed out", text) else SlurmError
+        kind: type[SlurmError] = SlurmError if re.search(FINAL, text) else NoAnswerError
+        kind = LimitError if re.search(LIMIT, text) else kind
         raise kind(f"{command[0]}: {text or f'ended with status {done.returncode}'}")
     return done.stdout

@@ -7,14 +7,14 @@ status (`run_process.Exit`) into `job/ended`.
 
 If the run is over, has failed for good or was cancelled, the job ends. Otherwise the job is put
 back into the queue. This happens if the ranks were stopped or crashed, if another process held the
-run, and when the job's time is nearly up, even if the ranks are still training. The file
-`job/launches` counts the launches, and how many in a row ended without a new checkpoint. After too
-many of these (`launcher.given_up`) the run is marked as failed, and the job ends.
+run, and when the job's time is nearly up, even if the ranks are still training. Launches are
+counted (`launches`); after too many without a new checkpoint the run is given up, and the job ends.
 
 `python -m tst_study.experiments.slurm.launch FOLDER WORDS` marks the run as failed, because a line
 of the set-up failed; WORDS say which.
 """
 
+import math
 import os
 import re
 import shutil
@@ -24,60 +24,25 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
-from tst_study.atomic_files import DiskAwayError, disk_errors_named, insist, write_json
-from tst_study.config.schema import load
+from tst_study.atomic_files import DiskAwayError, insist
 from tst_study.errors import UserError
-from tst_study.experiments.launcher import given_up
-from tst_study.experiments.run_process import Exit, cancel_mark, config_path, last_checkpoint
+from tst_study.experiments.launches import counted, give_up, given_up
+from tst_study.experiments.run_process import Exit, cancel_mark, last_checkpoint
 from tst_study.experiments.slurm.commands import NoAnswerError, SlurmError, call
-from tst_study.record.reader import is_over, read_status
-from tst_study.record.writer import mark
 
 PATIENCE = 600.0
 """For this many seconds, calls are repeated while Slurm's controller or the file system of the run
 does not answer."""
+ASK_SECONDS = 600.0
+"""For at most this many seconds, what Slurm said about the end of the job's time is believed."""
 KILL_SECONDS = 60.0
 """Seconds to wait until Slurm ends this job after it has put the job back into the queue."""
-
-
-@dataclass(frozen=True)
-class Launches:
-    """Counts of a run's launches since its last submission, and how the last of them ended.
-
-    When a launch's ranks have ended, or its time is nearly up, it counts if the run needs another
-    launch. It does not count if its node died, if Slurm itself requeued the job, if the run was
-    cancelled, or if another process held the run.
-    """
-
-    number: int = 0
-    idle: int = 0
-    """The number of consecutive launches, up to the last one, that left no new checkpoint."""
-    last: str = ""
-    """Words that say how the last launch ended."""
-
-
-def launches_of(folder: Path) -> Launches:
-    """Read the counts of a run's launches. They are 0 if the file that holds them is missing or
-    damaged, so that `tst-study status` can always show the study."""
-    # Other errors of the disk are raised: where it is away, the counts may still be there.
-    with suppress(FileNotFoundError, IsADirectoryError, ValueError):
-        return TypeAdapter(Launches).validate_json((folder / "job" / "launches").read_bytes())
-    return Launches()
-
-
-def remark(folder: Path) -> str:
-    """Summarise a run's launches for people. The text is empty if no launch has been counted."""
-    launches = launches_of(folder)
-    if not launches.number:
-        return ""
-    idle = f", in a row without a new checkpoint: {launches.idle}" if launches.idle else ""
-    return f"launched again: {launches.number}{idle}, last: {launches.last}"
+ADD_TO_PATH = "add its folder to PATH in `setup` of slurm.toml"
+MEMORY = r"(?i)oom.kill|out of memory|exceeded .*memory limit"
+"""A pattern of Slurm's words about a step that was killed for its memory."""
 
 
 def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence[str]) -> int:
@@ -86,19 +51,18 @@ def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence
 
     `retries` and `signal_seconds`: the profile's. `command`: the srun that starts the ranks.
     """
+    from submitit import JobEnvironment
+
     # Slurm sends SIGTERM when it wants the job to end. This process must not end then: it waits for
     # the ranks, which write a checkpoint first.
     signal.signal(signal.SIGTERM, lambda *unused: None)
-    job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    job = JobEnvironment().job_id
     (folder / "job" / "ended").unlink(missing_ok=True)
     if cancel_mark(folder).exists():  # its job was still in the queue
         return Exit.PREEMPTED
     if shutil.which(command[0]) is None:
-        mark_failed(
-            folder,
-            f"srun: not on the PATH of node {os.uname().nodename}; add its folder to PATH in "
-            "`setup` of slurm.toml",
-        )
+        node = os.uname().nodename
+        give_up(folder, f"srun: not on the PATH of node {node}; {ADD_TO_PATH}")
         return Exit.FAILED
     before = last_checkpoint(folder)
     with insist(lambda: open(folder / "job" / "srun.txt", "wb"), PATIENCE, OSError) as errors:
@@ -106,7 +70,7 @@ def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence
     try:
         # Up to a minute is kept in reserve for what follows. When the job's time is up, Slurm ends
         # this process together with the ranks.
-        ranks.wait(_seconds_left(job, min(signal_seconds / 4, 60)))
+        _wait(ranks, job, min(signal_seconds / 4, 60))
         ended, words = insist(lambda: _end(folder, ranks.returncode), PATIENCE, OSError)
     except subprocess.TimeoutExpired:
         ended, words = "", "stopped by the limit"
@@ -115,11 +79,11 @@ def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence
     try:
         _check_may_requeue(job, folder)
         if ended != str(Exit.HELD.value):
-            launches = insist(lambda: _counted(folder, before, words), PATIENCE, DiskAwayError)
+            launches = insist(lambda: counted(folder, before, words), PATIENCE, DiskAwayError)
             if why := given_up(launches.idle, retries, words):
                 if ranks.poll() is None:  # ranks that are still running would overwrite the status
                     call("scancel", "--signal=KILL", job)
-                mark_failed(folder, why)
+                give_up(folder, why)
                 print(why, file=sys.stderr)
                 return 1
         # Slurm ends the job by SIGTERM, which may come before `scontrol` has returned. Blocking the
@@ -135,13 +99,22 @@ def supervise(folder: Path, retries: int, signal_seconds: int, command: Sequence
     return Exit.PREEMPTED
 
 
-def _seconds_left(job: str, spare: float) -> float | None:
-    """Return the seconds that are left until `spare` seconds before the job's time is up; None if
-    its time is not limited, or if Slurm does not answer."""
-    with suppress(SlurmError, ValueError):
-        end = call("squeue", "--noheader", f"--jobs={job}", "--format=%e").strip()
-        return max(0.0, datetime.fromisoformat(end).timestamp() - spare - time.time())
-    return None
+def _wait(ranks: subprocess.Popen[bytes], job: str, spare: float) -> None:
+    """Wait for the ranks. Raises `TimeoutExpired` when `spare` seconds of the job's time are left.
+    Slurm is asked for the end again and again: it moves if the job is suspended, or if somebody
+    changes the limit."""
+    end = math.inf
+    while True:
+        with suppress(SlurmError):
+            text = call("squeue", "--noheader", f"--jobs={job}", "--format=%e").strip()
+            with suppress(ValueError):  # N/A
+                end = datetime.fromisoformat(text).timestamp()
+        left = end - spare - time.time()
+        if left <= 0:
+            raise subprocess.TimeoutExpired("srun", 0.0)
+        with suppress(subprocess.TimeoutExpired):
+            ranks.wait(min(left, ASK_SECONDS))
+            return
 
 
 def _end(folder: Path, status: int) -> tuple[str, str]:
@@ -155,6 +128,11 @@ def _end(folder: Path, status: int) -> tuple[str, str]:
     # srun names the tasks that ended badly, in the order in which they did.
     match = re.search(r"^srun: error: ([^ ]*: tasks? .*)", errors, re.MULTILINE)
     words = match[1] if match else f"status {status}"
+    is_memory = re.search(MEMORY, errors)
+    if is_memory or words.endswith(": Killed"):
+        given = os.environ.get("SLURM_MEM_PER_NODE", "")
+        now = f", now {int(given) / 1024:g}" if given.isdecimal() else ""
+        words += f", for its memory{': raise' if is_memory else '? Raise'} memory_gb{now}"
     if ended == words.rpartition(" ")[2] == str(Exit.PREEMPTED.value):
         words = "stopped by a signal"
     return ended, words
@@ -164,42 +142,17 @@ def _check_may_requeue(job: str, folder: Path) -> None:
     """Raise `SlurmError` if the run was cancelled, or if the job is not running any more, for
     example because Slurm itself is requeueing it."""
     ask = ("squeue", "--noheader", f"--jobs={job}", "--format=%T")
-    state = insist(lambda: call(*ask).strip(), PATIENCE, SlurmError)
+    state = insist(lambda: call(*ask).strip(), PATIENCE, NoAnswerError)
     if cancel_mark(folder).exists():
         state = "cancelled"
     if state != "RUNNING":
         raise SlurmError(f"job {job} is {state or 'not to be found'}")
 
 
-def _counted(folder: Path, before: int, words: str) -> Launches:
-    """Count a launch and return the new counts. `before`: the step of the last checkpoint when the
-    launch began; `words`: how it ended. Raises `UserError` if the counts cannot be written. The job
-    must then not be requeued, because uncounted launches could go on for ever."""
-    path = folder / "job" / "launches"
-    with disk_errors_named(path):
-        launches = launches_of(folder)
-        idle = 0 if last_checkpoint(folder) > before else launches.idle + 1
-        counted = Launches(launches.number + 1, idle, words)
-        write_json(path, asdict(counted))
-    return counted
-
-
-def mark_failed(folder: Path, why: str) -> None:
-    """Mark a run as failed, unless it is over. Its ranks must have ended or been killed, since they
-    would overwrite the status. If the run is given up, the last message that the ranks left is
-    added after `why`."""
-    status = read_status(folder)
-    if not is_over(folder):
-        last_words = status["message"] if status and why.startswith("given up") else ""
-        mark(
-            folder, load(config_path(folder)), "failed", ": ".join(filter(None, (why, last_words)))
-        )
-
-
 if __name__ == "__main__":
     run_folder, *rest = sys.argv[1:]
     if len(rest) == 1:
-        mark_failed(Path(run_folder), f"set-up failed: {rest[0]}")
+        give_up(Path(run_folder), f"set-up failed: {rest[0]}")
         sys.exit(1)
     limit, seconds, *srun = rest
     sys.exit(supervise(Path(run_folder), int(limit), int(seconds), srun))

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from tst_study.config.keys import problem_of
 from tst_study.config.schema import NotNegative, Positive, Strict, read_toml
 from tst_study.errors import UserError
-from tst_study.experiments.launcher import RETRIES
+from tst_study.experiments.launches import RETRIES
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.study import Study
 
@@ -22,23 +22,42 @@ PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))
 WallTime = Annotated[str, Field(pattern=r"^(\d{1,3}-)?\d{1,6}(:\d{1,6}){0,2}$")]
 """A time in Slurm's format: minutes, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:…]`.
 The number of digits is limited, because Slurm takes a time that is too large as no limit at all."""
-TAKEN = frozenset(
-    {"array", "chdir", "comment", "cpus_per_task", "dependency", "error", "job_name", "nodes"}
-    | {"no_requeue", "ntasks", "ntasks_per_node", "output", "requeue", "signal", "time"}
-)
-"""Options of sbatch that this package sets itself. The key `sbatch` of a profile may not hold
-them."""
+_ALLOWED = """
+acctg-freq bb bbf begin bell comment constraint contiguous core-spec cores-per-socket cpu-freq
+deadline delay-boot distribution exclude exclusive export extra-node-info get-user-env gres hint
+licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nice
+no-bell nodefile nodelist overcommit oversubscribe power prefer priority profile propagate qos quiet
+reboot reservation sockets-per-node spread-job switches thread-spec threads-per-core tmp tres-bind
+tres-per-node tres-per-task use-min-nodes verbose wait-all-nodes wckey
+"""
+ALLOWED = frozenset(_ALLOWED.split())
+"""Options of sbatch that a profile may set: those that change nothing that the launcher relies
+on."""
+ELSEWHERE = {
+    **dict.fromkeys(("array", "partition", "nodes", "time", "cpus-per-task", "ntasks-per-node"),
+                    "other keys of the profile set it (docs/slurm.md)"),
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "cpus-per-gpu", "gpus-per-socket"),
+                    "say gpus_per_node, by which each run is also kept from training on a CPU"),
+    **dict.fromkeys(("clusters", "cluster-constraint"),
+                    "jobs on another cluster could not be found again; submit on that cluster"),
+    "account": "is a key of the profile itself",
+    "hold": "use begin, or scontrol hold",
+}  # fmt: skip
+"""What to do instead of some options that are not allowed."""
 
 
-def _not_taken(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
-    for name in options:
-        if not re.fullmatch("[a-z][a-z0-9_-]+", name):
+def _allowed(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+    """Return the options under the names that sbatch gives them."""
+    named = {name.replace("_", "-"): value for name, value in options.items()}
+    for name, value in named.items():
+        if not re.fullmatch("[a-z][a-z0-9-]+", name):
             raise ValueError(f"{name!r}: is not a long option of sbatch, such as mail-type")
-        if name.replace("-", "_") in TAKEN:
-            raise ValueError(
-                f"{name}: is set by this package, from other keys of the profile (docs/slurm.md)"
-            )
-    return options
+        if name not in ALLOWED:
+            remedy = ELSEWHERE.get(name, "the launcher sets it, or could not work with it")
+            raise ValueError(f"{name}: is not allowed: {remedy}")
+        if name in ("gres", "tres-per-node", "tres-per-task") and "gpu" in str(value):
+            raise ValueError(f"{name} = {value!r}: {ELSEWHERE['gpus']}")
+    return named
 
 
 def _one_line(line: str) -> str:
@@ -54,7 +73,7 @@ def _one_line(line: str) -> str:
 
 Line = Annotated[str, AfterValidator(_one_line)]
 """A string without control characters, and so without a line break."""
-SbatchOptions = Annotated[dict[str, Line | int | bool], AfterValidator(_not_taken)]
+SbatchOptions = Annotated[dict[str, Line | int | bool], AfterValidator(_allowed)]
 """Options of sbatch, by their long names."""
 Gigabytes = Annotated[float, Field(ge=0.001, le=1e6, allow_inf_nan=False)]
 """Memory in gigabytes. Slurm is given whole megabytes. The least value is one megabyte, because
@@ -92,11 +111,10 @@ class Resources(Strict):
         seconds: int = sum(n * first // 60**i for i, n in enumerate(parts))
         return 86400 * int(days or 0) + seconds
 
-    def gpus(self) -> dict[str, str]:
-        """Return the option of sbatch that asks for GPUs; an empty dictionary if none are
-        wanted."""
+    def gpus(self) -> str:
+        """Return Slurm's words for the GPUs; an empty text if none are wanted."""
         kind = f"{self.gpu_type}:" if self.gpu_type else ""
-        return {"gres": f"gpu:{kind}{self.gpus_per_node}"} if self.gpus_per_node else {}
+        return f"gpu:{kind}{self.gpus_per_node}" if self.gpus_per_node else ""
 
     @property
     def ranks(self) -> int:
@@ -126,6 +144,9 @@ class Profile(Strict):
     runs: tuple[Match, ...] = ()
     """The entries `[[runs]]`. If several match a run's name, the last one that sets a key wins."""
     account: Line | None = None
+    follow_up: dict[str, Any] = Field(default_factory=dict)
+    """Resources of the small job that submits what depends on results, where they are to differ
+    from one CPU for an hour in the partition of `resources`."""
     signal_seconds: Positive = 300
     """When this many seconds of a launch's time remain, its ranks are told to write a checkpoint
     and end."""
@@ -133,9 +154,11 @@ class Profile(Strict):
     """How many launches in a row a run may have without a new checkpoint. After one more it is
     given up."""
     parallel: Positive = 64
-    """How many runs of one array may train at a time."""
+    """How many runs of one submission may train at a time."""
     array: Positive = 1000
     """Most runs in one array. Slurm's default limit is 1,001; a cluster may have another."""
+    answer_seconds: Positive = 30
+    """The time in which Slurm's programs must answer."""
     setup: tuple[Line, ...] = ()
     """Lines of shell that each launch runs before its ranks start. Each must succeed."""
     container: Line = ""
@@ -164,6 +187,13 @@ class Profile(Strict):
             given = {"tasks_per_node": given["gpus_per_node"], **given}
         where = study.files[0] if study.files else study.name
         return self.checked(values | given, f"{where}: [resources], for {run.run_id}: ")
+
+    @property
+    def follow_up_resources(self) -> Resources:
+        """Return the resources of the job that submits what depends on results. Raises
+        `ValidationError`."""
+        usual = {"partition": self.resources.partition, "time": "1:00:00"}
+        return Resources.model_validate(usual | self.follow_up)
 
     def checked(self, values: Mapping[str, Any], where: str) -> Resources:
         """Return the resources. Raises `UserError`, which names the place `where` they stand."""
@@ -202,6 +232,7 @@ def load_profile(path: Path | None = None) -> Profile:
         raise UserError(f"{path}: {problem_of(Profile, error)}") from None
     usual = profile.resources.model_dump()
     profile.checked(usual, f"{path}: ")
+    profile.checked({"time": "0"} | profile.follow_up, f"{path}: follow_up.")
     for number, entry in enumerate(profile.runs):
         profile.checked(usual | entry.resources, f"{path}: runs.{number}.resources.")
     return profile

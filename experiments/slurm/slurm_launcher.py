@@ -2,25 +2,29 @@
 nobody is logged in."""
 
 import shutil
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, check_can_be_trained
+from tst_study.experiments.launches import remark
 from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark
-from tst_study.experiments.slurm import submission
+from tst_study.experiments.slurm import follow_up, submission
 from tst_study.experiments.slurm.batch_script import check_setup
-from tst_study.experiments.slurm.commands import call
-from tst_study.experiments.slurm.launch import remark
+from tst_study.experiments.slurm.commands import LimitError, SlurmError, call
 from tst_study.experiments.slurm.profile import PLACES, Profile, load_profile, usual_place
 from tst_study.experiments.slurm.submit import submit_to_slurm
 from tst_study.experiments.study import Study
 from tst_study.waiting import waiting
 
+ROOM_SECONDS = 60.0
+"""Seconds after which `--top-up` tries again to submit what Slurm had no room for."""
 JOBS_PER_CALL = 200
 """The largest number of jobs that one call of `scancel` is given."""
 
@@ -57,9 +61,16 @@ class Slurm:
         check_can_be_trained(study, wanted, self.allocation)
         if not dry:
             study.prepare()
-        with waiting("copying the code and submitting runs"):
-            done = submit_to_slurm(study, profile, self._options, wanted)
-        print(*done.lines(), sep="\n")
+        shares = None
+        while True:
+            with waiting("copying the code and submitting runs"):
+                done = submit_to_slurm(study, profile, self._options, wanted, shares)
+            print(*done.lines(), sep="\n", flush=True)
+            if not (self._options.top_up and isinstance(done.refused, LimitError)):
+                break
+            shares = done.shares
+            with waiting("waiting until Slurm has room"):
+                time.sleep(ROOM_SECONDS)
         if dry and shutil.which("sbatch") is None:
             print("sbatch is not on this machine: no cluster was asked whether it takes these jobs")
         return 1 if done.refused or done.damaged else 0
@@ -69,26 +80,49 @@ class Slurm:
 
         Raises `SlurmError` if Slurm does not answer.
         """
-        return {
-            run: replace(job, remark="; ".join(filter(None, (job.remark, remark(root / run)))))
-            for run, job in submission.known_jobs(root).items()
-        }
+        found = submission.known_jobs(root)
+        found.pop(follow_up.RUN, None)
+
+        def told(run: str, job: Job) -> Job:
+            owner = f"job {job.id} of {job.owner}" if job.owner else ""
+            words = filter(None, (owner, job.remark, remark(root / run)))
+            return replace(job, remark="; ".join(words))
+
+        return {run: told(run, job) for run, job in found.items()}
+
+    def hint(self, root: Path, waiting: Collection[str]) -> str:
+        """Say how to submit runs that wait for somebody to do so."""
+        if not (root / submission.FOLDER).is_dir():
+            return ""
+        try:
+            jobs = submission.known_jobs(root)
+        except SlurmError:
+            return ""
+        own, command = jobs.get(follow_up.RUN), follow_up.command_of(root)
+        left = [run for run in waiting if run not in jobs]
+        if not left or not command or (own and own.is_active):
+            return ""
+        return f"{len(left)} can be submitted now: {command}"
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
         """Cancel the queued and running jobs of the wanted runs, and return the ids of these runs.
 
         The jobs are found by their comments (`submission`), so that no job of another study is
-        cancelled. Each run is first marked as cancelled, so that nothing requeues it. Raises
-        `SlurmError` if Slurm does not answer.
+        cancelled. Each run is first marked as cancelled, so that nothing requeues it. Jobs of other
+        users, or on another cluster, are named and left alone. Raises `SlurmError` if Slurm does
+        not answer.
         """
-        active = [
-            (run, job.id) for run, job in submission.tasks(root) if job.is_active and wanted(run)
-        ]
-        for run, _ in active:
+        active = [(r, job) for r, job in submission.tasks(root) if job.is_active and wanted(r)]
+        for run, job in active:
+            if job.owner:
+                print(f"left alone: {run}: job {job.id} of {job.owner}", file=sys.stderr)
+        own = [(run, job.id) for run, job in active if not job.owner]
+        runs = {run for run, _ in own if run != follow_up.RUN}
+        for run in runs:
             cancel_mark(root / run).touch()
-        for start in range(0, len(active), JOBS_PER_CALL):
-            call("scancel", *(id for _, id in active[start : start + JOBS_PER_CALL]))
-        return {run for run, _ in active}
+        for start in range(0, len(own), JOBS_PER_CALL):
+            call("scancel", *(id for _, id in own[start : start + JOBS_PER_CALL]))
+        return runs
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
         """Paths of the output of the run's batch scripts, newest last. If a job ended before its

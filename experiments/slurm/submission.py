@@ -2,29 +2,37 @@
 
 A submission is recorded before `sbatch` is called, so that no job is lost if the submitting process
 is killed. Its folder, `<study>/slurm/<id>/`, holds the batch script (`script.sh`), the run ids
-(`runs`), the job id that `sbatch` returned (`job.json`), and the output of the batch scripts.
+(`runs`), who submitted them to which cluster (`origin.json`), the job id that `sbatch` returned
+(`job.json`), and the output of the batch scripts.
 
 The job's comment names the submission's id. If the submitting process is killed before it writes
 `job.json`, the next command finds the job by that comment. A job is never recognised by its job id
 alone, because Slurm counts job ids from the beginning again when a controller loses its state.
+
+Elements that wait for another element of their array (`waits`) are told so after `sbatch`, and
+until then the array is held. If the submitting process is killed in between, the next one goes on.
 """
 
+import getpass
 import os
+import re
 import secrets
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter
 
 from tst_study.atomic_files import read_json, write_json
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job
-from tst_study.experiments.slurm.commands import SlurmError, call
+from tst_study.experiments.slurm.commands import SECONDS, NoAnswerError, SlurmError, call
+from tst_study.record.reader import is_over
 
 FAILED = ("FAILED", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 """Slurm's final states of a job that failed."""
@@ -36,12 +44,33 @@ MARK = "tst-study:"
 """The beginning of every job's comment; the id of the submission follows."""
 _JOB = TypeAdapter(dict[Literal["job"], Annotated[str, Field(pattern="^[0-9]+$")]])
 """The schema of `job.json`."""
+_WAITS = TypeAdapter(dict[int, list[int]])
+T = TypeVar("T")
 
 Key = tuple[str, int]
 """The id of a submission, and the index of an element of its array."""
 FOLDER = "slurm"
 RUNS = "runs"
 """The file with one run id per line, in the order of the array. The batch script reads it."""
+SECOND_LOOK = 2.0
+"""Seconds after which the queue is asked again if jobs that it should list are missing: a job that
+is being requeued may be missing for a moment, and a busy controller may answer with nothing."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who submitted jobs, and where."""
+
+    user: str = ""
+    number: int = field(default_factory=os.getuid)
+    """The user's number."""
+    cluster: str = ""
+    """Empty if it is not known."""
+    seconds: float = SECONDS
+    """The time in which Slurm must answer there."""
+
+
+_ORIGIN = TypeAdapter(Origin)
 
 
 @dataclass(frozen=True)
@@ -52,6 +81,8 @@ class Submission:
     """The submission's folder, whose name is its id."""
     runs: tuple[str, ...]
     """Run ids in the order of the array."""
+    waits: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """For each element that others wait for, by its index, the indices of those others."""
 
     @property
     def study(self) -> Path:
@@ -72,27 +103,42 @@ class Submission:
 
     @property
     def comment(self) -> str:
-        """The comment by which the submission's jobs are recognised."""
+        """The words with which the comments of the submission's jobs begin, and by which they are
+        recognised."""
         return f"{MARK}{self.folder.name}"
+
+    @property
+    def origin(self) -> Origin:
+        """Who submitted the jobs to which cluster; this user, if that was never recorded."""
+        return _read(self.folder / "origin.json", _ORIGIN) or Origin()
 
     @property
     def job_id(self) -> str | None:
         """The job id that `sbatch` returned; None if it was never recorded, or if the record is
         damaged: then the queue is asked, as after a kill."""
-        with suppress(UserError):
-            return (read_json(self.folder / "job.json", _JOB) or {}).get("job")
-        return None
+        return (_read(self.folder / "job.json", _JOB) or {}).get("job")
 
 
-def new(root: Path, runs: Sequence[str]) -> Submission:
+def _read(path: Path, schema: TypeAdapter[T]) -> T | None:
+    """Read a file of a submission; None if it is missing or damaged."""
+    with suppress(UserError):
+        return read_json(path, schema)
+    return None
+
+
+def new(
+    root: Path, runs: Sequence[str], waits: Mapping[int, Sequence[int]] | None = None
+) -> Submission:
     """Return a submission with a new id, and write nothing yet. Ids sort by their time of
     creation."""
     id = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{secrets.token_hex(3)}"
-    return Submission(root / FOLDER / id, tuple(runs))
+    return Submission(root / FOLDER / id, tuple(runs), waits or {})
 
 
-def submit(submission: Submission, script: str, lock: int) -> str:
+def submit(submission: Submission, script: str, lock: int, seconds: float = SECONDS) -> str:
     """Write the submission's folder, call `sbatch`, and record the job id. Returns the job id.
+
+    `seconds`: the time in which Slurm must answer.
 
     `lock`: the file descriptor of the study's lock. `sbatch` inherits it, so that the lock is held
     until `sbatch` ends, even if this process is killed. Until then no other command can submit runs
@@ -101,18 +147,57 @@ def submit(submission: Submission, script: str, lock: int) -> str:
     folder = submission.folder
     folder.mkdir(parents=True)
     (folder / "script.sh").write_text(script, encoding="utf8")
+    origin = Origin(getpass.getuser(), os.getuid(), cluster_name(seconds), seconds)
+    write_json(folder / "origin.json", asdict(origin))
+    if submission.waits:
+        write_json(folder / "waits.json", submission.waits)
     (folder / RUNS).write_text("".join(f"{run}\n" for run in submission.runs), encoding="utf8")
+    script_file = str(folder / "script.sh")
     try:
-        answer = call("sbatch", "--parsable", str(folder / "script.sh"), pass_fds=(lock,))
+        answer = call("sbatch", "--parsable", script_file, pass_fds=(lock,), seconds=seconds)
         # A site's sbatch may print a greeting before the job id.
         job = answer.strip().rpartition("\n")[2].partition(";")[0]
     except SlurmError:
         # Slurm may have accepted the job although its answer was lost.
-        job = _array_of(submission, in_the_queue())
+        job = _array_of(submission, in_the_queue([submission]))
         if not job:
             raise
     write_json(folder / "job.json", {"job": job})
+    release(submission)
     return job
+
+
+def release(submission: Submission, *, again: bool = False) -> None:
+    """Tell the elements of an array that wait for other elements so, and let it go; do nothing if
+    that is done. `again`: it may be done in part. Raises `SlurmError`; if Slurm refuses, the array
+    is cancelled."""
+    path, seconds = submission.folder / "waits.json", submission.origin.seconds
+    if not path.exists() or not (job := submission.job_id):
+        return
+    for first, others in (read_json(path, _WAITS, f"scancel {job} and delete it") or {}).items():
+        # Without `singleton`, which would keep elements of one array apart once their dependencies
+        # differ. They wait for elements that have it.
+        ids = f"{job}_[{','.join(map(str, others))}]"
+        words = (f"JobId={ids}", f"Dependency=afterok:{job}_{first}")
+        try:
+            call("scontrol", "update", *words, seconds=seconds)
+        except NoAnswerError:
+            raise
+        except SlurmError:
+            if not again:  # else the elements have begun
+                call("scancel", job, seconds=seconds)
+                raise
+    call("scontrol", "release", job, seconds=seconds)
+    path.unlink()
+
+
+def cluster_name(seconds: float = SECONDS) -> str:
+    """The name of the cluster that Slurm's programs ask here; empty if they do not say it."""
+    text = ""
+    with suppress(SlurmError):
+        text = call("scontrol", "show", "config", seconds=seconds)
+    match = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def all_of(root: Path) -> list[Submission]:
@@ -126,23 +211,34 @@ def all_of(root: Path) -> list[Submission]:
 
 
 def tasks(root: Path) -> Iterator[tuple[str, Job]]:
-    """Yield every run id of every submission of a study, oldest submission first, with its job.
+    """Yield every run id of every submission of a study, oldest submission first, with its job. A
+    submission without runs, whose job submits runs (`follow_up`), has the run id "".
 
     Submissions without a job id, such as those that never reached the queue, are left out. If the
     submitting process was killed after `sbatch`, the job id is looked up in the queue and recorded
     now. Slurm is asked only if there are submissions. A job that it no longer knows counts as
-    ended. Raises `SlurmError` if Slurm does not answer.
+    ended, unless it was submitted to another cluster, which cannot be asked from here. Raises
+    `SlurmError` if Slurm does not answer.
     """
     submissions = all_of(root)
-    known = in_the_queue() if submissions else {}
+    known = in_the_queue(submissions) if submissions else {}
+    if not known and any(not is_over(root / run) for each in submissions for run in each.runs):
+        time.sleep(SECOND_LOOK)
+        known = in_the_queue(submissions)
+    here = ""
     for submission in submissions:
-        id = submission.job_id
+        id, origin = submission.job_id, submission.origin
         if id is None and (id := _array_of(submission, known)):
             write_json(submission.folder / "job.json", {"job": id})
-        if id:
-            for place, run in enumerate(submission.runs):
-                job = known.get((submission.folder.name, place))
-                yield run, job or Job(f"{id}_{place}", "ended")
+        owner = "" if origin.number == os.getuid() else origin.user
+        for place, run in enumerate((submission.runs or ("",)) if id else ()):
+            job = known.get((submission.folder.name, place))
+            if job is None and origin.cluster:
+                here = here or cluster_name(origin.seconds)
+                if here and origin.cluster != here:
+                    owner = f"{origin.user} on {origin.cluster}"
+                    job = Job(f"{id}_{place}", "queued")
+            yield run, replace(job or Job(f"{id}_{place}", "ended"), owner=owner)
 
 
 def known_jobs(root: Path) -> dict[str, Job]:
@@ -162,20 +258,24 @@ def _array_of(submission: Submission, known: dict[Key, Job]) -> str:
     return next(there, "").partition("_")[0]
 
 
-def in_the_queue() -> dict[Key, Job]:
-    """Return all jobs of this user that this package submitted and that the controller still
-    remembers, which includes jobs that ended recently.
+def in_the_queue(submissions: Sequence[Submission] = ()) -> dict[Key, Job]:
+    """Return all jobs that this package submitted for this user, and for those of the submissions,
+    if the controller still remembers them, which includes jobs that ended recently.
 
     Raises `SlurmError` if the controller does not answer.
     """
-    out = call("squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}",
-               "--format=%F|%K|%T|%r|%k")  # fmt: skip
+    origins = [each.origin for each in submissions]
+    users = {os.getuid(), *(origin.number for origin in origins)}
+    seconds = max((origin.seconds for origin in origins), default=SECONDS)
+    out = call("squeue", "--noheader", "--array", "--states=all",
+               f"--user={','.join(map(str, sorted(users)))}", "--format=%F|%K|%T|%r|%k",
+               seconds=seconds)  # fmt: skip
     jobs: dict[Key, Job] = {}
     for line in out.splitlines():
         array, place, state, reason, comment = (*line.split("|", 4), "", "", "", "")[:5]
         if not comment.startswith(MARK) or not place.isdigit():
             continue
-        key = (comment.removeprefix(MARK), int(place))
+        key = (comment.removeprefix(MARK).partition(" ")[0], int(place))
         # A requeued array element can be listed twice for a moment; the active entry counts.
         if key not in jobs or not jobs[key].is_active:
             jobs[key] = _job(f"{array}_{place}", state, reason)
@@ -190,4 +290,6 @@ def _job(id: str, state: str, reason: str) -> Job:
         return Job(id, "cancelled", remark)
     if state in ENDED:
         return Job(id, "failed" if state in FAILED else "ended", remark)
+    if state in ("SUSPENDED", "STOPPED"):
+        return Job(id, "running", remark)
     return Job(id, "running") if state == "RUNNING" else Job(id, "queued", reason)

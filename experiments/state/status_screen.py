@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tst_study.errors import UserError
+from tst_study.experiments.launcher import launchers
 from tst_study.experiments.plan.planned_run import totals
 from tst_study.experiments.screen import fitted
 from tst_study.experiments.state.status import StatusRow, check_holds_runs, rows_below, rows_of
@@ -19,7 +20,10 @@ def screen(root: Path, rows: Sequence[StatusRow], width: int) -> list[str]:
     """Return the number of runs in each state, an empty line, and a table with a line for each
     run; `width` in columns."""
     counts = totals(row.state for row in rows)
-    return [*wrapped([f"{root}: {counts}"], width), "", *lines(rows, width)]
+    waiting = [row.run_id for row in rows if row.state == "waiting"]
+    hints = [launcher.hint(root, waiting) for launcher in launchers()] if waiting else []
+    head = [f"{root}: {counts}", *filter(None, hints)]
+    return [*wrapped(head, width), "", *lines(rows, width)]
 
 
 def study_rows(

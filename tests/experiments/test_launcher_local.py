@@ -28,7 +28,8 @@ from tst_study.config.schema import Config
 from tst_study.data import run_data
 from tst_study.errors import OtherRankError, UserError
 from tst_study.experiments import cli
-from tst_study.experiments.launcher import RETRIES, Options
+from tst_study.experiments.launcher import Options
+from tst_study.experiments.launches import RETRIES
 from tst_study.experiments.local import local_launcher as launcher_local
 from tst_study.experiments.local import queue as local_queue
 from tst_study.experiments.local.local_launcher import Local

@@ -18,9 +18,16 @@ PROFILES = [
     ("nodes = 3", "nodes: unknown key; did you mean resources.nodes?"),
     ("[[runs]]\nmatch = '*'\nresources = {nods = 2}", "runs.0.resources.nods: unknown key; did"),
     ("[[runs]]\nmatches = '*'\nresources = {}", "matches: unknown key; did you mean runs.match?"),
-    ("sbatch = {comment = 'grant 42'}", "sbatch: comment: is set by this package"),
+    ("sbatch = {test-only = true}", "sbatch: test-only: is not allowed: the launcher sets it, or"),
+    ("sbatch = {clusters = 'other'}", "sbatch: clusters: is not allowed: jobs on another cluster"),
+    ("sbatch = {kill-on-invalid-dep = 'no'}", "sbatch: kill-on-invalid-dep: is not allowed"),
+    ("sbatch = {job_name = 'x'}", "sbatch: job-name: is not allowed"),
+    *((f"sbatch = {{{name} = 1}}", "is not allowed") for name in ("wait", "hold", "wrap", "uid")),
+    ("sbatch = {gres = 'gpu:2'}", "sbatch: gres = 'gpu:2': say gpus_per_node"),
+    ("sbatch = {gpus-per-node = 2}", "sbatch: gpus-per-node: is not allowed: say gpus_per_node"),
+    ("[follow_up]\nnods = 1", "follow_up.nods: unknown key"),
     ('sbatch = {"a\\n#SBATCH --wrap" = "x"}', "is not a long option of sbatch"),
-    ("sbatch = {cpus-per-task = 4}", "sbatch: cpus-per-task: is set by this package"),
+    ("sbatch = {cpus-per-task = 4}", "sbatch: cpus-per-task: is not allowed: other keys"),
     ("[resources]\ntime = '5'", "time = '5' leaves nothing to train in"),
     ("[[runs]]\nmatch = '*'\nresources = {time = '0:06:00'}", "leaves nothing to train in"),
     (f"parallel = {'[' * 20_000}", "not valid TOML: "),
@@ -38,11 +45,10 @@ def test_a_bad_profile_is_named(tmp_path: Path, text: str, expected: str) -> Non
     assert expected in said
 
 
-@pytest.mark.parametrize("key", ["partition", "account", "qos", "job_name", "chdir", "folder"])
+@pytest.mark.parametrize("key", ["partition", "account", "qos", "job-name", "chdir", "folder"])
 @pytest.mark.parametrize("ending", ["\n#SBATCH --wrap=x", "\r", "\x1b[2J", "\0"])
 def test_no_value_becomes_a_line_of_the_batch_script(key: str, ending: str) -> None:
     value = f"gpu{ending}"
     folder = Path(value if key == "folder" else "runs")
-    parameters = {"additional_parameters": {key: value}} if key == "chdir" else {key: value}
     with pytest.raises(UserError, match="batch script"):
-        script_text(folder, "true", {} if key == "folder" else parameters, 1)
+        script_text(folder, {} if key == "folder" else {key: value}, ["true"])

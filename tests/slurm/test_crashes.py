@@ -20,8 +20,8 @@ from tests.slurm.test_launching import (
 )
 from tests.tiny_runs import tiny
 from tst_study import file_lock
+from tst_study.experiments.launches import remark
 from tst_study.experiments.plan.planner import Planner
-from tst_study.experiments.slurm.launch import remark
 from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.study import Study
 

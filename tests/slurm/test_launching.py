@@ -72,9 +72,10 @@ def test_a_thousand_runs_are_one_call_of_sbatch(
     study = seeded(*["a"] * 1000)
     calls = []
     monkeypatch.setattr(submission, "call", lambda *c, **more: calls.append(c) or call(*c, **more))
-    held = profile(sbatch={"hold": True})
+    held = profile(sbatch={"begin": "now+1hour"})
     done = submit(study, tmp_path, held)
-    assert (len(done.new), len(done.arrays), len(calls)) == (1000, 1, 1)
+    assert (len(done.new), len(done.arrays)) == (1000, 1)
+    assert [c[0] for c in calls].count("sbatch") == 1
     assert len(submit(study, tmp_path, held).adopted) == 1000
     assert len(cancel_runs(tmp_path, "")) == 1000
     wait_for_end(tmp_path)
@@ -115,6 +116,39 @@ def test_ranks_get_what_was_set_up_whatever_export_says_or_train_nothing(
     assert (told["lost"][0], bool(re.match(wrong, told["lost"][1]))) == ("failed", True)
     missing = rf"srun: not on the PATH of node .*{socket.gethostname()}.*; .* in `setup`"
     assert (told["no-srun"][0], bool(re.match(missing, told["no-srun"][1]))) == ("failed", True)
+
+
+def test_parallel_bounds_a_whole_submission_and_branches_wait_in_the_array_of_their_trunk(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Two trunks with two branches each, and a run with resources of its own: two arrays."""
+    branches = [
+        config(f"seconds_1.{seed}{r}", f"superposition.step_ratio=0.{r}", f"seed={seed}")
+        for seed in (1, 2) for r in (2, 3)
+    ]  # fmt: skip
+    study = study_of(*branches, config("seconds_1", "seed=3"))
+    alone = {"match": "seconds_1", "resources": {"cpus_per_task": 2}}
+    done = submit(study, tmp_path, profile(parallel=2, runs=(alone,)))
+    assert len(done.new) == 7
+    assert ["runs: 6, at a time: 1" in done.arrays[0], len(done.arrays)] == [True, 2]
+    most = 0
+
+    def ended() -> bool:
+        nonlocal most
+        ours = [job for run, job in submission.tasks(tmp_path)]
+        most = max(most, sum(job.state == "running" for job in ours))
+        return not any(job.is_active for job in ours)
+
+    wait_until(ended, 180.0)
+    assert most == 2
+    assert {row.state for row in rows(study, tmp_path)} == {"done"}
+    begun = {path.parent.name: path.stat().st_ctime for path in tmp_path.glob("*/launches")}
+    assert set(launches(tmp_path).values()) == {1}
+    for seed in (1, 2):
+        (trunk,) = (when for name, when in begun.items() if f"trunk-s4-20steps-seed{seed}" in name)
+        assert all(
+            trunk < when for name, when in begun.items() if name.startswith(f"seconds_1.{seed}")
+        )
 
 
 def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(tmp_path: Path) -> None:

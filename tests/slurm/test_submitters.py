@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.experiments.fake_training import config, study_of
 from tests.slurm.cluster import Cluster
+from tests.slurm.conftest import profile
 from tests.slurm.test_launching import launches, seeded, submit, wait_for_end, wait_until
 from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
-from tst_study.experiments.slurm import commands, submission
+from tst_study.experiments.slurm import submission
 from tst_study.experiments.state.status import rows_below
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
@@ -22,16 +24,26 @@ NAMES = ("a", "b", "seconds_0.2")
 FORK = multiprocessing.get_context("fork")
 
 
-def die(*arguments: Any, **more: Any) -> Any:
-    os.kill(os.getpid(), signal.SIGKILL)
+def dying(real: Callable[..., Any], when: Callable[..., bool]) -> Callable[..., Any]:
+    def called(*arguments: Any, **more: Any) -> Any:
+        if when(*arguments):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*arguments, **more)
+
+    return called
 
 
 def die_before_sbatch() -> None:
-    submission.call = die  # type: ignore[assignment]
+    submission.call = dying(submission.call, lambda *words: words[0] == "sbatch")  # type: ignore[assignment]
 
 
 def die_behind_sbatch() -> None:
-    submission.write_json = die  # type: ignore[assignment]
+    is_job = lambda path, *content: path.name == "job.json"  # noqa: E731
+    submission.write_json = dying(submission.write_json, is_job)  # type: ignore[assignment]
+
+
+def die_with_a_held_array() -> None:
+    submission.call = dying(submission.call, lambda *words: words[1] == "release")  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +67,25 @@ def test_a_killed_submitter_loses_no_run_and_its_jobs_are_adopted(
     assert submission.all_of(tmp_path)[-1].job_id
     wait_for_end(tmp_path)
     assert launches(tmp_path) == dict.fromkeys(NAMES, 1)
+
+
+def test_an_array_that_a_killed_submitter_left_held_is_let_go(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    branches = [config(f"a{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
+
+    def killed() -> None:
+        die_with_a_held_array()
+        submit(study_of(*branches), tmp_path)
+
+    process = FORK.Process(target=killed)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert len(submit(study_of(*branches), tmp_path).adopted) == 3
+    wait_for_end(tmp_path)
+    assert set(launches(tmp_path).values()) == {1}
+    assert len(launches(tmp_path)) == 3
 
 
 def test_killed_while_sbatch_runs_the_next_one_waits_for_its_answer(
@@ -106,17 +137,13 @@ def test_ids_that_begin_anew_harm_nothing(cluster: Cluster, tmp_path: Path) -> N
 
 
 def test_without_a_controller_nothing_is_submitted_and_jobs_outlive_it(
-    cluster: Cluster,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = seeded("seconds_12")
-    submit(study, tmp_path)
+    submit(study, tmp_path, profile(answer_seconds=2))
     wait_until(lambda: bool(launches(tmp_path)))
     # It saves its state every five seconds; one that forgot that a job began would drain the node.
     time.sleep(6.0)
-    monkeypatch.setattr(commands, "SECONDS", 2)
     cluster.kill("slurmctld")
     try:
         with pytest.raises(UserError, match="squeue: "):
@@ -125,7 +152,6 @@ def test_without_a_controller_nothing_is_submitted_and_jobs_outlive_it(
         assert [row.state for row in rows_below(tmp_path)] == ["running"]
         assert "without job states: squeue: " in capsys.readouterr().err
     finally:
-        monkeypatch.setattr(commands, "SECONDS", 60)
         cluster.start_controller()
     wait_until(lambda: "RUNNING" in cluster.run("squeue", "-h", "-o%T"))
     wait_for_end(tmp_path)
