@@ -14,8 +14,8 @@ from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.checkpoints.trained_run import fork_point
 from tst_study.config.identity import fingerprint, run_id
 from tst_study.config.phase_plan import plan_phases
-from tst_study.config.schema import Config, from_dict, to_dict, to_toml
-from tst_study.cost.compute import count_flops, count_parameters
+from tst_study.config.schema import RIVALS, Config, from_dict, to_dict, to_toml
+from tst_study.cost.compute import count_flops, count_parameters, flops_until
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.parallel_layout import check, layout_of, least_ranks
 from tst_study.cost.prices import Prices, mfu_source
@@ -83,14 +83,14 @@ def seconds_per_step(config: Config) -> float:
     """Train `TIMED` steps of a run in a temporary folder, after `WARM_UP` others, and return their
     median time in seconds.
 
-    The steps are those of the baseline, because a superposed step costs about the same. Raises
+    The steps are those of the baseline: whole ones, to which superposed ones cost the same. Raises
     `UserError` if the run cannot be trained on this machine.
     """
     from tst_study.train import train
 
     values = to_dict(config)
     values["schedule"] |= {"steps": WARM_UP + TIMED, "warmup_steps": 0, "stop_after": None}
-    values["superposition"] = {}
+    values |= {"superposition": {}, **dict.fromkeys(RIVALS)}
     values["data"]["validation_tokens"] = 2 * config.batch.sequence_length
     values["execution"] |= {"log_every": 1, "keep_steps": [], "fork_from": None}
     values["execution"] |= {"evaluate_every": None, "checkpoint_every": None, "track": []}
@@ -105,18 +105,24 @@ def _costs(config: Config) -> list[str]:
     # A shared prefix run ends after `last_step`, before the end of its plan.
     plan = replace(whole, steps=last, superposed_steps=min(whole.superposed_steps, last))
     parameters = count_parameters(config.model)
-    flops, raw = count_flops(config), plan.raw_tokens(plan.steps)
-    superposed = plan.raw_tokens(plan.superposed_steps)
+    flops, raw = count_flops(config), plan.raw_tokens(last)
+    first, names = plan.superposed_steps, ("superposition", "recovery")
+    per_step = f"{flops.per_step:.4g}, the same in both phases"
+    if plan.small_steps:
+        first, names = min(plan.small_steps, last), ("small steps", "whole steps")
+        small = flops_until(config.model, plan, 1)
+        per_step = f"{small:.4g}, then {flops.per_step:.4g}: match baselines in total FLOPs"
+    of_first, read = flops_until(config.model, plan, first), plan.raw_tokens(first)
     return [
         "parameters",
         *(_row(kind, f"{number:,}") for kind, number in asdict(parameters).items()),
         "",
         "phases                  steps        FLOPs   raw tokens",
-        _phase("superposition", plan.superposed_steps, flops.superposition, superposed),
-        _phase("recovery", plan.steps - plan.superposed_steps, flops.recovery, raw - superposed),
-        _phase("total", plan.steps, flops.total, raw),
+        _phase(names[0], first, of_first, read),
+        _phase(names[1], last - first, flops.total - of_first, raw - read),
+        _phase("total", last, flops.total, raw),
         "",
-        _row("FLOPs per step", f"{flops.per_step:.4g}, the same in both phases"),
+        _row("FLOPs per step", per_step),
         _row("bag sums per step", f"{flops.bag_sum_per_step:.4g} FLOPs more while superposed"),
         _row("latent tokens", f"{plan.latent_tokens(plan.steps):,}"),
         _row("raw tokens", f"{raw:,}"),

@@ -23,7 +23,9 @@ from tst_study.analysis.tables.columns import (
 )
 from tst_study.config.architecture import HUGGING_FACE
 from tst_study.config.identity import SEEDS, digest, identity_form
+from tst_study.config.schema import RIVALS, from_dict, of_record
 from tst_study.config.superposition_setting import ABLATIONS, SuperpositionSetting
+from tst_study.cost.compute import count_flops
 from tst_study.errors import UserError
 from tst_study.record.reader import RunRecord, measures, read
 
@@ -144,8 +146,13 @@ def of_config(config: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, A
     They are computed anew for the runs of an archive when it is read, so that its runs can be
     compared with runs of a later version of this package.
     """
+    setting = SuperpositionSetting.from_config(config)
+    if any(config.get(key) for key in RIVALS):  # then runs of equal total FLOPs are one group
+        flops = count_flops(from_dict(of_record(config)))
+        steps = {"steps": round(flops.total / flops.per_step)}
+        config = {**config, "schedule": {**config["schedule"], **steps}}
     return {
-        **columns_of(SuperpositionSetting.from_config(config)),
+        **columns_of(setting),
         "group": _group(config, data, VARIED),
         "family": _group(config, data, (*VARIED, "schedule.steps", "schedule.warmup_steps")),
     }

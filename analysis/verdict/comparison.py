@@ -29,6 +29,9 @@ SAME = ("group", "learning_rate", "eval_set")
 PAIRED = (*SAME, "seed", "data_seed")
 """Columns that tell the runs of one setting apart. `data_seed` is the seed of the order of the
 text. Imported runs have none, and some have no `seed` either."""
+TOLERANCE = 0.005
+"""Largest relative difference of FLOPs or raw tokens that counts as equal. The rounding of the
+numbers of steps changes them by less."""
 SAME_BUT_LENGTH = ("family", "learning_rate", "eval_set")
 """Columns in which two runs must agree to be matched although their lengths differ."""
 
@@ -167,7 +170,8 @@ def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict
         ("data_seed", f"that reads its text in the order of data_seed {run['data_seed']}"),
     )
     for column, words in narrowing:
-        equal = [baseline for baseline in baselines if _equal(baseline[column], run[column])]
+        within = TOLERANCE if column == "flops" else 0.0
+        equal = [each for each in baselines if _equal(each[column], run[column], within)]
         if not equal:
             near = _nearest(run, baselines) if column == "group" else ""
             return f"no finished baseline {words}{near}"
@@ -175,11 +179,12 @@ def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict
     return baselines if pd.isna(run["seed"]) else baselines[:1]
 
 
-def _equal(one: Any, other: Any) -> bool:
-    """Return whether two cells are equal; a missing cell is equal to a missing one."""
+def _equal(one: Any, other: Any, within: float = 0.0) -> bool:
+    """Return whether two cells are equal, numbers up to a relative difference; a missing cell is
+    equal to a missing one."""
     if pd.isna(one) or pd.isna(other):
         return bool(pd.isna(one) and pd.isna(other))
-    return bool(one == other)
+    return bool(one == other) or (within > 0 and math.isclose(one, other, rel_tol=within))
 
 
 def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
@@ -242,7 +247,9 @@ def _settings(
     baselines = kept[kept["method"] == "baseline"]
     rows, cells = [], []
     for members, first, name in zip(ordered, firsts, names, strict=True):
-        against = alike(baselines, first, (*SAME, "flops"))
+        against = alike(baselines, first, SAME)
+        equal = [_equal(flops, first["flops"], TOLERANCE) for flops in against["flops"]]
+        against = against[equal]
         tried = alike(lost, first, SAME[:2])
         of_setting = SuperpositionSetting.of_row(first)
         settings_tried = [SuperpositionSetting.of_row(row) for row in rows_of(tried)]
@@ -260,7 +267,7 @@ def _settings(
             diverged_against=int((tried["method"] == "baseline").sum()),
             run_ids=row["run_ids"],
             text=first["data_multiplier"],
-            flops=1.0,
+            flops=first["flops"] / against["flops"].mean() if of_setting.is_rival else 1.0,
             study=next((one for one in studies if first["superposed_folder"].startswith(one)), ""),
         )
         rows.append(row)

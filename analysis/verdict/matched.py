@@ -26,6 +26,7 @@ from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.comparison import (
     SAME,
     SAME_BUT_LENGTH,
+    TOLERANCE,
     Comparison,
     alike,
     asked_of,
@@ -41,9 +42,6 @@ from tst_study.errors import UserError
 from tst_study.text import big
 
 EQUAL_FLOPS, EQUAL_DATA, EQUAL_LOSS = "equal FLOPs", "equal data", "equal loss"
-TOLERANCE = 0.005
-"""Largest relative difference of FLOPs or raw tokens that counts as equal. The rounding of the
-number of superposed steps changes the tokens of a run by less."""
 
 COLUMNS: tuple[str, ...] = (*SAME_BUT_LENGTH, "group", "corpus", "params", "setting", "steps")
 COLUMNS += ("kind", "baseline_steps", "seeds", "gain", "steps_ratio", "flops_ratio")
@@ -196,14 +194,16 @@ def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, allowed: int) ->
     ratio, few = match["speed_up"], FEW.get(match["seeds"], "")
     if ratio is None:
         return {**row, "note": match["note"]}
+    # A step of superposition costs as much as one of its baseline, and a small one of a rival less.
+    per_step, cheaper = ((each["flops"] / each["steps"]).mean() for each in (baselines, members))
+    rival = SuperpositionSetting.of_row(next(rows_of(members))).is_rival
     known = baselines.groupby("steps")["hours"].mean()
     spent = float(np.interp(match["baseline_steps"], known.index.astype(float), known))
     return {
         **{name: match[name] for name in ("seeds", "low", "high")},
         "baseline_steps": round(match["baseline_steps"]),
         "steps_ratio": ratio,
-        # A step costs the same FLOPs in both phases and both arms.
-        "flops_ratio": ratio,
+        "flops_ratio": ratio * float(per_step / cheaper) if rival else ratio,
         "hours_ratio": spent / float(members["hours"].mean()),
         "verdict": few,
         "note": "" if few else match["note"],

@@ -96,6 +96,11 @@ def limits(summary: Summary) -> list[str]:
         + ("." if pd.isna(error) else f"; one evaluation's standard error is {error:.3f} nats."),
         _seeds(table),
     ]
+    if any(SuperpositionSetting.of_row(row).is_rival for row in rows_of(table)):
+        sentences.append(
+            "A warm-up's first steps cost less than its baseline's. Such an arm has more steps, "
+            "and is compared at the same total FLOPs."
+        )
     if not summary.sweeps:
         sentences.append(
             "The learning rate was not swept: another rate may rank the arms otherwise."

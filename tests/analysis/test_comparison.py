@@ -49,6 +49,27 @@ def test_a_terminal_names_what_was_left_out_and_why(tmp_path: Path) -> None:
     assert " and 1 more: not finished (failed, step 500 of 1,000)." in said[0]
 
 
+def test_an_arm_of_cheaper_steps_is_compared_with_the_baseline_of_its_total_flops(
+    tmp_path: Path,
+) -> None:
+    """Its 1,200 steps cost as much as 1,000: 400 of them half as much as the others."""
+    rival = {"batch_warmup": {"parts": 2, "step_ratio": 1 / 3}}
+    for seed in range(3):
+        write_run(tmp_path, config(seed), 3.5 + seed / 100)
+        write_run(tmp_path, config(seed, steps=1200, **rival), 3.4 + seed / 90)
+    short = write_run(tmp_path, config(0, steps=1190, **rival), 3.4)
+    found = compared(tmp_path)
+    row = found.table.iloc[0]
+    assert (row["setting"], row["steps"], row["comparisons"], len(found.pairs)) == (
+        "batch warmup from 1/2 over 0.333 of the steps", 1200, 1, 3,
+    )  # fmt: skip
+    assert list(found.excluded["run_id"]) == [short.name]
+    kinds = matched(found).set_index("kind")
+    assert kinds.loc["equal FLOPs", "flops_ratio"] == 1
+    assert kinds.loc["equal FLOPs", "steps_ratio"] == pytest.approx(1000 / 1200)
+    assert kinds.loc["equal data", "baseline_steps"] == 1000
+
+
 def reasons(comparison: Comparison) -> list[str]:
     return list(comparison.excluded["reason"])
 

@@ -1,6 +1,7 @@
 """Phases, counters and the learning rate are pure functions of the step."""
 
 import math
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,33 @@ def test_counters_add_up_step_by_step(steps: int, share: float, s: int, length: 
         read = plan.raw_tokens(step + 1) - plan.raw_tokens(step)
         assert read == 3 * plan.tokens_per_sequence(plan.phase(step))
     assert plan.data_multiplier == pytest.approx(1 + plan.step_ratio * (s - 1))
+
+
+WARM_UPS = {"batch_warmup": ("batch.sequences", 12)}
+
+
+@pytest.mark.parametrize("rival", WARM_UPS)
+@given(steps=st.integers(8, 60), share=st.floats(0.3, 1), parts=st.sampled_from((2, 3, 4)))
+def test_small_steps_read_every_part_of_a_whole_step_once_and_then_whole_ones(
+    rival: str, steps: int, share: float, parts: int
+) -> None:
+    key, size = WARM_UPS[rival]
+    run = (f"{rival}={{parts = {parts}, step_ratio = {share}}}", f"{key}={size}")
+    config = example("superposition={}", f"schedule.steps={steps}", "schedule.warmup_steps=0", *run)
+    plan = plan_phases(config)
+    assert plan.small_steps % parts == 0
+    assert abs(plan.small_steps - share * steps) < parts
+    read: list[tuple[int, int, int]] = []
+    for step in range(steps):
+        reads = plan.reads(step)
+        assert plan.latent_tokens(step) == len(read)
+        assert reads.positions * (parts if step < plan.small_steps else 1) == config.batch.positions
+        rows = range(reads.first_sequence, reads.first_sequence + reads.sequences)
+        places = range(reads.first_position, reads.first_position + reads.length)
+        read += [(reads.whole_step, row, place) for row in rows for place in places]
+    batch = range(config.batch.sequences), range(config.batch.sequence_length)
+    whole_steps = len(read) // config.batch.positions
+    assert sorted(read) == list(product(range(whole_steps), *batch))
 
 
 PAPER = Schedule(steps=20_000, kind="wsd", warmup_steps=2_000, decay_ratio=0.1)

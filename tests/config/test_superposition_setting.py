@@ -9,6 +9,7 @@ from tst_study.config.superposition_setting import (
     ABLATIONS,
     BASELINE,
     COLUMNS,
+    Ablation,
     SuperpositionSetting,
 )
 
@@ -52,6 +53,19 @@ def test_a_smoothed_baseline_is_not_the_baseline() -> None:
     assert smoothed.label == "label smoothing 0.25 in steps 1 to 25"
     assert SuperpositionSetting.of_row(smoothed.columns()).label == smoothed.label
     assert smoothed.columns()["mode"] is None
+
+
+def test_an_ablation_that_is_a_table_is_shown_key_by_key_or_in_its_words() -> None:
+    """Each says by itself what it shows: it was once taken for label smoothing."""
+    table = {"parts": 4, "step_ratio": 0.25}
+    assert Ablation("warmth", "warmth", None, {}).label(table) == "warmth parts 4 step_ratio 0.25"
+    warmer = SuperpositionSetting.of_row(
+        {"bag_size": 1, "superposed_steps": 0, "step_ratio": 0.0, "batch_warmup": table}
+    )
+    assert warmer.label == "batch warmup from 1/4 over 0.25 of the steps"
+    assert warmer.is_rival
+    assert not BASELINE.is_rival
+    assert SuperpositionSetting.of_row(warmer.columns()).label == warmer.label
 
 
 def test_the_paper_s_method_is_plain_and_the_baseline_is_not() -> None:

@@ -31,6 +31,7 @@ KINDS = {
     "tied": ("model.tied_embeddings=true",),
     "mixture": MIXTURE,
     "micro-batches": ("execution.micro_batch=1",),
+    "batch warm-up": ("superposition={}", "batch_warmup={parts = 2, step_ratio = 0.5}"),
 }
 
 

@@ -1,6 +1,7 @@
 """Claims about what a step reads."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,27 +37,36 @@ def plan(sequences: int, length: int, superposed_steps: int = 0, bag_size: int =
     length=st.integers(1, 4),
     bag_size=st.integers(1, 4),
     superposed_steps=st.integers(0, 12),
+    small_steps=st.integers(0, 4),
+    parts=st.sampled_from(((2, 1),)),
     seed=st.integers(0, 9),
 )
 def test_a_stream_reads_each_token_once_per_epoch_in_any_slices(
-    tmp_path_factory, lengths, batch, length, bag_size, superposed_steps, seed
+    tmp_path_factory, lengths, batch, length, bag_size, superposed_steps, small_steps, parts, seed
 ):
-    """Across the switch and the joints of epochs, whichever rank reads a sequence."""
+    """Across the switch and the joints of epochs, whichever rank reads a sequence; also where the
+    first steps read parts of whole ones."""
     file = token_file(tmp_path_factory.mktemp("corpus"), lengths)
     if sum(lengths) < batch * length * bag_size:  # shorter than one step: an error, see below
         return
-    stream = TokenStream([Corpus(file)], plan(batch, length, superposed_steps, bag_size), seed)
+    phases = plan(batch, length, superposed_steps, bag_size)
+    if bag_size == 1:
+        sizes = {"sequences": batch * parts[0], "sequence_length": length * parts[1]}
+        phases = replace(phases, small_steps=2 * small_steps, parts=parts, **sizes)
+    if sum(lengths) < phases.sequences * phases.sequence_length:
+        return
+    stream = TokenStream([Corpus(file)], phases, seed)
     total = file.token_count
     read_so_far: list[int] = []
     labelled: list[int] = []
     step = 0
     while stream.epochs(step) < 3:
         ids, labels = stream.batch(step)
-        for place in range(batch):
+        for place in range(len(ids)):
             one, its_labels = stream.batch(step, place, place + 1)
             np.testing.assert_array_equal(one[0], ids[place])
             np.testing.assert_array_equal(its_labels[0], labels[place])
-        assert stream.epochs(step) == len(read_so_far) / total
+        assert stream.epochs(step) == pytest.approx(len(read_so_far) / total, rel=1e-12)
         read_so_far += ids.ravel().tolist()
         labelled += labels.ravel().tolist()
         # The next token, also beyond the end of a sequence; none beyond the corpus.

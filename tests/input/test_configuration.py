@@ -69,6 +69,8 @@ OVERRIDES = [
         "shuffle_targets has no meaning with mode = 'output_only'",
     ),
     ("schedule.warmup_steps=91", "warmup_steps = 91"),
+    ("batch_warmup={parts=1, step_ratio=1}", "batch_warmup.parts: 1: should be greater than or"),
+    ("batch_warmup={parts=3, step_ratio=1}", "batch_warmup and superposition are both set"),
     ("superposition.steps=101", "superposition: steps and step_ratio are both set"),
     ("superposition.weighting='linear'", "superposition.weighting: 'linear': should be 'uniform'"),
     ("model.experts={count=4, per_token=1, feed_forward_size=8}", "per_token = 1 leaves"),

@@ -31,6 +31,7 @@ DOCUMENTS = {
         "superposition={}",
         "label_smoothing={epsilon = 0.2, last_step = 1}",
     ),
+    "batch warm-up": (BYTES, "superposition={}", "batch_warmup={parts = 2, step_ratio = 1.0}"),
 }
 # Each stands also for its parts: what is wrong with TP2 is wrong with TP2 DP2.
 CASES = {

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from tst_study.config.keys import sections_of
 from tst_study.config.phase_plan import plan_phases
-from tst_study.config.schema import AddedLater, Config, to_dict
+from tst_study.config.schema import RIVALS, AddedLater, Config, Warmup, to_dict
 from tst_study.config.superposition_setting import ABLATIONS
 from tst_study.superposition.steps import superposed_steps
 from tst_study.superposition.weighting import weight_rows
@@ -131,6 +131,10 @@ def identity_form(
         experts = {"router_z_loss": 0.0, **form["model"]["experts"]}
         form["model"] = {**form["model"], "experts": experts}
     form["superposition"] = _superposition(form["superposition"], form["schedule"])
+    for key in RIVALS:
+        if form.get(key):
+            rival = Warmup(**form[key])
+            form[key] = {"parts": rival.parts, "steps": rival.steps(form["schedule"]["steps"])}
     if form.get("data_seed") == form["seed"]:
         del form["data_seed"]
     if form.get("initial_weights") is None:  # in old records; null had no effect

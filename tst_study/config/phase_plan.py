@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from tst_study.config.schema import Config, LabelSmoothing, Schedule, SuperposedPhase
+from tst_study.config.schema import RIVALS, Config, LabelSmoothing, Schedule, SuperposedPhase
 from tst_study.superposition.loss_kinds import MultiHot
 from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phase, Phases, superposed_steps
 
@@ -133,6 +133,7 @@ def plan_phases(config: Config) -> PhasePlan:
     superposed = superposed_steps(steps, chosen.bag_size, chosen.step_ratio, chosen.steps)
     if not superposed:
         chosen = SuperposedPhase()
+    divided = {RIVALS[key]: rival.parts for key, rival in config.rivals.items()}
     return PhasePlan(
         steps=steps,
         superposed_steps=superposed,
@@ -144,6 +145,8 @@ def plan_phases(config: Config) -> PhasePlan:
         sequences=config.batch.sequences,
         sequence_length=config.batch.sequence_length,
         label_smoothing=config.label_smoothing,
+        small_steps=sum(rival.steps(steps) for rival in config.rivals.values()),
+        parts=(divided.get("sequences", 1), divided.get("sequence_length", 1)),
     )
 
 

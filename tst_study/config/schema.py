@@ -43,6 +43,7 @@ from tst_study.superposition.loss_kinds import (
     check_targets,
     loss_of,
 )
+from tst_study.superposition.steps import superposed_steps
 from tst_study.superposition.weighting import NamedWeighting
 from tst_study.text import whole_amount
 
@@ -255,6 +256,25 @@ class LabelSmoothing(Strict):
         """Return whether step `step` is smoothed. `step` is numbered from 0, but `first_step` and
         `last_step` are numbered from 1."""
         return self.first_step <= step + 1 <= self.last_step
+
+
+class Warmup(Strict):
+    """A rival of superposition: the first steps are smaller. Each reads and costs a part of a whole
+    step, so at equal total FLOPs the run has more steps (set `schedule.steps`)."""
+
+    parts: Annotated[int, Field(ge=2, le=2**20), COUNT]
+    """Small steps that together read the text of one whole step."""
+    step_ratio: Fraction
+    """Small share r of the steps; their number is rounded to a multiple of `parts`."""
+
+    def steps(self, of: int) -> int:
+        """Return the number of small steps in a run of `of` steps."""
+        return self.parts * min(round(self.step_ratio * of / self.parts), of // self.parts)
+
+
+RIVALS = {"batch_warmup": "sequences"}
+"""The keys of the config that hold a `Warmup`, each with the key of `[batch]` that its `parts`
+divide in the small steps. At most one of them is set, and only without superposition."""
 
 
 class Corpus(Strict):
@@ -485,6 +505,8 @@ class Config(Strict):
     superposition: SuperposedPhase = SuperposedPhase()
     label_smoothing: Annotated[LabelSmoothing | None, AddedLater(None)] = None
     """Soft targets in some next-token steps; by default none."""
+    batch_warmup: Annotated[Warmup | None, AddedLater(None)] = None
+    """The first steps read fewer sequences; by default none do."""
     data: Data
     batch: Batch
     optimizer: Optimizer
@@ -503,6 +525,11 @@ class Config(Strict):
         """The seed of the order in which text is read."""
         return self.seed if self.data_seed is None else self.data_seed
 
+    @property
+    def rivals(self) -> dict[str, Warmup]:
+        """The rivals of superposition that the config sets, by their key."""
+        return {key: given for key in RIVALS if (given := getattr(self, key)) is not None}
+
     def executed(self, **changes: object) -> Self:
         """Return a copy of the config with changed values in `execution`, which are not
         validated."""
@@ -516,12 +543,31 @@ class Config(Strict):
             raise ValueError(
                 f"superposition.steps = {superposed} is more than schedule.steps = {steps}"
             )
+        self._check_rivals()
         unit, experts = EXPERT_UNIT[self.numerics.dtype], self.model.experts
         if experts and (self.model.hidden_size % unit or experts.feed_forward_size % unit):
             raise ValueError(
                 f"experts: hidden_size and feed_forward_size must be multiples of {unit}"
             )
         return self
+
+    def _check_rivals(self) -> None:
+        chosen, steps = self.superposition, self.schedule.steps
+        superposed = superposed_steps(steps, chosen.bag_size, chosen.step_ratio, chosen.steps)
+        set_up = [*self.rivals, *["superposition"] * bool(superposed)]
+        for key, rival in self.rivals.items():
+            if len(set_up) > 1:
+                raise ValueError(f"{' and '.join(set_up)} are both set: keep one")
+            whole = getattr(self.batch, RIVALS[key])
+            if whole % rival.parts:
+                raise ValueError(
+                    f"{key}.parts = {rival.parts} does not divide batch.{RIVALS[key]} = {whole}"
+                )
+            if not rival.steps(steps):
+                raise ValueError(
+                    f"{key}.step_ratio = {rival.step_ratio:g} of {steps} steps is less than one "
+                    f"group of {rival.parts} small steps: raise it, or leave {key} out"
+                )
 
 
 def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:

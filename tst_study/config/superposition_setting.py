@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tst_study.config.schema import RIVALS
 from tst_study.superposition.loss_kinds import LOSSES, POOLINGS
 from tst_study.superposition.steps import superposed_steps
 
@@ -34,6 +35,9 @@ class Ablation:
     """Words for its values. A value that is not listed is shown after the name of the column."""
     unsharded: tuple[Any, ...] = ()
     """Values that cannot be computed if the vocabulary is split over tensor ranks."""
+    words: str = ""
+    """For values that are tables: a template of their words, with the table's keys as its fields.
+    A table without one is shown key by key."""
     at_switch: bool = False
     """Whether it has no effect before the switch between the phases. Runs that differ only in such
     ablations can share a prefix run."""
@@ -61,7 +65,13 @@ class Ablation:
             return str(value)
         if isinstance(value, str | bool) and value in self.labels:
             return self.labels[value]
-        return f"{self.column.replace('_', ' ')} {_cell(value)}"
+        return f"{self.column.replace('_', ' ')} {self.cell(value)}"
+
+    def cell(self, value: Any) -> Any:
+        """Return a value as a cell of a table: tables and lists as text, others as they are."""
+        if isinstance(value, Mapping) and self.words:
+            return self.words.format(**value)
+        return _cell(value)
 
     def name(self, value: Any) -> str:
         """Return the part of a run folder's name that stands for a value, without spaces.
@@ -76,6 +86,7 @@ class Ablation:
         return self.labels[value].replace(" ", "_") if self.at_switch else value
 
 
+SMALL_STEPS = "from 1/{parts} over {step_ratio:.3g} of the steps"
 ABLATIONS = (
     Ablation(
         "mode",
@@ -129,7 +140,14 @@ ABLATIONS = (
         {"reset": "optimizer reset"},
         at_switch=True,
     ),
-    Ablation("label_smoothing", "label_smoothing", None, {}),
+    Ablation(
+        "label_smoothing",
+        "label_smoothing",
+        None,
+        {},
+        words="{epsilon:g} in steps {first_step} to {last_step}",
+    ),
+    Ablation("batch_warmup", "batch_warmup", None, {}, words=SMALL_STEPS),
     Ablation("named_arm", "", None, {}),  # of imported runs, for example another optimizer
 )
 COLUMNS = (
@@ -198,6 +216,12 @@ class SuperpositionSetting:
         return self.bag_size == 1 and not self.ablations
 
     @property
+    def is_rival(self) -> bool:
+        """Whether its first steps cost less than its baseline's, so that the two are matched in
+        total FLOPs."""
+        return any(kind.column in RIVALS for kind, _ in self.ablations)
+
+    @property
     def is_plain(self) -> bool:
         """Whether this is the paper's method with some s and r."""
         return self.is_plain_but()
@@ -259,7 +283,7 @@ class SuperpositionSetting:
         plain = {ablation.column: ablation.plain for ablation in ABLATIONS}
         if self.bag_size == 1:
             plain = {k: False if v is False else None for k, v in plain.items()}
-        values = plain | {ablation.column: _cell(value) for ablation, value in self.ablations}
+        values = plain | {one.column: one.cell(value) for one, value in self.ablations}
         return {
             "bag_size": self.bag_size,
             "superposed_steps": self.superposed_steps,
@@ -272,12 +296,8 @@ BASELINE = SuperpositionSetting(1, 0, 0.0)
 
 
 def _cell(value: Any) -> Any:
-    """Return an ablation's value as a cell of a table: tables and lists as text, others as they
-    are."""
-    if isinstance(value, Mapping) and "kind" in value:  # a loss with parameters
+    if isinstance(value, Mapping):  # the key `kind` of a loss with parameters goes without saying
         return " ".join(str(inner) for item in value.items() for inner in item if inner != "kind")
-    if isinstance(value, Mapping):  # label smoothing
-        return f"{value['epsilon']:g} in steps {value['first_step']} to {value['last_step']}"
     if not isinstance(value, list | tuple):
         return value
     rows = bool(value) and isinstance(value[0], list | tuple)

@@ -20,6 +20,7 @@ from itertools import groupby, product
 from typing import Any, NamedTuple, get_args
 
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
+from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, Parallel, Recompute
 from tst_study.cost.devices import Device, device_or_usual
 from tst_study.cost.memory import estimate_memory
@@ -218,7 +219,8 @@ def _sized(
     if the batch does not divide by the data-parallel ranks."""
     named = parallel.model_dump(include=parallel.model_fields_set)
     parallel = parallel.model_copy(update=_data_parallelism(config, parallel, place) | named)
-    share, rest = divmod(config.batch.sequences, data_ranks(parallel, place.ranks))
+    share = config.batch.sequences // data_ranks(parallel, place.ranks)
+    rest = plan_phases(config).reads(0).sequences % data_ranks(parallel, place.ranks)
     for micro_batch in [] if rest else _micro_batches(config, share):
         changes = {"parallel": parallel, "micro_batch": micro_batch, "recompute": recompute}
         candidate = config.executed(**changes)

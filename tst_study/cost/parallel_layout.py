@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
+from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import EXPERT_UNIT, Config, Parallel, to_dict
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
@@ -35,6 +36,12 @@ def check(config: Config, ranks: int) -> None:
             'execution.parallel = "auto", which finds a layout that works'
         )
     sequences, sharers = config.batch.sequences, data_ranks(parallel, ranks)
+    small = plan_phases(config).reads(0)
+    if small.sequences % sharers and not sequences % sharers:
+        raise UserError(
+            f"batch_warmup: a small step's {small.sequences} sequences do not divide by the "
+            f"{sharers} data-parallel ranks; lower batch_warmup.parts or the number of ranks"
+        )
     if sequences % sharers:
         raise UserError(
             f"batch.sequences = {sequences} does not divide by the {sharers} data-parallel ranks; "
@@ -93,11 +100,12 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[
     for key, size, name, number in divided:
         if number % size:
             yield key, f"{name} = {number} does not divide by {size}"
-    length, shares_positions = config.batch.sequence_length, parallel.sequence_parallel
+    length, shares_positions = plan_phases(config).reads(0).length, parallel.sequence_parallel
     if shares_positions and tensor == 1:
         yield "sequence_parallel", "there is one tensor rank"
     if shares_positions and length % tensor:
-        reason = f"batch.sequence_length = {length} does not divide by tensor = {tensor}"
+        small = "" if length == config.batch.sequence_length else "in small steps, "
+        reason = f"{small}batch.sequence_length = {length} does not divide by tensor = {tensor}"
         yield "sequence_parallel", reason
     if experts is not None and tensor > 1 and not shares_positions:
         reason = "with experts on several tensor ranks, each would route all positions anew"
