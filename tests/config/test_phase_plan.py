@@ -53,7 +53,10 @@ def test_counters_add_up_step_by_step(steps: int, share: float, s: int, length: 
     assert plan.data_multiplier == pytest.approx(1 + plan.step_ratio * (s - 1))
 
 
-WARM_UPS = {"batch_warmup": ("batch.sequences", 12)}
+WARM_UPS = {
+    "batch_warmup": ("batch.sequences", 12),
+    "sequence_warmup": ("batch.sequence_length", 24),
+}
 
 
 @pytest.mark.parametrize("rival", WARM_UPS)

@@ -32,6 +32,7 @@ KINDS = {
     "mixture": MIXTURE,
     "micro-batches": ("execution.micro_batch=1",),
     "batch warm-up": ("superposition={}", "batch_warmup={parts = 2, step_ratio = 0.5}"),
+    "sequence warm-up": ("superposition={}", "sequence_warmup={parts = 2, step_ratio = 0.5}"),
 }
 
 

@@ -38,7 +38,7 @@ def plan(sequences: int, length: int, superposed_steps: int = 0, bag_size: int =
     bag_size=st.integers(1, 4),
     superposed_steps=st.integers(0, 12),
     small_steps=st.integers(0, 4),
-    parts=st.sampled_from(((2, 1),)),
+    parts=st.sampled_from(((2, 1), (1, 2))),
     seed=st.integers(0, 9),
 )
 def test_a_stream_reads_each_token_once_per_epoch_in_any_slices(

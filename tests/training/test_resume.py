@@ -34,6 +34,17 @@ def to_the_end(corpus: Path, folder: Path, *overrides: str) -> RunRecord:
     return run(corpus, folder, *overrides, "execution.evaluate_every=6")
 
 
+def test_killed_between_two_small_steps_that_share_the_text_of_a_whole_one(
+    words: Path, tmp_path: Path
+) -> None:
+    rival = ("superposition={}", "sequence_warmup={parts = 4, step_ratio = 0.5}")
+    to_the_end(words, tmp_path / "unbroken", *rival)
+    killed_in_step(6, words, tmp_path / "broken", *rival, "execution.checkpoint_every=5")
+    record = to_the_end(words, tmp_path / "broken", *rival)
+    assert [segment["resumed_from"] for segment in record.segments] == [None, 5]
+    assert_same_run(tmp_path / "unbroken", tmp_path / "broken")
+
+
 @pytest.fixture(scope="module")
 def unbroken(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the run of 20 steps that no one stopped."""

@@ -259,8 +259,8 @@ class LabelSmoothing(Strict):
 
 
 class Warmup(Strict):
-    """A rival of superposition: the first steps are smaller. Each reads and costs a part of a whole
-    step, so at equal total FLOPs the run has more steps (set `schedule.steps`)."""
+    """A rival of superposition: the first steps are smaller. Each reads and costs only a part of a
+    whole step, so at equal total FLOPs the run has more steps (set `schedule.steps`)."""
 
     parts: Annotated[int, Field(ge=2, le=2**20), COUNT]
     """Small steps that together read the text of one whole step."""
@@ -272,7 +272,7 @@ class Warmup(Strict):
         return self.parts * min(round(self.step_ratio * of / self.parts), of // self.parts)
 
 
-RIVALS = {"batch_warmup": "sequences"}
+RIVALS = {"batch_warmup": "sequences", "sequence_warmup": "sequence_length"}
 """The keys of the config that hold a `Warmup`, each with the key of `[batch]` that its `parts`
 divide in the small steps. At most one of them is set, and only without superposition."""
 
@@ -507,6 +507,8 @@ class Config(Strict):
     """Soft targets in some next-token steps; by default none."""
     batch_warmup: Annotated[Warmup | None, AddedLater(None)] = None
     """The first steps read fewer sequences; by default none do."""
+    sequence_warmup: Annotated[Warmup | None, AddedLater(None)] = None
+    """The first steps read shorter sequences; by default none do."""
     data: Data
     batch: Batch
     optimizer: Optimizer
