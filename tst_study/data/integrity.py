@@ -146,11 +146,18 @@ def verify(folder: str | Path) -> Manifest:
         for name in ("sha256", "blocks", "fingerprint", "tokens", "documents", "dtype"):
             if getattr(there, name) != getattr(record, name):
                 raise _changed(folder / split, f"its {name} ")
-    path = folder / TOKENIZER
-    expected = manifest.tokenizer.fingerprint
-    if expected and not (path.exists() and file_sha256(path) == expected):
-        raise _changed(path)
+    if manifest.tokenizer.fingerprint and not (folder / TOKENIZER).exists():
+        raise _changed(folder / TOKENIZER)
+    check_tokenizer(folder, manifest)
     return manifest
+
+
+def check_tokenizer(folder: Path, manifest: Manifest) -> None:
+    """Raise `UserError` if the `tokenizer.json` in a folder is not the one in its manifest. It may
+    be missing, since token files can be used without it."""
+    path, expected = folder / TOKENIZER, manifest.tokenizer.fingerprint
+    if expected and path.exists() and (path.is_dir() or file_sha256(path) != expected):
+        raise _changed(path)
 
 
 def _blocks(file: TokenFile) -> range:

@@ -13,14 +13,20 @@ from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.config.tensor_names import weight_files
 from tst_study.data.held_out import HeldOut, held_out
-from tst_study.data.integrity import check_sample, recorded_fingerprint, sampled_sha256
+from tst_study.data.integrity import (
+    check_sample,
+    check_tokenizer,
+    recorded_fingerprint,
+    sampled_sha256,
+)
 from tst_study.data.manifest import TOKENIZER, Split, held_out_prefix, open_split, token_prefix
 from tst_study.data.token_stream import Corpus, TokenStream
 from tst_study.errors import UserError
 
 
 def open_stream(config: Config) -> TokenStream:
-    """Open the token stream of a run, and compare a sample of each training file with its manifest.
+    """Open the token stream of a run, and compare a sample of each training file, and the tokenizer
+    beside it, with its manifest.
 
     Raises `UserError` for files that are missing, do not fit the config or are too short for it,
     and for damage that lies in the sample.
@@ -29,6 +35,7 @@ def open_stream(config: Config) -> TokenStream:
     for corpus in config.data.corpora:
         split = _open(config, token_prefix(corpus.path))
         # Different runs of a study sample different blocks, so that together they check more.
+        check_tokenizer(split.file.prefix.parent, split.manifest)
         check_sample(split, f"{config.study}/{config.name}/{config.seed}")
         corpora.append(Corpus(split.file, corpus.weight))
     return TokenStream(corpora, plan_phases(config), config.order_seed)
