@@ -7,7 +7,7 @@
 #   make check     ruff and mypy             make figures    figures of SCALE again, from its runs
 #   make docs      the generated parts of docs/ again, from the code and the records
 #   make sizes     how large the house is, against its ceilings
-#   make gpu       checks and measurements on a machine with one GPU
+#   make gpu [MINUTES=9] [TO=FOLDER]  checks and measurements on a machine with one GPU
 #   make clean     caches of the tools; runs/ and prepared/ stay
 
 SCALE ?= quick
@@ -55,6 +55,7 @@ check: $(ready)
 docs: $(ready)
 	$(run) -m docs.generate
 
+gpu := benchmarks/gpu.py --minutes $(or $(MINUTES),9) $(and $(TO),--to '$(TO)')
 # On a GPU machine the environment is the machine's own (torch with CUDA), hence no set-up here.
 gpu:
 	@command -v "$${CC:-cc}" > /dev/null || { echo "error: no C compiler, which torch.compile needs" \
@@ -65,8 +66,8 @@ gpu:
 	  "$$candidate" -c 'import os, sysconfig; open(sysconfig.get_path("include") + "/Python.h")' \
 	    2>/dev/null || { echo "error: $$candidate: no Python.h, which torch.compile needs on a GPU;" \
 	    "Debian: apt install python3-dev" >&2; exit 1; }; \
-	  exec "$$candidate" benchmarks/gpu.py --minutes $(or $(MINUTES),8); \
-	done; exec $(or $(PYTHON),python3) benchmarks/gpu.py --minutes $(or $(MINUTES),8)
+	  exec "$$candidate" $(gpu); \
+	done; exec $(or $(PYTHON),python3) $(gpu)
 
 setup: $(ready)
 

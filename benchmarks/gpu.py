@@ -1,21 +1,20 @@
 """Check and measure a machine with one GPU, with one command, in a given number of minutes.
 
-    python benchmarks/gpu.py --minutes 8               # make gpu MINUTES=8; also 25 or 240
-    python benchmarks/gpu.py --parts steps-270m loss   # some parts only, in this order
+    python benchmarks/gpu.py --minutes 9 --to DIR      # make gpu MINUTES=9 TO=DIR; also 25 or 240
+    python benchmarks/gpu.py --parts steps-270m        # some parts only, in the order of PARTS
     python benchmarks/gpu.py --device cpu --small      # the same code, tiny, without a GPU
 
-The part `correctness` needs `reference` before it, and `runs` needs `corpus`.
+It checks losses and gradients against the CPU's. It measures the speed and memory of whole steps
+in bfloat16 beside those of plain PyTorch, trains a baseline and superposed runs, which are kept as
+an archive beside the record, and times saving, loading, the loss and attention.
 
-It checks losses and gradients against the CPU's. It measures the speed and memory of the loss and
-of whole steps in bfloat16, lists the kernels of a step, and times saving, loading and resuming.
-With 20 minutes or more, the time that is left goes to runs that compare baseline and superposition,
-which are kept beside the record.
-
-It writes one JSON record, `<device>-<date>.json`, also when parts fail, and prints a table from it.
-The exit status is 1 if a correctness check failed, or was asked for and not made.
+The record, `<device>-<date>.json`, is written from the start and again with every result. So it
+holds all that was found until then, however this process ends: at its end, by SIGTERM, Ctrl-C or
+SIGKILL. A part that did not end is called "cut" in it. At the end a table is printed from it. The
+exit status is 1 if a correctness check failed, or was asked for and not made.
 
 Each part is a process of its own, so that a hanging kernel, a lost device or a full memory costs
-that part and no other. A part that takes too long is stopped, and what it had found is kept.
+that part and no other. No part outlives this process.
 """
 
 import argparse
@@ -23,15 +22,17 @@ import importlib.util
 import json
 import math
 import os
+import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDED = (
@@ -48,139 +49,245 @@ sys.path.insert(0, str(ROOT))  # the machine need not have the package installed
 
 import torch  # noqa: E402
 
-PARTS: dict[str, tuple[str, float]] = {
-    "corpus": ("benchmarks.gpu_speed:corpus", math.inf),
-    "reference": ("benchmarks.gpu_correctness:reference", 60),
-    "correctness": ("benchmarks.gpu_correctness:correctness", 150),
-    "steps-600m": ("benchmarks.gpu_speed:steps", 100),
-    "steps-moe-10b": ("benchmarks.gpu_speed:steps", 100),
-    "saving": ("benchmarks.gpu_speed:saving", 90),
-    "loss": ("benchmarks.gpu_speed:loss", 60),
-    "steps-270m": ("benchmarks.gpu_speed:steps", 100),
-    "runs": ("benchmarks.gpu_speed:runs", math.inf),
-}
-"""For each part, the generator that yields its results as pairs (name, value), and the most seconds
-that the part may take. Up to `--minutes 8` these seconds are as given; with more minutes they grow
-in proportion. A part is skipped if less than five seconds are left, or less than a fifth of the
-part's seconds. A part that may take more than 20 minutes is skipped only if less than four minutes
-are left.
 
-`corpus` runs beside the other parts. `runs` waits for `corpus` to end, reads the text that `corpus`
-prepared, and takes all the time that is left."""
-MINUTES_FOR_RUNS = 20
-"""With fewer minutes `corpus` and `runs` are left out (except with `--small`), because the other
-parts together take about ten minutes."""
+class Kind(NamedTuple):
+    """How a part is made."""
+
+    made_by: str
+    """The generator, as `module:function`, that yields the part's results as pairs (name, value).
+    """
+    seconds: float
+    """Its share of nine minutes. It may also use what the parts before it left unused; so all parts
+    together never take longer than they may. With other `--minutes` the seconds are in proportion.
+    """
+    needs: str = ""
+    """A part for whose end this part waits."""
+
+
+BESIDE = ("reference", "corpus")
+"""Parts that need no GPU. They begin at once and run beside the others."""
+PARTS = {
+    "reference": Kind("benchmarks.gpu_correctness:reference", 0),
+    "corpus": Kind("benchmarks.gpu_speed:corpus", 0),
+    "correctness": Kind("benchmarks.gpu_correctness:correctness", 90, "reference"),
+    "steps-600m": Kind("benchmarks.gpu_speed:steps", 90),
+    "runs": Kind("benchmarks.gpu_speed:runs", 160, "corpus"),
+    "steps-moe-10b": Kind("benchmarks.gpu_speed:steps", 70),
+    "saving": Kind("benchmarks.gpu_speed:saving", 40),
+    "kernels": Kind("benchmarks.gpu_speed:kernels", 35),
+    "steps-270m": Kind("benchmarks.gpu_speed:steps", 45),
+    "more-runs": Kind("benchmarks.gpu_speed:more_runs", 0, "runs"),
+}
+
+
+class Stopped(BaseException):
+    """A signal asked this process to stop; its name is the message."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the parts, write the record and print its table. Return the exit status."""
+    """Run the parts, keep the record and print its table. Return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny sizes: to try the script")
     parser.add_argument(
-        "--minutes", type=float, default=8.0, help="minutes that all parts may take together"
+        "--minutes", type=float, default=9.0, help="minutes that all parts may take together"
     )
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--to", type=Path, default=ROOT / "benchmarks" / "records")
     options = parser.parse_args(arguments)
-    for part, other in (("correctness", "reference"), ("runs", "corpus")):
-        if part in options.parts and other not in options.parts:
+    options.began = time.monotonic()
+    for part in options.parts:
+        if (other := PARTS[part].needs) and other not in options.parts:
             parser.error(f"the part {part} needs the part {other}: name both")
     if options.device == "cuda" and not torch.cuda.is_available():
         print("error: --device cuda: no GPU here; --device cpu --small tries the script without")
         return 2
-    by_default = options.parts == list(PARTS)
-    if by_default and options.minutes < MINUTES_FOR_RUNS and not options.small:
-        options.parts = [name for name in options.parts if name not in ("corpus", "runs")]
-    options.ends = time.monotonic() + 60 * options.minutes - 10  # 10 s to write the record
-    date = time.strftime("%Y-%m-%dT%H-%M-%S")
-    options.runs = (options.to / f"runs-{date}").absolute()
-    with tempfile.TemporaryDirectory() as folder:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _stop)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         options.work = Path(folder)
-        record = measure(options)
-    options.to.mkdir(parents=True, exist_ok=True)
-    device = "-".join(record["machine"]["device"].lower().split())
-    small = "-small" if record["small"] else ""
-    path = options.to / f"{device}{small}-{record['machine']['date'][:10]}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    print("\n".join(table(record)))
-    print(f"{path}: {'passed' if record['passed'] else 'FAILED'}")
-    return 0 if record["passed"] else 1
+        record = Record(options)
+        try:
+            measure(options, record)
+            record.end("after all parts")
+        except Stopped as stopped:
+            record.end(str(stopped))
+    print("\n".join(table(record.facts)))
+    print(f"{record.path}: {'passed' if record.facts['passed'] else 'FAILED'}")
+    return 0 if record.facts["passed"] else 1
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the parts in order and return the record of their results."""
-    from benchmarks.measuring import machine_facts
+def _stop(number: int, _: Any) -> None:
+    signal.signal(number, signal.SIG_IGN)  # once is enough: the record is being written
+    raise Stopped(signal.Signals(number).name)
 
-    began = time.monotonic()
-    outcomes: dict[str, Any] = {}
-    with ThreadPoolExecutor(1) as pool:
-        beside = None
-        for name in options.parts:
-            if name == "runs" and beside is not None:
-                outcomes["corpus"] = beside.result()
-            most = PARTS[name][1] * max(1.0, options.minutes / 8)
-            seconds = min(most, options.ends - time.monotonic())
-            if seconds < max(5.0, min(most, MINUTES_FOR_RUNS * 60) / 5):
-                outcomes[name] = {"state": "skipped", "failure": "too little time", "results": {}}
-            elif name == "corpus":
-                beside = pool.submit(run_apart, name, options, seconds)
-                continue
-            else:
-                outcomes[name] = run_apart(name, options, seconds)
-            state, failure = outcomes[name]["state"], outcomes[name]["failure"]
-            print(f"{name}: {state} {failure or ''}", flush=True)
-        if beside is not None:  # also where no part waited for it
-            outcomes["corpus"] = beside.result()
-    return {
-        "schema_version": 4,
-        "machine": machine_facts(options.device),
-        "small": options.small,
-        "minutes": options.minutes,
-        "seconds": time.monotonic() - began,
-        "passed": "correctness" not in outcomes or _correct(outcomes["correctness"]),
-        "parts": outcomes,
-    }
+
+class Part:
+    """A part, in a process of its own, which leads a process group."""
+
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        """Start the process, which imports what it needs and waits until `begin`."""
+        context = get_context("spawn")
+        self.path = options.work / f"{name}.json"
+        self.began = self.taken = 0.0
+        self.killed = ""
+        theirs, self.pipe = context.Pipe()
+        self.process = context.Process(target=run_apart, args=(name, options, theirs))
+        self.process.start()
+
+    def begin(self, ends: float) -> None:
+        """Let the part begin, and tell it when it will be stopped."""
+        self.began = time.monotonic()
+        self.pipe.send(ends)
+
+    def outcome(self) -> dict[str, Any]:
+        """How the part stands (not begun, done, failed or cut), its seconds and its results."""
+        if alive := self.process.is_alive() and self.began > 0:
+            self.taken = time.monotonic() - self.began
+        results = json.loads(self.path.read_text()) if self.path.exists() else {}
+        state, failure = "done", results.pop("failure", None)
+        if self.began == 0:
+            state = "not begun"
+        elif alive or self.killed:
+            state, failure = "cut", self.killed or "still at work when this was written"
+        elif failure or self.process.exitcode:
+            state, failure = "failed", failure or f"exit status {self.process.exitcode}"
+        return {"state": state, "seconds": self.taken, "failure": failure, "results": results}
+
+    def kill(self, why: str) -> None:
+        """Kill the part, with the processes that it started, unless it has ended."""
+        if self.process.is_alive():
+            self.killed = why
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except ProcessLookupError:  # it has not made its group yet
+                self.process.kill()
+            self.process.join()
+
+
+class Record:
+    """The record on disk, and the parts that were begun."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        from benchmarks.measuring import machine_facts
+
+        facts = machine_facts(options.device)
+        date = facts["date"][:19].replace(":", "-")
+        device = "-".join(facts["device"].lower().split()) + ("-small" if options.small else "")
+        self.path = options.to / f"{device}-{date}.json"
+        options.archive = (options.to / f"runs-{date}").absolute()
+        self.options, self.parts = options, dict[str, Part]()
+        self.facts = {
+            "schema_version": 5,
+            "machine": facts,
+            "small": options.small,
+            "minutes": options.minutes,
+            "ended": "killed, or not yet",
+        }
+        options.to.mkdir(parents=True, exist_ok=True)
+        self.write()
+
+    def write(self) -> None:
+        """Write all that is known by now."""
+        from tst_study.atomic_files import write_json
+
+        parts: dict[str, Any] = {name: {"state": "not begun"} for name in self.options.parts}
+        parts |= {name: part.outcome() for name, part in self.parts.items()}
+        self.facts["seconds"] = time.monotonic() - self.options.began
+        self.facts["passed"] = "correctness" not in parts or _correct(parts["correctness"])
+        self.facts["parts"] = parts
+        write_json(self.path, self.facts)
+
+    def spawn(self, name: str) -> Part:
+        """Return a part; its process is started unless it has been."""
+        if name not in self.parts:
+            self.parts[name] = Part(name, self.options)
+        return self.parts[name]
+
+    def may_begin(self, name: str) -> bool:
+        """Whether the part that this one needs has ended."""
+        needed = self.parts.get(PARTS[name].needs)
+        return not (PARTS[name].needs and (needed is None or needed.process.is_alive()))
+
+    def follow(self, name: str, ends: float) -> None:
+        """Keep the record while a part is at work, until `ends` at most."""
+        while (left := ends - time.monotonic()) > 0 and self.parts[name].process.is_alive():
+            self.parts[name].process.join(min(1.0, left))
+            self.write()
+
+    def end(self, why: str) -> None:
+        """Kill what is still at work, and write the record a last time."""
+        self.facts["ended"] = why
+        for part in self.parts.values():
+            part.kill(f"still at work at the end ({why})")
+        self.write()
+
+
+def measure(options: argparse.Namespace, record: Record) -> None:
+    """Run the parts one after the other, each until its share of the time is over."""
+    all_seconds = 60 * options.minutes - 10  # 10 s are left to end in
+    chosen = [name for name in PARTS if name in options.parts]
+    for name in filter(BESIDE.__contains__, chosen):
+        record.spawn(name).begin(math.inf)
+    chosen = [name for name in chosen if name not in BESIDE]
+    shares = sum(PARTS[name].seconds for name in chosen) or 1.0
+    share = 0.0
+    while chosen:
+        if not record.may_begin(chosen[0]):
+            record.follow(PARTS[chosen[0]].needs, time.monotonic() + min(20, all_seconds / 20))
+        # What waits still lets the parts after it go first.
+        name = next(filter(record.may_begin, chosen), chosen[0])
+        chosen.remove(name)
+        share += PARTS[name].seconds / shares
+        ends = options.began + all_seconds * share
+        part = record.spawn(name)
+        if chosen:
+            record.spawn(chosen[0])  # it imports while this part is at work
+        if not record.may_begin(name):
+            record.follow(PARTS[name].needs, ends)
+        if ends - time.monotonic() > 5:
+            part.begin(ends)
+            record.follow(name, ends)
+        part.kill(f"stopped after {part.taken:.0f} s")
+        outcome = part.outcome()
+        print(f"{name}: {outcome['state']} {outcome['failure'] or ''}", flush=True)
 
 
 def _correct(outcome: dict[str, Any]) -> bool:
     """Return whether every check was made and passed."""
-    checks = outcome["results"].get("checks", [])
+    checks = outcome.get("results", {}).get("checks", [])
     return outcome["state"] == "done" and bool(checks) and all(check["passed"] for check in checks)
 
 
-def run_apart(name: str, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    """Run a part in a process of its own, and stop it after `seconds`. Return how it ended and the
-    results that it had written by then."""
-    began = time.monotonic()
-    process = get_context("spawn").Process(target=run_part, args=(name, PARTS[name][0], options))
-    process.start()
-    process.join(seconds)
-    path = options.work / f"{name}.json"
-    results = json.loads(path.read_text()) if path.exists() else {}
-    state, failure = "done", results.pop("failure", None)
-    if process.is_alive():
-        process.kill()
-        state, failure = "out of time", f"stopped after {seconds:.0f} s"
-    elif process.exitcode:
-        state, failure = "failed", failure or f"exit status {process.exitcode}"
-    taken = time.monotonic() - began
-    return {"state": state, "seconds": taken, "failure": failure, "results": results}
+def run_apart(name: str, request: argparse.Namespace, pipe: Connection) -> None:
+    """Run one part as the leader of a process group, which ends with the process that began it."""
+    os.setsid()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if name in BESIDE:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the reference is the CPU's
+        os.nice(10)
+    import_module(PARTS[name].made_by.partition(":")[0])
+    request.ends = pipe.recv()
+    if not run_part(name, request):
+        sys.exit(1)
 
 
-def run_part(name: str, made_by: str, request: argparse.Namespace) -> None:
-    """Run one part in this process. Every result is on disk before the next one is computed.
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os.killpg(0, signal.SIGKILL)
 
-    made_by: the part's generator as `module:function`.
-    """
+
+def run_part(name: str, request: argparse.Namespace) -> bool:
+    """Run one part in this process. Every result is on disk before the next one is computed. Return
+    whether the part came to its end."""
     from tst_study.atomic_files import write_json
 
-    if name == "reference":  # hide the GPU: the reference values are to come from the CPU
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     request.part = name
-    module, _, function = made_by.partition(":")
+    module, _, function = PARTS[name].made_by.partition(":")
     results: dict[str, Any] = {}
     try:
         for key, value in getattr(import_module(module), function)(request):
@@ -189,22 +296,41 @@ def run_part(name: str, made_by: str, request: argparse.Namespace) -> None:
     except Exception:
         failure = traceback.format_exc()[-2000:]
         write_json(request.work / f"{name}.json", {**results, "failure": failure})
-        sys.exit(1)
+        return False
+    return True
 
 
 def table(record: dict[str, Any]) -> list[str]:
-    """Return the lines of a Markdown table of the steps in a record: their speed, their MFU, and
-    their peak memory over the planned memory."""
-    rows = ["| model, steps of | latent tokens/s | MFU | peak over plan |", "|---|---|---|---|"]
+    """Return the lines of a Markdown table of the steps in a record. A ratio is a median, with the
+    quartiles."""
+    rows = [
+        "| steps of | latent tokens/s | MFU, of a measured product | over baseline "
+        "| over plain PyTorch | peak over plan |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, part in record["parts"].items():
-        for who, row in part["results"].items() if name.startswith("steps") else ():
+        for who, row in part.get("results", {}).items() if name.startswith("steps") else ():
             if "latent_tokens_per_second" in row:
-                mfu, memory, planned = row["mfu"], row["peak_memory"], row["planned_memory"]
-                rows.append(
-                    f"| {name[6:]}, {who} | {row['latent_tokens_per_second']:,.0f} | "
-                    f"{'-' if mfu is None else f'{mfu:.0%}'} | "
-                    f"{'-' if memory is None else f'{memory / planned:.2f}'} |"
+                over = (
+                    "{1:.3f} ({0:.3f}–{2:.3f})".format(*row["over"][other])
+                    if other in row["over"]
+                    else "-"
+                    for other in ("baseline", "plain PyTorch")
                 )
+                mfus = (
+                    "-" if row[key] is None else f"{row[key]:.0%}"
+                    for key in ("mfu", "mfu_of_product")
+                )
+                memory = row["peak_memory"]
+                memory = "-" if memory is None else f"{memory / row['planned_memory']:.2f}"
+                cells = (
+                    f"{name[6:]}, {who}",
+                    f"{row['latent_tokens_per_second']:,.0f}",
+                    ", ".join(mfus),
+                    *over,
+                    memory,
+                )
+                rows.append(f"| {' | '.join(cells)} |")
     return rows
 
 

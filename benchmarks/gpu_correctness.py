@@ -8,20 +8,17 @@ bfloat16.
 import argparse
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor
-from torch.nn.attention import sdpa_kernel
 
-from benchmarks.steps import PackageSteps, step_config, synthetic_tokens
+from benchmarks.steps import PackageSteps, attention_of, step_config, synthetic_tokens
 from tst_study.config.phase_plan import plan_phases
-from tst_study.errors import UserError
 from tst_study.model.kernels import Groups, grouped_product, groups_of
-from tst_study.model.layers import ATTENTION, attention_backend
+from tst_study.model.layers import attention_backend
 from tst_study.model.model import build_model
 from tst_study.parallel.forward_backward import micro_batches
 from tst_study.parallel.process_groups import process_groups
@@ -73,38 +70,26 @@ def reference(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 
 def correctness(request: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    """Check the grouped product, and each model: once in float32, and once in bfloat16 for each
-    attention backend that takes its heads. Yields these backends by model, and then, after each
-    group of checks, all checks so far. Reads `reference.pt`."""
+    """Check the grouped product, and each model in bfloat16 and in float32, with the attention that
+    `train` chooses there; then in bfloat16 layers that are computed again. Yields the attention of
+    each, and then, after each group of checks, all checks so far. Reads `reference.pt`."""
     device, small = request.device, request.small
     expected, tolerances = torch.load(request.work / "reference.pt")
     groups: dict[str, Callable[[], Values]] = {"product": partial(product_values, device)}
-    backends = {model: backends_of(model, device) for model in MODELS}
-    yield "attention", backends
-    for model in MODELS:
-        groups[model] = partial(model_values, device, model, small)
-        for name in backends[model]:
-            group = partial(model_values, device, model, small, "bfloat16", name)
-            groups[f"{model}, bfloat16 by {name}"] = group
+    attention = {}
+    for recompute in ("none", "layer"):
+        for dtype in ("bfloat16", "float32") if recompute == "none" else ("bfloat16",):
+            for model in MODELS:
+                config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype=dtype, device=device)
+                name = f"{model}, {dtype}"
+                attention[name] = attention_backend(config, torch.device(device))
+                values = partial(model_values, device, model, small, dtype, recompute)
+                groups[f"{name}, recompute = {recompute}"] = values
+    yield "attention", attention
     checks: list[dict[str, Any]] = []
     for name, group in groups.items():
-        backend = name.partition(" by ")[2]
-        for check in checked(name, group, expected, tolerances):
-            checks.append(check | ({"attention": backend} if backend else {}))
+        checks += [{"group": name} | row for row in checked(name, group, expected, tolerances)]
         yield "checks", checks
-
-
-def backends_of(model: str, device: str) -> list[str]:
-    """Return those attention backends that take a model's heads on this device. Some backends do
-    not take grouped queries; they are left out for a model that has them."""
-    config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype="bfloat16", device=device)
-    backends = []
-    for name in ATTENTION:
-        with suppress(UserError):
-            backends.append(
-                attention_backend(config.executed(attention=name), torch.device(device))
-            )
-    return backends
 
 
 def checked(
@@ -154,12 +139,11 @@ def relative_error(value: Tensor, expected: Tensor) -> float:
 def objectives_of(model: str, small: bool) -> dict[str, Objective]:
     """Return the objectives to check, by name.
 
-    Next-token prediction is there twice, the second time for layers that are computed again in the
-    backward pass. The dense model has all of `SUPERPOSITIONS`, or only the first two ("full" and
-    "output only") if `small` is true. The model with experts always has only these two.
+    The dense model has all of `SUPERPOSITIONS`, or only the first two ("full" and "output only") if
+    `small` is true. The model with experts always has only these two.
     """
     names = list(SUPERPOSITIONS)[: 2 if small or model == "experts" else None]
-    objectives = {"next token": NEXT_TOKEN, "next token, computed again": NEXT_TOKEN}
+    objectives = {"next token": NEXT_TOKEN}
     for name in names:
         config = step_config(
             MODELS[model], SEQUENCES, LENGTH, bag_size=BAG_SIZE, **SUPERPOSITIONS[name]
@@ -169,28 +153,26 @@ def objectives_of(model: str, small: bool) -> dict[str, Objective]:
 
 
 def model_values(
-    device: str, model: str, small: bool, dtype: Any = "float32", attention: str | None = None
+    device: str, model: str, small: bool, dtype: Any = "float32", recompute: Any = "none"
 ) -> Values:
     """Return a model's loss and each parameter's gradient under every objective, computed as
-    `train` computes them; on a GPU the layers are compiled. `attention`: the attention backend; by
-    default torch chooses."""
+    `train` computes them; on a GPU the layers are compiled. Layers that are computed again in the
+    backward pass (`recompute = "layer"`) have next-token prediction alone."""
     config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype=dtype, device=device)
     compiler = "inductor" if device == "cuda" else None
     objectives, suffix = objectives_of(model, small), IN_BFLOAT16 if dtype == "bfloat16" else ""
+    if recompute == "layer":
+        objectives = {"next token": NEXT_TOKEN}
     values: Values = {}
-    by = sdpa_kernel(ATTENTION[attention]) if attention else nullcontext()
-    with by, process_groups(config) as ranks:
-        for recompute in ("none", "layer"):
-            steps = PackageSteps(config.executed(recompute=recompute), ranks.device, compiler)
-            for name, objective in objectives.items():
-                if name.endswith("again") != (recompute == "layer"):
-                    continue
-                loss = steps.gradients(*_tokens(config, objective, ranks.device), objective)
-                values[f"{model}, {name}: loss{suffix}"] = loss.cpu()
-                for parameter_name, parameter in steps.model.named_parameters():
-                    key = f"{model}, {name}: gradient of {parameter_name}{suffix}"
-                    values[key] = parameter.main_grad.cpu().clone()
-            torch.compiler.reset()
+    with process_groups(config) as ranks, attention_of(config, ranks.device):
+        steps = PackageSteps(config.executed(recompute=recompute), ranks.device, compiler)
+        for name, objective in objectives.items():
+            loss = steps.gradients(*_tokens(config, objective, ranks.device), objective)
+            values[f"{model}, {name}: loss{suffix}"] = loss.cpu()
+            for parameter_name, parameter in steps.model.named_parameters():
+                key = f"{model}, {name}: gradient of {parameter_name}{suffix}"
+                values[key] = parameter.main_grad.cpu().clone()
+        torch.compiler.reset()
     return values
 
 

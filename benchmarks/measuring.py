@@ -4,8 +4,10 @@ describe the machine and the code of a measurement. The benchmarks of speed use 
 import os
 import random
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,10 @@ def measured(
     """Time every candidate `repeats` times, and return a row of results for each.
 
     `milliseconds` is the median time of a call. `over` compares the candidate with each of the
-    others: its time divided by the other's, as the median over repeats. Both met the same load
-    within a repeat, so this median of ratios varies less than a ratio of medians.
-    `extra_mebibytes` is the most by which memory rises during a call, in MiB; None where the system
-    does not tell.
+    others: its time divided by the other's within a repeat, as the first quartile, the median and
+    the third quartile over the repeats. Both met the same load within a repeat, so this median of
+    ratios varies less than a ratio of medians. `extra_mebibytes` is the most by which memory rises
+    during a call, in MiB; None where the system does not tell.
 
     `device`: where the candidates compute; on "cuda" a call ends when the GPU's work is done.
     """
@@ -41,7 +43,9 @@ def measured(
         name: {
             "milliseconds": 1e3 * statistics.median(own),
             "over": {
-                other: statistics.median(a / b for a, b in zip(own, theirs, strict=True))
+                other: statistics.quantiles(
+                    [a / b for a, b in zip(own, theirs, strict=True)], method="inclusive"
+                )
                 for other, theirs in times.items()
                 if other != name
             },
@@ -110,3 +114,27 @@ def machine_facts(device: str = "cpu") -> dict[str, Any]:
 def device_name(device: str) -> str:
     """Return the name of the GPU, or "cpu"."""
     return torch.cuda.get_device_name() if device == "cuda" else "cpu"
+
+
+def ceiling(device: str, size: int) -> dict[str, Any]:
+    """Measure what this machine can do at best: FLOP/s of one product of random bfloat16 matrices,
+    (size, size) each, bytes per second of a large copy, read and written, and on a GPU what
+    nvidia-smi says of clocks, power and temperature right after."""
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    source = torch.empty(size * size * 8, device=device)  # 2 GiB for 8,192
+    target = torch.empty_like(source)
+    rows = measured({"product": lambda: a @ b, "copy": lambda: target.copy_(source)}, 20, device)
+    seconds = {name: row["milliseconds"] / 1e3 for name, row in rows.items()}
+    return {
+        "flops_per_second": 2 * size**3 / seconds["product"],
+        "bytes_per_second": 2 * source.numel() * source.element_size() / seconds["copy"],
+        "clocks": _clocks() if device == "cuda" else None,
+    }
+
+
+def _clocks() -> str | None:
+    asked = "clocks.sm,clocks.max.sm,clocks.mem,power.draw,temperature.gpu"
+    command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv"]
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout
+    return None

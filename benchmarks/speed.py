@@ -15,7 +15,8 @@ the repeats, and so are ratios of times, which are taken within a repeat.
 import argparse
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.measuring import device_name, machine_facts, measured
-from benchmarks.steps import Compiler, PackageSteps, attention_of, plain_step, step_config
+from benchmarks.steps import Compiler, PackageSteps, Step, attention_of, plain_step, step_config
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.presets import dense
 from tst_study.config.schema import Config
@@ -50,35 +51,55 @@ LOSSES = ("1024x64x1024x4", "2048x512x32768x16", "2048x1024x32768x6")
 """Sizes of head and loss that are measured if none is named."""
 
 
-def steps(config: Config, who: Sequence[str], compiler: Compiler | None, repeats: int) -> Rows:
-    """Measure a baseline step and a superposed step of the package (if `who` has "package"), and a
-    step of plain PyTorch (if it has "plain").
+@contextmanager
+def candidates_of(
+    config: Config, who: Sequence[str], compiler: Compiler | None
+) -> Iterator[dict[str, tuple[Step, float]]]:
+    """Yield steps to compare, with the bytes that stand on the GPU for each (0 on a CPU): the
+    package's baseline step and superposed step, which share a model (if `who` has "package"), and a
+    step of plain PyTorch (if it has "plain")."""
+    candidates: dict[str, tuple[Step, float]] = {}
+    with process_groups(config) as ranks, attention_of(config, ranks.device):
 
-    The rows of `measured` also get the sequences per step, latent tokens per second, MFU (only for
-    bfloat16 on a GPU that `cost.devices` lists, else None) and the memory in bytes that
+        def standing() -> float:
+            return torch.cuda.memory_allocated() if ranks.device.type == "cuda" else 0.0
+
+        if "package" in who:
+            before, ours = standing(), PackageSteps(config, ranks.device, compiler)
+            made = {
+                "baseline": ours.step(),
+                "superposed": ours.step(plan_phases(config).objective(0)),
+            }
+            for step in made.values():
+                step()
+            candidates = {name: (step, standing() - before) for name, step in made.items()}
+        if "plain" in who:
+            before, step = standing(), plain_step(config, ranks.device, compiler)
+            step()
+            candidates["plain PyTorch"] = step, standing() - before
+        yield candidates
+
+
+def steps(config: Config, candidates: dict[str, tuple[Step, float]], repeats: int) -> Rows:
+    """Measure the steps of `candidates_of`.
+
+    The rows of `measured` also get the sequences per step, latent tokens and FLOPs per second, MFU
+    (only for bfloat16 on a GPU that `cost.devices` lists, else None) and the memory in bytes that
     `cost.memory.estimate_memory` predicts for the package. In place of `extra_mebibytes` they have
-    `peak_memory` in bytes, None on a CPU. That counts everything that this process holds on the
-    GPU: with both entries in `who`, the models of both.
+    `peak_memory` in bytes, None on a CPU.
     """
     device, dtype = config.execution.device, config.numerics.dtype
-    with process_groups(config) as ranks, attention_of(config, ranks.device):
-        candidates: dict[str, Callable[[], Tensor]] = {}
-        if "package" in who:
-            ours = PackageSteps(config, ranks.device, compiler)
-            candidates["baseline"] = ours.step()
-            candidates["superposed"] = ours.step(plan_phases(config).objective(0))
-        if "plain" in who:
-            candidates["plain PyTorch"] = plain_step(config, ranks.device, compiler)
-        rows = measured(candidates, repeats, device)
-        standing = torch.cuda.memory_allocated() if device == "cuda" else None
+    rows = measured({name: step for name, (step, _) in candidates.items()}, repeats, device)
     peak = peak_flops(device_name(device), dtype)
-    for row in rows.values():
+    for name, row in rows.items():
         seconds, risen = row["milliseconds"] / 1e3, row.pop("extra_mebibytes")
+        flops = count_flops(config).per_step / seconds
         row |= {
             "sequences": config.batch.sequences,
             "latent_tokens_per_second": config.batch.positions / seconds,
-            "mfu": count_flops(config).per_step / seconds / peak if peak else None,
-            "peak_memory": None if standing is None else standing + risen * 2**20,
+            "flops_per_second": flops,
+            "mfu": flops / peak if peak else None,
+            "peak_memory": candidates[name][1] + risen * 2**20 if device == "cuda" else None,
             "planned_memory": estimate_memory(config, on_gpu=device == "cuda").total,
         }
     return rows
@@ -153,11 +174,12 @@ def main(arguments: list[str] | None = None) -> None:
             keep_freed_memory()
             config = step_config(*SIZES[size], bag_size=8)
             compiler: Compiler | None = "inductor" if options.compile else None
-            results[size] = steps(config, ("package", "plain"), compiler, options.repeats)
+            with candidates_of(config, ("package", "plain"), compiler) as candidates:
+                results[size] = steps(config, candidates, options.repeats)
         else:
             results[size] = losses(size, options.repeats)
         for name, row in results[size].items():
-            ratios = ", ".join(f"{ratio:.3f} of {other}" for other, ratio in row["over"].items())
+            ratios = ", ".join(f"{over[1]:.3f} of {other}" for other, over in row["over"].items())
             risen = row.get("extra_mebibytes")
             shown = "-" if risen is None else f"{risen:.0f}"
             print(f"{size:<18} {name:<14} {row['milliseconds']:>9.2f} ms {shown:>5} MiB  {ratios}")

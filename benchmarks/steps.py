@@ -6,7 +6,7 @@ and logs nothing.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import torch
@@ -99,22 +99,32 @@ def attention_of(config: Config, device: torch.device) -> AbstractContextManager
 
 
 def plain_step(config: Config, device: torch.device, compiler: Compiler | None = None) -> Step:
-    """Return a whole baseline step of plain PyTorch, with float32 weights (under autocast if the
-    config's dtype is bfloat16) and fused AdamW."""
+    """Return a whole baseline step of plain PyTorch with fused AdamW, as torchtitan does it on one
+    GPU. In bfloat16 the model's weights and gradients are bfloat16, and AdamW updates float32 main
+    copies. With a compiler the layers and the loss are compiled."""
     model = PlainModel(config.model, config.batch.sequence_length).to(device)
     if compiler is not None:
         compile_layers(model.layers, compiler)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
+        model.loss = torch.compile(model.loss, backend=compiler)
+    weights = main = list(model.parameters())
+    if config.numerics.dtype == "bfloat16":
+        main = [weight.detach().clone() for weight in weights]
+        for weight, copy in zip(weights, main, strict=True):
+            weight.data, copy.grad = weight.data.bfloat16(), torch.empty_like(copy)
+    optimizer = torch.optim.AdamW(main, lr=1e-3, weight_decay=0.1, fused=True)
     ids, labels = synthetic_tokens(config, 1, device)
-    half = config.numerics.dtype == "bfloat16"
 
     def run() -> Tensor:
-        optimizer.zero_grad()
-        with torch.autocast(device.type, torch.bfloat16) if half else nullcontext():
-            loss: Tensor = model(ids, labels)
+        loss: Tensor = model(ids, labels)
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if main is not weights:
+            torch._foreach_copy_([copy.grad for copy in main], [w.grad for w in weights])
+        torch.nn.utils.clip_grad_norm_(main, 1.0)
         optimizer.step()
+        if main is not weights:
+            with torch.no_grad():
+                torch._foreach_copy_(weights, main)
+        model.zero_grad()
         return loss.detach()
 
     return run
@@ -155,14 +165,19 @@ class PlainModel(nn.Module):
         angles = torch.outer(torch.arange(length), config.rope_theta**-exponents).repeat(1, 2)
         self.register_buffer("cosines", angles.cos())
         self.register_buffer("sines", angles.sin())
+        self.loss = mean_cross_entropy
 
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
         """Return the mean next-token loss of ids and labels (b, l)."""
         x = self.embedding(ids)
         for layer in self.layers:
             x = layer(x, self.cosines, self.sines)
-        logits = self.head(self.norm(x))
-        return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        return self.loss(self.head(self.norm(x)), labels)
+
+
+def mean_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy of logits (b, l, V) and labels (b, l), in float32."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
 
 
 class Layer(nn.Module):

@@ -446,8 +446,8 @@ class Execution(Strict):
     recompute: Recompute = "none"
     """`layer`: keep only the inputs of each layer, which the backward pass computes again."""
     attention: Literal["auto", "flash", "efficient", "cudnn", "math"] = "auto"
-    """Kernel of attention; by default torch chooses one at the start, and `segments.jsonl` names
-    it."""
+    """Kernel of attention; by default torch chooses among the others than cuDNN's at the start, and
+    `segments.jsonl` names it."""
     device: DeviceName = "auto"
     """`auto` takes a GPU where there is one."""
     threads: Annotated[int, Field(ge=1, le=4096), COUNT] | None = None

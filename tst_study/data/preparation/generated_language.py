@@ -11,6 +11,7 @@ The words are the tokens. No token marks the end of a document: after each word,
 probability, a new document begins and its topic is drawn.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -92,26 +93,50 @@ class Language:
             part: the number of the text, from 0. Texts with different numbers are independent; the
                 same number and length give the same text.
         """
+        lengths, tickets, first, ranks = self._draws(tokens, part)
+        # Each class depends on the one before, so they are drawn one after another; one look-up per
+        # token is fast enough.
+        state = first
+        classes = np.empty(tokens, dtype=np.int64)
+        classes[0] = state
+        steps = tickets.tolist()
+        following = self._next_class.ravel().tolist()
+        for place in range(1, tokens):
+            state = following[steps[place] + state * GRAIN]
+            classes[place] = state
+        return self._word_of_rank[classes, ranks], lengths
+
+    def texts(
+        self, tokens: int, parts: Sequence[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Generate several texts of this length, each as `text` would, one after the other: words,
+        (texts · tokens,), and the lengths of all documents. Many at once take 0.4 of the time."""
+        if len(parts) == 1:
+            return self.text(tokens, parts[0])
+        lengths, tickets, first, ranks = zip(
+            *(self._draws(tokens, part) for part in parts), strict=True
+        )
+        steps, table = np.stack(tickets, axis=1), self._next_class.ravel()
+        classes = np.empty_like(steps)
+        classes[0] = first
+        for place in range(1, tokens):
+            np.take(table, steps[place] + classes[place - 1] * GRAIN, out=classes[place])
+        words = self._word_of_rank[classes.T.ravel(), np.concatenate(ranks)]
+        return words, np.concatenate(lengths)
+
+    def _draws(self, tokens: int, part: int) -> tuple[Any, NDArray[np.int64], int, Any]:
+        """Return what is random in a text: the lengths of its documents; for each word, where to
+        look up its class, but for the class before it; the first class; the words' ranks."""
         parameters = self.parameters
         draw = np.random.default_rng([parameters.seed, 1 + part])
         ends = np.flatnonzero(draw.random(tokens) < 1 / parameters.document_tokens) + 1
         lengths = np.diff(np.concatenate([[0], ends[ends < tokens], [tokens]]))
         topics = np.repeat(draw.integers(parameters.topics, size=lengths.size), lengths)
-        # Each class depends on the one before, so they are drawn one after another; one look-up per
-        # token is fast enough.
-        table = self._next_class.ravel()
-        state = int(draw.choice(parameters.classes, p=self.stationary.sum(axis=0)))
+        first = int(draw.choice(parameters.classes, p=self.stationary.sum(axis=0)))
         tickets = topics * (parameters.classes * GRAIN) + draw.integers(GRAIN, size=tokens)
-        classes = np.empty(tokens, dtype=np.int64)
-        classes[0] = state
-        steps = tickets.tolist()
-        following = table.tolist()
-        for place in range(1, tokens):
-            state = following[steps[place] + state * GRAIN]
-            classes[place] = state
         cumulative = np.cumsum(self._zipf)
         ranks = np.searchsorted(cumulative[:-1], draw.random(tokens), side="right")
-        return self._word_of_rank[classes, ranks], lengths.astype(np.int32)
+        return lengths.astype(np.int32), tickets, first, ranks
 
     @cached_property
     def topic_changes(self) -> NDArray[np.float64]:
@@ -166,12 +191,16 @@ def generate(
     tokens_train: int,
     tokens_validation: int,
     parameters: LanguageParameters = LanguageParameters(),
+    piece: int | None = None,
 ) -> Manifest:
     """Write two texts of a generated language, for training and validation, as a prepared folder
     without `tokenizer.json`, and return its manifest.
 
     `manifest.generated` holds the parameters and the mean of `optimal_losses` over the validation
     text, which is exactly the best possible predictor's loss on this text.
+
+    With `piece`, the training text is made of independent texts of so many tokens, which takes
+    0.4 of the time; `tokens_train` is rounded down to whole pieces.
 
     A second call with the same arguments writes nothing. It waits if the first is still at work,
     and starts over if the first was killed.
@@ -181,17 +210,23 @@ def generate(
     folder = Path(to)
     sizes = {"train": tokens_train, "validation": tokens_validation}
     request: dict[str, Any] = {"language": asdict(parameters), "tokens": sizes}
+    if piece is not None:
+        request["piece"] = piece
     return prepared(folder, request, lambda _: _generate(folder, request, sizes, parameters))
 
 
 def _generate(
     folder: Path, request: dict[str, Any], sizes: dict[str, int], parameters: LanguageParameters
 ) -> Manifest:
-    language, splits = Language(parameters), {}
-    for part, (split, tokens) in enumerate(sizes.items()):
-        text, lengths = language.text(tokens, part)
-        write_tokens(folder / split, dtype_for_vocabulary(parameters.words), [(text, lengths)])
-        splits[split] = record_of(folder / split, parameters.words)
+    language = Language(parameters)
+    dtype = dtype_for_vocabulary(parameters.words)
+    text, lengths = language.text(sizes["validation"], 1)
+    write_tokens(folder / "validation", dtype, [(text, lengths)])
+    piece = request.get("piece") or sizes["train"]
+    parts = [0, *range(2, 1 + sizes["train"] // piece)]  # part 1 is the validation text
+    chunks = (parts[k : k + 256] for k in range(0, len(parts), 256))
+    write_tokens(folder / "train", dtype, (language.texts(piece, some) for some in chunks))
+    splits = {split: record_of(folder / split, parameters.words) for split in sizes}
     losses = language.optimal_losses(text)
     optimum: dict[str, float | str] = {"optimal_validation_loss": float(losses.mean())}
     return Manifest(
