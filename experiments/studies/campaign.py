@@ -6,7 +6,6 @@ All grids are in one study, so that they have baselines and shared prefix runs i
 name begins with the name of the first grid that asks for it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from tst_study.analysis.verdict.question import Arm, Question
@@ -93,7 +92,7 @@ def _ablations() -> list[SuperposedPhase]:
 def _size(setting: Setting, model: str, seeds: range) -> Tuning:
     """Return the grid of one model size. Its learning rate is the one at which the baseline of this
     size is best in short runs."""
-    of_size = replace(setting, model=model).in_grid(f"sizes-{model}")
+    of_size = _of_model(setting, model).in_grid(f"sizes-{model}")
     short = of_size.with_steps(SWEEP_STEPS)
     rates = tuple(short.with_rate(factor * short.learning_rate) for factor in RATE_FACTORS)
 
@@ -101,6 +100,10 @@ def _size(setting: Setting, model: str, seeds: range) -> Tuning:
         return [against_baseline(best.with_steps(SIZES_STEPS), (SMALL_MAIN,), seeds)]
 
     return choice(rates, compared, seeds=seeds[:2])
+
+
+def _of_model(setting: Setting, model: str) -> Setting:
+    return setting.changed("", {"model.preset": model})
 
 
 PLAN = "cc7af1a583962df88561e0f838538f2eae78915b"
@@ -168,9 +171,9 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
         asked_for.append(
             asked("output only", output_only, last_four, name, against, OUTPUT_ONLY_PLAN)
         )
-    for model in (SMALLER, setting.model, LARGER):
+    for model in (SMALLER, setting["model.preset"], LARGER):
         where = usual | {"steps": SIZES_STEPS}
-        where |= {"hidden_size": replace(setting, model=model).hidden_size}
+        where |= {"hidden_size": _of_model(setting, model).hidden_size}
         del where["learning_rate"]  # each size has a learning rate of its own
         asked_for.append(asked("sizes", main, where, model))
     on_little = usual | {"corpus": LITTLE_TEXT.name}

@@ -8,8 +8,6 @@ is assumed, and a docstring below says so. The docstrings of the private functio
 and figures of the paper that their runs are for.
 """
 
-from dataclasses import replace
-
 from tst_study.config.schema import SuperposedPhase
 from tst_study.experiments.studies.grid import (
     Declared,
@@ -126,10 +124,9 @@ def _optimizers(scale: Scale) -> list[Tuning]:
 
     choices = []
     for kind in OPTIMIZERS:
-        setting = scale.setting.changed(kind, f"optimizer.kind={kind}")
+        setting = scale.setting.changed(kind, {"optimizer.kind": kind})
         if kind == "muon":  # which needs whole matrices on each rank
-            replicated = setting.parallel.model_copy(update={"optimizer": "replicated"})
-            setting = replace(setting, parallel=replicated)
+            setting = setting.changed("", {"execution.parallel.optimizer": "replicated"})
         candidates = [setting.with_rate(x * setting.learning_rate) for x in RATE_FACTORS]
         choices.append(choice(candidates, both_arms, seeds=scale.seeds[:1]))
     return choices
@@ -157,15 +154,17 @@ def _loss_against_compute(scale: Scale) -> list[Part]:
     setting = scale.setting
     if scale.is_paper:
         sizes = [DENSE_270M, DENSE_600M, DENSE_3B]
-    elif setting.model != "laptop-64":
-        sizes = [setting, replace(setting, model="600m", learning_rate=setting.learning_rate / 2)]
+    elif setting["model.preset"] != "laptop-64":
+        sizes = [setting, _sized(setting, "600m", 0.5)]
     else:
-        sizes = [
-            replace(setting, model=model, learning_rate=setting.learning_rate * factor)
-            for model, factor in SMALL_MODELS.items()
-        ]
+        sizes = [_sized(setting, model, factor) for model, factor in SMALL_MODELS.items()]
     settings = [size.with_steps(round(size.steps * length)) for size in sizes for length in LENGTHS]
     return [Part(tuple(settings), (BASELINE, scale.main), scale.seeds)]
+
+
+def _sized(setting: Setting, model: str, factor: float) -> Setting:
+    rate = setting.learning_rate * factor
+    return setting.changed("", {"model.preset": model, "optimizer.learning_rate": rate})
 
 
 PAIRS = {"smoke": 2, "quick": 4, "laptop": 8, "desktop": 16, "one-gpu": 5, "paper": 5}

@@ -23,11 +23,11 @@ def parts(scale: Scale) -> list[Part]:
     parts_by_epochs = []
     for recipe, tokens in _texts(scale):
         for epochs in EPOCHS if scale.name != "smoke" else EPOCHS[:2]:
-            positions = scale.setting.sequences * scale.setting.sequence_length
+            positions = scale.setting.sequences * scale.setting["batch.sequence_length"]
             steps = round(tokens * epochs / positions)
             # Leave out runs shorter than twice their warm-up, and runs of more than eight times the
             # scale's steps.
-            if 2 * scale.setting.warmup_steps <= steps <= 8 * scale.setting.steps:
+            if 2 * scale.setting["schedule.warmup_steps"] <= steps <= 8 * scale.setting.steps:
                 setting = scale.setting.with_corpus(recipe, f"{tokens // 1000}k")
                 setting = setting.with_steps(steps)
                 parts_by_epochs.append(against_baseline(setting, arms, scale.seeds))

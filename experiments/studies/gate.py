@@ -24,20 +24,21 @@ DECAY_RATIOS = (0.1, 0.3)
 def parts(scale: Scale) -> list[Tuning]:
     """Return the choice among rates and decays, followed by the changes to the best set-up."""
     steps = STEPS.get(scale.name, scale.setting.steps)
-    setting = replace(scale.setting.with_steps(steps), logged_as=None, evaluations=4, changes=())
+    first_tried = {"schedule.decay_ratio": 0.1, "model.qk_norm": False, "data.held_out": "spread"}
+    setting = scale.setting.changed("", {**first_tried, "schedule.steps": steps})
+    setting = replace(setting, evaluations=4)
     seeds = SEEDS.get(scale.name, scale.seeds)
     candidates = tuple(
-        setting.with_rate(rate).changed(f"decay{ratio:g}", f"schedule.decay_ratio={ratio}")
+        setting.with_rate(rate).changed(f"decay{ratio:g}", {"schedule.decay_ratio": ratio})
         for rate in RATES
         for ratio in DECAY_RATIOS
     )
 
     def variants(best: Setting) -> list[Part]:
         # Four heads of size 16 take the place of laptop-64's two of 32: the same weights and FLOPs.
-        more_heads = best.changed(
-            "4heads", "model.attention_heads=4", "model.key_value_heads=4", "model.head_size=16"
-        )
-        normed = best.changed("qknorm", "model.qk_norm=true")
+        heads = {"attention_heads": 4, "key_value_heads": 4, "head_size": 16}
+        more_heads = best.changed("4heads", {f"model.{key}": n for key, n in heads.items()})
+        normed = best.changed("qknorm", {"model.qk_norm": True})
         faster = normed.with_rate(2 * normed.learning_rate)
         return [
             against_baseline(variant, (SMALL_MAIN,), seeds)

@@ -21,7 +21,7 @@ class Part:
 
     settings: tuple[Setting, ...]
     arms: tuple[SuperposedPhase, ...]
-    seeds: range = range(1)
+    seeds: Sequence[int] = range(1)
 
     def runs(self, study: str, results: Results | None = None) -> list[Config]:
         """List the runs of the study of this name, all of one seed before those of the next: so
@@ -78,7 +78,7 @@ class Tuning:
             return tried
         for arm, (loss, setting) in best.items():
             if math.isinf(loss) and self.decides in (None, arm):
-                name = setting.grid or setting.model
+                name = setting.grid or setting["model.preset"]
                 results.dead_end(f"{name}: every candidate diverged; try lower learning rates")
                 return tried
         order = sorted(best, key=lambda arm: best[arm][0])

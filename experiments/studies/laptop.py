@@ -98,16 +98,16 @@ def _generated(scale: Scale) -> Part:
     if scale.name == "smoke":
         language = TopicalLanguage(tokens=1_000_000, validation_tokens=65_536)
     steps = GENERATED_STEPS.get(scale.name, 3_000)
-    setting = replace(
-        scale.setting.in_grid("generated").changed("", f"model.vocabulary_size={language.words}"),
-        corpora=(language,),
-        sequences=4,
-        steps=steps,
-        warmup_steps=round(0.05 * steps),
-        learning_rate=GENERATED_RATE,
-        validation_tokens=32_768,
-        evaluations=2,
-    )
+    changes = {
+        "model.vocabulary_size": language.words,
+        "batch.sequences": 4,
+        "schedule.steps": steps,
+        "schedule.warmup_steps": round(0.05 * steps),
+        "optimizer.learning_rate": GENERATED_RATE,
+        "data.validation_tokens": 32_768,
+    }
+    setting = scale.setting.in_grid("generated").changed("", changes)
+    setting = replace(setting, corpora=(language,), evaluations=2)
     superposed = grid(GENERATED_BAG_SIZES[scale.name], (GENERATED_RATIO,))
     return against_baseline(setting, superposed, GENERATED_SEEDS[scale.name])
 

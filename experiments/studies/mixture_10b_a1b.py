@@ -9,7 +9,7 @@ experts, top 8, normed queries and keys, 24 query heads in 4 groups, untied embe
 from dataclasses import replace
 
 from tst_study.config.presets import PRESETS
-from tst_study.config.schema import Parallel, SuperposedPhase
+from tst_study.config.schema import SuperposedPhase
 from tst_study.experiments.corpora import HubText
 from tst_study.experiments.studies.grid import Declared, Part
 from tst_study.experiments.studies.scales import Scale, of_the_paper
@@ -28,14 +28,14 @@ SUPERPOSED = SuperposedPhase(bag_size=16, steps=12_483)
 SUPERPOSED_RUN_STEPS = 49_983
 
 PAPER = replace(
-    of_the_paper("moe-10b-a1b", BASELINE_STEPS, 3e-4),
-    corpora=(FINEWEB_EDU, DCLM),
-    sequence_length=8192,
+    of_the_paper("moe-10b-a1b", BASELINE_STEPS, 3e-4), corpora=(FINEWEB_EDU, DCLM)
+).changed(
+    "",
     # Experts are split over the eight GPUs of a node, and the optimizer's state over the
     # data-parallel ranks; the rest of the model is not split. By our estimate 64 GPUs of 80 GB hold
     # that without recomputation if a micro-batch is one sequence, and larger GPUs hold more
     # sequences.
-    parallel=Parallel(expert=8, optimizer="distributed", overlap_gradients=True),
+    {"batch.sequence_length": 8192, "execution.parallel.expert": 8},
 )
 
 
@@ -46,10 +46,10 @@ def parts(scale: Scale) -> list[Part]:
             Part((PAPER,), (BASELINE,)),
             Part((PAPER.with_steps(SUPERPOSED_RUN_STEPS),), (SUPERPOSED,)),
         ]
-    twin = replace(scale.setting, model="moe-10b-a1b-twin", sequences=4)
     # The twin reads the scale's text, so it needs the vocabulary with which that was prepared.
-    words = PRESETS[scale.setting.model]["vocabulary_size"]
-    twin = twin.changed("", f"model.vocabulary_size={words}")
+    words = PRESETS[scale.setting["model.preset"]]["vocabulary_size"]
+    shape = {"model.preset": "moe-10b-a1b-twin", "model.vocabulary_size": words}
+    twin = scale.setting.changed("", {**shape, "batch.sequences": 4})
     # As in the paper, the superposed run takes two fifths of the baseline's steps, and a quarter of
     # its steps are superposed.
     steps = round(0.4 * twin.steps)

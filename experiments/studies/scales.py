@@ -18,14 +18,17 @@ decay, gradient clipping, initialisation and seeds are `tst_study`'s defaults.""
 
 from dataclasses import dataclass
 
-from tst_study.config.schema import Parallel, SuperposedPhase
-from tst_study.experiments.corpora import Books, HubText
+from collections.abc import Mapping
+from typing import Any
+
+from tst_study.config.schema import SuperposedPhase
+from tst_study.experiments.corpora import Books, HubText, Recipe
 from tst_study.experiments.studies.setting import Setting
 
-PILOT_CHANGES = ("schedule.decay_ratio=0.3", "model.qk_norm=true")
-"""The choices of the pilot sweep (`gate`) besides the learning rate, as overrides of the config."""
-AS_RECORDED = 'data.held_out="beginning"'
-"""The override that keeps the first campaign's held-out text at scales `laptop` and `desktop`. The
+PILOT_CHOICES = {"schedule.decay_ratio": 0.3, "model.qk_norm": True}
+"""The choices of the pilot sweep (`gate`) besides the learning rate, by key of the config."""
+AS_RECORDED = {"data.held_out": "beginning"}
+"""The value that keeps the first campaign's held-out text at scales `laptop` and `desktop`. The
 campaign's runs are committed, and with another held-out text these scales would no longer stand for
 the same runs."""
 FINEWEB_EDU = HubText(
@@ -49,18 +52,33 @@ def main_with(**changes: object) -> SuperposedPhase:
 
 def of_the_paper(model: str, steps: int, learning_rate: float) -> Setting:
     """Return a set-up like that of the paper's dense runs."""
-    return Setting(
-        model=model,
-        corpora=(DCLM,),
-        sequences=1024,
-        sequence_length=2048,
-        steps=steps,
-        warmup_steps=2_000,
-        learning_rate=learning_rate,
-        dtype="bfloat16",
-        parallel=Parallel(optimizer="distributed", overlap_gradients=True),
-        validation_tokens=8_388_608,
+    return _set_up(model, DCLM, 1024, 2048, steps, 2_000, learning_rate, 8_388_608).changed(
+        "",
+        {
+            "numerics.dtype": "bfloat16",
+            "execution.parallel": {"optimizer": "distributed", "overlap_gradients": True},
+        },
     )
+
+
+def _set_up(
+    model: str,
+    text: Recipe,
+    sequences: int,
+    length: int,
+    steps: int,
+    warmup: int,
+    rate: float,
+    held_out: int,
+) -> Setting:
+    values = {
+        "model": {"preset": model},
+        "data": {"validation_tokens": held_out},
+        "batch": {"sequences": sequences, "sequence_length": length},
+        "optimizer": {"learning_rate": rate},
+        "schedule": {"steps": steps, "warmup_steps": warmup},
+    }
+    return Setting(values, (text,), evaluations=8)
 
 
 DENSE_270M = of_the_paper("270m", 20_000, 2e-3)
@@ -98,7 +116,7 @@ class Scale:
 
 
 def _prose(
-    steps: int, warmup_steps: int, shards: int | None, validation_tokens: int, *recorded: str
+    steps: int, warmup_steps: int, shards: int | None, validation_tokens: int, recorded: Mapping[str, Any] = {}
 ) -> Setting:
     """Return a set-up with two layers on the bundled books, at the rate, the decay and the norms at
     which the pilot sweep found the baseline at its best (docs/research/campaign.md, G0).
@@ -106,31 +124,16 @@ def _prose(
     The warm-up has the same number of steps at every length of a scale. So runs of several lengths
     can share the steps before the decay, and a comparison of lengths is not one of warm-ups.
     """
-    return Setting(
-        model="laptop-64",
-        corpora=(Books(shards=shards),),
-        sequences=16,
-        sequence_length=64,
-        steps=steps,
-        warmup_steps=warmup_steps,
-        learning_rate=2e-3,
-        threads=1,
-        validation_tokens=validation_tokens,
-        device="cpu",  # so small a model would gain nothing from a GPU
-        changes=(*PILOT_CHANGES, *recorded),
+    setting = _set_up(
+        "laptop-64", Books(shards), 16, 64, steps, warmup_steps, 2e-3, validation_tokens
     )
+    # So small a model would gain nothing from a GPU.
+    small = {"execution.threads": 1, "execution.device": "cpu"}
+    return setting.changed("", {**small, **PILOT_CHOICES, **recorded})
 
 
-_ONE_GPU = Setting(
-    model="270m",
-    corpora=(FINEWEB_EDU,),
-    sequences=128,
-    sequence_length=2048,
-    steps=10_000,
-    warmup_steps=500,
-    learning_rate=1e-3,
-    dtype="bfloat16",
-    validation_tokens=4_194_304,
+_ONE_GPU = _set_up("270m", FINEWEB_EDU, 128, 2048, 10_000, 500, 1e-3, 4_194_304).changed(
+    "", {"numerics.dtype": "bfloat16"}
 )
 TENTHS = tuple(tenth / 10 for tenth in range(1, 11))
 

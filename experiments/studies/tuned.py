@@ -65,7 +65,7 @@ Chosen = Mapping[SuperposedPhase, Setting]
 def parts(scale: Scale) -> Sequence[Part | Tuning]:
     """Return part A and part B: in each, sweeps of learning rates and then the runs that are
     measured."""
-    small = _setting(scale, scale.setting.model, STEPS)
+    small = _setting(scale, scale.setting["model.preset"], STEPS)
     larger = _setting(scale, LARGER, LARGER_STEPS)
     after = range(scale.seeds.stop, scale.seeds.stop + len(scale.seeds))
     seeds, pilot = SEEDS.get(scale.name, scale.seeds), PILOT_SEEDS.get(scale.name, after)
@@ -110,7 +110,7 @@ def questions(scale: Scale) -> list[Question]:
     """Return the questions. Primary: is the better of output only and power-law weights better than
     the tuned baseline? Then the same for every superposed arm, and for output only at two model
     sizes, which at scale `desktop` read the same amount of text per weight."""
-    small = _setting(scale, scale.setting.model, STEPS)
+    small = _setting(scale, scale.setting["model.preset"], STEPS)
     larger = _setting(scale, LARGER, LARGER_STEPS)
     seeds = tuple(SEEDS.get(scale.name, scale.seeds))
     twenty = (*seeds, *MORE_SEEDS.get(scale.name, ()))
@@ -131,7 +131,7 @@ def questions(scale: Scale) -> list[Question]:
             predicted=PREDICTED[key],
         )
 
-    tokens = small.steps * small.sequences * small.sequence_length
+    tokens = small.steps * small.sequences * small["batch.sequence_length"]
     whole = {"hidden_size": small.hidden_size, "latent_tokens": tokens, "seed": seeds}
     half = whole | {"latent_tokens": tokens // 2}
     more_weights = {"hidden_size": larger.hidden_size, "seed": seeds}
@@ -149,9 +149,10 @@ def questions(scale: Scale) -> list[Question]:
 def _setting(scale: Scale, model: str, steps: Mapping[str, int]) -> Setting:
     """Return a set-up with 32 sequences per step, whose warm-up reads as much text as the
     scale's."""
-    setting = scale.setting.changed("", 'data.held_out="spread"').with_batch(BATCHES[0])
+    setting = scale.setting.with_batch(BATCHES[0])
     steps_there = steps.get(scale.name, setting.steps)
-    return replace(setting, model=model, steps=steps_there, evaluations=EVALUATIONS)
+    changes = {"model.preset": model, "schedule.steps": steps_there, "data.held_out": "spread"}
+    return replace(setting.changed("", changes), evaluations=EVALUATIONS)
 
 
 def _ladder(
@@ -161,7 +162,7 @@ def _ladder(
     rising rates. A run of a copy reads as much text as a run of `setting`. The rates are scaled
     by the square root of the batch's growth."""
     factor = math.sqrt(sequences / setting.sequences)
-    batch = setting.with_batch(sequences).in_grid(grid).changed(f"batch{sequences}")
+    batch = setting.with_batch(sequences).in_grid(grid).changed(f"batch{sequences}", {})
     return tuple(batch.with_rate(float(f"{rate * factor:.3g}")) for rate in rates)
 
 

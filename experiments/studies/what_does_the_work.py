@@ -67,14 +67,11 @@ def parts(scale: Scale) -> Sequence[Part | Tuning]:
     seeds = SEEDS.get(scale.name, scale.seeds)
     pilot_seeds = PILOT_SEEDS.get(scale.name, scale.seeds)
     setting = _setting(scale)
-    smoothed = setting.changed(
-        "",
-        f"label_smoothing.epsilon={SMOOTHING}",
-        f"label_smoothing.last_step={_superposed(setting)}",
-    )
+    smoothing = {"epsilon": SMOOTHING, "last_step": _superposed(setting)}
+    smoothed = setting.changed("", {"label_smoothing": smoothing})
 
     def at_best_batch(best: Setting) -> list[Part]:
-        whole = replace(best, steps=round(best.steps / PILOT_SHARE))
+        whole = best.changed("", {"schedule.steps": round(best.steps / PILOT_SHARE)})
         return [Part((whole.in_grid("batch"),), (BASELINE,), seeds)]
 
     return [
@@ -125,12 +122,8 @@ def questions(scale: Scale) -> list[Question]:
 
 def _setting(scale: Scale) -> Setting:
     steps = STEPS.get(scale.name, scale.setting.steps)
-    return replace(
-        scale.setting.changed("", 'data.held_out="spread"'),
-        steps=steps,
-        evaluations=EVALUATIONS,
-        grid="arms",
-    )
+    setting = scale.setting.changed("", {"schedule.steps": steps, "data.held_out": "spread"})
+    return replace(setting, evaluations=EVALUATIONS, grid="arms")
 
 
 def _superposed(setting: Setting) -> int:
@@ -146,8 +139,9 @@ def _pilot_sweep(setting: Setting) -> tuple[Setting, ...]:
     for factor in BATCH_FACTORS:
         other = short.with_batch(round(factor * short.sequences))
         tag = f"batch{other.sequences}"
-        scaled = replace(other, learning_rate=round(other.learning_rate * math.sqrt(factor), 7))
-        tried += [other.changed(tag), scaled.changed(f"{tag}-scaled")]
+        rate = round(other.learning_rate * math.sqrt(factor), 7)
+        scaled = other.changed(f"{tag}-scaled", {"optimizer.learning_rate": rate})
+        tried += [other.changed(tag, {}), scaled]
     return tuple(tried)
 
 

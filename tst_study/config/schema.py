@@ -648,12 +648,8 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
 
 
 def apply_override(values: dict[str, Any], override: str) -> None:
-    """Set one dotted key in `values`, in place.
-
-    Each section on the key's path is replaced by a changed copy; if there is none, or a value that
-    is not a section, a new section takes its place. Raises `UserError` if `override` has no `=` or
-    no key.
-    """
+    """Set one dotted key in `values`, in place, as `set_key` does. Raises `UserError` if `override`
+    has no `=` or no key."""
     key, separator, text = override.partition("=")
     if not separator or not key.strip():
         raise UserError(f"--set {override}: write it as section.key=value")
@@ -661,7 +657,16 @@ def apply_override(values: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         value = text
-    *sections, last = key.strip().split(".")
+    set_key(values, key.strip(), value)
+
+
+def set_key(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set one dotted key in `values`, in place.
+
+    Each section on the key's path is replaced by a changed copy; if there is none, or a value that
+    is not a section, a new section takes its place.
+    """
+    *sections, last = key.split(".")
     for section in sections:
         inner = values.get(section)
         # A copy, since the caller may share its nested dictionaries between configs.
