@@ -53,17 +53,29 @@ class Tuning:
     then: Callable[[Mapping[SuperposedPhase, Setting]], Sequence[Part | Tuning]]
     """Returns the parts to train next, given a mapping that has the best set-up of every arm and
     begins with the arm that has the lowest loss."""
-    seeds: range = range(1)
+    seeds: Sequence[int] = range(1)
     extensions: int = 2
     decides: SuperposedPhase | None = None
     """The only arm whose best set-up `then` needs; by default it needs that of every arm."""
+    role: str = "pilot"
+    """The role of the ladders' runs. A pilot run is never a result. Give "" for the usual roles if
+    the seeds are those of measured runs, one of which may be the winner itself."""
 
     def runs(self, study: str, results: Results) -> list[Config]:
         """List the runs of all rungs and, once all their losses are known, also the runs that
-        follow. `study`: the name of the study.
+        follow. `study`: the name of the study."""
+        tried, best = self.best(study, results)
+        following = self.then(best) if best else ()
+        return [*tried, *(run for part in following for run in part.runs(study, results))]
 
-        If every rung of an arm that is needed (`decides`) has a seed that diverged, nothing can
-        follow, and `results.dead_end` is told so.
+    def best(
+        self, study: str, results: Results
+    ) -> tuple[list[Config], dict[SuperposedPhase, Setting]]:
+        """Return the runs of all rungs, and the best set-up of every arm, that of the lowest loss
+        first; no set-ups while losses are missing.
+
+        If every rung of an arm that is needed (`decides`) has a seed that diverged, there are no
+        set-ups either, and `results.dead_end` is told so.
         """
         tried: list[Config] = []
         best: dict[SuperposedPhase, tuple[float, Setting]] = {}
@@ -75,15 +87,14 @@ class Tuning:
             if not any(math.isnan(loss) for loss, _ in rungs):
                 best[arm] = min(rungs, key=lambda rung: rung[0])
         if len(best) < len(self.arms):
-            return tried
+            return tried, {}
         for arm, (loss, setting) in best.items():
             if math.isinf(loss) and self.decides in (None, arm):
                 name = setting.grid or setting["model.preset"]
                 results.dead_end(f"{name}: every candidate diverged; try lower learning rates")
-                return tried
+                return tried, {}
         order = sorted(best, key=lambda arm: best[arm][0])
-        following = self.then({arm: best[arm][1] for arm in order})
-        return [*tried, *(run for part in following for run in part.runs(study, results))]
+        return tried, {arm: best[arm][1] for arm in order}
 
     def _climbed(
         self,
@@ -97,7 +108,10 @@ class Tuning:
         """Return the mean loss and the set-up of an arm's best rung on one ladder. The loss is NaN
         while results are missing, and infinite if every rung has a seed that diverged. The runs of
         all rungs are added to `tried`."""
-        rungs = [[setting.config(study, arm, seed) for seed in self.seeds] for setting in ladder]
+        rungs = [
+            [setting.config(study, arm, seed, self.role) for seed in self.seeds]
+            for setting in ladder
+        ]
         tried += [run for runs in rungs for run in runs if run not in tried]
         means = [_mean_loss(runs, results) for runs in rungs]
         if any(map(math.isnan, means)):
@@ -124,15 +138,17 @@ def choice(
     candidates: Iterable[Setting],
     then: Callable[[Setting], Sequence[Part]],
     arms: tuple[SuperposedPhase, ...] = (BASELINE,),
-    seeds: range = range(1),
+    seeds: Sequence[int] = range(1),
+    role: str = "",
 ) -> Tuning:
     """Return a choice among set-ups: `then` is called with the one whose baselines have the lowest
     mean loss over the seeds.
 
-    `arms`: the arms that are trained at each candidate; the baseline must be one of them.
+    `arms`: the arms that are trained at each candidate; the baseline must be one of them. `role`: as
+    in `Tuning`.
     """
     ladders = tuple((setting,) for setting in candidates)
-    return Tuning(ladders, arms, lambda best: then(best[BASELINE]), seeds, 0, BASELINE)
+    return Tuning(ladders, arms, lambda best: then(best[BASELINE]), seeds, 0, BASELINE, role)
 
 
 def _mean_loss(runs: Sequence[Config], results: Results) -> float:

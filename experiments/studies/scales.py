@@ -116,7 +116,11 @@ class Scale:
 
 
 def _prose(
-    steps: int, warmup_steps: int, shards: int | None, validation_tokens: int, recorded: Mapping[str, Any] = {}
+    steps: int,
+    warmup_steps: int,
+    shards: int | None,
+    validation_tokens: int,
+    recorded: Mapping[str, Any] = {},
 ) -> Setting:
     """Return a set-up with two layers on the bundled books, at the rate, the decay and the norms at
     which the pilot sweep found the baseline at its best (docs/research/campaign.md, G0).

@@ -75,7 +75,7 @@ def parts(scale: Scale) -> Sequence[Part | Tuning]:
         return [Part((whole.in_grid("batch"),), (BASELINE,), seeds)]
 
     return [
-        choice(_pilot_sweep(setting), at_best_batch, (BASELINE, SMALL_MAIN), pilot_seeds),
+        choice(_pilot_sweep(setting), at_best_batch, (BASELINE, SMALL_MAIN), pilot_seeds, "pilot"),
         Part((setting,), (BASELINE, *ARMS.values()), seeds),
         Part((smoothed,), (BASELINE,), seeds),
     ]

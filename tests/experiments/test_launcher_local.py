@@ -131,7 +131,16 @@ class NoText:
         pass
 
 
-TINY = Setting("laptop-32", (NoText(),), 4, 8, steps=100, warmup_steps=5, learning_rate=1e-3)
+TINY = Setting(
+    {
+        "model": {"preset": "laptop-32"},
+        "batch": {"sequences": 4, "sequence_length": 8},
+        "optimizer": {"learning_rate": 1e-3},
+        "schedule": {"steps": 100, "warmup_steps": 5},
+    },
+    (NoText(),),
+    evaluations=8,
+)
 
 
 def test_a_choice_whose_candidates_all_diverge_ends_alone_and_says_so(
