@@ -53,9 +53,10 @@ class Books:
 
 
 @dataclass(frozen=True)
-class HubText:
-    """A corpus of the Hugging Face hub. It is too large to be prepared by the command that submits
-    a study, so the user prepares it first with `tst-study data prepare`."""
+class Text:
+    """A text that `tst-study data prepare` reads: files of one's own, or a dataset of the Hugging
+    Face hub. The latter is too large to be prepared by the command that submits a study, so the
+    user prepares it first."""
 
     name: str
     source: str
@@ -63,12 +64,22 @@ class HubText:
     limit_bytes: int | None = None
 
     def prepare(self, folder: Path) -> None:
-        if not _is_whole(folder):
-            limit = f" --limit-bytes {self.limit_bytes}" if self.limit_bytes else ""
-            raise UserError(
-                f"{folder}: not prepared; first: tst-study data prepare --source "
-                f"{self.source} --to {quote(str(folder))} --tokenizer {self.tokenizer}{limit}"
-            )
+        if _is_whole(folder):
+            return
+        if self.source.startswith("hf://"):
+            raise UserError(f"{folder}: not prepared; first: {self.command(folder)}")
+        from tst_study.data.preparation.prepare import prepare
+        from tst_study.data.preparation.request import Request
+
+        prepare(Request([self.source], self.tokenizer, limit_bytes=self.limit_bytes), folder)
+
+    def command(self, folder: Path) -> str:
+        """Return the command that makes it in a folder."""
+        limit = f" --limit-bytes {self.limit_bytes}" if self.limit_bytes else ""
+        return (
+            f"tst-study data prepare --source {quote(self.source)} --to {quote(str(folder))} "
+            f"--tokenizer {quote(self.tokenizer)}{limit}"
+        )
 
 
 @dataclass(frozen=True)
@@ -95,8 +106,8 @@ class TopicalLanguage:
             generate(folder, self.tokens, self.validation_tokens, language)
 
 
-Recipe = Books | HubText | TopicalLanguage
+Recipe = Books | Text | TopicalLanguage
 """A corpus that a study reads. `name` is the name of its folder in `PREPARED`. `prepare(folder)`
-makes the corpus, or does nothing if it is complete. After an interruption, `Books` continue and a
-`TopicalLanguage` starts over. A `HubText` is never made: it raises `UserError` if it is not
-complete."""
+makes the corpus, or does nothing if it is complete. After an interruption, `Books` and a `Text`
+continue and a `TopicalLanguage` starts over. A `Text` of the hub is never made: it raises
+`UserError` if it is not complete."""

@@ -6,7 +6,7 @@ much text as the baseline, and so repeat it more often."""
 
 from collections.abc import Sequence
 
-from tst_study.experiments.corpora import Books, HubText, Recipe
+from tst_study.experiments.corpora import Books, Recipe, Text
 from tst_study.experiments.studies.grid import Declared, Part, against_baseline
 from tst_study.experiments.studies.scales import DCLM, FINEWEB_EDU, Scale
 
@@ -37,7 +37,7 @@ def parts(scale: Scale) -> list[Part]:
 def _texts(scale: Scale) -> Sequence[tuple[Recipe, int]]:
     """Return corpora, each with its approximate number of tokens. A run's record holds the exact
     number (`unique_raw_tokens`)."""
-    if isinstance(scale.setting.corpora[0], HubText):
+    if isinstance(scale.setting.corpora[0], Text):
         whole, sizes = (DCLM, (20, 80, 320)) if scale.is_paper else (FINEWEB_EDU, (2, 8, 32))
         return [_hub_text(whole, gigabytes) for gigabytes in sizes]
     megabytes = {"smoke": (1,), "quick": (1, 2), "laptop": (2, 8)}.get(scale.name, (2, 8, 32))
@@ -46,11 +46,11 @@ def _texts(scale: Scale) -> Sequence[tuple[Recipe, int]]:
     return [(Books(megabytes=size), size * 370_000) for size in megabytes]
 
 
-def _hub_text(whole: HubText, gigabytes: int) -> tuple[Recipe, int]:
+def _hub_text(whole: Text, gigabytes: int) -> tuple[Recipe, int]:
     """Return the first gigabytes of a corpus, and about how many tokens they hold: a token of
     Llama-3's tokenizer is about 4.5 bytes of English."""
     limit = gigabytes * 10**9
-    recipe = HubText(f"{whole.name}-{gigabytes}GB", whole.source, whole.tokenizer, limit)
+    recipe = Text(f"{whole.name}-{gigabytes}GB", whole.source, whole.tokenizer, limit)
     return recipe, round(limit / 4.5)
 
 

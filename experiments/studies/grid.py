@@ -144,8 +144,8 @@ def choice(
     """Return a choice among set-ups: `then` is called with the one whose baselines have the lowest
     mean loss over the seeds.
 
-    `arms`: the arms that are trained at each candidate; the baseline must be one of them. `role`: as
-    in `Tuning`.
+    `arms`: the arms that are trained at each candidate; the baseline must be one of them.
+    `role`: as in `Tuning`.
     """
     ladders = tuple((setting,) for setting in candidates)
     return Tuning(ladders, arms, lambda best: then(best[BASELINE]), seeds, 0, BASELINE, role)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import SuperposedPhase
-from tst_study.experiments.corpora import HubText
+from tst_study.experiments.corpora import Text
 from tst_study.experiments.studies.grid import Declared, Part
 from tst_study.experiments.studies.scales import Scale, of_the_paper
 from tst_study.experiments.studies.setting import BASELINE
@@ -18,10 +18,8 @@ from tst_study.experiments.studies.setting import BASELINE
 QWEN = "Qwen/Qwen3-30B-A3B"
 """The Hugging Face model whose tokenizer is used. All of the Qwen3 family share it; their
 vocabulary is padded to 151,936 entries."""
-FINEWEB_EDU = HubText(
-    "fineweb-edu-qwen3", "hf://HuggingFaceFW/fineweb-edu/sample-350BT:train", QWEN
-)
-DCLM = HubText("dclm-qwen3", "hf://mlfoundations/dclm-baseline-1.0", QWEN)
+FINEWEB_EDU = Text("fineweb-edu-qwen3", "hf://HuggingFaceFW/fineweb-edu/sample-350BT:train", QWEN)
+DCLM = Text("dclm-qwen3", "hf://mlfoundations/dclm-baseline-1.0", QWEN)
 
 BASELINE_STEPS = 125_000
 SUPERPOSED = SuperposedPhase(bag_size=16, steps=12_483)
