@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import asdict
 from functools import partial
-from glob import escape
+from glob import escape, glob
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ import typer
 
 from tst_study.cli import DeviceName, Mfu, Overrides, Price, train_here
 from tst_study.command_line import ONE_RUN, STUDIES, count_option, verb
+from tst_study.errors import UserError
 from tst_study.text import screen_width, wrapped
 from tst_study.waiting import waiting
 
@@ -21,47 +22,51 @@ verbs = typer.Typer()
 
 
 def _complete_study(incomplete: str) -> list[str]:
-    """Return the names of studies that begin with `incomplete`, for the shell's completion."""
+    """Return the names of studies and files that begin with `incomplete`, for the shell's
+    completion."""
     from tst_study.experiments.studies import catalogue
 
-    return [name for name in catalogue.STUDIES if name.startswith(incomplete)]
+    files = [
+        path for kind in ("*.toml", "*.py", "*/") for path in glob(f"{escape(incomplete)}{kind}")
+    ]
+    return [name for name in (*catalogue.STUDIES, *files) if name.startswith(incomplete)]
 
 
 def _complete_scale(context: typer.Context, incomplete: str) -> list[str]:
     from tst_study.experiments.studies import catalogue
+    from tst_study.experiments.studies.study_file import scales
 
-    study = catalogue.STUDIES.get(context.params.get("study") or "laptop")
-    return [item for item in (study.scales if study else ()) if item.startswith(incomplete)]
+    named = (context.params.get("study") or ["laptop"])[0]
+    study = catalogue.STUDIES.get(named)
+    known = study.scales if study else scales(Path(named)) if Path(named).is_file() else ()
+    return [item for item in known if item.startswith(incomplete)]
 
 
 _of_studies = partial(verb, verbs, STUDIES)
-StudyName = Annotated[
-    str,
+Arguments = Annotated[
+    list[str],
     typer.Argument(
-        metavar="STUDY",
-        help="Name of a study; `tst-study studies` lists them.",
+        metavar="STUDY|FILE... [RUNS]",
+        help="A study's name, its file (a grid in TOML, Python) or run configs; then part of the "
+        "runs' names, or a pattern such as '*-s8-*'.",
         autocompletion=_complete_study,
     ),
 ]
-StudyOrFolder = Annotated[
-    str,
+ArgumentsOrFolder = Annotated[
+    list[str],
     typer.Argument(
-        metavar="STUDY|DIR",
-        help="A study's name, or a folder of runs (runs/ may be left out).",
+        metavar="STUDY|FILE...|DIR [RUNS]",
+        help="A study's name, its file (a grid in TOML, Python), run configs, or a folder of runs "
+        "(runs/ may be left out); then part of the runs' names, or a pattern such as '*-s8-*'.",
         autocompletion=_complete_study,
-    ),
-]
-Pattern = Annotated[
-    str,
-    typer.Argument(
-        metavar="[RUNS]",
-        help="Part of the runs' names, or a pattern such as '*-s8-*'; all by default.",
     ),
 ]
 ScaleName = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="Scale: smoke, quick, laptop, desktop, one-gpu, paper.", autocompletion=_complete_scale
+        help="Scale: smoke, quick, laptop, desktop, one-gpu, paper, or one of the file's; by "
+        "default quick, or the file's first.",
+        autocompletion=_complete_scale,
     ),
 ]
 RunsFolder = Annotated[
@@ -111,9 +116,8 @@ def studies() -> None:
     "tst-study plan bag-grid '*-s4-*' --scale paper --device B200 --price 4",
 )
 def plan(
-    study: StudyName,
-    pattern: Pattern = "",
-    scale: ScaleName = "quick",
+    study: Arguments,
+    scale: ScaleName = None,
     runs: RunsFolder = None,
     no_share: NoShare = False,
     launcher: LauncherName = None,
@@ -137,7 +141,8 @@ def plan(
     from tst_study.experiments.state.plan_table import table
     from tst_study.experiments.studies.catalogue import load
 
-    chosen = load(study, scale, runs, share=not no_share)
+    sources, pattern = _sources(study)
+    chosen = load(sources, scale, runs, share=not no_share)
     planner = Planner(chosen, unprepared=True)
     trains = launcher_of(launcher, Options(profile=profile))
     prices = Prices(device, mfu, price)
@@ -165,8 +170,8 @@ def plan(
     "tst-study submit bag-grid --scale one-gpu --launcher slurm --profile slurm.toml",
 )
 def submit(
-    study: StudyName,
-    scale: ScaleName = "quick",
+    study: Arguments,
+    scale: ScaleName = None,
     launcher: LauncherName = None,
     parallel: Parallel = None,
     processes: Processes = 1,
@@ -182,11 +187,14 @@ def submit(
     """Run a study: prepare its text, train its runs and, on this machine, draw the report. Runs
     that are done are skipped."""
     from tst_study.experiments.launcher import Options
+    from tst_study.experiments.plan.planned_run import matches
     from tst_study.experiments.studies.catalogue import load
 
-    chosen = load(study, scale, runs, not no_share, recorded)
+    sources, pattern = _sources(study)
+    chosen = load(sources, scale, runs, not no_share, recorded)
     options = Options(parallel, processes, profile, dry_run)
-    raise typer.Exit(_submitted(chosen, launcher, options))
+    wanted = [lambda run: matches(run.run_id, pattern)] if pattern else []
+    raise typer.Exit(_submitted(chosen, launcher, options, *wanted))
 
 
 def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> int:
@@ -201,7 +209,7 @@ def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> 
     from tst_study.experiments.plan.planner import Planner
 
     if not options.dry:
-        register(study.folder, study.questions, study.files)
+        register(study.folder, study.questions, study.files, study.asks)
     status = launcher_of(launcher, options).submit(study, *wanted)
     dead_ends = Planner(study, unprepared=options.dry).dead_ends()
     for line in dead_ends:
@@ -211,9 +219,8 @@ def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> 
 
 @_of_studies("tst-study status laptop", "tst-study status runs/mine '*seed0*'")
 def status(
-    study: StudyOrFolder,
-    pattern: Pattern = "",
-    scale: ScaleName = "quick",
+    study: ArgumentsOrFolder,
+    scale: ScaleName = None,
     runs: RunsFolder = None,
     recorded: Recorded = None,
     no_share: NoShare = False,
@@ -223,9 +230,9 @@ def status(
     from tst_study.experiments.state.status import matching
     from tst_study.experiments.state.status_screen import screen, study_rows
 
-    root, pattern = _place(study, scale, runs, pattern)
+    sources, root, pattern = _place(study, scale, runs)
     with waiting(f"reading the runs in {root}"):
-        rows = study_rows(study, scale, root, not no_share, recorded)
+        rows = study_rows(sources, scale, root, not no_share, recorded)
         rows = matching(rows, pattern, root)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False))
@@ -235,16 +242,16 @@ def status(
 
 @_of_studies("tst-study logs laptop", "tst-study logs bag-grid baseline --scale one-gpu -n 100")
 def logs(
-    study: StudyOrFolder,
-    pattern: Pattern = "",
-    scale: ScaleName = "quick",
+    study: ArgumentsOrFolder,
+    scale: ScaleName = None,
     runs: RunsFolder = None,
     lines: Annotated[int, count_option("Lines of each log.", "-n", "--lines")] = 40,
 ) -> None:
     """Show the last lines of runs' logs; without RUNS, those of failed runs."""
     from tst_study.experiments.state.jobs import log_tails
 
-    for text in log_tails(*_place(study, scale, runs, pattern), lines):
+    _, root, pattern = _place(study, scale, runs)
+    for text in log_tails(root, pattern, lines):
         print(text)
 
 
@@ -252,9 +259,8 @@ def logs(
     "tst-study retry laptop", "tst-study retry bag-grid '*-s8-*' --scale one-gpu --launcher slurm"
 )
 def retry(
-    study: StudyName,
-    pattern: Pattern = "",
-    scale: ScaleName = "quick",
+    study: Arguments,
+    scale: ScaleName = None,
     launcher: LauncherName = None,
     parallel: Parallel = None,
     processes: Processes = 1,
@@ -269,7 +275,8 @@ def retry(
     from tst_study.experiments.state.status import stopped
     from tst_study.experiments.studies.catalogue import load
 
-    chosen = load(study, scale, runs, not no_share, recorded)
+    sources, pattern = _sources(study)
+    chosen = load(sources, scale, runs, not no_share, recorded)
     options = Options(parallel, processes, profile)
     wanted = stopped(chosen, pattern)
     if not any(map(wanted, Planner(chosen).decided())):
@@ -279,13 +286,11 @@ def retry(
 
 
 @_of_studies("tst-study cancel laptop", "tst-study cancel bag-grid '*-s8-*' --scale one-gpu")
-def cancel(
-    study: StudyOrFolder, pattern: Pattern = "", scale: ScaleName = "quick", runs: RunsFolder = None
-) -> None:
+def cancel(study: ArgumentsOrFolder, scale: ScaleName = None, runs: RunsFolder = None) -> None:
     """Stop runs, each after a checkpoint, until `submit` or `retry` starts them again."""
     from tst_study.experiments.state.jobs import cancel_runs
 
-    root, pattern = _place(study, scale, runs, pattern)
+    _, root, pattern = _place(study, scale, runs)
     cancelled = cancel_runs(root, pattern)
     matching = f" that matches {pattern!r}" if pattern else ""
     nothing = (
@@ -298,8 +303,8 @@ def cancel(
     "tst-study collect laptop", "tst-study collect bag-grid --scale one-gpu --keep records/bag-grid"
 )
 def collect(
-    study: StudyOrFolder,
-    scale: ScaleName = "quick",
+    study: ArgumentsOrFolder,
+    scale: ScaleName = None,
     runs: RunsFolder = None,
     recorded: Recorded = None,
     no_share: NoShare = False,
@@ -315,9 +320,12 @@ def collect(
     from tst_study.experiments.state.status_screen import study_rows
     from tst_study.experiments.studies.catalogue import folder_of
 
-    root = folder_of(study, scale, runs)
+    sources, pattern = _sources(study)
+    if pattern:
+        raise UserError(f"collect: {pattern!r} names no study; a study is collected as a whole")
+    root = folder_of(sources, scale, runs)
     with waiting("drawing figures and report"):
-        lines = collect_runs(root, study_rows(study, scale, root, not no_share, recorded))
+        lines = collect_runs(root, study_rows(sources, scale, root, not no_share, recorded))
     print(*wrapped(lines, screen_width()), sep="\n")
     if keep is not None:
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")
@@ -325,8 +333,8 @@ def collect(
 
 @_of_studies("tst-study clean laptop", "tst-study clean bag-grid --scale one-gpu --yes")
 def clean(
-    study: StudyOrFolder,
-    scale: ScaleName = "quick",
+    study: ArgumentsOrFolder,
+    scale: ScaleName = None,
     runs: RunsFolder = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete them; else they are listed.")] = False,
 ) -> None:
@@ -334,11 +342,12 @@ def clean(
     runs, and those of prefix runs whose branches have begun. Records of runs are kept."""
     from tst_study.experiments.plan.planner import Planner
     from tst_study.experiments.state.clean import delete, not_needed
-    from tst_study.experiments.studies.catalogue import STUDIES, folder_of, load
+    from tst_study.experiments.studies.catalogue import folder_of, is_study, load
 
-    root, planner = folder_of(study, scale, runs), None
-    if study in STUDIES:
-        planner = Planner(load(study, scale, root), unprepared=True)
+    sources, _ = _sources(study)
+    root, planner = folder_of(sources, scale, runs), None
+    if is_study(sources):
+        planner = Planner(load(sources, scale, root), unprepared=True)
     with waiting(f"looking through {root}"):
         items = not_needed(root, planner)
         if yes:
@@ -349,18 +358,35 @@ def clean(
     print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted; pass --yes to delete'}")
 
 
-def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Path, str]:
-    """Return the folder of a study's runs, and the pattern that selects some of them. If `study` is
-    the folder of a single run, these are its parent and, unless a pattern is given, its name."""
+def _sources(arguments: list[str]) -> tuple[tuple[str, ...], str]:
+    """Return the words that name a study, and the pattern of runs behind them. Raises `UserError`
+    if more than one word is left."""
+    from tst_study.experiments.studies.catalogue import source_kind
+
+    files = [word for word in arguments if source_kind(word)]
+    sources = files or arguments[:1]
+    rest = [word for word in arguments if word not in sources]
+    if len(rest) > 1:
+        raise UserError(f"{rest[1]!r}: names no file; give one study, and one pattern of its runs")
+    return tuple(sources), "".join(rest)
+
+
+def _place(
+    arguments: list[str], scale: str | None, runs: Path | None
+) -> tuple[tuple[str, ...], Path, str]:
+    """Return the words that name a study, the folder of its runs, and the pattern that selects some
+    of them. If the words name the folder of a single run, these are its parent and, unless a
+    pattern is given, its name."""
     from tst_study.experiments.run_process import config_path
     from tst_study.experiments.studies.catalogue import folder_of
 
-    root = folder_of(study, scale, runs)
+    sources, pattern = _sources(arguments)
+    root = folder_of(sources, scale, runs)
     if (root / "run.json").exists() or config_path(root).exists():
         root = Path(os.path.abspath(root))  # `.` and `..` are no names
         # Quoted, and with a set of one character, so that it matches this name alone.
-        return root.parent, pattern or f"[{root.name[0]}]{escape(root.name[1:])}"
-    return root, pattern
+        return sources, root.parent, pattern or f"[{root.name[0]}]{escape(root.name[1:])}"
+    return sources, root, pattern
 
 
 @verb(verbs, ONE_RUN, "tst-study retrain docs/records/gate RUN")

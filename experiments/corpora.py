@@ -111,3 +111,13 @@ Recipe = Books | Text | TopicalLanguage
 makes the corpus, or does nothing if it is complete. After an interruption, `Books` and a `Text`
 continue and a `TopicalLanguage` starts over. A `Text` of the hub is never made: it raises
 `UserError` if it is not complete."""
+
+
+FINEWEB_EDU = Text(
+    "fineweb-edu-llama3",
+    "hf://HuggingFaceFW/fineweb-edu/sample-100BT:train",
+    "meta-llama/Meta-Llama-3-8B",
+)
+DCLM = Text("dclm-llama3", "hf://mlfoundations/dclm-baseline-1.0", "meta-llama/Meta-Llama-3-8B")
+KNOWN: tuple[Recipe, ...] = (Books(), Books(1), TopicalLanguage(), FINEWEB_EDU, DCLM)
+"""Texts that this package can make, which any study may read by their folder in `PREPARED`."""

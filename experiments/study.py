@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tst_study.analysis.verdict.question import Question
+from tst_study.config.architecture import HUGGING_FACE
 from tst_study.config.schema import Config
 from tst_study.experiments.corpora import Recipe
 
@@ -20,6 +21,9 @@ class Results(Protocol):
     def dead_end(self, why: str) -> None:
         """Take note that a choice among set-ups cannot be made, because all candidates diverged.
         `why` says which choice that is."""
+
+    def remark(self, what: str) -> None:
+        """Take note of something that a person should know about a choice that was made."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +47,37 @@ class Study:
     """The parent of the run folders."""
     share: bool = True
     """Whether steps that several runs have in common are trained only once."""
-    recorded: Path | None = None
-    """An archive of runs. A run that it records as over is not trained again."""
+    recorded: tuple[Path, ...] = ()
+    """Archives of runs. A run that one of them records as over is not trained again."""
     questions: Sequence[Question] = ()
     """The questions that the runs are to answer. They are declared before any run."""
+    asks: str = ""
+    """What a user's study asks, in its own words."""
+    sources: tuple[str, ...] = ()
+    """The words that name the study on the command line: its name, or its files."""
+    home: Path = Path()
+    """The folder from which relative paths in the study's files start."""
+    planned_only: "Study | None" = None
+    """The same study for those set-ups that are planned and never submitted."""
     files: tuple[Path, ...] = ()
     """The files of a user's study: its own, its base and the Python that it imports; empty for a
     bundled study. They are registered with the questions, and copied to where Slurm's jobs run."""
     resources_of: Callable[[Config], Mapping[str, Any]] = lambda config: {}
     """Returns what the study asks of a cluster for a run, such as `{"gpus_per_node": 8}`; it counts
     before everything in the launcher's profile."""
+
+    def placed(self, config: Config) -> Config:
+        """Return a config whose relative paths start from `home`, if that is not where the command
+        is run."""
+        home = self.home.absolute()
+        if home == Path.cwd():
+            return config
+        data, weights = config.data, config.weights_folder
+        corpora = (one.model_copy(update={"path": str(home / one.path)}) for one in data.corpora)
+        held_out = None if data.validation is None else str(home / data.validation)
+        data = data.model_copy(update={"corpora": tuple(corpora), "validation": held_out})
+        fork = None if weights is None else f"{HUGGING_FACE}{home / weights}"
+        return config.model_copy(update={"data": data, "fork_from": fork})
 
     def prepare(self) -> None:
         """Make the corpora that are not complete yet. Raises `UserError` if a corpus from the

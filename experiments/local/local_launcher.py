@@ -53,10 +53,13 @@ class Local:
             print(f"Stopped ({stopped}). The same command resumes from the last checkpoints.")
             return stopped.status
         if not folders_below(study.folder):
-            print(f"Nothing to train: every run is recorded in {study.recorded}.")
+            print(
+                f"Nothing to train: every run is recorded in {', '.join(map(str, study.recorded))}."
+            )
             return 0
         print("Drawing figures and report.", flush=True)
-        lines = ["", f"What {study.name} at scale {study.scale} says", study.claims, ""]
+        at_scale = f" at scale {study.scale}" if study.scale else ""
+        lines = ["", f"What {study.name}{at_scale} says", study.claims, ""]
         try:
             lines += collect(study.folder, rows_of(study))
             print(*wrapped(lines, screen_width()), sep="\n")

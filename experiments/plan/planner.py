@@ -36,6 +36,8 @@ class Planner:
     """Plan even if corpora are missing. Identities and folders are then provisional."""
     pretends: bool = False
     """Take losses that are not known yet to be 0, as in a plan of the whole study."""
+    remarks: dict[str, None] = field(default_factory=dict)
+    """What the study remarked on the choices that it made, each once."""
     _dead_ends: dict[str, None] = field(default_factory=dict)
     _losses: dict[str, float] = field(default_factory=dict)
     _data: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
@@ -86,6 +88,9 @@ class Planner:
     def dead_end(self, why: str) -> None:
         self._dead_ends[why] = None
 
+    def remark(self, what: str) -> None:
+        self.remarks[what] = None
+
     def held_out(self, config: Config) -> float | None:
         run = self.planned(config)
         if run.fingerprint not in self._losses:
@@ -98,6 +103,7 @@ class Planner:
     def planned(self, config: Config) -> PlannedRun:
         """Return the run of a config, with its identity and its folder. Raises `UserError` if a
         corpus is not prepared, unless `unprepared` is set."""
+        config = self.study.placed(config)
         identity = self._known.get(config)
         if identity is None:
             identity = self._known[config] = fingerprint(config, self.data(config))
@@ -112,7 +118,7 @@ class Planner:
         """State and final loss, by fingerprint, of the study's archived runs that are over."""
         from tst_study.analysis.tables.source import load
 
-        if self.study.recorded is None:
+        if not self.study.recorded:
             return {}
         rows = load(self.study.recorded)
         over = rows[rows["state"].isin(FINAL_STATES)]

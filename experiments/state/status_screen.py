@@ -9,7 +9,7 @@ from tst_study.experiments.launcher import launchers
 from tst_study.experiments.plan.planned_run import totals
 from tst_study.experiments.screen import fitted
 from tst_study.experiments.state.status import StatusRow, check_holds_runs, rows_below, rows_of
-from tst_study.experiments.studies.catalogue import STUDIES, load
+from tst_study.experiments.studies.catalogue import is_study, load
 from tst_study.text import ENDLESS, duration, printable, wrapped
 
 NUMBERS = ("step", "training", "held-out", "tokens/s", "left")
@@ -27,18 +27,22 @@ def screen(root: Path, rows: Sequence[StatusRow], width: int) -> list[str]:
 
 
 def study_rows(
-    study: str, scale: str, root: Path, share: bool = True, recorded: Path | None = None
+    sources: Sequence[str],
+    scale: str | None,
+    root: Path,
+    share: bool = True,
+    recorded: Path | None = None,
 ) -> list[StatusRow]:
     """Return the status of every run that the study has planned so far (later ones may depend on
-    results that are not there yet), and of every other run in the study's folder. If `study` is not
-    the name of a study, or its corpora are not prepared, return the status of the runs in the
-    folder `root`.
+    results that are not there yet), and of every other run in the study's folder. If `sources` do
+    not name a study, or its corpora are not prepared, return the status of the runs in the folder
+    `root`.
 
     Raises `UserError` if it needs the folder and there is none.
     """
-    if study in STUDIES:
+    if is_study(sources):
         try:
-            return rows_of(load(study, scale, root, share, recorded))
+            return rows_of(load(sources, scale, root, share, recorded))
         except UserError as error:
             check_holds_runs(root)
             print(f"only runs that have a folder are shown: {error}", file=sys.stderr)

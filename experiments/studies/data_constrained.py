@@ -6,9 +6,9 @@ much text as the baseline, and so repeat it more often."""
 
 from collections.abc import Sequence
 
-from tst_study.experiments.corpora import Books, Recipe, Text
+from tst_study.experiments.corpora import DCLM, FINEWEB_EDU, Books, Recipe, Text
 from tst_study.experiments.studies.grid import Declared, Part, against_baseline
-from tst_study.experiments.studies.scales import DCLM, FINEWEB_EDU, Scale
+from tst_study.experiments.studies.scales import Scale
 
 EPOCHS = (1, 4, 16)
 """The numbers of times that the baseline reads the text."""

@@ -163,16 +163,16 @@ def _scaled(setting: Setting, factor: float) -> Setting:
 
 @dataclass(frozen=True)
 class Declared:
-    """A study as its module declares it, for all of its scales."""
+    """A study in Python: what is trained, most urgent first, and the questions, which are declared
+    before any run. Either is a list, or for a study with scales a function of the scale."""
 
     title: str
     claims: str
-    """One or two sentences on what the study can show."""
-    parts: Callable[[Scale], Sequence[Part | Tuning]]
-    """Returns what is trained at a scale, most urgent first."""
+    """One or two sentences on what the study asks and can show."""
+    parts: Sequence[Part | Tuning] | Callable[[Scale], Sequence[Part | Tuning]]
+    questions: Sequence[Question] | Callable[[Scale], Sequence[Question]] = ()
     scales: Sequence[str] = tuple(SCALES)
-    questions: Callable[[Scale], Sequence[Question]] = lambda scale: ()
-    """Returns the questions of a scale, which are declared before any run."""
+    """The names of its scales, if `parts` is a function."""
 
 
 def against_baseline(

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tst_study.config.schema import SuperposedPhase
-from tst_study.experiments.corpora import Books, Recipe, Text
+from tst_study.experiments.corpora import DCLM, FINEWEB_EDU, Books, Recipe
 from tst_study.experiments.studies.setting import Setting
 
 PILOT_CHOICES = {"schedule.decay_ratio": 0.3, "model.qk_norm": True}
@@ -30,18 +30,11 @@ AS_RECORDED = {"data.held_out": "beginning"}
 """The value that keeps the first campaign's held-out text at scales `laptop` and `desktop`. The
 campaign's runs are committed, and with another held-out text these scales would no longer stand for
 the same runs."""
-FINEWEB_EDU = Text(
-    "fineweb-edu-llama3",
-    "hf://HuggingFaceFW/fineweb-edu/sample-100BT:train",
-    "meta-llama/Meta-Llama-3-8B",
-)
-
 PAPER_MAIN = SuperposedPhase(bag_size=6, step_ratio=0.3)
 """The superposition that the paper runs at every dense size."""
 SMALL_MAIN = SuperposedPhase(bag_size=4, step_ratio=0.25)
 """The main superposition at all scales but `paper`. It is in the range that the paper recommends;
 an earlier pilot on two cores had s = 4, r = 0.2."""
-DCLM = Text("dclm-llama3", "hf://mlfoundations/dclm-baseline-1.0", "meta-llama/Meta-Llama-3-8B")
 
 
 def main_with(**changes: object) -> SuperposedPhase:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from tst_study.config.architecture import HUGGING_FACE
 from tst_study.config.schema import Config, SuperposedPhase, from_dict, read_toml, set_key
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.experiments.corpora import PREPARED, Recipe
@@ -30,8 +29,6 @@ class Setting:
     """The beginning of the runs' names; by default the model's preset, or else the study's name."""
     arm_name: str = ""
     """What the runs' names call the arm; by default they name its superposition."""
-    home: Path = Path()
-    """The folder from which relative paths start."""
     tags: tuple[str, ...] = ()
     """Further parts of the runs' names."""
     logged_as: int | None = None
@@ -44,10 +41,10 @@ class Setting:
 
     @classmethod
     def read(cls, path: str | Path, *corpora: Recipe) -> Self:
-        """Return the set-up of a file that `train` takes, whose relative paths start from its
-        folder. Raises `UserError` if it cannot be read."""
+        """Return the set-up of a file that `train` takes. Raises `UserError` if it cannot be
+        read."""
         values = {key: value for key, value in read_toml(path).items() if key not in LABELS}
-        return cls(values, corpora, home=Path(path).parent)
+        return cls(values, corpora)
 
     def config(
         self, study: str, superposition: SuperposedPhase = BASELINE, seed: int = 0, role: str = ""
@@ -79,7 +76,7 @@ class Setting:
         last = f"-seed{seed}"
         values["name"] = words[: 80 - len(last)] + last
         values["role"] = role or method.role
-        return _placed(from_dict(values, source=study), self.home)
+        return from_dict(values, source=study)
 
     def label(self, superposition: SuperposedPhase) -> str:
         """Return the name that the run table gives this superposition at this length."""
@@ -149,15 +146,3 @@ class Setting:
     def with_corpus(self, corpus: Recipe, tag: str) -> Self:
         """Return a copy that reads only this corpus. The `tag` becomes part of the runs' names."""
         return replace(self, corpora=(corpus,), tags=(*self.tags, tag))
-
-
-def _placed(config: Config, home: Path) -> Config:
-    """Return a config whose relative paths start from the folder `home`."""
-    if home == Path():
-        return config
-    data, weights = config.data, config.weights_folder
-    corpora = (one.model_copy(update={"path": str(home / one.path)}) for one in data.corpora)
-    held_out = None if data.validation is None else str(home / data.validation)
-    data = data.model_copy(update={"corpora": tuple(corpora), "validation": held_out})
-    fork = None if weights is None else f"{HUGGING_FACE}{home / weights}"
-    return config.model_copy(update={"data": data, "fork_from": fork})

@@ -32,6 +32,7 @@ from tst_study.config.schema import (
     to_dict,
 )
 from tst_study.errors import UserError, one_of
+from tst_study.experiments.corpora import KNOWN, PREPARED, Recipe, Text
 from tst_study.experiments.studies.grid import Tuning
 from tst_study.experiments.studies.setting import LABELS, Setting
 from tst_study.experiments.study import Results
@@ -145,10 +146,10 @@ class Cell:
 class StudyFile:
     """A grid file at one of its scales: its runs, its questions and what it reads."""
 
-    def __init__(self, path: Path, scale: str, home: Path) -> None:
-        """Read the file. `scale`: one of `scales(path)`, or empty. `home`: the folder from which
-        relative paths start. Raises `UserError`, which names the file, the key and the remedy."""
-        self.path, self.home = path, home
+    def __init__(self, path: Path, scale: str = "") -> None:
+        """Read the file. `scale`: one of `scales(path)`, or empty. Raises `UserError`, which names
+        the file, the key and the remedy."""
+        self.path = path
         values = read_toml(path)
         overrides = values.pop("scales", {}).get(scale, {})
         self.keys: dict[str, Table] = {}
@@ -161,7 +162,7 @@ class StudyFile:
     @property
     def files(self) -> tuple[Path, ...]:
         """The file and its base, which is a file of its own."""
-        return (self.path, self.home / self.grid.base)
+        return (self.path, self.path.parent / self.grid.base)
 
     def fail(self, what: str) -> UserError:
         return UserError(f"{self.path}: {what}")
@@ -192,10 +193,10 @@ class StudyFile:
             raise self.fail(problem_of(Grid, error)) from None
 
     def _base(self) -> Setting:
-        path = self.home / self.grid.base
+        path = self.path.parent / self.grid.base
         if path.suffix in (".yaml", ".yml"):
             raise self.fail(f"base = {self.grid.base!r} is YAML; give the keys of a run as TOML")
-        return replace(Setting.read(path), home=self.home)
+        return Setting.read(path)
 
     def _variants(self) -> tuple[Variant, tuple[Variant, ...]]:
         every, plain = [], []
@@ -214,7 +215,7 @@ class StudyFile:
         lists = {
             key: value
             for key, value in table.items()
-            if isinstance(value, list)
+            if isinstance(value, tuple)
             and (key.rpartition(".")[2] != "weighting" or all(isinstance(v, str) for v in value))
         }
         made = []
@@ -243,7 +244,7 @@ class StudyFile:
                 one_of(arm, grid.arms, f"{self.path}: [setups.{name}] arm")
             own = self.keys.get(f"setups.{name}", {})
             for key, value in own.items():
-                if isinstance(value, list) and key not in (*tuned, "data.corpora"):
+                if isinstance(value, list | tuple) and key not in (*tuned, "data.corpora"):
                     raise self.fail(f"[setups.{name}] {key}: a list; only a tuned key takes one")
             base = self.base
             if "model.preset" in own:
@@ -344,6 +345,26 @@ class StudyFile:
             ),
         ]
 
+    def corpora(self, home: Path) -> dict[Path, Recipe]:
+        """Return the recipe of every text that the runs read and the file or this package can make,
+        by the folder of the text. Relative paths start from `home`."""
+        own = {
+            PREPARED / name: Text(
+                name, _local(text.source, home), _local(text.tokenizer, home), text.limit_bytes
+            )
+            for name, text in self.grid.text.items()
+        }
+        known = {PREPARED / recipe.name: recipe for recipe in KNOWN}
+        settings = [cell.setting for cell in self.cells]
+        read = {Path(one["path"]) for each in settings for one in each["data.corpora"] or ()}
+        return {home / path: recipe for path, recipe in (known | own).items() if path in read}
+
+    def resources_of(self, config: Config) -> Mapping[str, Any]:
+        """Return the file's `[resources]` of the set-up that a run belongs to."""
+        stem = config.name.removeprefix("pilot-")
+        named = [name for name in self.grid.resources if stem.startswith(f"{name}-")]
+        return self.grid.resources[max(named, key=len)] if named else {}
+
     def _ladders(self, cell: Cell, variant: Variant) -> dict[str, list[Any]]:
         """The values that are tried for each tuned key; an arm's own value is not tuned."""
         own = self.keys.get(f"setups.{cell.setup}", {})
@@ -396,7 +417,7 @@ class StudyFile:
             tried, best = sweep.best(self.grid.study, results)
             pilots += tried
             found = best.get(phase)
-            known[key] = found and {name: found[name] for name in tuned}
+            known[key] = {name: found[name] for name in tuned} if found else None
             for name, values in ladders.items():
                 if found and len(values) > 2 and found[name] in (values[0], values[-1]):
                     results.remark(f"{variant.name}: the best {name} = {found[name]} is at an edge")
@@ -428,10 +449,8 @@ class StudyFile:
         return plan.raw_tokens(plan.steps) / plan.latent_tokens(plan.steps)
 
     def questions(self) -> list[Question]:
-        """Return the file's questions; without any, every arm against the baseline, in one
-        family."""
-        asked = self.grid.questions or (Asked.model_validate({"family": UNDECLARED, "arm": {}}),)
-        made = [question for each in asked for question in self._asked(each)]
+        """Return the file's questions."""
+        made = [question for each in self.grid.questions for question in self._asked(each)]
         names = [(question.family, question.name) for question in made]
         if twice := {name for name in names if names.count(name) > 1}:
             family, name = min(twice)
@@ -534,8 +553,13 @@ class StudyFile:
         return Arm(name=", ".join([variant.arm, *words]), where=where)
 
 
-UNDECLARED = "nothing was declared: every arm against the baseline"
 SYMBOLS = {"bag_size": "s", "step_ratio": "r"}
+
+
+def _local(source: str, home: Path) -> str:
+    """Return a source of text or a tokenizer as it is named from here: a file's path starts from
+    `home`, and names of other things stay."""
+    return str(home / source) if (home / source).exists() else source
 
 
 def scales(path: Path) -> list[str]:

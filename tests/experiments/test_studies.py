@@ -10,10 +10,11 @@ from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.cost.compute import count_parameters
 from tst_study.errors import UserError
+from tst_study.experiments.corpora import FINEWEB_EDU
 from tst_study.experiments.plan.layouts import Allocation, problems
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.studies import catalogue
-from tst_study.experiments.studies.scales import FINEWEB_EDU, SCALES
+from tst_study.experiments.studies.scales import SCALES
 
 PUBLISHED = Path(__file__).parents[2] / "analysis" / "published"
 OTHERS = ("laptop", "gate", "mixture-10b-a1b", "optimizers", "what-does-the-work", "tuned")
