@@ -4,6 +4,7 @@ which trains a recorded run again."""
 import json
 import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from glob import escape, glob
@@ -207,13 +208,20 @@ def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> 
     from tst_study.analysis.verdict.question import register
     from tst_study.experiments.launcher import launcher_of
     from tst_study.experiments.plan.planner import Planner
+    from tst_study.experiments.state.collect import keep_existing, mark_left
 
     if not options.dry:
+        study.keep_files()
+        keep_existing(study)
         register(study.folder, study.questions, study.files, study.asks)
+        with suppress(UserError):  # while text is missing, no run can be recognised
+            mark_left(study)
     status = launcher_of(launcher, options).submit(study, *wanted)
-    dead_ends = Planner(study, unprepared=options.dry).dead_ends()
+    planner = Planner(study, unprepared=options.dry)
+    dead_ends = planner.dead_ends()
     for line in dead_ends:
         print(f"error: {line}", file=sys.stderr)
+    print(*planner.remarks, sep="\n", end="\n" if planner.remarks else "")
     return status or int(bool(dead_ends))
 
 
@@ -228,7 +236,8 @@ def status(
 ) -> None:
     """Show how far the runs of a study, or of any folder of runs, are."""
     from tst_study.experiments.state.status import matching
-    from tst_study.experiments.state.status_screen import screen, study_rows
+    from tst_study.experiments.state.status_screen import left_line, screen, study_rows
+    from tst_study.experiments.studies.catalogue import is_study, load
 
     sources, root, pattern = _place(study, scale, runs)
     with waiting(f"reading the runs in {root}"):
@@ -238,6 +247,8 @@ def status(
         print(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False))
     else:
         print(*screen(root, rows, screen_width()), sep="\n")
+        if is_study(sources):
+            print(*left_line(load(sources, scale, root)), sep="\n")
 
 
 @_of_studies("tst-study logs laptop", "tst-study logs bag-grid baseline --scale one-gpu -n 100")
@@ -317,13 +328,17 @@ def collect(
     missing."""
     from tst_study.experiments.state.collect import collect as collect_runs
     from tst_study.experiments.state.collect import keep as keep_runs
+    from tst_study.experiments.state.collect import mark_left
     from tst_study.experiments.state.status_screen import study_rows
-    from tst_study.experiments.studies.catalogue import folder_of
+    from tst_study.experiments.studies.catalogue import folder_of, is_study, load
 
     sources, pattern = _sources(study)
     if pattern:
         raise UserError(f"collect: {pattern!r} names no study; a study is collected as a whole")
     root = folder_of(sources, scale, runs)
+    if is_study(sources):
+        with suppress(UserError):  # without the text, only runs that have a folder are known
+            mark_left(load(sources, scale, root))
     with waiting("drawing figures and report"):
         lines = collect_runs(root, study_rows(sources, scale, root, not no_share, recorded))
     print(*wrapped(lines, screen_width()), sep="\n")
@@ -336,22 +351,30 @@ def clean(
     study: ArgumentsOrFolder,
     scale: ScaleName = None,
     runs: RunsFolder = None,
+    left: Annotated[
+        bool, typer.Option("--left", help="Also all those of runs that the study asks for no more.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete them; else they are listed.")] = False,
 ) -> None:
     """List, and with --yes delete, checkpoints that are no longer needed: older ones of finished
     runs, and those of prefix runs whose branches have begun. Records of runs are kept."""
     from tst_study.experiments.plan.planner import Planner
     from tst_study.experiments.state.clean import delete, not_needed
+    from tst_study.experiments.state.status import left_runs
     from tst_study.experiments.studies.catalogue import folder_of, is_study, load
 
     sources, _ = _sources(study)
-    root, planner = folder_of(sources, scale, runs), None
+    root, planner, others = folder_of(sources, scale, runs), None, list[Path]()
     if is_study(sources):
-        planner = Planner(load(sources, scale, root), unprepared=True)
+        chosen = load(sources, scale, root)
+        planner = Planner(chosen, unprepared=True)
+        others = left_runs(chosen) if left else []
+    elif left:
+        raise UserError(f"--left: {root} is no study; name the study's file")
     with waiting(f"looking through {root}"):
-        items = not_needed(root, planner)
+        items = not_needed(root, planner, others)
         if yes:
-            items = delete(root, planner)
+            items = delete(root, planner, others)
     for item in items:
         print(f"{item.size / 2**20:10,.1f} MiB  {item.path}  {item.why}")
     total = sum(item.size for item in items) / 2**20

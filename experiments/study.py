@@ -1,13 +1,18 @@
 """A study: in essence a pure function that takes the results so far and returns a list of runs."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic import TypeAdapter
+
 from tst_study.analysis.verdict.question import Question
+from tst_study.atomic_files import read_json, write_json, written_atomically
 from tst_study.config.architecture import HUGGING_FACE
 from tst_study.config.schema import Config
+from tst_study.errors import UserError
 from tst_study.experiments.corpora import Recipe
 
 
@@ -78,6 +83,24 @@ class Study:
         data = data.model_copy(update={"corpora": tuple(corpora), "validation": held_out})
         fork = None if weights is None else f"{HUGGING_FACE}{home / weights}"
         return config.model_copy(update={"data": data, "fork_from": fork})
+
+    def keep_files(self) -> None:
+        """Copy the study's files into `study/` in its folder, for whoever reads its runs later.
+        Raises `UserError` if the folder holds the runs of another file."""
+        if not self.files:
+            return
+        kept, own = self.folder / "study", str(self.files[0].absolute())
+        there = read_json(kept / "study.json", TypeAdapter(dict[str, str]))
+        other = (there or {}).get("file", own)
+        if other != own and Path(other).exists():
+            raise UserError(f"{self.folder}: holds the runs of {other}; name another --runs")
+        above = os.path.commonpath([path.absolute().parent for path in self.files])
+        for path in self.files:
+            place = kept / path.absolute().relative_to(above)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with written_atomically(place) as file:
+                file.write(path.read_bytes())
+        write_json(kept / "study.json", {"file": own})
 
     def prepare(self) -> None:
         """Make the corpora that are not complete yet. Raises `UserError` if a corpus from the

@@ -17,6 +17,8 @@ from tst_study.errors import UserError
 from tst_study.record.reader import find_run_folders
 
 EXCLUSIONS = "exclusions.csv"
+NO_LONGER_ASKED = "no_longer_asked.csv"
+"""A file of the same form, which `submit` writes for the runs that a study asks for no more."""
 Folders = str | Path | Iterable[str | Path]
 
 
@@ -50,13 +52,15 @@ def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str])
     id) and `reason`, for the runs below its folder; a line that matches no run is reported as a
     problem."""
     runs = tables.runs.copy()
-    for root in roots:
-        for run, reason in _read_exclusions(root / EXCLUSIONS).items():
+    for path in (root / name for root in roots for name in (NO_LONGER_ASKED, EXCLUSIONS)):
+        for run, reason in _read_exclusions(path).items():
             named = runs["folder"][runs["run_id"] == run]
-            meant = [row for row, folder in named.items() if Path(folder).is_relative_to(root)]
+            meant = [
+                row for row, folder in named.items() if Path(folder).is_relative_to(path.parent)
+            ]
             runs.loc[meant, "exclusion"] = reason
             if not meant:
-                problems.append(f"{EXCLUSIONS}: {run} matches no run here (excluded for: {reason})")
+                problems.append(f"{path.name}: {run} matches no run here (excluded for: {reason})")
     return replace(tables, runs=_without_rates_of_arms(runs), problems=tuple(problems))
 
 

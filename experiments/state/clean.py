@@ -4,7 +4,7 @@ The records of runs are never touched. Only checkpoints inside the study's folde
 none that is reached through a symbolic link."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,31 +28,36 @@ class NotNeeded:
     """Size in bytes."""
 
 
-def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
+def not_needed(
+    root: Path, planner: Planner | None = None, left: Sequence[Path] = ()
+) -> list[NotNeeded]:
     """Return two kinds of checkpoints. Of a shared prefix run that is over: all, if nothing will
     fork from it any more. Of any other run that is over: all but the last one and those that its
     config asks to keep (`keep_steps`).
 
     `planner`: the planner of the study. Without it, the checkpoints of shared prefix runs are kept,
-    because a branch that has not started leaves no trace in the folder.
+    because a branch that has not started leaves no trace in the folder. `left`: folders of runs
+    that the study asks for no more, of which all checkpoints are returned unless they train.
 
     Raises `UserError` if the folder does not exist or no run lies directly in it.
     """
     check_holds_runs(root)
     return [
         NotNeeded(path, why, sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
-        for path, why in _checkpoints(root, planner)
+        for path, why in _checkpoints(root, planner, left)
         if path.resolve() == root.resolve() / path.relative_to(root)  # no link in between
     ]
 
 
-def delete(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
+def delete(
+    root: Path, planner: Planner | None = None, left: Sequence[Path] = ()
+) -> list[NotNeeded]:
     """Delete what `not_needed` finds, and return it.
 
     Waits first until no other command submits the study's runs to Slurm or cleans its folder.
     """
     with submission_lock(root):
-        items = not_needed(root, planner)
+        items = not_needed(root, planner, left)
         for item in items:
             shutil.rmtree(item.path)
     return items
@@ -68,12 +73,18 @@ def _is_over(folder: Path) -> bool:
         return False
 
 
-def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, str]]:
+def _checkpoints(
+    root: Path, planner: Planner | None, left: Sequence[Path]
+) -> Iterator[tuple[Path, str]]:
     """Yield each checkpoint that is not needed, with the reason.
 
     All checkpoints of a run are needed if it is not over, if a process holds it, or if a submitted
     run that is not over forks from it.
     """
+    for folder in left:
+        if not file_lock.is_held(folder):
+            why = "of a run that the study asks for no more"
+            yield from ((checkpoint_place(folder, n), why) for n in checkpoint_steps(folder))
     needed = {
         Path(fork.folder).name
         for path in root.glob("*/job/config.toml")
@@ -90,7 +101,9 @@ def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, st
     # Only runs directly in this folder: deeper ones may belong to other studies, and nothing here
     # says which of their shared prefix runs are needed.
     for folder in sorted(path.parent for path in root.glob("*/run.json")):
-        if not _is_over(folder) or file_lock.is_held(folder) or folder.name in needed:
+        if folder in left or folder.name in needed:
+            continue
+        if not _is_over(folder) or file_lock.is_held(folder):
             continue
         header, steps = run_record.read_header(folder), checkpoint_steps(folder)
         if header["role"] != "trunk":

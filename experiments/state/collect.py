@@ -5,9 +5,12 @@ git."""
 from collections.abc import Sequence
 from pathlib import Path
 
-from tst_study.atomic_files import disk_errors_named
+from tst_study.analysis.tables.source import NO_LONGER_ASKED
+from tst_study.atomic_files import disk_errors_named, written_atomically
 from tst_study.errors import UserError
-from tst_study.experiments.state.status import StatusRow, check_holds_runs
+from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.state.status import StatusRow, check_holds_runs, left_runs
+from tst_study.experiments.study import Study
 from tst_study.record.reader import FINAL_STATES
 
 ROWS = 100
@@ -66,3 +69,35 @@ def keep(root: Path, to: Path) -> list[str]:
 
     add_to_archive(to, over, questions)
     return sorted(over.runs["run_id"])
+
+
+def keep_existing(study: Study) -> None:
+    """Write the runs of the study's `recorded` archives that the study itself plans, or that its
+    questions cover, to the archive `existing/` in its folder. Whoever reads the folder then finds
+    them beside the runs that were trained for the study."""
+    from tst_study.analysis.tables.archive import add_to_archive
+    from tst_study.analysis.tables.columns import Tables
+    from tst_study.analysis.tables.source import read_tables
+
+    if not study.recorded or not study.files:
+        return
+    tables = read_tables(study.recorded)
+    fingerprints = {run.fingerprint for run in Planner(study, unprepared=True).asked_for()}
+    wanted = tables.runs["fingerprint"].isin(fingerprints)
+    for question in study.questions:
+        for runs in question.runs(tables.runs.assign(setting=tables.runs["arm"])):
+            wanted |= tables.runs["run_id"].isin(runs["run_id"])
+    if wanted.any():
+        chosen: Tables = tables.only(wanted & tables.runs["state"].isin(FINAL_STATES))
+        add_to_archive(study.folder / "existing", chosen, lambda folder: None)
+
+
+def mark_left(study: Study) -> None:
+    """Write a list of the runs that the study does not ask for any more, so that nobody who reads
+    its folder judges them. Raises `UserError` if the study's text is not prepared."""
+    path, left = study.folder / NO_LONGER_ASKED, left_runs(study)
+    if left or path.exists():
+        reason = "the study's file no longer asks for it"
+        lines = ["run,reason", *(f"{folder.name},{reason}" for folder in left)]
+        with written_atomically(path) as file:
+            file.write("\n".join([*lines, ""]).encode())

@@ -5,6 +5,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -112,9 +113,37 @@ def _state(status: run_record.Status | None, folder: Path, job: Job | None) -> t
 
 
 def rows_of(study: Study) -> list[StatusRow]:
-    """Return the status of every run that is decided so far (`Planner.decided`), and of every other
-    run in the study's folder. Raises `UserError` if the study's corpora are not prepared."""
-    return rows_in(study.folder, Planner(study).decided())
+    """Return the status of every run that is decided so far (`Planner.decided`), and of the shared
+    prefix runs that were trained before. Raises `UserError` if the study's corpora are not
+    prepared."""
+    decided = Planner(study).decided()
+    left = {folder.name for folder in _left(study, decided)}
+    return [entry for entry in rows_in(study.folder, decided) if entry.run_id not in left]
+
+
+def left_runs(study: Study) -> list[Path]:
+    """Return the folders of runs that the study asked for once, and does not ask for any more.
+
+    They stay on disk, and are neither missing nor judged. Shared prefix runs are not among them.
+    Raises `UserError` as `rows_of` does.
+    """
+    return _left(study, Planner(study).decided())
+
+
+def _left(study: Study, decided: Iterable[PlannedRun]) -> list[Path]:
+    asked = {run.folder for run in decided}
+    others = [folder for folder in folders_below(study.folder) if folder not in asked]
+    return [folder for folder in others if _role(folder) != "trunk"]
+
+
+def _role(folder: Path) -> str:
+    """Return the role in a run's record or, before it has one, in the config of its job; empty if
+    neither can be read."""
+    with suppress(UserError):
+        return str(run_record.read_header(folder)["role"])
+    with suppress(UserError):
+        return config.load(config_path(folder)).role
+    return ""
 
 
 def rows_below(root: Path) -> list[StatusRow]:

@@ -3,13 +3,21 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import launchers
 from tst_study.experiments.plan.planned_run import totals
 from tst_study.experiments.screen import fitted
-from tst_study.experiments.state.status import StatusRow, check_holds_runs, rows_below, rows_of
+from tst_study.experiments.state.status import (
+    StatusRow,
+    check_holds_runs,
+    left_runs,
+    rows_below,
+    rows_of,
+)
 from tst_study.experiments.studies.catalogue import is_study, load
+from tst_study.experiments.study import Study
 from tst_study.text import ENDLESS, duration, printable, wrapped
 
 NUMBERS = ("step", "training", "held-out", "tokens/s", "left")
@@ -47,6 +55,19 @@ def study_rows(
             check_holds_runs(root)
             print(f"only runs that have a folder are shown: {error}", file=sys.stderr)
     return rows_below(root)
+
+
+def left_line(study: Study) -> list[str]:
+    """Return a line about the runs that the study does not ask for any more; none without any, and
+    while text is missing, by which runs are recognised."""
+    try:
+        count = len(left_runs(study))
+    except UserError:
+        return []
+    runs = "1 run" if count == 1 else f"{count} runs"
+    named = " ".join(map(quote, study.sources))
+    remedy = f"delete their checkpoints: tst-study clean {named} --left --yes"
+    return [f"{runs} that {named} no longer asks for; {remedy}"] if count else []
 
 
 def lines(rows: Sequence[StatusRow], width: int = ENDLESS) -> list[str]:
