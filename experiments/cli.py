@@ -30,7 +30,8 @@ def _complete_study(incomplete: str) -> list[str]:
     files = [
         path for kind in ("*.toml", "*.py", "*/") for path in glob(f"{escape(incomplete)}{kind}")
     ]
-    return [name for name in (*catalogue.STUDIES, *files) if name.startswith(incomplete)]
+    every = (*catalogue.STUDIES, *catalogue.GRIDS, *files)
+    return [name for name in every if name.startswith(incomplete)]
 
 
 def _complete_scale(context: typer.Context, incomplete: str) -> list[str]:

@@ -36,6 +36,13 @@ STUDIES: dict[str, Declared] = {
     "tuned": tuned.STUDY,
 }
 
+GRIDS = {
+    path.stem: path
+    for path in sorted(Path(__file__).parent.glob("*.toml"))
+    if not path.name.endswith(".run.toml")  # the set-ups on which they build
+}
+"""The bundled studies that are grid files, by name."""
+
 
 def load(
     sources: str | Sequence[str],
@@ -58,13 +65,17 @@ def load(
     above = (runs, *runs.absolute().parents) if runs else ()
     if not all(path.is_dir() for path in above if path.exists()):
         raise UserError(f"{runs}: Not a directory; name a folder")
-    kind = source_kind(names[0])
-    if kind is None:
-        study = _declared(names[0], STUDIES[one_of(names[0], STUDIES, "study")], scale or "quick")
+    kind = None if {*names} & {*STUDIES, *GRIDS} else source_kind(names[0])
+    if names[0] in GRIDS:
+        study = _of_grid(GRIDS[names[0]], scale, Path())
+    elif kind is None:
+        study = _declared(
+            names[0], STUDIES[one_of(names[0], [*STUDIES, *GRIDS], "study")], scale or "quick"
+        )
     elif kind == "python":
         study = _of_python(Path(names[0]), scale)
     elif kind == "grid":
-        study = _of_grid(Path(names[0]), scale)
+        study = _of_grid(Path(names[0]), scale, Path(names[0]).parent)
     else:
         study = _of_configs(names, scale)
     if len(names) > 1 and kind != "run config":
@@ -172,13 +183,13 @@ def _of_python(path: Path, scale: str | None) -> Study:
     return replace(study, home=path.parent, files=(path, *own), asks=declared.claims)
 
 
-def _of_grid(path: Path, scale: str | None) -> Study:
+def _of_grid(path: Path, scale: str | None, home: Path) -> Study:
     known = scales(path)
     if scale and not known:
         raise UserError(f"--scale {scale}: {path} has no [scales]; leave it out")
     chosen = one_of(scale, known, "scale", f" of {path}") if scale else next(iter(known), "")
     file = StudyFile(path, chosen)
-    grid, home = file.grid, path.parent
+    grid = file.grid
     asks = grid.asks or f"The grid of {path}."
 
     def part(plan_only: bool) -> Study:
@@ -243,7 +254,7 @@ def recipes() -> dict[Path, Recipe]:
 
 def is_study(sources: Sequence[str]) -> bool:
     """Return whether words from the command line name a study, and not a folder of runs."""
-    return sources[0] in STUDIES or source_kind(sources[0]) is not None
+    return sources[0] in (*STUDIES, *GRIDS) or source_kind(sources[0]) is not None
 
 
 def folder_of(
@@ -266,7 +277,7 @@ def folder_of(
         own = sorted(path.name for path in Path("runs").glob("*/"))
         also = f"; in runs/ there are: {', '.join(own)}" if own else ""
         raise UserError(
-            f"{study}: no such folder, nor a study; studies: {', '.join(STUDIES)}{also}"
+            f"{study}: no such folder, nor a study; studies: {', '.join([*STUDIES, *GRIDS])}{also}"
         )
     # If both folders exist, the first counts only if it holds runs: it may be a folder of text,
     # say, that happens to have the same name.

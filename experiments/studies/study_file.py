@@ -45,6 +45,7 @@ ALWAYS_SELECTED = (
 )
 """Keys of the config by which every question selects its runs, beside those that the grid varies
 between set-ups, arms or crossed values."""
+KEYS = (*dotted_keys(Config), "model.preset")
 Table = dict[str, Any]
 
 
@@ -183,7 +184,7 @@ class StudyFile:
                 flat = dict(_flat({key: given.pop(key) for key in whole}, sections))
                 where = f"setups.{name}" if table == "setups" else table
                 for key, value in flat.items():
-                    one_of(key, dotted_keys(Config), f"{self.path}: [{where}] key")
+                    one_of(key, KEYS, f"{self.path}: [{where}] key")
                     if table != "setups" and not (isinstance(value, list) and value):
                         raise self.fail(f"[{where}] {key} = {value!r}: give a list of values")
                 self.keys[where] = flat
@@ -208,7 +209,7 @@ class StudyFile:
         return plain[0], tuple(every)
 
     def _of_arm(self, name: str, table: Table) -> list[Variant]:
-        known = (*SuperposedPhase.model_fields, *dotted_keys(Config))
+        known = (*SuperposedPhase.model_fields, *KEYS)
         table = dict(_flat(table, sections_of(Config)))
         for key in table:
             one_of(key, known, f"{self.path}: [arms] {name}: key")
@@ -465,7 +466,8 @@ class StudyFile:
             if any(cell.crossed[crossed[k]] != v for k, v in asked.where.items() if k in crossed):
                 continue
             for variant in cell.variants:
-                if variant != self.baseline and self._selects(asked.arm, cell, variant):
+                named = "arm" in asked.arm or variant != self.baseline
+                if named and self._selects(asked.arm, cell, variant):
                     found = True
                     yield from self._of_pair(asked, cell, variant, columns)
         if not found:
@@ -488,7 +490,7 @@ class StudyFile:
             for other in self.cells
             if other.crossed == cell.crossed and other.setup == selector["setup"]
             for each in other.variants
-            if each != variant and self._selects(selector, other, each)
+            if (each, other) != (variant, cell) and self._selects(selector, other, each)
         ]
         if len(others) > 1:
             others = [pair for pair in others if _numbers(pair[1]) == _numbers(variant)]
