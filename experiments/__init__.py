@@ -9,3 +9,37 @@ collects their results. `cli` has the commands for all this.
 Importing these modules does not import torch, except for `local/warm_server`. Processes that train
 import torch when they begin, unless they are forked from that server, which has imported it.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tst_study.analysis.verdict.question import Arm, Question
+    from tst_study.experiments.corpora import Text
+    from tst_study.experiments.studies.grid import Declared, Part, Tuning
+    from tst_study.experiments.studies.setting import BASELINE, Setting
+
+_HOME = {
+    "BASELINE": "experiments.studies.setting",
+    "Arm": "analysis.verdict.question",
+    "Declared": "experiments.studies.grid",
+    "Part": "experiments.studies.grid",
+    "Question": "analysis.verdict.question",
+    "Setting": "experiments.studies.setting",
+    "Text": "experiments.corpora",
+    "Tuning": "experiments.studies.grid",
+}
+__all__ = ["BASELINE", "Arm", "Declared", "Part", "Question", "Setting", "Text", "Tuning"]
+"""What a study in Python is made of (docs/your_own_study.md)."""
+
+
+def __getattr__(name: str) -> Any:
+    # Names are loaded on first use: `tst-study --help` imports this package and must answer at
+    # once.
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"tst_study.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

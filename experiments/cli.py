@@ -133,6 +133,17 @@ def plan(
     time: Annotated[
         bool, typer.Option("--time", help="Time a few steps of each shape on this machine.")
     ] = False,
+    detect: Annotated[
+        float | None, typer.Option(min=1e-9, help="A gain in nats: say how many seeds it needs.")
+    ] = None,
+    deviation: Annotated[
+        float | None,
+        typer.Option(min=1e-9, help="Deviation of a pair of runs over seeds, in nats."),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Another version of the study: list what is added and left.")
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the runs as CSV.")] = False,
 ) -> None:
     """List the runs of a study, what they cost, what gain they can detect, and their states."""
     from tst_study.cost.prices import Prices
@@ -140,7 +151,7 @@ def plan(
     from tst_study.experiments.local.queue import fitting
     from tst_study.experiments.plan.layouts import Allocation, memory_by_part
     from tst_study.experiments.plan.planner import Planner
-    from tst_study.experiments.state.plan_table import table
+    from tst_study.experiments.state.plan_table import changes, csv_lines, table
     from tst_study.experiments.studies.catalogue import load
 
     sources, pattern = _sources(study)
@@ -149,19 +160,32 @@ def plan(
     trains = launcher_of(launcher, Options(profile=profile))
     prices = Prices(device, mfu, price)
     asked = Allocation(gpus or 1, on_gpu=True, device=prices.device or "H100")
+    if against:
+        other = load(against, scale, runs, share=not no_share)
+        print(*changes(planner, Planner(other, unprepared=True)), sep="\n")
+        return
+    if as_csv:
+        print(*csv_lines(planner, pattern), sep="\n")
+        return
     if time:
         chosen.prepare()
-    with waiting("timing a few steps of each shape" if time else "planning the runs"):
-        lines = table(
-            planner,
-            partial(trains.allocation, chosen) if gpus is None else lambda run: asked,
-            prices,
-            pattern=pattern,
-            at_once=fitting(planner.decided(), 1),
-            timed=time,
-            width=screen_width(),
-        )
-    print(*lines, sep="\n")
+    for part in (chosen, chosen.planned_only):
+        if part is None:
+            continue
+        planner = Planner(part, unprepared=True)
+        with waiting("timing a few steps of each shape" if time else "planning the runs"):
+            lines = table(
+                planner,
+                partial(trains.allocation, part) if gpus is None else lambda run: asked,
+                prices,
+                pattern=pattern,
+                at_once=fitting(planner.decided(), 1),
+                timed=time,
+                width=screen_width(),
+                deviation=deviation,
+                wanted=detect,
+            )
+        print(*lines, sep="\n")
     if gpus is not None:
         configs = [run.config for run in planner.whole()]
         print(*wrapped(memory_by_part(configs, asked), screen_width()), sep="\n")

@@ -66,12 +66,16 @@ class Text:
     def prepare(self, folder: Path) -> None:
         if _is_whole(folder):
             return
-        if self.source.startswith("hf://"):
+        if self.is_remote:
             raise UserError(f"{folder}: not prepared; first: {self.command(folder)}")
         from tst_study.data.preparation.prepare import prepare
         from tst_study.data.preparation.request import Request
 
         prepare(Request([self.source], self.tokenizer, limit_bytes=self.limit_bytes), folder)
+
+    @property
+    def is_remote(self) -> bool:
+        return self.source.startswith("hf://")
 
     def command(self, folder: Path) -> str:
         """Return the command that makes it in a folder."""

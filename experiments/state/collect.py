@@ -82,6 +82,7 @@ def keep_existing(study: Study) -> None:
     if not study.recorded or not study.files:
         return
     tables = read_tables(study.recorded)
+    tables = tables.only(tables.runs["role"] != "trunk")
     fingerprints = {run.fingerprint for run in Planner(study, unprepared=True).asked_for()}
     wanted = tables.runs["fingerprint"].isin(fingerprints)
     for question in study.questions:

@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from tst_study.config.identity import SEEDS, digest, identity_form
@@ -13,13 +15,17 @@ from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, to_dict
 from tst_study.cost.compute import count_flops, flops_until
 from tst_study.cost.prices import Prices, mfu_source, range_of, rounded
+from tst_study.data.run_data import fingerprints_and_held_out
+from tst_study.data.token_file import idx_path
 from tst_study.dry_run import TIMED, seconds_per_step
 from tst_study.errors import UserError
+from tst_study.experiments.corpora import Text
 from tst_study.experiments.plan.layouts import Allocation, AllocationOf, problems
 from tst_study.experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops, totals
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.screen import fitted
-from tst_study.experiments.state.status import rows_in
+from tst_study.experiments.state.status import folders_below, rows_in
+from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 from tst_study.text import ENDLESS, big, duration, wrapped
 
@@ -37,6 +43,8 @@ def table(
     at_once: int = 1,
     timed: bool = False,
     width: int = ENDLESS,
+    deviation: float | None = None,
+    wanted: float | None = None,
 ) -> list[str]:
     """Return lines for a screen that is `width` characters wide: totals of the study, a row for
     each run that `pattern` matches, and a row for each arm among these runs. If a run forks from a
@@ -49,6 +57,7 @@ def table(
         pattern: selects runs by their ids, as `planned_run.matches` does.
         at_once: how many runs train at a time, for the wall time of the whole study.
         timed: for each shape (model and batch) that has no finished run, time some steps here.
+        deviation, wanted: as `detectable` takes them.
 
     A planner with `unprepared` works without the corpora; a line then says that the ids are
     provisional. Raises `UserError` if `pattern` matches no run, for a device that is not listed,
@@ -83,15 +92,23 @@ def table(
     if prices.device:
         mfus = dict.fromkeys(prices.mfus(run.config.model) for run in runs)
         text += [f"At {mfu_source(mfu)}" for mfu in mfus if mfu]
-    text += [*problems(runs, allocation), *planner.dead_ends(), *detectable(planner.asked_for())]
-    missing = [str(folder) for folder in study.corpora if not folder.is_dir()]
-    if missing:
-        text.append(
-            f"Corpora not prepared yet: {', '.join(missing)}. `submit` prepares them, or says how; "
-            "until then run ids are provisional, and runs that are there are not recognised."
-        )
+    text += [*problems(runs, allocation), *planner.dead_ends(), *planner.remarks]
+    text += detectable(study, planner.asked_for(), deviation, wanted)
+    text += [*missing_text(study, runs), *held_out_text(runs)]
     headings = ["FLOPs", "GPU-hours" if prices.device else "CPU-hours"]
-    headings += ["raw tokens", "latent tokens"]
+    headings += ["raw tokens", "epochs", "latent tokens"]
+    epochs = {run.fingerprint: _epochs(run, planner) for run in runs}
+    often = {
+        _without_seed(run.config.name): times
+        for run in runs
+        if (times := epochs[run.fingerprint]) > 1.005 and run.config.role != "trunk"
+    }
+    if often:
+        most = max(often, key=lambda name: often[name])
+        text.append(
+            f"Text that is read more than once: by {len(often)} arms, most often by {most}, "
+            f"{often[most]:.3g} times."
+        )
     rows = [["run", "steps", *headings, "wall time", "state"]]
     arms: dict[str, list[PlannedRun]] = defaultdict(list)
     for run in shown:
@@ -99,13 +116,13 @@ def table(
         steps = f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}"
         wall = _range(costs[run.fingerprint].wall, lambda hours: duration(3600 * hours))
         state_there = states.get(run.fingerprint, "rate not chosen")
-        rows.append([run.run_id, steps, *_cells([run], costs), wall, state_there])
+        rows.append([run.run_id, steps, *_cells([run], costs, epochs), wall, state_there])
     rows_of_arms = [["arm", "runs", *headings]]
     for members in arms.values():
-        name = re.sub(r"-?seed\d+", "", members[0].config.name)
-        rows_of_arms.append([name, f"{len(members):,}", *_cells(members, costs)])
+        name = _without_seed(members[0].config.name)
+        rows_of_arms.append([name, f"{len(members):,}", *_cells(members, costs, epochs)])
     numbers = ("runs", "steps", *headings, "wall time")
-    optional = ("latent tokens", "FLOPs", "wall time", "raw tokens")
+    optional = ("latent tokens", "FLOPs", "wall time", "raw tokens", "epochs")
     return [
         *wrapped(text, width),
         "",
@@ -136,13 +153,31 @@ def _cost(run: PlannedRun, given: Allocation, prices: Prices, step_seconds: floa
     return Cost([cores * each for each in wall], wall)
 
 
-def _cells(runs: Sequence[PlannedRun], costs: dict[str, Cost]) -> list[str]:
+def _cells(
+    runs: Sequence[PlannedRun], costs: dict[str, Cost], epochs: dict[str, float]
+) -> list[str]:
     """Return the FLOPs and hours of all these runs, which differ only in their seeds, and the raw
-    and latent tokens of one of them, those of its shared prefix included."""
+    tokens, epochs and latent tokens of one of them, those of its shared prefix included."""
     plan, last = plan_phases(runs[0].config), runs[0].steps
     hours = _range(_sums(costs[run.fingerprint].hours for run in runs), rounded)
-    tokens = big(plan.raw_tokens(last)), big(plan.latent_tokens(last))
+    times = epochs[runs[0].fingerprint]
+    read = "" if math.isnan(times) else f"{times:.2g}" if times < 9.95 else f"{times:,.0f}"
+    tokens = big(plan.raw_tokens(last)), read, big(plan.latent_tokens(last))
     return [f"{total_flops(runs):.3g}", hours, *tokens]
+
+
+def _without_seed(name: str) -> str:
+    return re.sub(r"-?seed\d+", "", name)
+
+
+def _epochs(run: PlannedRun, planner: Planner) -> float:
+    """Return how often a run reads the corpus that it reads most often; NaN if it is not
+    prepared."""
+    corpora = planner.data(run.config).get("corpora", [])
+    weights = sum(corpus["weight"] for corpus in corpora)
+    read = plan_phases(run.config).raw_tokens(run.steps)
+    shares = (read * one["weight"] / weights / one["tokens"] for one in corpora if one["tokens"])
+    return max(shares, default=math.nan)
 
 
 def _sums(hours: Iterable[list[float]]) -> list[float]:
@@ -185,37 +220,176 @@ def _measured(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[Shape,
     return seconds
 
 
-def detectable(runs: Sequence[PlannedRun]) -> list[str]:
-    """Return a line with the smallest gain that the planned seeds can detect, or one that says that
-    they are too few for any claim. The list is empty if no run has a baseline of the same seed.
+def missing_text(study: Study, runs: Sequence[PlannedRun]) -> list[str]:
+    """Return a line for each corpus that is not prepared, with what prepares it."""
+    recipes = {str(folder.absolute()): recipe for folder, recipe in study.corpora.items()}
+    read: dict[str, int] = {}
+    for run in runs:
+        tokens = plan_phases(run.config).raw_tokens(run.steps)
+        for corpus in run.config.data.corpora:
+            read[corpus.path] = max(read.get(corpus.path, 0), tokens)
+    lines = []
+    for path, tokens in read.items():
+        if Path(path).is_dir() or idx_path(path).is_file():
+            continue
+        recipe = recipes.get(str(Path(path).absolute()))
+        if isinstance(recipe, Text) and recipe.is_remote:
+            remedy = f"first: {recipe.command(Path(path))}"
+        elif recipe:
+            remedy = "`submit` prepares it"
+        else:
+            remedy = f"first: tst-study data prepare --source YOUR-TEXT --to {quote(path)}"
+        lines.append(f"{path}: not prepared yet; a run reads up to {big(tokens)} tokens; {remedy}")
+    if lines:
+        note = "Until then run ids are provisional, and runs that are there are not recognised."
+        lines.append(note)
+    return lines
 
-    Arms with too few seeds, such as those of a pilot sweep, do not count beside others. Of the
-    others the one with the fewest seeds counts, by itself and in one family with all of them.
+
+FEW_TOKENS, FEW_DOCUMENTS = 50_000, 10
+"""With fewer held-out tokens or documents a plan warns, because the loss then depends on which they
+are."""
+
+
+def held_out_text(runs: Sequence[PlannedRun]) -> list[str]:
+    """Return a line for each held-out text of the runs; none for text that is not prepared."""
+    lines: dict[str, None] = {}
+    seen = set()
+    for run in runs:
+        key = (run.config.data, run.config.batch.sequence_length)
+        if key in seen:
+            continue
+        seen.add(key)
+        with suppress(UserError):
+            held = fingerprints_and_held_out(run.config)[1]
+            documents = None if held.documents is None else len(set(held.documents.tolist()))
+            few = held.predicted_tokens < FEW_TOKENS or (documents or FEW_DOCUMENTS) < FEW_DOCUMENTS
+            among = "" if documents is None else f" of {documents} document{'s' * (documents != 1)}"
+            what = f"Held out: {held.predicted_tokens:,} tokens{among}"
+            lines[f"{what}, which is little: hold out more text." if few else f"{what}."] = None
+    return list(lines)
+
+
+USUAL_DEVIATION = 0.009
+"""Deviation of a paired difference of two runs over seeds, in nats: between the 0.006 and 0.010 of
+our second campaign, 0.23 million parameters and twelve seeds (docs/research/campaign.md)."""
+
+
+def detectable(
+    study: Study,
+    runs: Sequence[PlannedRun],
+    deviation: float | None = None,
+    wanted: float | None = None,
+) -> list[str]:
+    """Return lines about the smallest gain that the planned seeds can detect, or one that says that
+    they are too few for any claim. Without questions, all arms that have a baseline are a family;
+    without such arms the list is empty.
+
+    deviation: that of a paired difference, in nats; by default that of the study's finished pairs,
+    or else `USUAL_DEVIATION`. wanted: a gain, for which the seeds that it needs are given.
     """
+    families = _families(study, runs)
+    if not families:
+        return []
+    # Imported here because scipy is slow to import, and plans without such pairs do not need it.
+    from tst_study.analysis.statistics import smallest_detectable
+    from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
+
+    known, source = (deviation, "as given") if deviation else _own_deviation(study)
+    lines = []
+    for family, (count, seeds) in families.items():
+        name = f"{family}: {count} question{'s' * (count > 1)}, {seeds} seeds"
+        if seeds < FEWEST_SEEDS:
+            lines.append(f"{name}. Verdicts need {FEWEST_SEEDS}; fewer allow no claim.")
+            continue
+        gain = known * (smallest_detectable(seeds, count) or math.nan)
+        lines.append(f"{name}: they detect a gain of {gain:.2g} nats (80% power, 5% level).")
+        if wanted:
+            most = wanted / known
+            powers = ((n, smallest_detectable(n, count)) for n in range(FEWEST_SEEDS, 1001))
+            needed = next((n for n, least in powers if least and least <= most), "over 1,000")
+            lines.append(f"  A gain of {wanted:g} nats needs {needed} seeds.")
+    return [*lines, f"This takes pairs of runs to deviate by {known:.2g} nats, {source}."]
+
+
+def _families(study: Study, runs: Sequence[PlannedRun]) -> dict[str, tuple[int, int]]:
+    """Return, by name, the number of questions of each family and the fewest seeds of one."""
+    if study.questions:
+        families: dict[str, list[int]] = defaultdict(list)
+        for question in study.questions:
+            seeds = question.arm.where.get("seed", ())
+            if question.matched != "loss":
+                families[question.family].append(len(seeds) if isinstance(seeds, tuple) else 1)
+        return {name: (len(each), min(each)) for name, each in families.items()}
     baselines = {
         _form(run.config, "superposition") for run in runs if run.config.role == "baseline"
     }
     pairs = Counter(
         _form(run.config, *SEEDS)
         for run in runs
-        if run.config.role != "baseline" and _form(run.config, "superposition") in baselines
+        if run.config.role not in ("baseline", "pilot")
+        and _form(run.config, "superposition") in baselines
     )
-    if not pairs:
-        return []
-    # Imported here because scipy is slow to import, and plans without such pairs do not need it.
-    from tst_study.analysis.statistics import smallest_detectable
-    from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
+    return {"every arm against the baseline": (len(pairs), min(pairs.values()))} if pairs else {}
 
-    enough = [seeds for seeds in pairs.values() if seeds >= FEWEST_SEEDS]
-    if not enough:
-        seeds = min(pairs.values())
-        return [f"Seeds per arm: {seeds}. Verdicts need {FEWEST_SEEDS}; fewer allow no claim."]
-    alone, together = (smallest_detectable(min(enough), count) for count in (1, len(enough)))
-    family = f", and of {together:.2g} if all {len(enough)} arms are judged in one family"
-    return [
-        f"{min(enough)} seeds per arm detect a gain of {alone:.2g} standard deviations of a pair's "
-        f"difference{family if len(enough) > 1 else ''} (80% power, 5% level)."
-    ]
+
+def _own_deviation(study: Study) -> tuple[float, str]:
+    """Return the deviation of a paired difference over the seeds of the study's finished runs, and
+    where it is from."""
+    usual = USUAL_DEVIATION, "as in our campaign at 0.23 million parameters; --deviation sets it"
+    if not study.questions or not folders_below(study.folder):
+        return usual
+    from tst_study.analysis.tables.source import load
+
+    table = load(study.folder)
+    whole = (table["state"] == "done") & (table["role"] != "trunk")
+    done = table[whole & (table["exclusion"] == "")]
+    done = done.assign(setting=done["arm"])
+    variances = []
+    for question in study.questions:
+        arm, against = (runs.set_index("seed")["nats_per_token"] for runs in question.runs(done))
+        if arm.index.is_unique and against.index.is_unique:
+            variances.append((against - arm).dropna().var())
+    known = [each for each in variances if each == each]
+    if not known:
+        return usual
+    return math.sqrt(sum(known) / len(known)), "as this study's finished pairs do"
+
+
+def csv_lines(planner: Planner, pattern: str) -> list[str]:
+    """Return the runs as CSV, with numbers as they are."""
+    names = "run,seed,role,first_step,steps,flops,raw_tokens,latent_tokens,epochs,learning_rate"
+    lines = [names]
+    for run in planner.whole():
+        if matches(run.run_id, pattern):
+            plan, config = plan_phases(run.config), run.config
+            steps = (run.first_step, run.steps, total_flops([run]))
+            text = (plan.raw_tokens(run.steps), plan.latent_tokens(run.steps))
+            rate = config.optimizer.learning_rate
+            cells = (
+                run.run_id,
+                config.seed,
+                config.role,
+                *steps,
+                *text,
+                _epochs(run, planner),
+                rate,
+            )
+            lines.append(",".join(map(str, cells)))
+    return lines
+
+
+def changes(planner: Planner, other: Planner) -> list[str]:
+    """Return lines about the runs that one plan has and the other has not."""
+    ours, theirs = (
+        {run.fingerprint: run.run_id for run in each.whole() if run.config.role != "trunk"}
+        for each in (planner, other)
+    )
+    added = [name for identity, name in ours.items() if identity not in theirs]
+    left = [name for identity, name in theirs.items() if identity not in ours]
+    same = len(ours) - len(added)
+    summary = f"{len(added)} runs added, {len(left)} left, {same} unchanged"
+    return [summary, *(f"  + {name}" for name in added), *(f"  - {name}" for name in left)]
 
 
 def _form(config: Config, *without: str) -> str:

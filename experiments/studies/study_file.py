@@ -463,7 +463,8 @@ class StudyFile:
         columns = {key: value for key, value in asked.where.items() if key not in crossed}
         found = False
         for cell in self.cells:
-            if any(cell.crossed[crossed[k]] != v for k, v in asked.where.items() if k in crossed):
+            of_interest = {key: each for key, each in asked.where.items() if key in crossed}
+            if cell.plan_only or any(cell.crossed[crossed[k]] != v for k, v in of_interest.items()):
                 continue
             for variant in cell.variants:
                 named = "arm" in asked.arm or variant != self.baseline

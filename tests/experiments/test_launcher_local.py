@@ -169,7 +169,7 @@ def test_a_choice_whose_candidates_all_diverge_ends_alone_and_says_so(
     # Submitted again, it has nothing to do, and says why.
     monkeypatch.setattr(launcher_local, "collect", lambda *words: [])
     with pytest.raises(typer.Exit) as ended:
-        cli.submit("two-choices", "smoke", runs=tmp_path)
+        cli.submit(["two-choices"], "smoke", runs=tmp_path)
     assert ended.value.exit_code == 1
     assert capsys.readouterr().err == f"error: {line}\n"
 

@@ -85,7 +85,7 @@ def test_an_arm_s_tokens_are_those_of_a_whole_run_and_its_hours_those_of_all(
     assert list(arms) == ["s1-r0.0", "trunk-s4-20steps", "s4-r0.2", "s4-r0.3"]
     flops = {name: float(cells[1]) for name, cells in arms.items()}
     assert flops["s4-r0.2"] + flops["trunk-s4-20steps"] == pytest.approx(flops["s1-r0.0"], 0.01)
-    for name, (runs, _, hours, raw, latent) in arms.items():
+    for name, (runs, _, hours, raw, *_, latent) in arms.items():
         assert (runs, float(hours)) == ("2", pytest.approx(flops[name] / 0.4 / 989e12 / 3600, 0.1))
         if not name.startswith("trunk"):
             ratio = float(name.rpartition("r")[2])
@@ -137,20 +137,27 @@ def finish(run: PlannedRun, loss: float) -> None:
     writer.status("done", 100)
 
 
-def test_what_seeds_detect_is_said_in_deviations(tmp_path: Path) -> None:
-    runs = Planner(study_of(seeded(3), tmp_path), unprepared=True).asked_for()
-    assert detectable(runs)[0].startswith("3 seeds per arm detect a gain of 3.3 standard")
-    assert "if all" not in detectable(runs)[0]
+def test_what_seeds_detect_is_said_in_nats_and_the_other_way_round(tmp_path: Path) -> None:
+    def lines(configs: list[Config], **known: float) -> list[str]:
+        study = study_of(configs, tmp_path)
+        return detectable(study, Planner(study, unprepared=True).asked_for(), **known)
+
+    first, last = lines(seeded(3))
+    least = 0.009 * (smallest_detectable(3) or 0)
+    assert f"1 question, 3 seeds: they detect a gain of {least:.2g} nats" in first
+    assert "0.009 nats, as in our campaign" in last
     more = [
         *seeded(4),
-        example("superposition={bag_size=2,step_ratio=0.2}", "name=pilot", "seed=0"),
+        example("superposition={bag_size=2,step_ratio=0.2}", "name=pilot", "seed=0", "role=pilot"),
+        *(example("superposition={bag_size=8,step_ratio=0.2}", f"seed={n}") for n in range(3)),
     ]
-    more += [example("superposition={bag_size=8,step_ratio=0.2}", f"seed={n}") for n in range(3)]
-    (line,) = detectable(Planner(study_of(more, tmp_path), unprepared=True).asked_for())
-    wider = smallest_detectable(3, 2)  # the pilot's one seed does not count
-    assert wider > smallest_detectable(3)
-    assert f"of {wider:.2g} if all 2 arms are judged in one family" in line
-    assert detectable(runs[::2]) == []
+    first, needed, last = lines(more, deviation=0.1, wanted=0.2)
+    wider = smallest_detectable(3, 2) or 0  # the pilot's one seed does not count
+    assert f"2 questions, 3 seeds: they detect a gain of {0.1 * wider:.2g} nats" in first
+    seeds = next(n for n in range(3, 99) if (smallest_detectable(n, 2) or 9) <= 2)
+    assert needed.strip() == f"A gain of 0.2 nats needs {seeds} seeds."
+    assert "Verdicts need 3" in lines(seeded(1))[0]
+    assert lines(seeded(3)[::2]) == []
 
 
 def test_hours_that_are_known_are_said_beside_the_number_of_runs_whose_are_not(
@@ -182,8 +189,8 @@ def test_a_plan_needs_neither_corpora_nor_runs(
     assert any("GPU-hours of B200" in line and "(3 per GPU-hour)" in line for line in text)
     assert any("At 40% MFU" in line for line in text)
     head = text[: text.index("", 3)]
-    assert "Seeds per arm: 1. Verdicts need 3" in head[-2]
-    assert head[-1].startswith("Corpora not prepared yet: prepared/dclm-llama3.")
+    assert any("1 seeds. Verdicts need 3" in line for line in head)
+    assert any(line.startswith("prepared/dclm-llama3: not prepared yet;") for line in head)
 
 
 @pytest.mark.parametrize(
@@ -249,5 +256,5 @@ def test_timing_prepares_the_text_first(
     run = example(f"data.corpora=[{{path='{folder}'}}]", "batch.sequences=2")
     study = Study("mine", "smoke", "", "", {folder: text}, lambda results: [run], tmp_path)
     monkeypatch.setattr(catalogue, "load", lambda *names, **more: study)
-    cli.plan("mine", time=True)
+    cli.plan(["mine"], time=True)
     assert re.search(r"of training, by \d+ steps", capsys.readouterr().out)

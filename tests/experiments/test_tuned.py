@@ -115,7 +115,7 @@ def test_runs_of_an_archive_are_not_trained_again(
 
     def study(recorded: Path | None) -> Planner:
         shown = Study("tuned", "smoke", "", "", {}, lambda results: configs, tmp_path / "runs")
-        return Planner(replace(shown, recorded=recorded), unprepared=True)
+        return Planner(replace(shown, recorded=(recorded,) if recorded else ()), unprepared=True)
 
     done = study(None).decided()[0]
     write_run(tmp_path / "made", done.config, 3.25)

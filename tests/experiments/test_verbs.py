@@ -67,7 +67,7 @@ def test_a_damaged_run_is_one_row_and_all_others_go_on(
         writer = open_run(run.folder, f"name={run.config.name}", f"seed={run.config.seed}")
         writer.status("running", 3)
     (bad.folder / "status.json").write_bytes(b"")
-    damage = f"{bad.folder}/status.json: Invalid JSON"
+    damage = f"{bad.folder}/status.json: is damaged (Invalid JSON"
     with file_lock.hold(bad.folder), file_lock.hold(fail.folder):
         rows = {row.run_id: row for row in rows_of(study)}
         assert rows[bad.run_id].message.startswith(damage)
@@ -114,22 +114,22 @@ def test_collect_misses_runs_of_the_study_that_never_began(
     study = load("headline", "smoke", tmp_path)
     runs = Planner(study).decided()
     begin(runs[0], "failed")
-    cli.collect("headline", "smoke", tmp_path)
+    cli.collect(["headline"], "smoke", tmp_path)
     said = capsys.readouterr().out
     assert f"0 runs over, {len(runs)} missing" in said
     assert "No run is over yet." in said
     for run, state in zip(runs, ["failed", *["waiting"] * (len(runs) - 1)], strict=True):
         assert f"  {run.run_id}: {state}\n" in said
-    cli.collect("reinitialise", "smoke", tmp_path, no_share=True)
+    cli.collect(["reinitialise"], "smoke", tmp_path, no_share=True)
     assert "trunk-" not in capsys.readouterr().out
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)  # the text is not there, as it may be in a checkout
-    cli.collect("headline", "smoke", tmp_path)
+    cli.collect(["headline"], "smoke", tmp_path)
     said = capsys.readouterr()
     assert "0 runs over, 1 missing" in said.out
     assert said.err.startswith("only runs that have a folder are shown: ")
     with pytest.raises(UserError, match="nowhere: no such folder; submit the study first"):
-        cli.collect("headline", "smoke", tmp_path / "nowhere")
+        cli.collect(["headline"], "smoke", tmp_path / "nowhere")
     assert not capsys.readouterr().err
 
 

@@ -1,0 +1,345 @@
+"""A study as a file of the user's: what a grid, a Python file and run configs mean."""
+
+import math
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tst_study.config.identity import fingerprint
+from tst_study.config.schema import Config
+from tst_study.errors import UserError
+from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.studies.catalogue import GRIDS, load
+from tst_study.experiments.study import Study
+
+RUN = """
+study = "ignored"
+[model]
+layers = 2
+hidden_size = 48
+attention_heads = 3
+key_value_heads = 3
+head_size = 16
+feed_forward_size = 128
+vocabulary_size = 2000
+[data]
+corpora = [{path = "prepared/ours"}]
+[batch]
+sequences = 16
+sequence_length = 64
+[optimizer]
+learning_rate = 2e-3
+[superposition]
+bag_size = 8
+step_ratio = 0.5
+[schedule]
+steps = 200
+warmup_steps = 20
+"""
+GRID = """
+study = "ours"
+asks = "Does superposition gain on our text?"
+base = "run.toml"
+seeds = [0, 1, 2]
+[arms]
+baseline = {}
+both = {bag_size = [2, 4], step_ratio = [0.2, 0.3]}
+output = {bag_size = [2, 4], step_ratio = [0.2, 0.3], mode = "output_only"}
+[cross]
+"schedule.steps" = [10_000, 20_000]
+[tune]
+"optimizer.learning_rate" = [2e-3, 4e-3]
+per = "arm"
+steps = 10_000
+seeds = [100]
+extend = 2
+[matched]
+data = true
+loss = [0.5, 0.7, 1.4, 2.0]
+[setups.m350]
+model = {layers = 24, hidden_size = 1024, attention_heads = 16, key_value_heads = 16}
+plan_only = true
+[resources.m350]
+gpus_per_node = 8
+[[questions]]
+family = "primary"
+arm = {arm = "both", bag_size = 4, step_ratio = 0.3}
+against = {arm = "baseline"}
+matched = ["flops", "data", "loss"]
+where = {steps = 20_000}
+predicted = [-0.01, 0.02]
+smallest_gain = 0.005
+"""
+
+
+class Bowl:
+    """Losses that are lowest at one rate, for superposed arms at another."""
+
+    def __init__(self, rate: float, superposed: float | None = None) -> None:
+        self.rate, self.superposed = rate, superposed or rate
+        self.told: list[str] = []
+
+    def held_out(self, config: Config) -> float:
+        best = self.superposed if config.superposition.bag_size > 1 else self.rate
+        return 3 + math.log(config.optimizer.learning_rate / best) ** 2
+
+    def dead_end(self, why: str) -> None:
+        self.told.append(why)
+
+    def remark(self, what: str) -> None:
+        self.told.append(what)
+
+
+def study(folder: Path, grid: str = GRID, run: str = RUN, **more: str) -> Study:
+    folder.mkdir(exist_ok=True)
+    (folder / "run.toml").write_text(run)
+    (folder / "ours.toml").write_text(grid)
+    for name, text in more.items():
+        (folder / f"{name}.toml").write_text(text)
+    return load(str(folder / "ours.toml"))
+
+
+def ids(configs: list[Config]) -> Counter[str]:
+    return Counter(fingerprint(config, {}) for config in configs)
+
+
+def test_the_grid_of_a_lab_has_the_runs_that_its_page_counts(tmp_path: Path) -> None:
+    ours = study(tmp_path)
+    runs = ours.runs(Bowl(2.9e-3))
+    pilots = [run for run in runs if run.role == "pilot"]
+    others = [run for run in runs if run.role != "pilot"]
+    assert len(ids(pilots)) == 9 * 3  # with two rates one is at an edge, so a third is tried
+    crossed = [run for run in others if run.schedule.steps in (10_000, 20_000)]
+    assert len(ids(crossed)) == 54
+    assert len(ids(others)) - len(ids(crossed)) == 39
+    assert len(Planner(ours, unprepared=True).whole()) > 36 + 54 + 39  # ladders at their longest
+    assert {run.study for run in runs} == {"ours"}
+    assert {run.seed for run in pilots} == {100}
+    assert len({run.name for run in others}) == len(ids(others))
+    assert all(len(run.name) <= 80 for run in runs)
+    assert ours.planned_only is not None
+    larger = ours.planned_only.runs(Bowl(2.9e-3))
+    assert {run.model.layers for run in larger} == {24}
+    assert {run.model.feed_forward_size for run in larger} == {128}  # tables merge key by key
+    assert ours.resources_of(larger[0]) == {"gpus_per_node": 8}
+    assert ours.resources_of(runs[0]) == {}
+
+
+def test_every_arm_is_measured_at_its_own_best_rate(tmp_path: Path) -> None:
+    """The ladder goes on beyond its edge by √2; longer baselines take the baseline's rate."""
+    ours = study(tmp_path)
+    runs = ours.runs(Bowl(2e-3, superposed=1e-3))
+    rates = {
+        (run.superposition.bag_size > 1, run.optimizer.learning_rate)
+        for run in runs
+        if run.role != "pilot"
+    }
+    assert rates == {(False, 2e-3), (True, 9.97e-4)}
+    by_baseline = study(tmp_path, GRID.replace('per = "arm"', 'per = "baseline"'))
+    runs = by_baseline.runs(Bowl(2e-3, superposed=1e-3))
+    assert {run.optimizer.learning_rate for run in runs if run.role != "pilot"} == {2e-3}
+    assert {run.superposition.bag_size for run in runs if run.role == "pilot"} == {1}
+
+
+def test_a_question_covers_the_arms_as_declared(tmp_path: Path) -> None:
+    ours = study(tmp_path)
+    flops, data, loss = ours.questions
+    assert (flops.family, data.family, loss.family) == (
+        "primary", "primary, equal data", "primary, equal loss",
+    )  # fmt: skip
+    assert flops.primary
+    assert flops.arm.where["superposition.step_ratio"] == 0.3
+    assert "optimizer.learning_rate" not in flops.arm.where  # each at its own rate
+    assert flops.arm.where["seed"] == (0, 1, 2)
+    assert (flops.against.where["schedule.steps"], data.against.where["schedule.steps"]) == (
+        20_000, 38_000,
+    )  # fmt: skip
+    assert "schedule.steps" not in loss.against.where
+    assert (flops.predicted, flops.smallest_gain) == ((-0.01, 0.02), 0.005)
+    assert (data.predicted, loss.smallest_gain) == (None, None)
+
+
+def test_a_question_stays_the_same_when_the_grid_grows(tmp_path: Path) -> None:
+    before = study(tmp_path).questions
+    grown = GRID.replace("both = {bag_size = [2, 4]", "both = {bag_size = [2, 4, 8]")
+    assert study(tmp_path, grown).questions == before
+
+
+def test_paths_start_from_the_file_wherever_the_command_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = study(tmp_path / "lab")
+    assert ours.folder == tmp_path / "lab" / "runs" / "ours"
+    (run, *_) = Planner(ours, unprepared=True).decided()
+    assert run.config.data.corpora[0].path == str(tmp_path / "lab" / "prepared" / "ours")
+    monkeypatch.chdir(tmp_path / "lab")
+    here = load("ours.toml")
+    (same, *_) = Planner(here, unprepared=True).decided()
+    assert same.config.data.corpora[0].path == "prepared/ours"
+    assert here.folder == Path("runs/ours")
+
+
+def test_a_text_with_a_recipe_is_made_from_the_lab_s_file(tmp_path: Path) -> None:
+    text = '[text.ours]\nsource = "mytext.jsonl"\ntokenizer = "bpe:262"\n'
+    lab = tmp_path / "lab"
+    ours = study(lab, GRID + text)
+    lines = (f'{{"text": "{n} {"some words of ours " * 9}"}}\n' for n in range(900))
+    (lab / "mytext.jsonl").write_text("".join(lines))
+    ours = load(str(lab / "ours.toml"))
+    assert list(ours.corpora) == [lab / "prepared" / "ours"]
+    ours.prepare()
+    assert (lab / "prepared" / "ours" / "tokenizer.json").exists()
+
+
+def test_scales_override_any_table_and_the_first_is_the_default(tmp_path: Path) -> None:
+    scales = "[scales.tiny]\nseeds = [7]\n[scales.tiny.cross]\n'schedule.steps' = [50]\n"
+    scales += "[scales.large.arms.output]\nbag_size = 16\n"
+    ours = study(tmp_path, GRID.replace("where = {steps = 20_000}", "") + scales)
+    assert (ours.scale, ours.folder.name) == ("tiny", "ours-tiny")
+    measured = [run for run in ours.runs(Bowl(2.9e-3)) if run.role != "pilot"]
+    assert {run.seed for run in measured} == {7}
+    large = load(str(tmp_path / "ours.toml"), "large").runs(Bowl(2.9e-3))
+    assert {run.superposition.bag_size for run in large} == {1, 2, 4, 16}
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "says"),
+    [
+        ("base = ", "[model]\nbase = ", "has [model] and arms: put the run's own keys"),
+        ("bag_size = [2, 4], step_ratio = [0.2, 0.3]}\no", "bag_sise = 2}\no", "mean 'bag_size'"),
+        ("baseline = {}", "", "[arms] has 0 baselines; exactly one arm is {}"),
+        ("baseline = {}", "baseline = {}\nplain = {}", "[arms] has 2 baselines"),
+        ("step_ratio = [0.2, 0.3]}\no", "step_ratio = 0.0}\no", "superposes no step"),
+        ("both = {", "twin = {bag_size = 4, step_ratio = 0.3}\nboth = {", "is the same run as"),
+        ('"schedule.steps" = ', '"schedule.step" = ', "did you mean 'schedule.steps'"),
+        ("[cross]", '[cross]\n"execution.threads" = [1]', "is no key to cross"),
+        ("[cross]", '[cross]\n"optimizer.learning_rate" = [1.0]', "is tuned; take it out"),
+        ("[10_000, 20_000]", "10_000", "[cross] schedule.steps = 10000: give a list of values"),
+        ("seeds = [100]", "seeds = [2]", "2 is a seed of the measured runs too"),
+        ("extend = 2", "extent = 2", "did you mean tune.extend"),
+        ("model = {layers = 24", "model = {layers = [24]", "a list; only a tuned key takes one"),
+        ("[resources.m350]", "[resources.m35]", "did you mean 'm350'"),
+        ('arm = "both", bag_size = 4', 'arm = "both", bag_size = 5', "no arm is"),
+        ('arm = "both", bag_size = 4', 'arm = "both", s = 4', "[[questions]] key 's' is not known"),
+        ("seeds = [0, 1, 2]", f"seeds = {[*range(101, 5101)]}", "180,000 runs; at most 20,000"),
+        ("predicted = [-0.01, 0.02]", "predicted = 0.02", "predicted"),
+    ],
+)  # fmt: skip
+def test_a_wrong_grid_is_refused_in_a_line(
+    was: str, becomes: str, says: str, tmp_path: Path
+) -> None:
+    assert was in GRID
+    with pytest.raises(UserError) as refused:
+        study(tmp_path, GRID.replace(was, becomes, 1))
+    assert says in str(refused.value)
+    assert str(refused.value).startswith(str(tmp_path / "ours.toml"))
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_no_study_is_refused_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ours.yaml").write_text("study: ours")
+    Path("empty.toml").write_text("")
+    Path("notes.txt").write_text("")
+    study(tmp_path)
+    for words, says in (
+        (["ours.yaml"], "YAML is not read"),
+        (["empty.toml"], "neither a grid"),
+        (["notes.txt"], "no study"),
+        (["absent.toml"], "no such file; `tst-study new absent.toml` writes a grid"),
+        (["ours.toml", "run.toml"], "a study of its own"),
+        (["bag-gird"], "did you mean 'bag-grid'"),
+    ):
+        with pytest.raises(UserError, match=says):
+            load(words)
+    with pytest.raises(UserError, match="has no \\[scales\\]; leave it out"):
+        load("ours.toml", "quick")
+
+
+PYTHON = """
+from pathlib import Path
+from helper import SEEDS
+from tst_study.config.schema import SuperposedPhase
+from tst_study.experiments import BASELINE, Arm, Declared, Part, Question, Setting, Tuning
+
+BASE = Setting.read(Path(__file__).with_name("run.toml"))
+S4 = SuperposedPhase(bag_size=4, step_ratio=0.3)
+LADDER = tuple(BASE.in_grid("pilot").with_rate(rate) for rate in (1e-3, 2e-3, 4e-3))
+
+
+def measured(best):
+    longer = best[BASELINE].with_steps(best[S4].steps * 2)
+    parts = [Part((best[arm],), (arm,), SEEDS) for arm in best]
+    return [*parts, Part((longer,), (BASELINE,), SEEDS)]
+
+
+where = {"schedule.steps": BASE.steps, "seed": tuple(SEEDS)}
+STUDY = Declared(
+    "Ours",
+    "Does it gain?",
+    [Tuning((LADDER,), (BASELINE, S4), measured, [9])],
+    [
+        Question(
+            name="s = 4",
+            family="primary",
+            arm=Arm(name="s = 4", where={**where, "superposition.bag_size": 4}),
+            against=Arm(name="baseline", where={**where, "superposition.bag_size": 1}),
+        )
+    ],
+)
+"""
+
+
+def test_a_python_study_says_what_toml_cannot(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(RUN)
+    (tmp_path / "ours.py").write_text(PYTHON)
+    (tmp_path / "helper.py").write_text("SEEDS = [0, 1, 2]\n")
+    ours = load(str(tmp_path / "ours.py"))
+    runs = ours.runs(Bowl(2e-3))
+    assert Counter(run.role for run in runs) == {"pilot": 6, "baseline": 6, "superposition": 3}
+    assert [path.name for path in ours.files] == ["ours.py", "helper.py"]
+    assert ours.folder == tmp_path / "runs" / "ours"
+    assert [question.name for question in ours.questions] == ["s = 4"]
+    (tmp_path / "ours.py").write_text("STUDY = 1\n")
+    with pytest.raises(UserError, match="STUDY is no `Declared`"):
+        load(str(tmp_path / "ours.py"))
+    (tmp_path / "ours.py").write_text("1 / 0\n")
+    with pytest.raises(UserError, match="ZeroDivisionError: division by zero; mend the file"):
+        load(str(tmp_path / "ours.py"))
+
+
+def test_several_run_configs_are_a_study_that_shares_its_prefixes(tmp_path: Path) -> None:
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    for ratio in (0.1, 0.2, 0.3, 0.4, 0.5):
+        (folder / f"r{ratio}.toml").write_text(RUN.replace("0.5", f"{ratio}"))
+    runs = load([str(folder)])
+    assert (runs.name, len(runs.runs(Bowl(1)))) == ("ignored", 5)
+    assert [run.config.role for run in Planner(runs, unprepared=True).decided()].count("trunk") == 1
+    (folder / "again.toml").write_text(RUN)
+    with pytest.raises(UserError, match=r"is the same run as .*again\.toml; take one out"):
+        load([str(folder)])
+    (folder / "again.toml").write_text(RUN.replace("ignored", "another"))
+    with pytest.raises(UserError, match="give all the same"):
+        load([str(folder)])
+
+
+def test_a_folder_of_another_file_s_runs_is_refused(tmp_path: Path) -> None:
+    ours = study(tmp_path)
+    ours.keep_files()
+    assert (ours.folder / "study" / "ours.toml").read_text() == GRID
+    ours.keep_files()
+    (tmp_path / "copy.toml").write_text(GRID)
+    with pytest.raises(UserError, match=r"holds the runs of .*ours\.toml; name another --runs"):
+        load(str(tmp_path / "copy.toml")).keep_files()
+    os.remove(tmp_path / "ours.toml")  # renamed
+    load(str(tmp_path / "copy.toml")).keep_files()
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_bundled_grids_are_files_like_a_user_s(name: str) -> None:
+    assert load(name).runs(Bowl(2e-3))
