@@ -167,6 +167,23 @@ def verify(
         _say_prepared(folder, manifest, ", every token id as it was prepared")
 
 
+@verb(verbs, ONE_RUN, "tst-study check", "tst-study check answers.json")
+def check(
+    answers: Annotated[
+        Path | None, typer.Argument(help="JSON: {case: {loss, grad_embedding, grad_head}}.")
+    ] = None,
+) -> None:
+    """Judge another implementation of superposition by its answers to our cases."""
+    from tst_study.conformance.check import CASES, judge_file
+
+    if answers is None:
+        print(f"the cases: {CASES}; docs/is_my_implementation_right.md has what to answer")
+        return
+    verdict = judge_file(answers)
+    print(verdict)
+    raise typer.Exit(int(not verdict.right))
+
+
 @verb(
     verbs,
     ONE_RUN,
