@@ -87,8 +87,9 @@ def import_(
 @verb(
     verbs,
     RESULTS,
-    "tst-study advise --params 1B --tokens 100B --text 200B --device H100 --price 2.5",
-    "tst-study advise --config run.toml",
+    "tst-study advise --params 1B --tokens 100B --text 200B --gpus 64 --device H100 --price 2.5",
+    "tst-study advise --config run.toml --write pilot.toml",
+    "tst-study advise --config run.toml --runs runs/pilot",
 )
 def advise(
     params: Annotated[int | None, count_option("Parameters of the model, such as 270M.")] = None,
@@ -97,25 +98,52 @@ def advise(
         int | None, count_option("Parameters active for one token, in a mixture of experts.")
     ] = None,
     text: Annotated[int | None, count_option("Tokens of text that are available.")] = None,
+    sequence_length: Annotated[
+        int | None, count_option("Positions of a sequence (default 2,048).")
+    ] = None,
     config: Annotated[File, _option("FILE", "Read the run from a run.toml instead.")] = None,
     gpus: Annotated[int | None, count_option("GPUs that the run uses.", most=2**20)] = None,
     device: Annotated[Text, _option("NAME", "Kind of GPU, such as H100.")] = None,
+    mfu: Annotated[Number, _option("SHARE", "Measured MFU, in place of published ones.")] = None,
     price: Annotated[Number, _option("PRICE", "Price of one GPU-hour, for costs.")] = None,
+    currency: Annotated[str, _option("NAME", "Label of the price, such as USD.")] = "",
+    runs: Annotated[
+        list[Path] | None, _option("FOLDER", "Your own pilot, as evidence. Repeatable.")
+    ] = None,
+    pilot_budget: Annotated[
+        Number, _option("SHARE", "Share of the cost that the pilot may have (default 0.01).")
+    ] = None,
+    deadline: Annotated[
+        Number, _option("DAYS", "Or the days that it may take on the GPUs.")
+    ] = None,
+    write: Annotated[File, _option("FILE", "Write the pilot as a grid for `submit`.")] = None,
+    picture: Annotated[File, _option("FILE", "Write the table as an SVG picture.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether to superpose a planned run, how, and what it gains and costs."""
-    from tst_study.errors import UserError
-
-    more: dict[str, Any] = {"gpus": gpus, "device": device, "price": price, "text": text}
+    """Say whether to superpose a planned run, how, what it gains and costs, and how to test it."""
     with waiting("comparing the planned run with the published runs and ours"):
-        from tst_study.analysis.advice.advise import advise, advise_config
+        from tst_study.analysis.advice.advise import advise
 
-        if config is None and params is not None and tokens is not None:
-            advice = advise(params, tokens, active=active, **more)
-        elif config is not None and params is tokens is active is None:
-            advice = advise_config(config, **more)
-        else:
-            raise UserError("advise: give --params and --tokens, such as 1B and 100B, or --config")
+        advice = advise(
+            params,
+            tokens,
+            config=config,
+            active=active,
+            text=text,
+            sequence_length=sequence_length,
+            gpus=gpus,
+            device=device,
+            mfu=mfu,
+            price=price,
+            currency=currency,
+            runs=runs or (),
+            pilot_budget=pilot_budget,
+            deadline=deadline,
+        )
+        if write is not None:
+            advice.write_pilot(write)
+        if picture is not None:
+            advice.draw(picture)
     if as_json:
         print(json.dumps(advice.data, indent=1, ensure_ascii=False))
     else:
@@ -149,9 +177,21 @@ def analyse(
         Number,
         _option("DELTA", "Delta of `chinchilla`'s Huber loss on log L (default 0.001).", min=1e-12),
     ] = None,
+    row: Annotated[
+        bool, typer.Option("--row", help="Print rows for docs/evidence.md, and nothing else.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Answer one question about runs, or about the published numbers, with intervals."""
+    if row:
+        from tst_study.analysis.advice.pilot import evidence_rows
+        from tst_study.analysis.tables.source import read_tables
+        from tst_study.errors import UserError
+
+        if not runs:
+            raise UserError("analyse --row: give --runs, the archive whose gains you want to send")
+        print(evidence_rows(read_tables(runs)), end="")
+        return
     with waiting(f"reading the runs and answering {question!r}"):
         from tst_study.analysis.questions import ask
 

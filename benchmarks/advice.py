@@ -16,17 +16,12 @@ import numpy as np
 import pandas as pd
 
 from tst_study.analysis import published
-from tst_study.analysis.advice.planned_run import (
-    ALWAYS,
-    OUTPUT_ONLY,
-    PLAIN,
-    POWER_LAW,
-    beyond,
-    expected,
-)
-from tst_study.analysis.fits.law.held_out import nearest, observed_gains, splits
+from tst_study.analysis.advice.expected_gain import beyond, expected
+from tst_study.analysis.advice.planned_run import ALWAYS, OUTPUT_ONLY, PLAIN, POWER_LAW
+from tst_study.analysis.fits.law.held_out import copied, nearest, observed_gains, splits
 from tst_study.analysis.fits.law.rows import published_rows, settings
-from tst_study.analysis.fits.law.superposition_law import Law, as_data, fit_law
+from tst_study.analysis.fits.law.superposition_law import DATA_EXPONENT, Law, as_data, fit_law
+from tst_study.analysis.statistics import rmse
 from tst_study.analysis.tables.archive import read_archive
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.comparison import compare
@@ -51,10 +46,12 @@ ASKED = {
 baseline in rate, so that `compare` does not pair the two without the question. The pilot sweep
 chose output only for the first of these questions."""
 COLUMNS = ("source", "corpus", "params", "tokens", "learning_rate", "arm", "text", "seeds")
-COLUMNS += ("gain", "deviation")
+COLUMNS += ("gain", "deviation", "sequences", "tuned")
 """Columns of our own evidence. `params`: active parameters. `tokens`: latent tokens. `arm`: label.
 `text`: raw tokens, as a multiple of the baseline's. `gain`, `deviation`: mean and standard
-deviation of the paired gains, in nats per token."""
+deviation of the paired gains, in nats per token. `sequences`: sequences a step. `tuned`: what was
+tuned at this size and length (`batch and rate`, `rate` or nothing), if a question asked about the
+arm against a tuned baseline."""
 LEAST_SEEDS = 4
 """Fewest paired seeds with which a setting is part of the evidence."""
 CHOSEN_FROM = 0.5
@@ -106,23 +103,27 @@ def _judged(
 ) -> dict[str, Any]:
     """Judge a law by the rows that were left out of its fit (`out`), all of one size and length.
 
-    `held` is the share of the gains at r up to `CHOSEN_FROM` that lie in the law's intervals, and
-    `half` the mean half-width of these intervals. `law`, `always` and `nearest` are the nats that a
-    choice of s and r loses against the best published cell: the law's choice (`s`, `r`), `ALWAYS`,
-    and the best cell of the nearest fitted size and length. The published cell nearest to a choice
-    stands for it."""
+    `held` is the share of the gains at r up to `CHOSEN_FROM` that lie in the intervals of
+    `expected`, and `half` the mean half-width of these intervals. `error`, `copied` and `scaled`
+    are the root mean square errors of the law and of two rules without a law at these gains. `law`,
+    `always` and `nearest` are the nats that a choice of s and r loses against the best published
+    cell: the law's choice (`s`, `r`), `ALWAYS`, and the best cell of the nearest fitted size and
+    length. The published cell nearest to a choice stands for it."""
     params, tokens = (float(out[name].iloc[0]) for name in ("params", "tokens"))
     near = out[out["step_ratio"] <= CHOSEN_FROM]
-    gains, half = expected(law, near, error)
+    before = known[known["bag_size"] > 1]
+    by_copy = copied(before, before["gain"], near)
+    by_rule = copied(before, before["gain"], near, DATA_EXPONENT)
+    _, low, high = expected(law, near, by_copy.to_numpy(), error)
     cells = out.set_index(["bag_size", "step_ratio"])["gain"]
     asked = settings(params, tokens, np.arange(2.0, 17.0), np.round(np.arange(0.1, 0.91, 0.01), 2))
     best = asked.iloc[int(law.of_rows(asked).argmax())]
     tried = nearest(known[known["bag_size"] > 1], params, tokens)
-    copied = tried.loc[tried["gain"].idxmax()]
+    best_near = tried.loc[tried["gain"].idxmax()]
     choices = {
         "law": (best["bag_size"], best["step_ratio"]),
         "always": ALWAYS,
-        "nearest": (copied["bag_size"], copied["step_ratio"]),
+        "nearest": (best_near["bag_size"], best_near["step_ratio"]),
     }
     lost = {}
     for way, (bag, ratio) in choices.items():
@@ -131,8 +132,11 @@ def _judged(
         lost[way] = float(cells.max() - cells[off.idxmin()])
     return {
         "cells": len(near),
-        "held": float((np.abs(gains - near["gain"]) <= half).mean()),
-        "half": float(half.mean()),
+        "held": float(near["gain"].between(low, high).mean()),
+        "half": float((high - low).mean() / 2),
+        "error": rmse(law.of_rows(near) - near["gain"]),
+        "copied": rmse(by_copy - near["gain"]),
+        "scaled": rmse(by_rule - near["gain"]),
         "s": float(best["bag_size"]),
         "r": float(best["step_ratio"]),
         **lost,
@@ -155,8 +159,15 @@ def paired(record: str, name: str) -> list[dict[str, Any]]:
     asked = asked[asked["arm"].notna()]
     arms = pd.concat([settings[~settings["arm"].isin(asked["arm"])], asked], join="inner")
     facts = {"active_parameters": "params", "latent_tokens": "tokens"}
-    runs = runs.rename(columns=facts)[["run_id", "corpus", *facts.values(), "learning_rate"]]
+    runs = runs.rename(columns=facts)
+    of_baselines = runs[runs["method"] == "baseline"].groupby([*facts.values()])
+    tried = of_baselines[["sequences", "learning_rate"]].nunique() > 1
+    words = tried.rename(columns={"sequences": "batch", "learning_rate": "rate"})
+    tuned = words.apply(lambda row: " and ".join(row.index[row]), axis=1)
+    runs = runs[["run_id", "corpus", *facts.values(), "learning_rate", "sequences"]]
     arms = arms[arms["seeds"] >= LEAST_SEEDS].merge(runs, on="run_id").assign(source=name)
+    arms = arms.join(tuned.rename("tuned"), on=[*facts.values()])
+    arms["tuned"] = arms["tuned"].where(arms["arm"].isin(asked["arm"]), "")
     arms = arms.round({"gain": 5, "deviation": 5}).astype(dict.fromkeys(facts.values(), float))
     return list(rows_of(arms[list(COLUMNS)]))
 

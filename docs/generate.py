@@ -1,7 +1,8 @@
 """Write the parts of the documentation that are generated from the code and the records.
 
 `make docs` runs this. The generated parts are the keys in `config.md`, the columns in `tables.md`,
-the studies in `slurm.md`, arms and verdicts in `research/campaign.md`, and two tables of
+the studies in `slurm.md`, the answers in `should_i_use_it.md`, the results in
+`evidence.md`, arms and verdicts in `research/campaign.md`, and two tables of
 `research/coverage.md`. A test fails if a page differs from what this module would write.
 """
 
@@ -9,22 +10,25 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks import verdict_coverage
 from tst_study.analysis import published
+from tst_study.analysis.advice.planned_run import REGIMES
 from tst_study.analysis.summary import Summary, summarise
-from tst_study.analysis.tables.columns import CURVES, EVALUATIONS, RUNS
+from tst_study.analysis.tables.columns import CURVES, EVALUATIONS, RUNS, rows_of
 from tst_study.analysis.tables.source import read_tables
-from tst_study.analysis.wording import verdict_parts
+from tst_study.analysis.wording import signed, verdict_parts
 from tst_study.config import schema as config
 from tst_study.config.presets import PRESETS
 from tst_study.experiments.studies.catalogue import STUDIES
 from tst_study.experiments.studies.scales import SCALES
 from tst_study.paper_figures.report import sections
 from tst_study.paper_figures.table import markdown_grid
+from tst_study.text import big
 
 DOCS, SECOND, THIRD = Path(__file__).parent, "what-does-the-work", "tuned"
 """The folder of the documentation; the second and third campaigns' archives in `docs/records/`."""
@@ -94,10 +98,33 @@ def left_out() -> str:
     for row in published.evidence()["left_out"]:
         cells = f"{row['held']:.0%} of {row['cells']:.0f}", f"{row['half']:.3f}"
         choice = f"{row['s']:.3g}, {row['r']:.2g}"
+        errors = (f"{row[way]:.4f}" for way in ("error", "copied", "scaled"))
         lost = (f"{row[way]:.4f}" for way in ("law", "always", "nearest"))
-        rows.append([row["left_out"], *cells, choice, *lost])
-    titles = ["left out", "gains inside", "half-width", "the law's s, r", "law loses"]
+        rows.append([row["left_out"], *cells, *errors, choice, *lost])
+    titles = ["left out", "gains inside", "half-width", "the law's error", "copying", "scaled copy"]
+    titles += ["the law's s, r", "law loses"]
     return _table([*titles, "always s = 6, r = 0.3", "best near cell"], rows)
+
+
+def regimes() -> str:
+    """Return the table of answers: which runs, the first word, and what it rests on."""
+    rows = [[one.where, f"**{one.word}**", one.evidence] for one in REGIMES.values()]
+    return _table(["your run", "answer", "it rests on"], rows)
+
+
+def others() -> str:
+    """Return a table of the results that others published, with grades."""
+    rows = []
+    for row in rows_of(published.others()):
+        size, length = (
+            "not stated" if math.isnan(row[name]) else big(row[name])
+            for name in ("params", "tokens")
+        )
+        losses = f"{row['baseline']:g} → {row['superposed']:g}, **{signed(row['gain'])}**"
+        setting = f"s = {row['s']:.0f}, r = {row['r']:g}, {row['variant']}"
+        where = f"[{row['who']}]({row['source']})"
+        rows.append([row["grade"], where, f"{size}, {length}", setting, losses, row["remarks"]])
+    return _table(["grade", "who", "size, tokens", "setting", "loss", "remarks"], rows)
 
 
 @functools.cache
@@ -135,6 +162,8 @@ BLOCKS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("config.md", "keys", config_keys),
     ("tables.md", "columns", columns),
     ("slurm.md", "studies", studies_table),
+    ("should_i_use_it.md", "regimes", regimes),
+    ("evidence.md", "others", others),
     ("research/coverage.md", "left out", left_out),
     ("research/campaign.md", "arms of parts", lambda: arms(SECOND)),
     ("research/campaign.md", "verdicts of parts", lambda: verdicts(SECOND)),

@@ -1,335 +1,480 @@
 """The answer of `tst-study advise`: whether to superpose a planned run, how, and what to expect of
-it. This module computes the numbers; the template `screen.jinja` has the sentences around them."""
+it. This module decides what is said; `screen.jinja` has the words."""
 
+import io
 import math
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, StrictUndefined
 
 from tst_study.analysis import published
-from tst_study.analysis.advice import planned_run
+from tst_study.analysis.advice import costs
+from tst_study.analysis.advice.costs import LENGTH, Plan, flops_of, plans, rate_of
+from tst_study.analysis.advice.expected_gain import SLIGHT, Gain, nearest_gain, own_gain
+from tst_study.analysis.advice.pilot import (
+    BUDGET,
+    MOST_SEEDS,
+    RATES,
+    Pilot,
+    measured_in,
+    plan_pilot,
+    together,
+    write_grid,
+)
 from tst_study.analysis.advice.planned_run import (
     ALWAYS,
+    EPOCHS,
+    MIXTURE,
     OUTPUT_ONLY,
     PLAIN,
-    SMALL,
+    REGIMES,
     Choice,
     PlannedRun,
     own_arm,
-    pair_deviation,
 )
-from tst_study.analysis.fits.law.law_answer import CHINCHILLA, published_beside_law
+from tst_study.analysis.fits.law.law_answer import published_beside_law
 from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import published_law
-from tst_study.analysis.statistics import POWER, smallest_detectable
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
 from tst_study.analysis.wording import signed
-from tst_study.config.schema import load
-from tst_study.cost.compute import count_flops, count_parameters, gpu_hours
-from tst_study.cost.devices import DEVICES, PUBLISHED_MFU, device_named, published_mfu
+from tst_study.atomic_files import written_atomically
+from tst_study.config.schema import Config, load
+from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.cost.prices import range_of, rounded
-from tst_study.errors import UserError, one_of
-from tst_study.text import big, duration, memory_size, screen_width
+from tst_study.errors import UserError
+from tst_study.text import amount, big, fitted, screen_width
 
-TOKEN_BYTES = 4
-"""Bytes that a token takes on disk, assumed for the printed size of the text."""
-PILOT = 8
-"""The factor by which the runs of the cheaper test (`_pilot`) are smaller than the planned run, in
-parameters and in tokens. `advise` suggests running this test first."""
-MOST_SEEDS = 12
-"""The most pairs of runs that the cheaper test may have."""
 WIDTH = 100
-"""Largest width of a printed line, in columns; lines for a shell may be wider."""
+"""Largest width of a printed line, in columns."""
+SCHEMA_VERSION = 1
+"""The version of `Advice.data`; it grows whenever a key changes its meaning or goes."""
+_SPARE = ("days", "cost", "GPU-hours", "epochs")
+"""Columns of the table that a narrow terminal does without."""
+Amount = float | str
+"""A number, or a text such as `1B`."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The answer of `advise`, for people (`sections`) and for programs (`data`)."""
+    """The answer of `advise`, for people (`rows`, `sections`) and for programs (`data`)."""
 
     run: PlannedRun
+    pilot: Pilot
+    rows: list[list[str]]
+    """The table of the three ways to plan the superposed run, with its head."""
     sections: dict[str, list[str]]
-    """Paragraphs by the title of their section; those that start with `$ ` are lines for a
-    shell."""
+    """Paragraphs by the title of their section. The first section, without a title, has the
+    sentence above the table; `Table` has those below it."""
     data: dict[str, Any]
     """The same answer as JSON values: the numbers by name, and the sections under `said`."""
+    base: str
+    """The run config that `write_pilot` names as the pilot's base."""
 
     def lines(self) -> list[str]:
-        """Return lines for the terminal, wrapped to its width, or to 100 columns if it is wider.
-        Lines for a shell are not wrapped."""
-        width = min(WIDTH, screen_width())
-        lines = wrap(self.run.title, width)
+        """Return lines for the terminal, wrapped to its width, or to 100 columns if it is wider."""
+        width, lines = min(WIDTH, screen_width()), list[str]()
         for title, paragraphs in self.sections.items():
-            lines.append(title)
+            if title == "Table":
+                wide = [i for i, name in enumerate(self.rows[0]) if name.startswith(_SPARE)]
+                table, _ = fitted(self.rows, width - 2, range(1, 9), wide)
+                lines += [f"  {line}" for line in table]
+            elif title:
+                lines.append(title)
+            indent = "  " if title else ""
             for text in paragraphs:
-                if text.startswith("$ "):
-                    lines += [f"    {line}" for line in text[2:].splitlines()]
-                else:
-                    lines += wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+                lines += wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  ")
         return lines
 
     def _repr_html_(self) -> str:
-        """Show in a notebook what the command shows."""
-        words = "\n".join(self.lines())
-        return f"<pre>{escape(words)}</pre>"
+        """Show in a notebook what the command shows, and the picture."""
+        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>{self.picture()}"
+
+    def write_pilot(self, path: str | Path) -> None:
+        """Write the pilot as a grid file for `tst-study submit`, with its stop rule above it.
+
+        Raises `UserError` if the file exists."""
+        if Path(path).exists():
+            raise UserError(f"--write {path}: it exists; name another file, or remove it")
+        rule = [line for part in self.sections["How to find out"][:-1] for line in wrap(part, 90)]
+        write_grid(Path(path), self.pilot, self.base, [self.sections[""][0], *rule])
+
+    def draw(self, path: str | Path) -> None:
+        """Write the picture as an SVG file. Raises `UserError` if there is none."""
+        if not (drawn := self.picture()):
+            raise UserError(f"--picture {path}: no loss is known, so there is nothing to draw")
+        with written_atomically(Path(path)) as file:
+            file.write(drawn.encode())
+
+    def picture(self) -> str:
+        """Return an SVG image of the table: the loss of each plan against the baseline's, over the
+        share of the baseline's FLOPs; an empty text if no loss is known."""
+        from matplotlib.figure import Figure
+
+        shown = [(one.name, one.share, one.loss) for one in plans(self.run)]
+        if not any(loss for _, _, loss in shown):
+            return ""
+        figure = Figure(figsize=(6, 2.4), layout="constrained")
+        axes = figure.subplots()
+        axes.axhline(0, color="0.6", linewidth=0.8)
+        axes.plot([100], [0], "s", color="0.4", label="baseline")
+        for name, share, loss in shown:
+            if share and loss:
+                error = [[loss[0] - loss[1]], [loss[2] - loss[0]]]
+                axes.errorbar([100 * share], [loss[0]], error, fmt="o", capsize=3, label=name)
+        axes.set(xlabel="steps (% of the baseline's)", ylabel="loss − baseline's (nats)")
+        axes.set_title(f"{self.run.title}, {self.run.setting}", fontsize=9)
+        axes.legend(fontsize=8, frameon=False)
+        drawn = io.StringIO()
+        figure.savefig(drawn, format="svg")
+        text = drawn.getvalue()
+        return text[text.index("<svg") :]
 
 
 def advise(
-    params: float,
-    tokens: float,
+    params: Amount | None = None,
+    tokens: Amount | None = None,
     *,
-    active: float | None = None,
-    text: float | None = None,
-    gpus: int | None = None,
+    config: str | Path | None = None,
+    active: Amount | None = None,
+    text: Amount | None = None,
+    sequence_length: Amount | None = None,
+    gpus: Amount | None = None,
     device: str | None = None,
+    mfu: float | None = None,
     price: float | None = None,
-    flops: float | None = None,
+    currency: str = "",
+    pilot_budget: float | None = None,
+    deadline: float | None = None,
+    runs: Sequence[str | Path] = (),
 ) -> Advice:
     """Say whether to superpose a planned run.
 
-    `params`: parameters of the model. `active`: parameters that one token uses, for a mixture of
-    experts; all of them by default. `tokens`: latent tokens, which are the tokens that a baseline
-    reads. `text`: tokens of text that are available; without limit by default. `device` (such as
-    `H100`), `gpus` and `price` (of a GPU-hour): needed for hours and costs only. `flops`: FLOPs of
-    the whole run; by default 6 N D with N active parameters.
+    Numbers may be given as people write them: `"1B"`. `params`: parameters of the model. `active`:
+    parameters that one token uses, for a mixture of experts; all of them by default. `tokens`: the
+    tokens that a baseline reads. `sequence_length`: in positions, 2,048 by default. `config`: a
+    `run.toml`, which has all these. `text`: tokens of text that are available; without limit by
+    default. `device` (such as `H100`), `gpus` and `price` (of a GPU-hour, with the label
+    `currency`): needed for hours and costs only. `mfu`: a measured one, in place of the published
+    ones. `pilot_budget`: the share of the run's cost that the pilot may cost, 0.01 by default; or
+    `deadline`: the days that it may take on the GPUs. `runs`: folders or archives of the lab's own
+    pilots, which are taken as evidence.
 
-    Raises `UserError` for a number that is not finite and above 0, for more active parameters than
-    parameters, for `gpus` or `price` without `device`, and for a device that `cost.devices` does
-    not list.
+    Raises `UserError` for a wrong config, for a number that is not finite and above 0, for more
+    active parameters than parameters, for `gpus`, `price` or `mfu` without `device`, for a device
+    that `cost.devices` does not list, for a deadline without hours, and for runs that `measured_in`
+    refuses.
     """
-    _check(
-        device,
-        params=params,
-        tokens=tokens,
-        active=active,
-        text=text,
-        gpus=gpus,
-        price=price,
-        flops=flops,
+    given: dict[str, Any] = {"params": params, "tokens": tokens, "active": active}
+    given["sequence-length"] = sequence_length
+    described = any(value is not None for value in given.values())
+    if (config is None) == (params is None or tokens is None) or (config and described):
+        raise UserError("advise: give --params and --tokens, such as 1B and 100B, or --config")
+    plan = load(config) if config else None
+    if plan:
+        count = count_parameters(plan.model)
+        given |= {"params": count.total, "active": count.active}
+        given["tokens"] = plan.schedule.last_step * plan.batch.positions
+        given["sequence-length"] = plan.batch.sequence_length
+    given |= {"text": text, "gpus": gpus, "price": price, "mfu": mfu}
+    given |= {"pilot-budget": pilot_budget, "deadline": deadline}
+    numbers = _checked(device, given)
+    run = PlannedRun(
+        numbers["params"],
+        numbers.get("active", numbers["params"]),
+        numbers["tokens"],
+        numbers.get("text", math.inf),
     )
-    run = PlannedRun(params, active or params, tokens, text or math.inf)
-    flops = flops or 6 * run.size * tokens
-    hours, mfu, source = _hours(run, flops, device)
-    raw = run.raw
-    spent = f"{range_of(hours, rounded)} GPU-hours"
-    if gpus:
-        spans = dict.fromkeys(duration(3600 * end / gpus) for end in hours)
-        spent += f" ({' to '.join(spans)} on {gpus} GPUs)"
-    if price:
-        cost = range_of([price * end for end in hours], rounded)
-        spent += f", which costs {cost} (at {price:g} per GPU-hour)"
-
-    templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined
-    )
-    templates.filters |= {"signed": signed, "big": big, "rounded": rounded}
-    # The template calls functions of `planned_run`, such as `own_arm`, with constants of that
-    # module, the labels of arms, as arguments. So it is given all names of the module.
-    screen = templates.get_template("screen.jinja").render(
-        vars(planned_run) | _known(),
-        run=run,
-        far=_far(run),
-        alike=_alike(run),
-        same_loss_at=lambda gain: _same_loss(run, gain),
-        gpu_hours=lambda share: f"{range_of([share * end for end in hours], rounded)} GPU-hours",
-        text_worth=CHINCHILLA.loss(run.size, tokens)
-        - CHINCHILLA.loss(run.size, raw)
-        - run.lost(run.setting),
-        raw=raw,
-        size=memory_size(raw * TOKEN_BYTES).replace(".0 GB", " GB"),
-        hours=hours,
-        mfu=mfu,
-        flops=flops,
-        spent=spent,
-        pilot=_pilot(run),
-        large=run.size >= SMALL,
-    )
-    sections = {}
-    for section in screen.strip("# \n").split("\n# "):
-        title, *paragraphs = section.strip().split("\n- ")
-        sections[title.strip()] = [text.strip() for text in paragraphs]
-    data = {
-        "asked": {"params": params, "active": run.size, "tokens": tokens, "text": text},
-        "grade": run.grade,
-        "setting": asdict(run.setting),
-        "gain": asdict(run.gain),
-        "raw_tokens": raw,
-        "flops": flops,
-        "gpu_hours": hours or None,
-        "mfu_source": source,
-        "said": sections,
-    }
-    return Advice(run, sections, data)
+    return _Screen(run, numbers, device, currency, runs, plan).advice(str(config or "run.toml"))
 
 
-def _check(device: str | None, **numbers: float | None) -> None:
-    given = {name: value for name, value in numbers.items() if value is not None}
+def _checked(device: str | None, given: dict[str, Any]) -> dict[str, float]:
+    numbers = {}
     for name, value in given.items():
-        if not 0 < value < math.inf:
+        if value is None:
+            continue
+        number = amount(value, f"--{name}") if isinstance(value, str) else float(value)
+        if not 0 < number < math.inf:
             raise UserError(f"--{name} {value!r}: give a number above 0")
-    if given.get("active", 0) > given["params"]:
-        more = big(given["active"]), big(given["params"])
+        numbers[name] = number
+    if numbers.get("active", 0) > numbers["params"]:
+        more = big(numbers["active"]), big(numbers["params"])
         raise UserError("--active {}: more than the {} of --params".format(*more))
-    if device is None and given.keys() & {"gpus", "price"}:
-        raise UserError("--gpus and --price: name the --device, too, such as H100")
+    if device is None and numbers.keys() & {"gpus", "price", "mfu"}:
+        raise UserError("--gpus, --price and --mfu: name the --device, too, such as H100")
+    if numbers.get("mfu", 0) > 1:
+        raise UserError(f"--mfu {given['mfu']}: give a share of the peak, such as 0.4")
+    if "deadline" in numbers and not (device and "gpus" in numbers):
+        raise UserError("--deadline: days on which GPUs? Give --device and --gpus, too")
+    return numbers
 
 
-def advise_config(config: str | Path, **more: Any) -> Advice:
-    """Advise on the run that a config file describes: parameters, latent tokens and FLOPs are
-    computed from the config, and `more` are further arguments of `advise`.
+class _Screen:
+    """Decides what an answer says, and computes the numbers in it."""
 
-    Raises `UserError` for a wrong config, and as `advise` does."""
-    run = load(config)
-    count, flops = count_parameters(run.model), float(count_flops(run).total)
-    tokens = float(run.schedule.last_step * run.batch.positions)
-    return advise(count.total, tokens, active=count.active, flops=flops, **more)
+    def __init__(
+        self,
+        run: PlannedRun,
+        numbers: dict[str, float],
+        device: str | None,
+        currency: str,
+        runs: Sequence[str | Path],
+        config: Config | None,
+    ) -> None:
+        self.run, self.numbers, self.currency, self.config = run, numbers, currency, config
+        self.length = int(numbers.get("sequence-length", LENGTH))
+        self.flops = count_flops(config).total if config else flops_of(run, self.length)
+        self.rate = rate_of(run, device, numbers.get("mfu"))
+        self.hours = self.rate.hours(self.flops)
+        self.measured = measured_in(runs, run) if runs else []
+        self.gain, self.weights = together(run, self.measured)
+        budget = numbers.get("pilot-budget", BUDGET)
+        if "deadline" in numbers:
+            if not self.hours:
+                raise UserError(f"--deadline: {self.rate.words}")
+            budget = 24 * numbers["deadline"] * numbers["gpus"] / self.hours[1]
+        deviation = self.measured[-1].deviation if self.measured else None
+        self.pilot = plan_pilot(run, self.length, budget, config, deviation)
+        self.plans = plans(run)
+
+    def advice(self, base: str) -> Advice:
+        words, context = _words(), self._context()
+
+        def say(name: str, item: Any = None) -> str:
+            if not name:
+                return ""
+            return str(words[name].render(context | {"say": say, "item": item})).rstrip("\n")
+
+        of_pilot = ["pilot" if self.pilot.is_smaller else "pilot_itself"]
+        rungs = self.pilot.rungs if self.pilot.is_smaller else ()
+        sections = {
+            "": [say("title")],
+            "Table": [*map(say, self._below_table())],
+            "Verdict": [*map(say, self._verdict())],
+            "What to run": [*map(say, self._what_to_run())],
+            "What speaks against it": [say("tune"), say("one_seed")],
+            "Others near this size": [say("other", row) for row in self._others()],
+            "How to find out": [
+                *map(say, of_pilot),
+                *(say("rung", rung) for rung in rungs),
+                *map(say, ("rule_of_pilot", "write")),
+            ],
+        }
+        sections = {title: said for title, said in sections.items() if said}
+        return Advice(self.run, self.pilot, self._rows(), sections, self._data(sections), base)
+
+    def _rows(self) -> list[list[str]]:
+        """Return the head and the three rows of the table; a column is left out if no cell of it
+        is known."""
+        gpus, price = self.numbers.get("gpus"), self.numbers.get("price")
+        head = ["", "steps", "reads", "epochs", "GPU-hours", f"days on {gpus or 0:.0f}"]
+        rows = [[*head, f"cost {self.currency}".strip(), "loss − baseline's [95%]"]]
+        for plan in self.plans:
+            share, reads = plan.share or 0.0, plan.reads or 0.0
+            hours = [end * share for end in self.hours if share]
+            steps = f"{100 * share:.0f}%" if share else ""
+            if self.config and share:
+                steps = f"{share * self.config.schedule.last_step:,.0f} ({steps})"
+            cells = [plan.name, steps, big(reads) if reads else ""]
+            cells.append(f"{reads / self.run.text:.3g}" if reads / self.run.text else "")
+            for factor in (1.0, gpus and 1 / 24 / gpus, price):
+                cells.append(_span([end * factor for end in hours]) if factor else "")
+            rows.append([*cells, self._loss(plan)])
+        kept = [i for i in range(len(rows[0])) if i == 0 or any(row[i] for row in rows[1:])]
+        return [[row[i] or "–" * (i > 0) for i in kept] for row in [rows[0], *rows[1:]]]
+
+    def _loss(self, plan: Plan) -> str:
+        loss = costs.ends(0.0, self.gain) if plan.name == "same FLOPs" else plan.loss
+        return "{} [{}, {}]".format(*map(signed, loss)) if loss else "not known"
+
+    def _below_table(self) -> Iterator[str]:
+        yield "known_rate" if self.hours else "unknown_rate"
+        if self.plans[0].share and self.run.setting.text > 1:
+            yield "same_loss"
+
+    def _verdict(self) -> Iterator[str]:
+        run, regime = self.run, self.run.regime
+        if self.measured:
+            yield self.measured[-1].decision
+            yield "weights"
+        elif regime == "nobody" and run.small:
+            yield "nobody_small"
+        elif regime in ("nobody", "others", "too little text"):
+            yield regime.replace(" ", "_")
+        elif regime.startswith("ours"):
+            yield regime.replace(",", "").replace(" ", "_")
+            yield "evidence_ours"
+        elif regime == "shorter" and (run.gain.low or 0.0) > 0:
+            yield "shorter"
+        else:
+            yield run.word.lower() if (run.gain.low or 0.0) > 0 else "includes_zero"
+            yield "evidence"
+            if not run.mixture and regime != "published":
+                yield "rule"
+
+    def _what_to_run(self) -> Iterator[str]:
+        run = self.run
+        yield "run"
+        if run.setting == Choice(*ALWAYS) and run.raw <= run.text and run.gain.nats is not None:
+            yield "alike"
+        if run.text < run.first.text * run.tokens and not run.first.output_only:
+            yield "repeated"
+        elif not run.own and not run.setting.output_only:
+            yield "output_only"
+
+    def _others(self) -> list[dict[str, Any]]:
+        """Return the two nearest in size, best grade first, each with all its gains."""
+        found: dict[str, dict[str, Any]] = {}
+        far = {row["who"]: abs(math.log(row["params"] / self.run.size)) for row in self.run.others}
+        for row in sorted(self.run.others, key=lambda row: (row["grade"], far[row["who"]])):
+            length = "length not stated" if math.isnan(row["tokens"]) else big(row["tokens"])
+            gain = f"{row['variant']} {signed(row['gain'])}"
+            known = found.setdefault(row["who"], {**row, "length": length, "gains": ""})
+            known["gains"] += f"; {gain}" if known["gains"] else gain
+        return list(found.values())[:2]
+
+    def _far(self) -> str:
+        """Say how far the run lies outside the sizes and lengths that the law was fitted to, such
+        as `12 times larger and 10 times longer`; an empty text for a run inside them."""
+        words = {"params": ("smaller", "larger"), "tokens": ("shorter", "longer")}
+        return " and ".join(
+            f"{big(float(f'{math.exp(abs(folds)):.2g}'))} times {words[name][folds > 0]}"
+            for name, folds in self.run.beyond.items()
+            if abs(folds) > SLIGHT
+        )
+
+    def _context(self) -> dict[str, Any]:
+        """Return what the sentences speak of: objects and numbers, and names of sentences."""
+        run, pilot, setting, near = self.run, self.pilot, self.run.setting, self.run.nearest
+        place = settings(run.size, run.tokens, setting.bag_size, setting.step_ratio)
+        ours = run.own.get(OUTPUT_ONLY) or run.own.get(PLAIN) or run.nearest_own
+        own = [row for row in published.evidence()["own"] if row["arm"] == OUTPUT_ONLY]
+        is_published = run.regime.startswith("published")
+        provided = "law_holds_for_mixtures" if run.mixture else "law_holds"
+        names = {
+            "assumed": "" if "sequence-length" in self.numbers else "assumed_length",
+            "in_paper": "in_paper_mixture"
+            if setting == Choice(*MIXTURE)
+            else "in_paper_3b"
+            if setting == Choice(*ALWAYS)
+            else "",
+            "as_text": "repeated_text"
+            if run.raw > run.text
+            else "if_you_have"
+            if setting.text > 1
+            else "",
+            "provided": "repetition_holds" if run.raw > EPOCHS * run.text else provided,
+            "far_out": "far_out" if self._far() and not is_published else "",
+            "covers": "two_numbers"
+            if is_published and near["gain"] != near["other"]
+            else "one_pair",
+            "check": "check_at_3b" if run.regime in ("beyond", "far beyond") else "",
+            "explained": "tokens_in_bags_out" if setting.output_only else "",
+            "too_small": "" if run.small else "smaller_might_flip",
+            "pilot_share": "percent_of_the_run" if pilot.share < 1 else "times_the_run",
+            "pilot_hours": "hours_of_pilot" if self.hours else "",
+            "most_hours": "most_hours" if self.hours else "",
+            "over_budget": "over_budget" if pilot.share > 1.005 * pilot.budget else "",
+        }
+        sizes = ["published", *(big(one.run.size) for one in self.measured)]
+        parts = zip(sizes, self.weights, strict=False)
+        checks = {row["run"]: row for row in rows_of(published_beside_law(published_law()))}
+        return names | {
+            "run": run,
+            "setting": setting,
+            "first": run.first,
+            "length": self.length,
+            "rate": self.rate,
+            "flops": self.flops,
+            "gain": self.gain,
+            "regime": REGIMES[run.regime],
+            "near": near,
+            "law": float(published_law().of_rows(place)[0]),
+            "null": float(nearest_gain(place, scaled=True)[0]),
+            "far": self._far(),
+            "three": checks["3B"],
+            "same_text_at_3b": costs.same_text_at_3b(),
+            "epochs": run.raw / run.text,
+            "whole": run.first.text * run.tokens,
+            "lost": run.lost(setting),
+            "ours": ours,
+            "of_ours": own_gain(ours),
+            "won": _won,
+            "plain": own_arm(),
+            "larger": max(own, key=lambda row: float(row["params"])),
+            "large_bag": own_arm("s = {}, r = {}".format(*MIXTURE)),
+            "repeated_text": own_arm(corpus="books-bpe1024-9MB"),
+            "pilot": pilot,
+            "tuning": 2 * len(RATES),
+            "most_seeds": MOST_SEEDS,
+            "last": self.measured[-1] if self.measured else None,
+            "weights": ", ".join(f"{name} {100 * weight:.0f}%" for name, weight in parts),
+        }
+
+    def _data(self, sections: dict[str, list[str]]) -> dict[str, Any]:
+        run = self.run
+        asked = {"params": run.params, "active": run.size, "tokens": run.tokens, "text": run.text}
+        measured = [{**asdict(one), "decision": one.decision} for one in self.measured]
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "asked": _finite(asked | {"sequence_length": self.length}),
+            "regime": run.regime,
+            "word": run.word,
+            "setting": asdict(run.setting),
+            "gain": asdict(self.gain),
+            "raw_tokens": run.raw,
+            "flops": self.flops,
+            "gpu_hours": self.hours or None,
+            "mfu_source": self.rate.source,
+            "plans": [asdict(plan) for plan in self.plans],
+            "others": [{"grade": row["grade"], "source": row["source"]} for row in run.others],
+            "pilot": _finite(asdict(self.pilot)),
+            "measured": _finite(measured),
+            "weights": self.weights,
+            "said": sections,
+        }
 
 
-def _known() -> dict[str, Any]:
-    """Return the numbers of the paper and of our campaigns that the screen quotes for every run."""
-    law = published_law().rows
-    figure_6 = published.curves(6).groupby("run")["loss"].last()
-    runs = published.headline_runs()
-    losses = runs.set_index(["params", "method", "total_steps"])["final_loss"]
-    shares = {}
-    for size in ("3B", "10B-A1B"):
-        (tst,) = rows_of(runs[(runs["params"] == size) & (runs["method"] == "tst")])
-        no_better = runs["final_loss"] >= tst["final_loss"]
-        baselines = runs[(runs["params"] == size) & (runs["method"] == "baseline") & no_better]
-        shares[size] = tst["total_steps"] / baselines["total_steps"].max()
-    uniform = law[(law["bag_size"] > 1) & (law["weighting"] == "uniform")]
-    best = uniform.loc[uniform.groupby("level")["loss"].idxmin(), "bag_size"]
+def _finite(value: Any) -> Any:
+    """Return JSON values with null for numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _words() -> dict[str, Any]:
+    """Return the sentences of `screen.jinja` as templates, by name."""
+    templates = Environment(undefined=StrictUndefined)
+    templates.filters |= {"signed": signed, "big": big, "nats": _nats, "span": _span}
+    text = (Path(__file__).parent / "screen.jinja").read_text(encoding="utf8")
+    parts = re.split(r"^\[(\w+)\]\n", text[text.index("-#}") :], flags=re.MULTILINE)
     return {
-        "fitted": f"{' and '.join(sorted(law['size'].unique()))} parameters, "
-        f"{big(law['tokens'].min())} to {big(law['tokens'].max())} tokens",
-        "always": "s = {}, r = {}".format(*ALWAYS),
-        "checks": {row["run"]: row for row in rows_of(published_beside_law(published_law()))},
-        "same_text": losses["3B", "tst", 20_000] - losses["3B", "baseline", 50_000],
-        "shares": shares,
-        "figure_6": (figure_6["baseline"] - figure_6).to_dict(),
-        "best_bags": f"{best.min():.0f} to {best.max():.0f}",
-        "own": published.evidence()["own"],
-        "power": POWER,
-        "token_bytes": TOKEN_BYTES,
+        name: templates.from_string(words)
+        for name, words in zip(parts[1::2], parts[2::2], strict=True)
     }
 
 
-def _far(run: PlannedRun) -> str:
-    """Say how far a run lies outside the sizes and lengths that the law was fitted to, such as `12
-    times larger and 10 times longer`; return an empty text for a run inside them."""
-    words = {"params": ("smaller", "larger"), "tokens": ("shorter", "longer")}
-    far = [
-        f"{big(float(f'{math.exp(abs(folds)):.2g}'))} times {words[name][folds > 0]}"
-        for name, folds in run.beyond.items()
-        if abs(folds) > planned_run.SLIGHT
-    ]
-    return " and ".join(far)
+def _nats(gain: Gain) -> str:
+    """Write a gain as `0.075 [0.044, 0.110]`."""
+    if gain.nats is None or gain.low is None or gain.high is None:
+        return "no number"
+    return "{} [{}, {}]".format(
+        *(signed(end).lstrip("+") for end in (gain.nats, gain.low, gain.high))
+    )
 
 
-def _alike(run: PlannedRun) -> dict[str, Any] | None:
-    """Return how little the choice of s and r matters, by the law at the run's size and length
-    (clipped to the fitted ranges).
-
-    `within`: the standard deviation of the difference of two runs, nats per token. `best`: the s
-    and r with the largest gain. `ends`: among the settings whose gain is at most `within` below
-    that of `best`, those with the smallest and the largest s, each with its best r, in words.
-    Returns None if the advised setting is not `ALWAYS`, if it repeats text, or if the grade is `no
-    evidence`.
-    """
-    is_usual = run.setting == Choice(*ALWAYS) and run.raw <= run.text
-    if not is_usual or run.mixture or run.grade == "no evidence":
-        return None
-    law = published_law()
-    places = law.rows[["params", "tokens"]]
-    size, tokens = np.clip([run.size, run.tokens], places.min(), places.max())
-    rows = settings(size, tokens, np.arange(2.0, 17.0), np.arange(5, 61) / 100)
-    rows["gain"], within = law.of_rows(rows), pair_deviation(law)
-    best = rows.iloc[int(rows["gain"].argmax())]
-    level = rows[rows["gain"] >= best["gain"] - within]
-    ends = level.loc[level.groupby("bag_size")["gain"].idxmax()].iloc[[0, -1]]
-    return {
-        "within": within,
-        "best": (int(best["bag_size"]), float(best["step_ratio"])),
-        "ends": [f"s = {row['bag_size']:.0f}, r = {row['step_ratio']:g}" for row in rows_of(ends)],
-    }
+def _span(ends: Sequence[float]) -> str:
+    return range_of(ends, rounded)
 
 
-def _hours(run: PlannedRun, flops: float, name: str | None) -> tuple[list[float], str, str | None]:
-    """Return the least and the most GPU-hours of one arm, the MFUs behind them in words, and where
-    these MFUs were published. If the hours are not known, return an empty list, the reason, and
-    None. Raises `UserError` for a device that is not listed."""
-    if name is None:
-        return [], "hours and money: add --device H100 --gpus 64 --price 2.5", None
-    listed = {device.name: device for device in DEVICES}
-    device = device_named(name) or listed[one_of(name, listed, "--device")]
-    mfu = published_mfu(device, experts=run.mixture)
-    if mfu is None:
-        return [], f"no MFU of such a model on {device.name} is published here", None
-    hours = [gpu_hours(flops, device.peak, at) for at in (mfu.high, mfu.low)]
-    is_own = (device.name, "mixture" if run.mixture else "dense") in PUBLISHED_MFU
-    like = f" for {device.like}" if device.like and not is_own else ""
-    words = f"{device.name} at MFUs published{like}, {100 * mfu.low:.0f}–{mfu.high:.0%}"
-    return hours, words, mfu.source
-
-
-def _pilot(run: PlannedRun) -> dict[str, Any]:
-    """Plan the cheaper test: several pairs of runs, each a baseline and a superposed run.
-
-    Their size and length are an eighth (`PILOT`) of the planned ones, or equal to them for a small
-    run (`SMALL`). The number of pairs is the smallest, from `FEWEST_SEEDS` to `MOST_SEEDS`, that
-    detects, with a power of 80%, a gain as large as the one expected of the planned run. It is
-    `MOST_SEEDS` if even that many do not. If the expected gain has no number, the test is to detect
-    twice a pair's standard deviation.
-
-    `seeds`: the number of pairs. `least`: the gain that they detect, nats per token. `noise`: the
-    standard deviation of a pair's difference, nats per token; `source` says where it comes from.
-    `gain`: the gain that the law predicts for the test's runs; None for a small run, and if the law
-    says nothing about them or about the planned run. `smaller`: how many times smaller the test's
-    runs are. `share`: FLOPs of the whole test over those of one planned run.
-    """
-    small = bool(run.own) or run.size < SMALL
-    down = 1 if small else PILOT
-    pilot = PlannedRun(run.params / down, run.size / down, run.tokens / down, run.text / down)
-    noise, source = pair_deviation(published_law()), "as published runs do about the law"
-    if pilot.size < SMALL:
-        arm = own_arm(OUTPUT_ONLY if run.setting.output_only else PLAIN)
-        noise, source = arm["deviation"], f"as in our {arm['source']}"
-    gain = abs(run.gain.nats or 2 * noise)
-    counts = range(FEWEST_SEEDS, MOST_SEEDS + 1)
-    shown = [(n, (smallest_detectable(n) or math.inf) * noise) for n in counts]
-    seeds, least = next((pair for pair in shown if pair[1] <= gain), shown[-1])
-    known = run.gain.nats is not None and pilot.grade != "no evidence" and not small
-    place = settings(pilot.size, pilot.tokens, run.setting.bag_size, run.setting.step_ratio)
-    gain_there = float(published_law().of_rows(place)[0]) - pilot.lost(run.setting)
-    return {
-        "gain": gain_there if known else None,
-        "seeds": seeds,
-        "least": least,
-        "noise": noise,
-        "source": source,
-        "smaller": down,
-        "share": 2 * seeds / down**2,
-    }
-
-
-def _same_loss(run: PlannedRun, gain: float) -> float:
-    """Return the smallest share of the baseline's steps, in whole hundredths, with which a
-    superposed run ends at or below the baseline's loss, if it is planned for that many steps from
-    the start; 1 if no shorter run does.
-
-    The loss of a baseline falls with its length by Chinchilla's data term. `gain` is the gain at
-    full length, nats per token; at shorter lengths it is scaled by the ratio of the gains that the
-    law of superposition gives at the two lengths.
-    """
-    shares = np.arange(1, 101) / 100
-    lengths = shares * run.tokens
-    place = settings(run.size, run.tokens, run.setting.bag_size, run.setting.step_ratio)
-    law = published_law().of_rows(place.iloc[[0] * len(shares)].assign(tokens=lengths))
-    behind = CHINCHILLA.loss(run.size, lengths) - CHINCHILLA.loss(run.size, run.tokens)
-    reached = behind <= gain * law / law[-1]
-    return float(shares[reached].min(initial=1.0))
+def _won(gain: Gain) -> str:
+    if (gain.low or 0.0) > 0:
+        return "gained"
+    return "lost" if (gain.high or 0.0) < 0 else "was not shown to gain"

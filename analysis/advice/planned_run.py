@@ -1,26 +1,32 @@
 """A planned run: what is known near it, which setting of superposition to advise, and the gain to
-expect. Where the gain comes from the law, its interval grows with the distance from the runs that
-the law was fitted to."""
+expect. One table, `REGIMES`, says how sure an answer is, for the screen and for the pages."""
 
+import csv
 import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from tst_study.analysis import published
-from tst_study.analysis.checks import Floats
+from tst_study.analysis.advice.expected_gain import (
+    SLIGHT,
+    Gain,
+    beyond,
+    expected,
+    nearest_gain,
+    own_gain,
+    pair_deviation,
+)
 from tst_study.analysis.fits.law.held_out import observed_gains
 from tst_study.analysis.fits.law.law_answer import published_beside_law
 from tst_study.analysis.fits.law.rows import settings
-from tst_study.analysis.fits.law.superposition_law import Law, published_law
+from tst_study.analysis.fits.law.superposition_law import DATA_EXPONENT, published_law
 from tst_study.analysis.fits.scaling.repetition import PUBLISHED, worth
-from tst_study.analysis.fits.solver.uncertainty import linearised
-from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.cost.compute import count_parameters
 from tst_study.text import big
@@ -33,11 +39,10 @@ FAR = math.log(10.0)
 predicted. For a dense run it is measured upwards from the largest published size, downwards from
 the smallest size that the law was fitted to, and from the range of the fitted lengths. For a
 mixture of experts it is measured from the nearest published mixture."""
-SLIGHT = 0.05
-"""Distance beyond the fitted sizes or lengths, in e-folds, up to which a run counts as inside."""
 MUCH = math.log(4.0)
 """Distance beyond the fitted sizes or lengths, in e-folds, above which an extrapolated gain is
-called no more than "perhaps"."""
+called no more than "perhaps"; and the largest distance at which a result of grade A of others makes
+a "nobody knows" a "perhaps"."""
 ALWAYS = (6, 0.3)
 """The s and r of the paper's Table 1 at 270M, 600M and 3B. They are advised for a dense run with
 enough text, unless our campaigns measured its size and length. At sizes and lengths left out of the
@@ -54,8 +59,7 @@ OWN_CORPUS = "books-bpe1024"
 planned run."""
 SMALL = 1e7
 """Number of active parameters below which a dense run counts as small. Our campaigns are then its
-only evidence. The cheaper test of a small run has the size and length of the run itself, and its
-noise is taken from our runs. The screen then names our trainer before the reader's own."""
+only evidence, the run is its own pilot, and the pilot's noise is taken from our runs."""
 EPOCHS = 4.0
 """Number of epochs up to which Muennighoff et al. 2023 (arXiv 2305.16264) found, in ordinary
 training, that repeated text is nearly as good as fresh text."""
@@ -64,9 +68,34 @@ MOST_EPOCHS = 1 + PUBLISHED
 worth at most 0.37 times as much fresh text."""
 REPEATED_DATA = (1487.7, 0.3526596)
 """B and β of the data term B D^−β (nats per token, D in tokens) of the same paper."""
-SPLITS = 2
-"""Number of sizes, and likewise of lengths, that were left out in turn to measure the law's error
-per e-fold. This is also the number of degrees of freedom of that error."""
+OWN_REPEATED = 1.16
+"""R* fitted to the baselines of our first campaign, one of whose texts was read 6.1 times: there
+repeated text was worth far less than in the same paper, where R* is `PUBLISHED`."""
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What kind of evidence there is about a planned run: a row of `regimes.csv`."""
+
+    name: str
+    word: str
+    """The first word of the answer, if it expects a gain that its interval confirms."""
+    where: str
+    """Which runs belong here, for a page; `PlannedRun.regime` says it in numbers."""
+    evidence: str
+    """What the answer rests on."""
+
+
+REGIMES = {
+    row["name"]: Regime(**row)
+    for row in csv.DictReader(
+        (Path(__file__).parent / "regimes.csv").read_text("utf8").splitlines()
+    )
+}
+"""The rule behind every first word, by the name of the regime. The page
+`docs/should_i_use_it.md` prints this table. Where the interval includes zero, or text is read more
+than `EPOCHS` times, the word is never more than "Perhaps"; where text is repeated at all, never
+more than "Probably"."""
 
 
 @dataclass(frozen=True)
@@ -84,20 +113,8 @@ class Choice:
 
     @property
     def text(self) -> float:
-        """Raw tokens per latent token: 1 + r(s − 1), or 1 with output only."""
+        """Raw tokens per position of the model: 1 + r(s − 1), or 1 with output only."""
         return 1.0 if self.output_only else 1 + self.step_ratio * (self.bag_size - 1)
-
-
-@dataclass(frozen=True)
-class Gain:
-    """A gain over the baseline at equal FLOPs, in nats per token, with the ends of its 95%
-    interval. All three numbers are None if nothing can be said."""
-
-    nats: float | None
-    low: float | None
-    high: float | None
-    source: str
-    """The origin of the number, or the reason why there is none."""
 
 
 @dataclass(frozen=True)
@@ -108,14 +125,21 @@ class PlannedRun:
     size: float
     """Active parameters; equal to `params` for a dense model."""
     tokens: float
-    """Latent tokens, which are the tokens that a baseline reads."""
-    text: float
+    """Positions of the model over all steps, which are the tokens that a baseline reads."""
+    text: float = math.inf
     """Tokens of text that are available; infinite if the user gave no number."""
+    chosen: Choice | None = None
+    """The setting, if it is not to be chosen here."""
 
     @property
     def mixture(self) -> bool:
         """Whether the model is a mixture of experts: one token uses only part of the parameters."""
         return self.size < self.params
+
+    @property
+    def small(self) -> bool:
+        """Whether the run is a dense one below `SMALL`."""
+        return self.size < SMALL and not self.mixture
 
     @property
     def title(self) -> str:
@@ -132,10 +156,11 @@ class PlannedRun:
     @cached_property
     def nearest(self) -> dict[str, Any]:
         """The nearest published run of the same kind, dense or mixture: a row of `published_runs`,
-        with its distance `far` in e-folds."""
+        with its distance `far` in e-folds; of several as far, the nearest in size."""
         known = published_runs()
         known = known[known["mixture"] == self.mixture]
-        return next(rows_of(known.assign(far=self._far(known)).sort_values("far")))
+        known = known.assign(far=self.far(known), off=np.abs(np.log(known["size"] / self.size)))
+        return next(rows_of(known.sort_values(["far", "off"])))
 
     @cached_property
     def own(self) -> dict[str, dict[str, Any]]:
@@ -144,17 +169,20 @@ class PlannedRun:
         and of several such rows that of the latest campaign. Empty for a mixture, and if neither
         `PLAIN` nor `OUTPUT_ONLY` was run near here."""
         rows = pd.DataFrame(published.evidence()["own"])
-        near = (self._far(rows.assign(size=rows["params"])) <= NEAR) & ~self.mixture
+        near = (self.far(rows.assign(size=rows["params"])) <= NEAR) & ~self.mixture
         rows = rows[near & (rows["corpus"] == OWN_CORPUS)].sort_values("seeds", kind="stable")
         arms = {row["arm"]: row for row in rows_of(rows)}
         return arms if arms.keys() & {PLAIN, OUTPUT_ONLY} else {}
 
-    def _far(self, rows: pd.DataFrame) -> pd.Series:
+    def far(self, rows: pd.DataFrame) -> pd.Series:
         """Distance of each row from this run, in e-folds: the largest of the distances in active
-        parameters, in all parameters and in length."""
-        here = [self.size, self.params, self.tokens]
-        places = np.log(rows[["size", "params", "tokens"]].to_numpy() / here)
-        return pd.Series(np.abs(places).max(axis=1), rows.index)
+        parameters, in all parameters and in length. A row with the column `until` stands for all
+        lengths from `tokens` to `until`."""
+        lengths = np.clip(self.tokens, rows["tokens"], rows.get("until", rows["tokens"]))
+        places = np.log(
+            [rows["size"] / self.size, rows["params"] / self.params, lengths / self.tokens]
+        )
+        return pd.Series(np.abs(places).max(axis=0), rows.index)
 
     @cached_property
     def nearest_own(self) -> dict[str, Any]:
@@ -162,59 +190,74 @@ class PlannedRun:
         and length: a row of the evidence. Of several as near, it is the one with the most seeds."""
         rows = pd.DataFrame(published.evidence()["own"])
         rows = rows[(rows["arm"] == OUTPUT_ONLY) & (rows["corpus"] == OWN_CORPUS)]
-        rows = rows.assign(far=self._far(rows.assign(size=rows["params"])))
+        rows = rows.assign(far=self.far(rows.assign(size=rows["params"])))
         return next(rows_of(rows.sort_values(["far", "seeds"], ascending=[True, False])))
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether our campaigns measured the advised setting at this size and length."""
-        return bool(self.own) and self.setting == self.first
+    @cached_property
+    def others(self) -> list[dict[str, Any]]:
+        """Results of others (`published.others`) of grade A or B near this size, best grade first:
+        within 4 times in active parameters and, where the length is known, in length; if there are
+        none, those near in size alone."""
+        rows = published.others()
+        rows = rows[rows["grade"].isin(["A", "B"]) & ~self.mixture]
+        rows = rows[np.abs(np.log(rows["params"] / self.size)) <= MUCH]
+        near = rows[~(np.abs(np.log(rows["tokens"] / self.tokens)) > MUCH)]
+        return list(rows_of((rows if near.empty else near).sort_values("grade", kind="stable")))
 
     @cached_property
-    def grade(self) -> str:
-        """The quality of the evidence for the advised setting.
+    def regime(self) -> str:
+        """The name of the evidence for the advised setting, a key of `REGIMES`."""
+        if self.own and self.setting == self.first:
+            arm = own_gain(row := self.own.get(OUTPUT_ONLY) or self.own[PLAIN])
+            tuned = {"": "untuned", "rate": "rate tuned"}.get(row["tuned"], "tuned")
+            return f"ours, {tuned}" if (arm.low or 0) > 0 else "ours, no gain"
+        if self.setting.output_only and self.setting != self.first:
+            return "too little text"
+        known = self._known
+        if known == "nobody" and any(row["grade"] == "A" for row in self.others):
+            return "others"
+        return known
 
-        `measured`: our campaigns or the paper ran it within `NEAR` of this size and length. `inside
-        the law's fit`: a dense run within the fitted sizes and lengths. `extrapolated`: no further
-        than `FAR` away. `no evidence`: everything else, and every setting with output only that our
-        campaigns did not measure."""
-        if self.is_ours:
-            return "measured"
+    @property
+    def _known(self) -> str:
+        near = self.nearest["far"]
         if self.setting.output_only:
-            return "no evidence"
-        same = self.setting == Choice(self.nearest["s"], self.nearest["r"])
-        if self.nearest["far"] <= NEAR and same:
-            return "measured"
-        if not self.mixture and max(map(abs, self.beyond.values())) <= SLIGHT:
-            return "inside the law's fit"
-        far = self.nearest["far"]
-        if not self.mixture:
-            # The law was compared with the published 3B run, so upwards the distance in size is
-            # counted from that run.
-            checked = math.log(
-                published_runs()["size"].max() / published_law().rows["params"].max()
-            )
-            size = self.beyond["params"]
-            far = max(size - checked, -size, abs(self.beyond["tokens"]))
-        return "extrapolated" if far <= FAR else "no evidence"
+            return "nobody"
+        if self.mixture:
+            same = self.setting == Choice(self.nearest["s"], self.nearest["r"])
+            if near <= NEAR and same:
+                return "published mixture"
+            return "another mixture" if near <= FAR else "nobody"
+        if near <= NEAR and self.setting == Choice(self.nearest["s"], self.nearest["r"]):
+            return "published"
+        # The law was compared with the published 3B run, so upwards the distance in size is
+        # counted from that run.
+        largest = published_runs()["size"].max() / published_law().rows["params"].max()
+        size, length = self.beyond["params"], self.beyond["tokens"]
+        if max(size - math.log(largest), -size, abs(length)) > FAR:
+            return "nobody"
+        if length < -SLIGHT:
+            return "shorter"
+        most = max(abs(size), length)
+        return "between" if most <= SLIGHT else "beyond" if most <= MUCH else "far beyond"
 
     @property
     def word(self) -> str:
-        """The first word of a verdict that expects a gain: `Yes`; `Probably` for an extrapolation,
-        for a mixture, and if text is repeated; `Perhaps` if text is read more than `EPOCHS` times,
-        and for an extrapolation if the run is a mixture, to which the law of dense models is
-        extrapolated, or lies further than `MUCH` beyond the fitted runs."""
-        if self.raw > EPOCHS * self.text:
-            return "Perhaps"
-        if self.grade != "extrapolated":
-            return "Probably" if self.mixture or self.raw > self.text else "Yes"
-        much = max(map(abs, self.beyond.values())) > MUCH
-        return "Perhaps" if self.mixture or much else "Probably"
+        """The first word of the answer: that of the regime, or a weaker one, as `REGIMES` says."""
+        word = REGIMES[self.regime].word
+        if word in ("Yes", "Probably"):
+            if (self.gain.low or 0) <= 0 or self.raw > EPOCHS * self.text:
+                return "Perhaps"
+            if self.raw > self.text:
+                return "Probably"
+        return word
 
     @cached_property
     def first(self) -> Choice:
         """The setting to advise if there is enough text for it."""
-        if self.own or (self.size < SMALL and not self.mixture):
+        if self.chosen:
+            return self.chosen
+        if self.own or self.small:
             return Choice(4, 0.25, output_only=OUTPUT_ONLY in self.own or not self.own)
         return Choice(*(MIXTURE if self.mixture else ALWAYS))
 
@@ -227,7 +270,7 @@ class PlannedRun:
         none, or if our campaigns measured this size and length, it is `OUTPUT_ONLY`, which reads no
         more text than a baseline."""
         first = self.first
-        if self.text >= self.tokens * first.text:
+        if self.text >= self.tokens * first.text or self.chosen:
             return first
         bags = np.array([first.bag_size]) if self.mixture else np.arange(2.0, 17.0)
         rows = settings(self.size, self.tokens, bags, np.arange(10, 51) / 100)
@@ -235,7 +278,8 @@ class PlannedRun:
         rows = rows[rows["reads"] <= MOST_EPOCHS * self.text]
         if rows.empty or self.own or first.output_only:
             return Choice(4, 0.25, output_only=True)
-        left = published_law().of_rows(rows) - [self.repetition(read)[2] for read in rows["reads"]]
+        lost = [self.repetition(read)[2] for read in rows["reads"]]
+        left = published_law().of_rows(rows) - lost
         is_first = np.isclose(rows["step_ratio"], first.step_ratio)
         is_first &= rows["bag_size"] == first.bag_size
         if left[is_first].max(initial=-math.inf) >= left.max() - pair_deviation(published_law()):
@@ -248,49 +292,60 @@ class PlannedRun:
         """Tokens of text that the superposed run reads, repeated ones included."""
         return self.setting.text * self.tokens
 
-    def repetition(self, read: float) -> tuple[float, float, float]:
+    def repetition(self, read: float, constant: float = PUBLISHED) -> tuple[float, float, float]:
         """Return the cost of repeating the text until `read` tokens have been read, by the law of
-        repetition for ordinary training. The three numbers: the epochs; the fresh tokens that these
-        epochs are worth, as a share of `read`; and how much higher the loss is than after `read`
-        fresh tokens (nats per token)."""
+        repetition for ordinary training, with R* = `constant`. The three numbers: the epochs; the
+        fresh tokens that these epochs are worth, as a share of `read`; and how much higher the loss
+        is than after `read` fresh tokens (nats per token)."""
         factor, exponent = REPEATED_DATA
-        fresh = float(worth(np.array(read), np.array(self.text), PUBLISHED))
+        fresh = float(worth(np.array(read), np.array(self.text), constant))
         return read / self.text, fresh / read, factor * (fresh**-exponent - read**-exponent)
 
-    def lost(self, setting: Choice) -> float:
+    def lost(self, setting: Choice) -> tuple[float, float]:
         """Return how much higher the loss of a superposed run is, relative to the baseline's,
-        because it repeats more text: nats per token, by the law of repetition."""
-        return self.repetition(setting.text * self.tokens)[2] - self.repetition(self.tokens)[2]
+        because it repeats more text: nats per token, with the published R* and with ours."""
+        few, many = (
+            self.repetition(setting.text * self.tokens, constant)[2]
+            - self.repetition(self.tokens, constant)[2]
+            for constant in (PUBLISHED, OWN_REPEATED)
+        )
+        return few, many
 
     @cached_property
     def gain(self) -> Gain:
-        """The gain to expect of the advised setting, `lost` taken off, without numbers if the grade
-        is `no evidence`. The interval is for the mean over seeds if our campaigns measured the
-        gain, else for one pair of runs."""
-        if self.is_ours:
+        """The gain to expect of the advised setting, after the cost of repeated text, without
+        numbers where nobody knows. The interval is for the mean over seeds if our campaigns
+        measured the gain, else for one pair of runs."""
+        evidence = REGIMES[self.regime].evidence
+        if self.regime.startswith("ours"):
             return own_gain(self.own.get(OUTPUT_ONLY) or self.own[PLAIN])
-        if self.grade == "no evidence":
-            return Gain(None, None, None, "nothing is published near this size and length")
-        law, near, lost = published_law(), self.nearest, self.lost(self.setting)
-        rows = settings(self.size, self.tokens, self.setting.bag_size, self.setting.step_ratio)
-        less = f", less {lost:.3f} for repeated text" if self.raw > self.text else ""
-        if self.grade == "measured":
-            # If the paper has the gain in two places that disagree, the interval spans both.
-            pair = expected(law, rows, {"params": 0.0, "tokens": 0.0})[1][0]
-            ends = near["gain"] - lost, near["other"] - lost
-            source = f"{near['source']}, one seed{less}"
-            return Gain(ends[0], min(ends) - pair, max(ends) + pair, source)
-        (gain,), (half,) = expected(law, rows, published.evidence()["error"])
-        gain, source = gain - lost, f"law of Tables 4–7, {self.grade}{less}"
-        return Gain(gain, gain - half, gain + half, source)
+        if self.regime in ("nobody", "others", "too little text"):
+            return Gain(None, None, None, evidence)
+        if self.regime.startswith("published"):
+            gain = self._published_gain
+        else:
+            rows = settings(self.size, self.tokens, self.setting.bag_size, self.setting.step_ratio)
+            error, law = published.evidence()["error"], published_law()
+            (gain_,), (low,), (high,) = expected(law, rows, nearest_gain(rows), error)
+            gain = Gain(float(gain_), float(low), float(high), evidence)
+        return gain.less(*self.lost(self.setting)) if self.raw > self.text else gain
 
+    @property
+    def _published_gain(self) -> Gain:
+        """The gain of the nearest published run. If the paper has it in two places that disagree,
+        the interval spans both. In a mixture longer than the published one, it is decreased by the
+        power of the length of Chinchilla's data term."""
+        row, law = self.nearest, published_law()
+        place = settings(self.size, self.tokens, self.setting.bag_size, self.setting.step_ratio)
+        (_,), (low,), (high,) = expected(law, place, np.zeros(1), {"params": 0.0, "tokens": 0.0})
+        longer = max(1.0, self.tokens / row["tokens"]) if self.mixture else 1.0
+        ends = [row[name] * longer**-DATA_EXPONENT for name in ("gain", "other")]
+        half = float(high - low) / 2
+        return Gain(ends[0], min(ends) - half, max(row["gain"], row["other"]) + half, row["source"])
 
-def own_gain(row: Mapping[str, Any]) -> Gain:
-    """Return the mean gain of an arm of our campaigns, from a row of the evidence, with the 95%
-    t-interval of its paired differences."""
-    half = critical_t(row["seeds"] - 1) * row["deviation"] / math.sqrt(row["seeds"])
-    source = f"our {row['source']}, {row['seeds']} seeds, this arm alone"
-    return Gain(row["gain"], row["gain"] - half, row["gain"] + half, source)
+    def with_steps(self, share: float) -> "PlannedRun":
+        """Return the run with this share of the steps, and the setting that is advised here."""
+        return replace(self, tokens=share * self.tokens, chosen=self.setting)
 
 
 def own_arm(label: str = PLAIN, corpus: str = OWN_CORPUS) -> dict[str, Any]:
@@ -306,8 +361,9 @@ def published_runs() -> pd.DataFrame:
     """Return the published gains (nats per token) at the settings of Table 1, a row for each size
     and length.
 
-    Columns: label, size (active parameters), params (all), tokens (latent), s, r, gain, other
-    (Table 1's value if `gain` was read from a figure, else `gain` again), source, mixture."""
+    Columns: label, size (active parameters), params (all), tokens (latent), until (the mixture's
+    baseline is longer than its superposed run: its length; else `tokens`), s, r, gain, other (Table
+    1's value if `gain` was read from a figure, else `gain` again), source, mixture."""
     law, columns = published_law(), ["label", "size", "params", "tokens"]
     columns += ["s", "r", "gain", "other", "source"]
     rows = law.rows.assign(gain=observed_gains(law.rows))
@@ -327,39 +383,6 @@ def published_runs() -> pd.DataFrame:
         source += ", brought to equal length by Chinchilla's data term" if active else ""
         pairs.append((*place, row["bag_size"], row["step_ratio"], *ends, source))
     table = pd.DataFrame(pairs, columns=columns)
-    return table.assign(mixture=table["label"].str.startswith("10B"))
-
-
-def beyond(law: Law, params: float, tokens: float) -> dict[str, float]:
-    """Return the distance beyond the sizes (`params`) and lengths (`tokens`) that a law was fitted
-    to, in e-folds: positive above them, negative below, 0 inside."""
-    folds = {}
-    for name, value in (("params", params), ("tokens", tokens)):
-        low, high = law.rows[name].min(), law.rows[name].max()
-        folds[name] = float(np.log(value / np.clip(value, low, high)))
-    return folds
-
-
-def pair_deviation(law: Law) -> float:
-    """Return the standard deviation of the difference of two runs, nats per token, by the scatter
-    of the fitted runs about the law."""
-    return math.sqrt(2 * (law.noise.shared**2 + law.noise.own**2))
-
-
-def expected(law: Law, rows: pd.DataFrame, error: Mapping[str, float]) -> tuple[Floats, Floats]:
-    """Return gains and half the widths of their 95% intervals, nats per token, shapes (n,), for
-    rows (`settings`) that are all of one size and length.
-
-    The interval is for what one pair of runs would show. It adds three errors in quadrature: the
-    error of the law's parameters, the scatter of two runs about the law, and the error of
-    extrapolation. The last is the distance beyond the law's sizes (`params`) and lengths (`tokens`)
-    times `error`, the law's relative error for each e-fold, which was measured on sizes and lengths
-    that were left out of the fit.
-    """
-    gains = law.of_rows(rows)
-    first = rows.iloc[0]
-    far = beyond(law, float(first["params"]), float(first["tokens"]))
-    misfit = gains * np.sqrt(sum((error[name] * far[name]) ** 2 for name in far))
-    own = linearised(law.fit)[1] * pair_deviation(law)
-    half: Floats = np.sqrt(law.errors(rows) ** 2 + own**2 + (critical_t(SPLITS) * misfit) ** 2)
-    return gains, half
+    mixture = table["label"].str.startswith("10B")
+    until = table["tokens"].where(~mixture, 125_000 * 2.0**23)
+    return table.assign(mixture=mixture, until=until)

@@ -94,6 +94,15 @@ def evidence() -> dict[str, Any]:
     return evidence
 
 
+def others() -> pd.DataFrame:
+    """Return the results that others published, with a row for each: grade (A to D, by the rule of
+    `docs/evidence.md`), who, source (an address), params, tokens (latent; NaN if not stated), s, r,
+    variant, held_equal, tuned, seeds, unit, baseline and superposed (losses), gain (their
+    difference) and remarks."""
+    table = _read("others")
+    return table.assign(gain=table["baseline"] - table["superposed"])
+
+
 def fingerprints(*names: str) -> dict[str, str]:
     """Return the sha256 of published files, by file name; `names` are without `.csv`."""
     return {

@@ -52,6 +52,9 @@ DEVICES = (
     Device("L40S", 362e12, 48e9, 864e9, 32e9),
     Device("L4", 121e12, 24e9, 300e9, 32e9),
     Device("A10G", 70e12, 24e9, 600e9, 32e9),
+    Device("RTX 5090", 209.5e12, 32e9, 1.792e12, 64e9, per_node=1),
+    Device("RTX 4090", 165.2e12, 24e9, 1.008e12, 32e9, per_node=1),
+    Device("RTX 3090", 71e12, 24e9, 936e9, 32e9, per_node=1),
 )
 
 
@@ -96,6 +99,8 @@ def device_named(name: str) -> Device | None:
     """Find a device by the name that its driver reports, such as `NVIDIA H100 80GB HBM3`, or by its
     name in `DEVICES`, in upper or lower case; None if it is not listed."""
     words = set(name.upper().replace("-", " ").split())
+    if words & {"LAPTOP", "D"}:  # slower than the cards whose names they extend
+        return None
     named = (device for device in DEVICES if words.issuperset(device.name.upper().split()))
     return next(named, None)
 

@@ -1,0 +1,166 @@
+"""What a planned run costs, by the cost model that `plan` and `train --dry-run` use, and the three
+ways to plan a superposed run: for the baseline's loss, with its FLOPs, or with its text."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tst_study.analysis import published
+from tst_study.analysis.advice.expected_gain import Gain
+from tst_study.analysis.advice.planned_run import ALWAYS, Choice, PlannedRun
+from tst_study.analysis.fits.law.law_answer import CHINCHILLA
+from tst_study.config.presets import PRESETS
+from tst_study.config.schema import Model
+from tst_study.cost.compute import count_parameters, flops_per_position, gpu_hours
+from tst_study.cost.devices import DEVICES, PUBLISHED_MFU, PublishedMfu, device_named, published_mfu
+from tst_study.cost.prices import range_of
+from tst_study.errors import one_of
+
+LENGTH = 2048
+"""The sequence length, in positions, that is assumed where none is given."""
+
+
+def shape_like(run: PlannedRun) -> tuple[str, Model]:
+    """Return the name and the shape of the preset that is nearest to a run in active parameters,
+    among those of its kind, dense or mixture."""
+    models = {name: Model(**shape) for name, shape in PRESETS.items()}
+    kind = {name: each for name, each in models.items() if bool(each.experts) == run.mixture}
+    return min(
+        kind.items(), key=lambda each: abs(math.log(count_parameters(each[1]).active / run.size))
+    )
+
+
+def flops_of(run: PlannedRun, length: int) -> float:
+    """Return the FLOPs of a run of which only the size is known, attention included.
+
+    The shape is that of the nearest preset (`shape_like`). FLOPs of its matrices grow with the
+    active parameters N, those of attention with N^(2/3), as layers times width do in models of one
+    form."""
+    shape = shape_like(run)[1]
+    larger = run.size / count_parameters(shape).active
+    matrices = flops_per_position(shape, 0)
+    attention = flops_per_position(shape, length) - matrices
+    return float(run.tokens * (matrices * larger + attention * larger ** (2 / 3)))
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How fast one GPU trains such a run."""
+
+    device: str = ""
+    least: float = math.nan
+    most: float = math.nan
+    """GPU-hours for one FLOP."""
+    words: str = "add --device H100 --gpus 64 --price 2.5 for hours and money"
+    """The MFUs behind the hours, or why hours are not known."""
+    source: str | None = None
+    """Where these MFUs were published."""
+
+    def hours(self, flops: float) -> list[float]:
+        """Return the least and the most GPU-hours; an empty list if they are not known."""
+        return [] if math.isnan(self.least) else [flops * self.least, flops * self.most]
+
+
+def rate_of(run: PlannedRun, name: str | None, mfu: float | None = None) -> Rate:
+    """Return how fast a GPU of this name trains such a run, by published MFUs or by `mfu`. Raises
+    `UserError` for a device that is not listed."""
+    if name is None:
+        return Rate()
+    listed = {device.name: device for device in DEVICES}
+    device = device_named(name) or listed[one_of(name, listed, "--device")]
+    known = (
+        PublishedMfu(mfu, mfu, "as given") if mfu else published_mfu(device, experts=run.mixture)
+    )
+    if known is None:
+        why = f"hours not known: no MFU of such a model on {device.name} is published; give --mfu"
+        return Rate(device.name, words=why)
+    is_own = (device.name, "mixture" if run.mixture else "dense") in PUBLISHED_MFU
+    like = "published" + f" for {device.like}" * (not is_own)
+    like = known.source if mfu else like
+    least, most = (gpu_hours(1.0, device.peak, at) for at in (known.high, known.low))
+    return Rate(
+        device.name,
+        least,
+        most,
+        f"{range_of([known.low, known.high], '{:.0%}'.format)} MFU, {like}",
+        known.source,
+    )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to plan the superposed run."""
+
+    name: str
+    share: float | None
+    """Steps, as a share of the baseline's; None if no number is known."""
+    reads: float | None = None
+    """Tokens that it reads, repeated ones included."""
+    loss: tuple[float, float, float] | None = None
+    """Loss minus the baseline's, nats per token: the expected value, and the best and the worst end
+    of its 95% interval. None if nothing can be said."""
+
+
+OWN_DATA = (0.603, 0.439)
+"""B and β of a data term B (D / 10⁶)^−β, fitted to the baselines of our first campaign with 232k
+parameters on fresh text (`fit_repetition`)."""
+
+
+def data_term(run: PlannedRun) -> float:
+    """Return what a baseline of this length still loses for want of text, nats per token: the data
+    term of Chinchilla's law or, below `SMALL`, where that law says nothing, of `OWN_DATA`."""
+    if run.small:
+        factor, exponent = OWN_DATA
+        return float(factor * (run.tokens / 1e6) ** -exponent)
+    return float(CHINCHILLA.terms(0.0, np.log(run.tokens))[2])
+
+
+def worth_of_steps(run: PlannedRun, share: float) -> float:
+    """Return how much lower the loss of a baseline of this length would be with `share` times as
+    many steps, nats per token, by the data term."""
+    return data_term(run) - data_term(replace(run, tokens=share * run.tokens))
+
+
+def plans(run: PlannedRun) -> list[Plan]:
+    """Return the three ways to plan the superposed run.
+
+    Same loss: the number of steps at which the low end of the gain, which is taken to be no larger
+    in the shorter run, makes up for Chinchilla's data term. Same FLOPs: as many steps as the
+    baseline. Same text: as many tokens read as by the baseline; the interval of its loss also holds
+    what the paper's 3B lost, if the setting is that of this run.
+
+    Below `SMALL` only the second has numbers: no law of the length holds there.
+    """
+    gain, setting = run.gain, run.setting
+    flops, text = Plan("same FLOPs", 1.0, run.raw, ends(0.0, gain)), 1 / setting.text
+    if gain.low is None or run.small:
+        return [Plan("same loss", None), flops, Plan("same text", text, run.tokens)]
+    share = (1 + max(gain.low, 0.0) / data_term(run)) ** (-1 / CHINCHILLA.beta)
+    share = math.ceil(100 * share - 1e-9) / 100
+    loss = ends(worth_of_steps(run.with_steps(share), 1 / share), gain)
+    shorter = run.with_steps(text)
+    same = ends(worth_of_steps(shorter, 1 / text), shorter.gain)
+    if same and setting == Choice(*ALWAYS) and not run.mixture:
+        same = (*same[:2], max(same[2], same_text_at_3b()))
+    return [
+        Plan("same loss", share, share * run.raw, loss),
+        flops,
+        Plan("same text", text, run.tokens, same),
+    ]
+
+
+def ends(behind: float, gain: Gain) -> tuple[float, float, float] | None:
+    """Return `Plan.loss` of a run with this gain over a baseline that itself ends `behind` nats
+    above the one to compare with."""
+    if gain.nats is None or gain.low is None or gain.high is None:
+        return None
+    return behind - gain.nats, behind - gain.high, behind - gain.low
+
+
+def same_text_at_3b() -> float:
+    """Return how much higher the paper's superposed 3B ended than its baseline that read as much
+    text, nats per token (Table 1)."""
+    runs = published.headline_runs()
+    losses = runs.set_index(["params", "method", "total_steps"])["final_loss"]["3B"]
+    return float(losses["tst", 20_000] - losses["baseline", 50_000])

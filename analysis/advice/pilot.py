@@ -1,0 +1,445 @@
+"""The pilot: a cheaper test of the planned run at one to three smaller sizes, with a rule, written
+before it starts, that says when to go on, when to stop, and when to add seeds; and what the
+pilot's results say about the planned run."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import tomli_w
+
+from tst_study.analysis import published
+from tst_study.analysis.advice.costs import flops_of, shape_like, worth_of_steps
+from tst_study.analysis.advice.expected_gain import Gain, pair_deviation
+from tst_study.analysis.advice.planned_run import OUTPUT_ONLY, PLAIN, PlannedRun, own_arm
+from tst_study.analysis.fits.law.rows import TOKENS_PER_STEP
+from tst_study.analysis.fits.law.superposition_law import DATA_EXPONENT, published_law
+from tst_study.analysis.statistics import critical_t, smallest_detectable
+from tst_study.analysis.summary import summarise
+from tst_study.analysis.tables.columns import Tables, rows_of
+from tst_study.analysis.tables.source import read_tables
+from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
+from tst_study.atomic_files import written_atomically
+from tst_study.config.schema import Config, Model
+from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.cost.compute import count_parameters, flops_per_position
+from tst_study.errors import UserError
+from tst_study.text import listed
+
+LEAST = (4e7, 1e9)
+"""Fewest active parameters outside the embeddings, and fewest positions, of a pilot that is smaller
+than the planned run. Below them the sign is not to be trusted: ours changed below 1.1 million
+parameters, and the smallest model for which others report a gain, with held-out losses, has about
+45 million outside its embeddings (`published.others`, AOMTS)."""
+MOST_SEEDS = 12
+"""The most pairs of runs of one size that a pilot may have."""
+BUDGET = 0.01
+"""Share of the planned run's cost that a pilot may cost, unless another is given."""
+LONGER = 1.05
+"""A gain is worth having if it is larger than what a baseline would gain from 5% more steps. The
+superposed run may take so much more wall-clock time as well."""
+RATES = (0.5, 0.71, 1.0)
+"""Learning rates that each arm tries at each size, as multiples of the rate that is expected for
+the baseline. Superposed arms did best at 0.5 to 0.7 times the baseline's rate."""
+TUNING_SEED = 100
+"""The seed of the runs that choose the rates; never one of the measured runs."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """The runs of one size of the pilot."""
+
+    run: PlannedRun
+    model: dict[str, Any]
+    """Keys of `[model]` that the size sets."""
+    sequences: int
+    length: int
+    rate: float
+    """The expected rate of the baseline."""
+    flops: float
+    """FLOPs of one run."""
+    worthwhile: float
+    """The least gain that counts at this size, nats per token."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return max(1, round(self.run.tokens / (self.sequences * self.length)))
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates that both arms try."""
+        return [float(f"{self.rate * part:.2g}") for part in RATES]
+
+    @property
+    def name(self) -> str:
+        """The name of the set-up, such as `n50m`."""
+        return f"n{self.run.size / 1e6:.3g}m".replace(".", "_")
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """A planned pilot. Every size has the same number of pairs, each a baseline and a superposed
+    run of one seed, and beside them the runs that choose both arms' rates."""
+
+    rungs: tuple[Rung, ...]
+    """From the smallest to the largest."""
+    pairs: int
+    noise: float
+    """Standard deviation of a pair's difference, nats per token."""
+    source: str
+    """Where `noise` comes from."""
+    least: float
+    """The gain that the pairs of one size detect with a power of 80%, nats per token."""
+    flops: float
+    """FLOPs of all its runs."""
+    share: float
+    """The same over those of one planned run."""
+    budget: float
+    """The share that was allowed."""
+
+    @property
+    def runs(self) -> int:
+        """Number of runs of one size."""
+        return 2 * (self.pairs + len(RATES))
+
+    @property
+    def most_flops(self) -> float:
+        """FLOPs of the pilot with `MOST_SEEDS` pairs."""
+        return self.flops * 2 * (MOST_SEEDS + len(RATES)) / self.runs
+
+    @property
+    def is_smaller(self) -> bool:
+        """Whether its runs are smaller than the planned run."""
+        return len(self.rungs) > 1 or self.share < self.runs
+
+
+def plan_pilot(
+    run: PlannedRun,
+    length: int,
+    budget: float = BUDGET,
+    config: Config | None = None,
+    deviation: float | None = None,
+) -> Pilot:
+    """Plan the pilot of a run.
+
+    Sizes and lengths shrink together, so that the tokens for each parameter outside the embeddings
+    stay. There are three sizes, each twice the one before, if the budget pays for them, else two;
+    one for a run that is less than 8 times as large as the smallest sensible pilot (`LEAST`), and
+    if even half its size is below that, the pilot is the run itself. A pilot that is over the
+    budget is planned all the same, as small as is sensible: its `share` says so. The number of
+    pairs is the smallest, from `FEWEST_SEEDS` to `MOST_SEEDS`, that detects the gain expected of
+    the planned run, or, if none is known, twice a pair's deviation.
+
+    `budget`: a share of the planned run's FLOPs. `config`: the planned run's, for shape, batch and
+    rate; without it they follow the paper's. `deviation`: that of the lab's own pairs.
+    """
+    like = config.model if config else shape_like(run)[1]
+    whole = like if config else _scaled(like, _inner(like) * run.size / _active(like))
+    arm = own_arm(OUTPUT_ONLY if run.setting.output_only else PLAIN)
+    noise, source = pair_deviation(published_law()), "as published runs do about the law"
+    if run.small:
+        noise, source = arm["deviation"], f"as in our {arm['source']}"
+    if deviation:
+        noise, source = deviation, "as in your runs"
+    wanted = abs(run.gain.nats or 2 * noise)
+    counts = range(FEWEST_SEEDS, MOST_SEEDS + 1)
+    shown = [(n, (smallest_detectable(n) or math.inf) * noise) for n in counts]
+    pairs, least = next((pair for pair in shown if pair[1] <= wanted), shown[-1])
+    runs, planned = 2 * (pairs + len(RATES)), flops_of(run, length)
+
+    def rungs(factor: float, sizes: int) -> tuple[Rung, ...]:
+        return tuple(_rung(run, factor * 2.0**-i, length, whole, config) for i in range(sizes))
+
+    def share(rungs: Sequence[Rung]) -> float:
+        return runs * sum(rung.flops for rung in rungs) / planned
+
+    most = min(_inner(whole) / LEAST[0], run.tokens / LEAST[1])
+    if run.small or most < 2:
+        chosen = rungs(1.0, 1)
+    elif most < 8:
+        chosen = rungs(most, 1)
+    else:
+        # The largest runs that the budget pays for, of as many sizes as it does.
+        factors = np.geomspace(most, 8.0, 24)
+        affordable = [
+            tried
+            for sizes in (3, 2)
+            for factor in factors
+            if share(tried := rungs(factor, sizes)) <= budget
+        ]
+        sizes = max((len(tried) for tried in affordable), default=2)
+        best = [tried for tried in affordable if len(tried) == sizes]
+        chosen = best[-1] if best else rungs(most, 2)
+    return Pilot(
+        chosen, pairs, noise, source, least, share(chosen) * planned, share(chosen), budget
+    )
+
+
+def _active(model: Model) -> int:
+    return count_parameters(model).active
+
+
+def _inner(model: Model) -> int:
+    """Return the active parameters outside the embeddings."""
+    count = count_parameters(model)
+    return count.active - count.input_embedding - count.output_head
+
+
+def _rung(run: PlannedRun, factor: float, length: int, whole: Model, config: Config | None) -> Rung:
+    """Return the runs whose parameters outside the embeddings, and whose positions, are `factor`
+    times fewer than those of the planned run, which has the shape `whole`."""
+    model = whole if factor == 1 else _scaled(whole, _inner(whole) / factor)
+    count, tokens = count_parameters(model), run.tokens / factor
+    size = run.size if factor == 1 else count.active
+    smaller = PlannedRun(
+        run.params if factor == 1 else count.total, size, tokens, run.text / factor, run.setting
+    )
+    # The critical batch grows about with the root of the length (arXiv 2410.21676).
+    batch = config.batch.positions if config else TOKENS_PER_STEP * math.sqrt(run.tokens / 4.19e10)
+    sequences = 2 ** max(0, round(math.log2(batch / length / math.sqrt(factor))))
+    if factor == 1 and config:
+        sequences = config.batch.sequences
+    sizes = [published.PARAMS[name] for name in ("270M", "600M", "3B")]
+    rates = [published.LEARNING_RATE[name] for name in ("270M", "600M", "3B")]
+    here, planned = np.exp(np.interp(np.log([size, run.size]), np.log(sizes), np.log(rates)))
+    rate = config.optimizer.learning_rate * here / planned if config else here
+    keys = ("layers", "hidden_size", "attention_heads", "key_value_heads", "head_size")
+    chosen = {key: getattr(model, key) for key in (*keys, "feed_forward_size")}
+    if model.experts:
+        chosen["experts"] = model.experts.model_dump()
+    flops = tokens * flops_per_position(model, length)
+    if factor == 1 and not config:
+        flops = flops_of(run, length)
+    worthwhile = worth_of_steps(smaller, LONGER)
+    return Rung(smaller, chosen, sequences, length, float(f"{rate:.2g}"), flops, worthwhile)
+
+
+def _scaled(like: Model, inner: float) -> Model:
+    """Return a model with about so many active parameters outside the embeddings, and with the
+    proportions of `like`."""
+    heads = like.attention_heads / like.key_value_heads
+
+    def of_width(scale: float) -> Model:
+        size = like.head_size
+        groups = max(1, round(like.key_value_heads * scale))
+        experts = like.experts and like.experts.model_copy(
+            update={
+                "feed_forward_size": 32 * math.ceil(like.experts.feed_forward_size * scale / 32)
+            }
+        )
+        return like.model_copy(
+            update={
+                "hidden_size": size * max(1, round(like.hidden_size * scale / size)),
+                "key_value_heads": groups,
+                "attention_heads": round(groups * heads),
+                "feed_forward_size": 32 * math.ceil(like.feed_forward_size * scale / 32),
+                "layers": max(1, round(like.layers * scale)),
+                "experts": experts,
+            }
+        )
+
+    guess = (inner / _inner(like)) ** (1 / 3)
+    tried = [of_width(float(scale)) for scale in guess * np.geomspace(0.7, 1.4, 71)]
+    return min(tried, key=lambda model: abs(math.log(_inner(model) / inner)))
+
+
+def write_grid(path: Path, pilot: Pilot, base: str, rule: Sequence[str]) -> None:
+    """Write a pilot as a grid file, which `tst-study submit` takes. `base`: the run config that has
+    its text. `rule`: the stop rule in sentences, which stand above it as comments."""
+    setting = pilot.rungs[0].run.setting
+    superposed: dict[str, Any] = {"bag_size": setting.bag_size, "step_ratio": setting.step_ratio}
+    if setting.output_only:
+        superposed["mode"] = "output_only"
+    grid = {
+        "study": path.stem,
+        "asks": "Does superposition gain enough in smaller runs to use it in the planned one?",
+        "base": base,
+        "seeds": list(range(pilot.pairs)),
+        "arms": {"baseline": {}, "superposed": superposed},
+        "tune": {
+            "optimizer.learning_rate": pilot.rungs[0].rates,
+            "per": "arm",
+            "seeds": [TUNING_SEED],
+            "extend": 2,
+        },
+        "setups": {"base": {"skip": True}} | {rung.name: _setup(rung) for rung in pilot.rungs},
+        "questions": [
+            {
+                "family": "pilot",
+                "arm": {"arm": "superposed", "setup": rung.name},
+                "against": {"arm": "baseline", "setup": rung.name},
+                "smallest_gain": float(f"{rung.worthwhile:.2g}"),
+            }
+            for rung in pilot.rungs
+        ],
+    }
+    lines = [f"# {line}\n" for line in rule]
+    with written_atomically(path) as file:
+        file.write(("".join(lines) + "\n" + tomli_w.dumps(grid)).encode())
+
+
+def _setup(rung: Rung) -> dict[str, Any]:
+    return {
+        "model": rung.model,
+        "batch": {"sequences": rung.sequences, "sequence_length": rung.length},
+        "schedule": {"steps": rung.steps, "warmup_steps": rung.steps // 50},
+        "optimizer": {"learning_rate": rung.rates},
+    }
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The gain that a lab measured in its own pairs of one size and length."""
+
+    run: PlannedRun
+    seeds: int
+    gain: Gain
+    """At this size and length."""
+    deviation: float
+
+    @property
+    def worthwhile(self) -> float:
+        """The least gain that counts at this length, nats per token."""
+        return worth_of_steps(self.run, LONGER)
+
+    @property
+    def decision(self) -> str:
+        """`go`, `stop` or `more`, by the rule that the pilot's page has."""
+        if (self.gain.low or -math.inf) > self.worthwhile:
+            return "go"
+        too_many = self.seeds >= MOST_SEEDS
+        return "stop" if too_many or (self.gain.high or math.inf) < self.worthwhile else "more"
+
+    @property
+    def wanted(self) -> int:
+        """Number of pairs that would tell such a gain from the least that counts; at most
+        `MOST_SEEDS`."""
+        off = abs((self.gain.nats or 0.0) - self.worthwhile)
+        counts = range(self.seeds + 1, MOST_SEEDS)
+        enough = (n for n in counts if (smallest_detectable(n) or 0) * self.deviation <= off)
+        return next(enough, MOST_SEEDS)
+
+    def at(self, run: PlannedRun) -> Gain:
+        """Return the gain that these pairs let expect of the planned run: in a longer run it is
+        decreased by the power of the length of Chinchilla's data term, in a shorter one it is left
+        as it is. Half of that change, and the law's error for each e-fold of size, are added to the
+        interval's half-width in quadrature."""
+        nats, low, high = self.gain.nats or 0.0, self.gain.low or 0.0, self.gain.high or 0.0
+        kept = min(1.0, (run.tokens / self.run.tokens) ** -DATA_EXPONENT)
+        error = published.evidence()["error"]["params"] * math.log(run.size / self.run.size)
+        moved = abs(nats) * math.hypot((1 - kept) / 2, critical_t(2) * error)
+        half = math.hypot(kept * (high - low) / 2, moved)
+        return Gain(kept * nats, kept * nats - half, kept * nats + half, "your runs")
+
+
+def measured_in(sources: Sequence[str | Path], run: PlannedRun) -> list[Measured]:
+    """Read a lab's own runs of the advised setting, and return their gains, the largest size last.
+
+    Raises `UserError` for runs that are not whole: while some are still queued or running, or have
+    a seed that the other arm lacks, a look at the others would make the rule's errors larger than
+    it says. Raises it, too, if no pair of the advised setting has `FEWEST_SEEDS` seeds.
+    """
+    tables = read_tables([str(source) for source in sources])
+    runs = tables.runs[(tables.runs["exclusion"] == "") & (tables.runs["role"] != "trunk")]
+    waiting = runs["run_id"][~runs["state"].isin(["done", "diverged", "failed"])].tolist()
+    if waiting:
+        raise UserError(
+            f"--runs: {len(waiting)} of {len(runs)} runs are not finished "
+            f"({listed(waiting, 3)}); looking at a pilot before it is whole makes chance look like "
+            "a gain, so wait for them"
+        )
+    found = []
+    for row, first in _judged(tables):
+        setting = SuperpositionSetting.of_row(first)
+        given = setting.bag_size, first["mode"] == "output_only"
+        if given != (run.setting.bag_size, run.setting.output_only) or pd.isna(row["low"]):
+            continue
+        if not setting.is_plain_but("mode", "named_arm"):
+            continue
+        if abs(setting.step_ratio - run.setting.step_ratio) > 0.01:
+            continue
+        alike = runs[(runs["group"] == first["group"]) & (runs["role"] != "pilot")]
+        is_same = alike["run_id"].isin(row["run_ids"]) | (alike["arm"] == first["arm"])
+        both = alike[is_same | (alike["method"] == "baseline")]
+        first_seeds, *others = (set(seeds) for _, seeds in both.groupby("method")["seed"])
+        if any(seeds != first_seeds for seeds in others):
+            raise UserError(
+                f"--runs: {row['question']}: the two arms have different seeds; finish the pairs, "
+                "or exclude what has no partner, before looking"
+            )
+        gain = Gain(row["gain"], row["low"], row["high"], "your runs")
+        size = float(first["parameters"]), float(first["active_parameters"])
+        own = PlannedRun(*size, float(first["latent_tokens"]), chosen=run.setting)
+        found.append(Measured(own, int(row["seeds"]), gain, float(row["deviation"])))
+    if not found:
+        raise UserError(
+            f"--runs: no {FEWEST_SEEDS} pairs of {run.setting} and a baseline there; "
+            "`tst-study analyse --runs` says what they allow"
+        )
+    return sorted(found, key=lambda one: (one.run.size, one.run.tokens))
+
+
+def _judged(tables: Tables) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the verdicts on superposed arms against baselines, each with one of the arm's runs."""
+    runs = tables.runs.drop_duplicates("run_id").set_index("run_id", drop=False)
+    for row in rows_of(summarise(tables).comparison.verdicts):
+        arms = runs.loc[[name for name in row["run_ids"] if name in runs.index]]
+        superposed = arms[arms["method"] != "baseline"]
+        if not superposed.empty and len(superposed) < len(arms):
+            yield row, next(rows_of(superposed))
+
+
+def evidence_rows(tables: Tables) -> str:
+    """Return a row of `published.others` for each verdict on a superposed arm against a baseline,
+    as CSV text with a head, for `docs/evidence.md`. What a table of runs does not know is left
+    empty. Runs whose learning rate was not annealed are compared with none, so the grade is A from
+    three seeds on, else B; a gain in training loss must be graded C by hand."""
+    rows = []
+    for row, first in _judged(tables):
+        setting = f"s = {first['bag_size']}, r = {first['step_ratio']:g}"
+        if row["seeds"] < 1:
+            continue
+        rows.append(
+            {
+                "grade": "A" if row["seeds"] >= FEWEST_SEEDS else "B",
+                "params": first["active_parameters"],
+                "tokens": first["latent_tokens"],
+                "s": first["bag_size"],
+                "r": f"{first['step_ratio']:.3g}",
+                "variant": first["arm"].removeprefix(setting).removeprefix(", ") or "plain",
+                "held_equal": "steps",
+                "seeds": row["seeds"],
+                "unit": f"nats, held-out {first['eval_set']}",
+                "baseline": f"{row['against_loss']:.6g}",
+                "superposed": f"{row['loss']:.6g}",
+            }
+        )
+    columns = published.others().columns.drop("gain")
+    return str(pd.DataFrame(rows, columns=columns).to_csv(index=False, lineterminator="\n"))
+
+
+def together(run: PlannedRun, measured: Sequence[Measured]) -> tuple[Gain, list[float]]:
+    """Return the gain to expect by the published runs and the lab's own, and the weights of both:
+    first that of the published runs, then one for each size.
+
+    Each counts with the inverse square of its interval's half-width. The interval also holds that
+    of the lab's largest runs alone, which are right whatever was published.
+    """
+    if not measured:
+        return run.gain, []
+    every = [one.at(run) for one in measured]
+    gains = [gain for gain in (run.gain, *every) if gain.nats is not None]
+    ends = np.array([[gain.nats, gain.low, gain.high] for gain in gains], dtype=float)
+    weights = 4 / (ends[:, 2] - ends[:, 1]) ** 2
+    middle, half = float(weights @ ends[:, 0] / weights.sum()), float(weights.sum() ** -0.5)
+    last = every[-1]
+    low, high = min(middle - half, last.low or 0.0), max(middle + half, last.high or 0.0)
+    shares = (weights / weights.sum()).tolist()
+    if run.gain.nats is None:
+        shares = [0.0, *shares]
+    return Gain(middle, low, high, "published runs and yours"), shares
