@@ -37,36 +37,27 @@ def plan(sequences: int, length: int, superposed_steps: int = 0, bag_size: int =
     length=st.integers(1, 4),
     bag_size=st.integers(1, 4),
     superposed_steps=st.integers(0, 12),
-    small_steps=st.integers(0, 4),
-    parts=st.sampled_from(((2, 1), (1, 2))),
     seed=st.integers(0, 9),
 )
 def test_a_stream_reads_each_token_once_per_epoch_in_any_slices(
-    tmp_path_factory, lengths, batch, length, bag_size, superposed_steps, small_steps, parts, seed
+    tmp_path_factory, lengths, batch, length, bag_size, superposed_steps, seed
 ):
-    """Across the switch and the joints of epochs, whichever rank reads a sequence; also where the
-    first steps read parts of whole ones."""
+    """Across the switch and the joints of epochs, whichever rank reads a sequence."""
     file = token_file(tmp_path_factory.mktemp("corpus"), lengths)
     if sum(lengths) < batch * length * bag_size:  # shorter than one step: an error, see below
         return
-    phases = plan(batch, length, superposed_steps, bag_size)
-    if bag_size == 1:
-        sizes = {"sequences": batch * parts[0], "sequence_length": length * parts[1]}
-        phases = replace(phases, small_steps=2 * small_steps, parts=parts, **sizes)
-    if sum(lengths) < phases.sequences * phases.sequence_length:
-        return
-    stream = TokenStream([Corpus(file)], phases, seed)
+    stream = TokenStream([Corpus(file)], plan(batch, length, superposed_steps, bag_size), seed)
     total = file.token_count
     read_so_far: list[int] = []
     labelled: list[int] = []
     step = 0
     while stream.epochs(step) < 3:
         ids, labels = stream.batch(step)
-        for place in range(len(ids)):
+        for place in range(batch):
             one, its_labels = stream.batch(step, place, place + 1)
             np.testing.assert_array_equal(one[0], ids[place])
             np.testing.assert_array_equal(its_labels[0], labels[place])
-        assert stream.epochs(step) == pytest.approx(len(read_so_far) / total, rel=1e-12)
+        assert stream.epochs(step) == len(read_so_far) / total
         read_so_far += ids.ravel().tolist()
         labelled += labels.ravel().tolist()
         # The next token, also beyond the end of a sequence; none beyond the corpus.
@@ -76,6 +67,33 @@ def test_a_stream_reads_each_token_once_per_epoch_in_any_slices(
         assert sorted(read_so_far[epoch * total : (epoch + 1) * total]) == list(range(total))
     known = [label for label in labelled[:total] if label != -100]
     assert sorted(known) == list(range(1, total))  # each is predicted once
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    parts=st.sampled_from(((2, 1), (1, 3))),
+    seed=st.integers(0, 9),
+)
+def test_small_steps_read_the_text_of_the_baseline_in_parts_and_then_go_on_with_it(
+    tmp_path_factory, lengths, parts, seed
+):
+    """Also across the joints of epochs, whichever rank reads a sequence."""
+    if sum(lengths) < 12:
+        return
+    corpus = [Corpus(token_file(tmp_path_factory.mktemp("corpus"), lengths))]
+    many, axis = max(parts), parts.index(1)
+    rival = replace(plan(2, 6), small_steps=8 * many, parts=parts)
+    baseline, stream = (TokenStream(corpus, each, seed) for each in (plan(2, 6), rival))
+    for whole in range(8):
+        read = [stream.batch(whole * many + part) for part in range(many)]
+        joined = [np.concatenate(arrays, 1 - axis) for arrays in zip(*read, strict=True)]
+        np.testing.assert_array_equal(joined, baseline.batch(whole))
+        np.testing.assert_array_equal(stream.batch(whole * many, 0, 1)[0], read[0][0][:1])
+        half = stream.epochs(whole * many + many - 1)
+        assert baseline.epochs(whole) < half < baseline.epochs(whole + 1)
+    np.testing.assert_array_equal(stream.batch(8 * many), baseline.batch(8))
+    assert stream.epochs(8 * many) == baseline.epochs(8)
 
 
 def test_a_recovery_phase_that_begins_with_an_epoch_reads_it_as_a_baseline_does(tmp_path):
