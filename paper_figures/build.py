@@ -8,7 +8,7 @@ import pandas as pd
 
 from tst_study.analysis.tables.source import Folders
 from tst_study.errors import UserError
-from tst_study.paper_figures.catalogue import Entry, catalogue, find
+from tst_study.paper_figures.catalogue import Registered, catalogue, find
 from tst_study.paper_figures.item import Item, write_bytes
 from tst_study.paper_figures.report import page, reproduction
 from tst_study.paper_figures.sources import Sources
@@ -92,7 +92,7 @@ def build(
     return Built(to, sources, tuple(items), tuple(missing), tuple(written), report)
 
 
-def _entries(wanted: Sequence[Entry], pages: set[str], sources: Sources) -> list[Entry]:
+def _entries(wanted: Sequence[Registered], pages: set[str], sources: Sources) -> list[Registered]:
     """Return the entries to make, in the catalogue's order: those that are asked for, and those
     that a page shows.
 

@@ -23,11 +23,11 @@ Maker = TypeVar("Maker", bound=Callable[..., Item | None])
 """A function that makes a table or figure. It returns None if it lacks runs that it cannot do
 without."""
 
-_REGISTERED: dict[str, Entry] = {}
+_REGISTERED: dict[str, Registered] = {}
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class Registered:
     """A table or figure that can be made, with what its decorator says about it."""
 
     name: str
@@ -77,7 +77,7 @@ def figure(names: str | Mapping[str, Any], **facts: Any) -> Callable[[Maker], Ma
     """Return a decorator that registers a function under a name, or under every name in a mapping.
 
     With a mapping, the function is called with the value of the name as its argument `which`.
-    `facts`: other fields of the `Entry`.
+    `facts`: other fields of the `Registered`.
     """
 
     def register(maker: Maker) -> Maker:
@@ -85,7 +85,7 @@ def figure(names: str | Mapping[str, Any], **facts: Any) -> Callable[[Maker], Ma
         family = {names: None} if isinstance(names, str) else names
         for name, which in family.items():
             make = maker if which is None else functools.partial(maker, which=which)
-            _REGISTERED[name] = Entry(name, group, make, **facts)
+            _REGISTERED[name] = Registered(name, group, make, **facts)
         return maker
 
     return register
@@ -98,11 +98,11 @@ def submit(study: str, *scales: str) -> str:
 
 
 PAIR = f"a finished baseline and a finished superposed run of one seed: {submit('laptop', 'quick')}"
-"""`Entry.lacks` of the items that need a single pair of runs."""
+"""`Registered.lacks` of the items that need a single pair of runs."""
 
 
 @functools.cache
-def catalogue() -> dict[str, Entry]:
+def catalogue() -> dict[str, Registered]:
     """Import all makers and return every entry by name, in the order of `NAMES`."""
     for folder in FOLDERS:
         package = import_module(f"tst_study.paper_figures.{folder}")
@@ -111,7 +111,7 @@ def catalogue() -> dict[str, Entry]:
     return {name: _REGISTERED[name] for name in NAMES}
 
 
-def find(names: Sequence[str] | None) -> tuple[list[Entry], set[str]]:
+def find(names: Sequence[str] | None) -> tuple[list[Registered], set[str]]:
     """Return the entries and the pages that `--only` asks for by name or group; all of them if
     there are no names.
 

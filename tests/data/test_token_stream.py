@@ -13,7 +13,7 @@ from tests.data.token_files import write_token_file
 from tst_study.config.phase_plan import PhasePlan
 from tst_study.data.blend import Blend
 from tst_study.data.token_file import TokenFile, write_index
-from tst_study.data.token_stream import Corpus, TokenStream
+from tst_study.data.token_stream import TokenStream, WeightedFile
 from tst_study.errors import UserError
 
 
@@ -46,7 +46,9 @@ def test_a_stream_reads_each_token_once_per_epoch_in_any_slices(
     file = token_file(tmp_path_factory.mktemp("corpus"), lengths)
     if sum(lengths) < batch * length * bag_size:  # shorter than one step: an error, see below
         return
-    stream = TokenStream([Corpus(file)], plan(batch, length, superposed_steps, bag_size), seed)
+    stream = TokenStream(
+        [WeightedFile(file)], plan(batch, length, superposed_steps, bag_size), seed
+    )
     total = file.token_count
     read_so_far: list[int] = []
     labelled: list[int] = []
@@ -81,7 +83,7 @@ def test_small_steps_read_the_text_of_the_baseline_in_parts_and_then_go_on_with_
     """Also across the joints of epochs, whichever rank reads a sequence."""
     if sum(lengths) < 12:
         return
-    corpus = [Corpus(token_file(tmp_path_factory.mktemp("corpus"), lengths))]
+    corpus = [WeightedFile(token_file(tmp_path_factory.mktemp("corpus"), lengths))]
     many, axis = max(parts), parts.index(1)
     rival = replace(plan(2, 6), small_steps=8 * many, parts=parts)
     baseline, stream = (TokenStream(corpus, each, seed) for each in (plan(2, 6), rival))
@@ -97,7 +99,7 @@ def test_small_steps_read_the_text_of_the_baseline_in_parts_and_then_go_on_with_
 
 
 def test_a_recovery_phase_that_begins_with_an_epoch_reads_it_as_a_baseline_does(tmp_path):
-    corpus = [Corpus(token_file(tmp_path, [960]))]
+    corpus = [WeightedFile(token_file(tmp_path, [960]))]
     baseline = TokenStream(corpus, plan(2, 8), seed=1)
     superposed = TokenStream(corpus, plan(2, 8, superposed_steps=15, bag_size=4), seed=1)
     assert superposed.epochs(15) == baseline.epochs(60) == 1
@@ -107,7 +109,7 @@ def test_a_recovery_phase_that_begins_with_an_epoch_reads_it_as_a_baseline_does(
 
 
 def test_seed_and_epoch_reshuffle(tmp_path):
-    corpus = [Corpus(token_file(tmp_path, [6400]))]
+    corpus = [WeightedFile(token_file(tmp_path, [6400]))]
     one, other = (TokenStream(corpus, plan(10, 64), seed) for seed in (0, 1))
     first, second = (
         np.concatenate([one.batch(step)[0][:, 0] for step in range(start, start + 10)])
@@ -124,7 +126,7 @@ def test_seed_and_epoch_reshuffle(tmp_path):
 def test_a_blend_holds_its_weights_in_every_stretch_and_each_corpus_its_own_epochs(tmp_path):
     small = token_file(tmp_path, [400], "small")
     large = token_file(tmp_path, [5000], "large")
-    corpora = [Corpus(small, weight=0.7), Corpus(large, weight=0.3)]
+    corpora = [WeightedFile(small, weight=0.7), WeightedFile(large, weight=0.3)]
     stream = TokenStream(corpora, plan(10, 4, superposed_steps=5, bag_size=2))
     for step in range(40):
         assert stream._blend.corpus_of(step * 10, step * 10 + 10).tolist().count(0) == 7
@@ -135,7 +137,7 @@ def test_a_blend_holds_its_weights_in_every_stretch_and_each_corpus_its_own_epoc
 def test_a_corpus_shorter_than_one_step_is_an_error_that_says_how_much_is_needed(tmp_path):
     file = token_file(tmp_path, [100])
     with pytest.raises(UserError, match=r"train: has 100 tokens.* 128"):
-        TokenStream([Corpus(file)], plan(4, 8, superposed_steps=1, bag_size=4))
+        TokenStream([WeightedFile(file)], plan(4, 8, superposed_steps=1, bag_size=4))
 
 
 def private_memory() -> int:
@@ -154,7 +156,7 @@ def test_a_corpus_of_a_hundred_gigabytes_costs_no_memory(tmp_path):
         os.truncate(file.fileno(), 2 * total)  # a hole: takes no room on disk
     write_index(tmp_path / "huge", np.full(documents, length, np.int32), np.dtype(np.uint16))
     before = private_memory()
-    corpus = Corpus(TokenFile(tmp_path / "huge"))
+    corpus = WeightedFile(TokenFile(tmp_path / "huge"))
     stream = TokenStream([corpus], plan(16, 64, superposed_steps=100_000, bag_size=7))
     for step in (0, 99_999, 100_000, 10**8):
         stream.batch(step)

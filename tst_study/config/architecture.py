@@ -3,20 +3,18 @@
 Superposition adds nothing to a model. A trained one is an ordinary Llama, Qwen3, Mixtral or
 Qwen3-MoE; once it is exported, transformers loads it without this package. A run may also begin
 with the weights of such a model (`fork_from = "hf:FOLDER"`).
-"""
 
-from __future__ import annotations
+A model is given here by the keys of a config's section `[model]`, as plain values, because the
+schema of that section reads models with this module.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tst_study.errors import UserError, first_line, one_of
 from tst_study.text import short
-
-if TYPE_CHECKING:
-    from tst_study.config.schema import Model
 
 HUGGING_FACE = "hf:"
 """The prefix of a config's `fork_from`, before the folder of a Hugging Face model."""
@@ -75,14 +73,14 @@ ONLY_VALUES = {
 which is part of `rope_parameters`, are at the top level."""
 
 
-def architecture_of(model: Model) -> Architecture:
+def architecture_of(model: Mapping[str, Any]) -> Architecture:
     """Return the architecture whose layers compute the same as the layers of this model."""
-    kinds = (kind for kind in ARCHITECTURES if kind.qk_norm == model.qk_norm)
-    return next(kind for kind in kinds if bool(kind.expert_count) == bool(model.experts))
+    kinds = (kind for kind in ARCHITECTURES if kind.qk_norm == model["qk_norm"])
+    return next(kind for kind in kinds if bool(kind.expert_count) == bool(model["experts"]))
 
 
 def to_huggingface(
-    model: Model, positions: int, dtype: str, end_of_document: int | None
+    model: Mapping[str, Any], positions: int, dtype: str, end_of_document: int | None
 ) -> dict[str, Any]:
     """Return the content of config.json for a model.
 
@@ -95,11 +93,11 @@ def to_huggingface(
         UserError: the model would be a Llama whose `hidden_size` is not a multiple of
             `attention_heads`, which transformers refuses.
     """
-    kind = architecture_of(model)
-    if kind.model_type == "llama" and model.hidden_size % model.attention_heads:
+    kind, hidden, heads = architecture_of(model), model["hidden_size"], model["attention_heads"]
+    if kind.model_type == "llama" and hidden % heads:
         raise UserError(
-            f"model.hidden_size = {model.hidden_size} is not a multiple of attention_heads = "
-            f"{model.attention_heads}: transformers has no such Llama; train with qk_norm = true"
+            f"model.hidden_size = {hidden} is not a multiple of attention_heads = {heads}: "
+            "transformers has no such Llama; train with qk_norm = true"
         )
     config = {
         "architectures": [kind.class_name],
@@ -116,20 +114,20 @@ def to_huggingface(
         "max_position_embeddings": positions,
         # transformers 5 and later read this key; older releases read `rope_theta`, which is written
         # as well (`SHAPE`).
-        "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_theta},
+        "rope_parameters": {"rope_type": "default", "rope_theta": model["rope_theta"]},
         "torch_dtype": dtype,
         "use_cache": True,
-        **{theirs: getattr(model, ours) for ours, theirs in SHAPE.items()},
+        **{theirs: model[ours] for ours, theirs in SHAPE.items()},
     }
     if kind.model_type == "llama":
         config["mlp_bias"] = False
-    if model.experts is not None:
+    if experts := model["experts"]:
         config |= {
-            "num_experts_per_tok": model.experts.per_token,
+            "num_experts_per_tok": experts["per_token"],
             "output_router_logits": False,
-            "router_aux_loss_coef": model.experts.balance_loss,
-            kind.expert_count: model.experts.count,
-            kind.expert_width: model.experts.feed_forward_size,
+            "router_aux_loss_coef": experts["balance_loss"],
+            kind.expert_count: experts["count"],
+            kind.expert_width: experts["feed_forward_size"],
         }
     if kind.model_type == "qwen3_moe":
         config |= {"decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True}

@@ -32,7 +32,7 @@ class _Index(TypedDict):
 
 
 @dataclass(frozen=True)
-class Entry:
+class NamedTensor:
     """One tensor of an export."""
 
     name: str
@@ -60,25 +60,25 @@ EXPERTS = "mlp.experts.experts."
 experts."""
 
 
-def entries(model: Model) -> Iterator[Entry]:
+def entries(model: Model) -> Iterator[NamedTensor]:
     """Yield all tensors of a model's export: the embedding, the layers in order, the final norm,
     and the head if it is not tied to the embedding."""
     hidden, words = model.hidden_size, model.vocabulary_size
-    yield Entry(EMBEDDING, (words, hidden), "embedding.word_embeddings.weight")
+    yield NamedTensor(EMBEDDING, (words, hidden), "embedding.word_embeddings.weight")
     for layer in range(model.layers):
         yield from _layer(model, layer)
-    yield Entry("model.norm.weight", (hidden,), "decoder.final_layernorm.weight")
+    yield NamedTensor("model.norm.weight", (hidden,), "decoder.final_layernorm.weight")
     if not model.tied_embeddings:
-        yield Entry(HEAD, (words, hidden), "output_layer.weight")
+        yield NamedTensor(HEAD, (words, hidden), "output_layer.weight")
 
 
-def _layer(model: Model, layer: int) -> Iterator[Entry]:
+def _layer(model: Model, layer: int) -> Iterator[NamedTensor]:
     hidden, size = model.hidden_size, model.head_size
     queries, keys = model.attention_heads * size, model.key_value_heads * size
 
-    def entry(name: str, shape: tuple[int, ...], source: str, part: Part = "whole") -> Entry:
+    def entry(name: str, shape: tuple[int, ...], source: str, part: Part = "whole") -> NamedTensor:
         place = f"model.layers.{layer}.{name}.weight"
-        return Entry(place, shape, f"decoder.layers.{source}", (layer,), part)
+        return NamedTensor(place, shape, f"decoder.layers.{source}", (layer,), part)
 
     yield entry("input_layernorm", (hidden,), "input_layernorm.weight")
     yield entry("self_attn.q_proj", (queries, hidden), QKV, "query")
@@ -98,20 +98,20 @@ def _layer(model: Model, layer: int) -> Iterator[Entry]:
         yield from _experts(model, layer)
 
 
-def _experts(model: Model, layer: int) -> Iterator[Entry]:
+def _experts(model: Model, layer: int) -> Iterator[NamedTensor]:
     assert model.experts is not None
     hidden, wide, count = model.hidden_size, model.experts.feed_forward_size, model.experts.count
-    mixtral = architecture_of(model).model_type == "mixtral"
+    mixtral = architecture_of(model.model_dump()).model_type == "mixtral"
     block = f"model.layers.{layer}.{'block_sparse_moe' if mixtral else 'mlp'}"
     gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     router = "decoder.layers.mlp.router.weight"
-    yield Entry(f"{block}.gate.weight", (count, hidden), router, (layer,))
+    yield NamedTensor(f"{block}.gate.weight", (count, hidden), router, (layer,))
     both, back = (f"decoder.layers.{EXPERTS}linear_fc{n}.weight" for n in (1, 2))
     for expert in range(count):
         place, index = f"{block}.experts.{expert}", (layer, expert)
-        yield Entry(f"{place}.{gate}.weight", (wide, hidden), both, index, "gate")
-        yield Entry(f"{place}.{up}.weight", (wide, hidden), both, index, "up")
-        yield Entry(f"{place}.{down}.weight", (hidden, wide), back, index)
+        yield NamedTensor(f"{place}.{gate}.weight", (wide, hidden), both, index, "gate")
+        yield NamedTensor(f"{place}.{up}.weight", (wide, hidden), both, index, "up")
+        yield NamedTensor(f"{place}.{down}.weight", (hidden, wide), back, index)
 
 
 def weight_files(folder: Path, model: Model) -> dict[str, Path]:

@@ -34,7 +34,7 @@ USABLE = 0.9
 communication buffers need the rest."""
 
 
-class Choice(NamedTuple):
+class ChosenLayout(NamedTuple):
     """A config that can be trained, and why its layout was chosen."""
 
     config: Config
@@ -89,7 +89,7 @@ def resolve(
     on_gpu: bool,
     device: str | None = None,
     per_node: int | None = None,
-) -> Choice:
+) -> ChosenLayout:
     """Replace `parallel = "auto"` by a layout that fits, and give the reason for the choice.
 
     A layout that the config names is kept. On CPUs such a config is returned unchanged and
@@ -113,7 +113,9 @@ def resolve(
     place = _Place(ranks, memory, known, per_node or known.per_node, on_gpu)
     parallel = config.execution.parallel
     if parallel != "auto":
-        return _as_named(config, parallel, place) if on_gpu else Choice(config, "as configured")
+        return (
+            _as_named(config, parallel, place) if on_gpu else ChosenLayout(config, "as configured")
+        )
     preferred: list[_Candidate] = []
     for alternatives in _candidates(config, place):
         chosen = _quickest(alternatives, place)
@@ -123,7 +125,7 @@ def resolve(
                 parts.append(str(count_traffic(chosen.config, ranks, place.per_node)))
             if preferred:
                 parts.append(f"preferred, but too large: {_described(preferred[-1], ranks)}")
-            return Choice(chosen.config, "; ".join(parts))
+            return ChosenLayout(chosen.config, "; ".join(parts))
         preferred.append(min(alternatives, key=lambda candidate: candidate.memory))
     if not preferred:
         micro = config.execution.micro_batch
@@ -150,7 +152,7 @@ def _quickest(alternatives: list[_Candidate], place: _Place) -> _Candidate | Non
     return min(fitting, key=lambda candidate: candidate.seconds, default=None)
 
 
-def _as_named(config: Config, parallel: Parallel, place: _Place) -> Choice:
+def _as_named(config: Config, parallel: Parallel, place: _Place) -> ChosenLayout:
     """Complete, for GPUs, a layout that the config names. Raises `UserError` if it cannot work or
     does not fit."""
     check(config, place.ranks)
@@ -160,7 +162,9 @@ def _as_named(config: Config, parallel: Parallel, place: _Place) -> Choice:
         # smallest micro-batch it is allowed to fill the whole device.
         limit = place.memory if candidate is candidates[-1] else place.usable
         if candidate.memory <= limit:
-            return Choice(candidate.config, f"as configured: {_described(candidate, place.ranks)}")
+            return ChosenLayout(
+                candidate.config, f"as configured: {_described(candidate, place.ranks)}"
+            )
     raise UserError(
         f"execution.parallel: needs {memory_size(candidates[-1].memory)} of a GPU's "
         f'{memory_size(place.memory)}; use more ranks, or "auto", which finds a layout that fits'

@@ -20,7 +20,7 @@ from tst_study.data.integrity import (
     sampled_sha256,
 )
 from tst_study.data.manifest import TOKENIZER, Split, held_out_prefix, open_split, token_prefix
-from tst_study.data.token_stream import Corpus, TokenStream
+from tst_study.data.token_stream import TokenStream, WeightedFile
 from tst_study.errors import UserError
 
 
@@ -37,7 +37,7 @@ def open_stream(config: Config) -> TokenStream:
         # Different runs of a study sample different blocks, so that together they check more.
         check_tokenizer(split.file.prefix.parent, split.manifest)
         check_sample(split, f"{config.study}/{config.name}/{config.seed}")
-        corpora.append(Corpus(split.file, corpus.weight))
+        corpora.append(WeightedFile(split.file, corpus.weight))
     return TokenStream(corpora, plan_phases(config), config.order_seed)
 
 

@@ -21,7 +21,7 @@ from tst_study.superposition.loss_kinds import IGNORE
 
 
 @dataclass(frozen=True)
-class Corpus:
+class WeightedFile:
     """A token file and its weight in the blend. Each corpus gets a share of the sequences, and so
     of the tokens, in proportion to its weight; weights need not add up to 1."""
 
@@ -46,7 +46,7 @@ class TokenStream:
         UserError: a corpus has fewer tokens than its share of one step.
     """
 
-    def __init__(self, corpora: Sequence[Corpus], plan: PhasePlan, seed: int = 0) -> None:
+    def __init__(self, corpora: Sequence[WeightedFile], plan: PhasePlan, seed: int = 0) -> None:
         self.corpora, self.plan = tuple(corpora), plan
         self._blend = Blend([corpus.weight for corpus in corpora])
         for number, corpus in enumerate(corpora):
@@ -116,7 +116,7 @@ class TokenStream:
         read = before(reads.whole_step)
         return read + share * (before(reads.whole_step + 1) - read) if share else read
 
-    def _check_length(self, number: int, corpus: Corpus) -> None:
+    def _check_length(self, number: int, corpus: WeightedFile) -> None:
         share = self._blend.shares[number] / self._blend.cycle_length
         longest = self.plan.tokens_per_sequence("superposition")
         needed = max(1, round(share * self.plan.sequences)) * longest

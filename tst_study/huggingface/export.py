@@ -23,7 +23,7 @@ from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config.architecture import to_huggingface
 from tst_study.config.schema import Model
-from tst_study.config.tensor_names import Entry, entries
+from tst_study.config.tensor_names import NamedTensor, entries
 from tst_study.data.preparation.text_tokenizers import Tokenizer
 from tst_study.errors import UserError, first_line
 from tst_study.huggingface.model_card import model_card
@@ -70,7 +70,7 @@ def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path
         beside = Path(hidden) / to.name
         beside.mkdir()
         write_weights(reader, run.model, wanted, dtype, beside)
-        config = to_huggingface(run.model, length, _name(dtype), end)
+        config = to_huggingface(run.model.model_dump(), length, _name(dtype), end)
         write_json(beside / "config.json", config)
         ends = {} if end is None else {"eos_token_id": end, "pad_token_id": end}
         write_json(beside / "generation_config.json", {"do_sample": True, **ends})
@@ -84,7 +84,11 @@ def export(run: TrainedRun, to: str | Path, tokenizer: Tokenizer | None) -> Path
 
 
 def write_weights(
-    reader: CheckpointReader, model: Model, wanted: Sequence[Entry], dtype: torch.dtype, to: Path
+    reader: CheckpointReader,
+    model: Model,
+    wanted: Sequence[NamedTensor],
+    dtype: torch.dtype,
+    to: Path,
 ) -> None:
     """Write the tensors `wanted` as `model.safetensors`, or as several files of at most
     `FILE_BYTES` with an index that tells which tensor lies in which file.
@@ -122,7 +126,7 @@ def write_weights(
         write_json(to / "model.safetensors.index.json", content)
 
 
-def _part(entry: Entry, layer: Tensor, model: Model) -> Tensor:
+def _part(entry: NamedTensor, layer: Tensor, model: Model) -> Tensor:
     """Copy the tensor of an entry, of shape `entry.shape`, out of `layer`.
 
     `layer` is one layer of the entry's source, the one at the entry's first index. If the entry has

@@ -55,7 +55,7 @@ def model_card(run: TrainedRun, record: RunRecord, dtype: str, tokenizer: Tokeni
         counters=run.counters(),
         setting=SuperpositionSetting.from_config(to_dict(run.config)),
         tokenizer=tokenizer,
-        architecture=architecture_of(run.model).class_name,
+        architecture=architecture_of(run.model.model_dump()).class_name,
         dtype=dtype,
         hours=rows[-1]["training_seconds"] / 3600 if rows else None,
         devices=record.segments[-1].get("devices") if record.segments else None,

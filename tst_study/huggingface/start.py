@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tst_study.config.schema import Model
-from tst_study.config.tensor_names import EMBEDDING, HEAD, Entry, entries, weight_files
+from tst_study.config.tensor_names import EMBEDDING, HEAD, NamedTensor, entries, weight_files
 from tst_study.errors import UserError
 from tst_study.model.initialization import copy_slice, shards
 
@@ -36,7 +36,7 @@ def load_weights(model: torch.nn.Module, shape: Model, folder: Path) -> None:
             f"fork_from: {folder}: {HEAD} differs from {EMBEDDING}, though config.json ties them; "
             "set tie_word_embeddings there to false"
         )
-    parts: dict[tuple[str, tuple[int, ...]], list[Entry]] = {}
+    parts: dict[tuple[str, tuple[int, ...]], list[NamedTensor]] = {}
     for entry in entries(shape):
         parts.setdefault((entry.source, entry.index), []).append(entry)
 

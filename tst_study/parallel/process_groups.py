@@ -19,7 +19,7 @@ from megatron.core import parallel_state
 from torch._C._distributed_c10d import HashStore, TCPStore
 
 from tst_study.config.schema import Config, Execution
-from tst_study.cost.auto_layout import Choice, resolve
+from tst_study.cost.auto_layout import ChosenLayout, resolve
 from tst_study.cost.parallel_layout import check, layout_of
 from tst_study.errors import OtherRankError, UserError, first_line
 from tst_study.model.megatron_patches import forget_groups, one_group_for_the_same_ranks, working_on
@@ -186,7 +186,7 @@ def process_groups(config: Config) -> Iterator[Ranks]:
             gc.collect()  # models, which are reference cycles, hold groups and thus their threads
 
 
-def with_layout(config: Config) -> Choice:
+def with_layout(config: Config) -> ChosenLayout:
     """Choose the layout, micro-batch and recomputation that a config leaves open, by the number and
     the memory of the ranks at hand. See `auto_layout.resolve`.
 
