@@ -253,6 +253,7 @@ def train_here(config: Config, folder: Path, processes: int = 1) -> int:
     from tst_study import file_lock
     from tst_study.process.rank_environment import (
         adopt_slurm_ranks,
+        check_rank_variables,
         prepare_for_gpus,
         rank_variable,
     )
@@ -261,6 +262,7 @@ def train_here(config: Config, folder: Path, processes: int = 1) -> int:
     if processes > 1 and rank_variable("WORLD_SIZE") == 1:  # else this process is one of them
         return _train_on_processes(config, folder, processes)
     adopt_slurm_ranks()
+    check_rank_variables()
     # Of several ranks, the first one holds the run's lock and prints for all.
     first = rank_variable("RANK") == 0 or rank_variable("WORLD_SIZE") == 1
     if _is_done(config, folder):

@@ -46,6 +46,7 @@ from tst_study.parallel.forward_backward import forward_backward, gradient_buffe
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.parallel.process_groups import (
     Launch,
+    StoppedError,
     barrier,
     choose_device,
     other_ranks_failing,
@@ -53,8 +54,10 @@ from tst_study.parallel.process_groups import (
     with_layout,
 )
 from tst_study.process.host import StopRequest, keep_freed_memory, listening
+from tst_study.process.rank_environment import rank_variable
 from tst_study.record.log import run_log
 from tst_study.record.reader import State
+from tst_study.record.writer import mark
 
 
 def train(config: Config, folder: str | Path, *, progress: bool = True) -> State:
@@ -76,22 +79,31 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
         _be_deterministic()
         keep_freed_memory()
     attention = attention_backend(config, device)
-    with listening() as stop, process_groups(config) as ranks, sdpa_kernel(ATTENTION[attention]):
-        launch = Launch(config, ranks, attention, why_layout)
-        with other_ranks_failing(ranks.rank):  # one rank reads the files for all
-            data, held_out = ranks.from_first(partial(fingerprints_and_held_out, config))
+    try:
         with (
-            run_log(config, data, folder, writes=ranks.is_first, progress=progress) as log,
-            other_ranks_failing(ranks.rank),
+            listening() as stop,
+            process_groups(config, stop) as ranks,
+            sdpa_kernel(ATTENTION[attention]),
         ):
-            barrier()  # past this, rank 0 has found that the folder belongs to this run
-            trainer = Trainer(launch)
-            bookkeeper = Bookkeeper(trainer, folder, log, data, held_out)
-            try:
-                return _run(trainer, bookkeeper, stop)
-            except DivergedError as error:
-                log.end("diverged", error.step, str(error))
-                return "diverged"
+            launch = Launch(config, ranks, attention, why_layout)
+            with other_ranks_failing(ranks.rank):  # one rank reads the files for all
+                data, held_out = ranks.from_first(partial(fingerprints_and_held_out, config))
+            with (
+                run_log(config, data, folder, writes=ranks.is_first, progress=progress) as log,
+                other_ranks_failing(ranks.rank),
+            ):
+                barrier()  # past this, rank 0 has found that the folder belongs to this run
+                trainer = Trainer(launch)
+                bookkeeper = Bookkeeper(trainer, folder, log, data, held_out)
+                try:
+                    return _run(trainer, bookkeeper, stop)
+                except DivergedError as error:
+                    log.end("diverged", error.step, str(error))
+                    return "diverged"
+    except StoppedError as stopped:
+        if rank_variable("RANK") == 0:
+            mark(folder, config, "preempted", str(stopped))
+        return "preempted"
 
 
 def _run(trainer: Trainer, bookkeeper: Bookkeeper, stop: StopRequest) -> State:

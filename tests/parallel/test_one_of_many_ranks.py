@@ -98,6 +98,7 @@ def test_no_communicator_is_made_before_it_is_used(monkeypatch: pytest.MonkeyPat
     """A device bound to the world would have NCCL split it at once for each of its groups."""
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(dist, "init_process_group", lambda **settings: asked.append(settings))
+    monkeypatch.setattr(process_groups_module, "_meet", lambda *unused: {})
     device = torch.device("cuda", 0)
     for ranks in (2, 1):
         monkeypatch.setenv("WORLD_SIZE", str(ranks))

@@ -6,10 +6,13 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
+from threading import Thread
 from typing import Any, TypeVar
 
 import psutil
@@ -23,12 +26,19 @@ from tst_study.cost.auto_layout import ChosenLayout, resolve
 from tst_study.cost.parallel_layout import check, layout_of
 from tst_study.errors import OtherRankError, UserError, first_line
 from tst_study.model.megatron_patches import forget_groups, one_group_for_the_same_ranks, working_on
-from tst_study.process.rank_environment import LOOPBACK, rank_variable
+from tst_study.process.host import StopRequest
+from tst_study.process.rank_environment import LOOPBACK, check_rank_variables, rank_variable
 
 T = TypeVar("T")
+SILENT_SECONDS = 2.0
+"""Ranks that wait for others longer than this say so."""
 AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 """The variable that torchrun sets if its own process hosts the store through which the ranks
 meet."""
+
+
+class StoppedError(Exception):
+    """A signal has asked this process to stop while it waited for other ranks."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +140,11 @@ class Launch:
 
 
 @contextmanager
-def process_groups(config: Config) -> Iterator[Ranks]:
+def process_groups(config: Config, stop: StopRequest | None = None) -> Iterator[Ranks]:
     """Set up the process groups of `execution.parallel`, and yield this process' place in them.
+
+    First all ranks must have started; a line on stderr says which of them are awaited. `stop`: ends
+    this wait by a `StoppedError`.
 
     The groups are taken down at the end of the block. If the block raises an exception on GPUs, the
     end of the process frees them instead.
@@ -141,12 +154,13 @@ def process_groups(config: Config) -> Iterator[Ranks]:
     already has a default process group, it is used and not taken down.
 
     Raises `UserError` for a layout or batch that cannot work on these ranks, if ranks have
-    different layouts, and as `choose_device` does.
+    different layouts, and as `choose_device` does; and `OtherRankError` if ranks do not start
+    within `execution.timeout_seconds`.
     """
     device = choose_device(config.execution)
     joined = not dist.is_initialized()
     if joined:
-        _join(device, timedelta(seconds=config.execution.timeout_seconds))
+        _join(device, timedelta(seconds=config.execution.timeout_seconds), stop)
     try:
         with working_on(device):
             check(config, dist.get_world_size())
@@ -232,7 +246,7 @@ def choose_device(execution: Execution) -> torch.device:
     return device
 
 
-def _join(device: torch.device, timeout: timedelta) -> None:
+def _join(device: torch.device, timeout: timedelta, stop: StopRequest | None = None) -> None:
     """Set up torch's default process group: NCCL on a GPU, gloo on a CPU."""
     settings: dict[str, Any] = {"backend": "gloo", "timeout": timeout}
     alone = rank_variable("WORLD_SIZE") == 1
@@ -244,26 +258,97 @@ def _join(device: torch.device, timeout: timedelta) -> None:
     if alone:
         # No port is opened, so that nothing can collide with other runs on this machine.
         settings |= {"store": HashStore(), "rank": 0, "world_size": 1}
-    elif os.environ.get("MASTER_ADDR") == LOOPBACK and AGENTS_STORE not in os.environ:
-        settings |= _meet_on_loopback(timeout)
+    else:
+        settings |= _meet(timeout, stop)
     dist.init_process_group(**settings)
 
 
-def _meet_on_loopback(timeout: timedelta) -> dict[str, Any]:
-    """Return settings with which ranks that are all on this machine meet through its loopback
-    interface only.
+def _meet(timeout: timedelta, stop: StopRequest | None) -> dict[str, Any]:
+    """Wait until all ranks have started, and return settings with which they meet.
 
-    torch's own store would listen on every network interface, and anyone who can reach it can make
-    the ranks load a pickle, which may run any code.
+    What blocks runs in a thread, since Python handles signals in the main thread alone, and between
+    two of its own instructions.
     """
-    loopback = "lo" if sys.platform == "linux" else "lo0"
-    for library in ("GLOO", "NCCL"):
-        os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
-    rank, ranks = rank_variable("RANK"), rank_variable("WORLD_SIZE")
-    port = rank_variable("MASTER_PORT")
-    listening = socket.create_server((LOOPBACK, port)).detach() if rank == 0 else None
-    store = TCPStore(LOOPBACK, port, ranks, rank == 0, timeout, master_listen_fd=listening)
+    rank, ranks = check_rank_variables(), rank_variable("WORLD_SIZE")
+    address, port = os.environ["MASTER_ADDR"], rank_variable("MASTER_PORT")
+    wait = _Wait(f"{address}:{port}", timeout, stop)
+    found: list[TCPStore | Exception] = []
+
+    def connect() -> None:
+        try:
+            found.append(_store(address, port, rank, ranks, timeout))
+        except Exception as error:
+            found.append(error)
+
+    Thread(target=connect, daemon=True).start()
+    while not found:
+        wait.goes_on("rank 0")
+    if isinstance(found[0], Exception):
+        here = f"{address}:{port}: rank {rank} cannot"
+        what = "listen there" if rank == 0 else "reach rank 0 there"
+        raise UserError(
+            f"{here} {what} ({first_line(found[0])}); set MASTER_ADDR and MASTER_PORT to a free "
+            "port of rank 0's machine"
+        ) from None
+    store = found[0]
+    store.set(f"here/{rank}", "")
+    store.add("here", 1)
+    while store.add("here", 0) < ranks:
+        missing = (str(other) for other in range(ranks) if not store.check([f"here/{other}"]))
+        wait.goes_on(f"rank {', '.join(islice(missing, 8))}" if wait.speaks() else "")
     return {"store": store, "rank": rank, "world_size": ranks}
+
+
+def _store(address: str, port: int, rank: int, ranks: int, timeout: timedelta) -> TCPStore:
+    """Open the store through which ranks meet; rank 0 hosts it, unless torchrun does."""
+    hosts, listening = rank == 0 and AGENTS_STORE not in os.environ, None
+    if address == LOOPBACK and AGENTS_STORE not in os.environ:
+        # torch's own store would listen on every network interface, and anyone who can reach it can
+        # make the ranks load a pickle, which may run any code.
+        loopback = "lo" if sys.platform == "linux" else "lo0"
+        for library in ("GLOO", "NCCL"):
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
+        listening = socket.create_server((LOOPBACK, port)).detach() if hosts else None
+    return TCPStore(
+        address, port, ranks, hosts, timeout, wait_for_workers=False, master_listen_fd=listening
+    )
+
+
+class _Wait:
+    """The wait of a rank for others: it speaks once, ends when asked to, and gives up."""
+
+    def __init__(self, place: str, timeout: timedelta, stop: StopRequest | None) -> None:
+        self.place, self.seconds, self.stop = place, timeout.total_seconds(), stop
+        self.began, self.since = time.monotonic(), time.strftime("%H:%M:%S")
+        self.has_spoken = False
+
+    def speaks(self) -> bool:
+        """Return whether the next call of `goes_on` needs to know who is awaited."""
+        waited = time.monotonic() - self.began
+        return (waited > SILENT_SECONDS and not self.has_spoken) or waited > self.seconds
+
+    def goes_on(self, awaited: str) -> None:
+        """Wait for a moment. Raises `StoppedError` if a signal asked this process to stop, and
+        `OtherRankError` if the time is over."""
+        waited = time.monotonic() - self.began
+        if self.stop is not None and self.stop.signal is not None:
+            raise StoppedError(f"{self.stop.signal} while waiting for other ranks")
+        if waited > self.seconds:
+            raise OtherRankError(
+                f"{awaited} did not come to {self.place} within {self.seconds:,.0f} s "
+                "(execution.timeout_seconds)"
+            )
+        if self.speaks():
+            self.has_spoken = True
+            ours, all_ranks = rank_variable("RANK"), rank_variable("WORLD_SIZE")
+            print(
+                f"rank {ours} of {all_ranks} waits for {awaited} at {self.place} since "
+                f"{self.since}, for at most {self.seconds:,.0f} s; to train in one process, unset "
+                "WORLD_SIZE and RANK",
+                file=sys.stderr,
+                flush=True,
+            )
+        time.sleep(0.05 if waited < SILENT_SECONDS else 0.5)
 
 
 @contextmanager

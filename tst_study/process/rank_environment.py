@@ -3,7 +3,7 @@ Slurm, they are made from Slurm's own), and settings for GPUs."""
 
 import os
 import re
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 
 from tst_study.errors import UserError
 
@@ -54,6 +54,21 @@ def rank_variable(name: str, default: int | None = None) -> int:
     return int(text)
 
 
+def check_rank_variables() -> int:
+    """Return this process' rank. Raises `UserError` if the variables of a rank are not complete, as
+    when some are left over from another program."""
+    rank, ranks = rank_variable("RANK"), rank_variable("WORLD_SIZE")
+    needed = ("RANK", "MASTER_ADDR", "MASTER_PORT")
+    if ranks > 1 and (missing := [name for name in needed if name not in os.environ]):
+        raise UserError(
+            f"WORLD_SIZE = {ranks}: {missing[0]} is not set; start with torchrun or --processes, "
+            "or unset WORLD_SIZE to train in one process"
+        )
+    if ranks > 1 and rank >= ranks:
+        raise UserError(f"RANK = {rank}: is not below WORLD_SIZE = {ranks}; unset both")
+    return rank
+
+
 def prepare_for_gpus(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set the variables of `ON_GPUS`, except for those that are set already."""
     for name, value in ON_GPUS.items():
@@ -65,23 +80,35 @@ def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> Non
 
     If RANK is set already, as it is under torchrun, nothing changes; other variables that are set
     already are kept. A command that a batch script starts without `srun` is a single process.
+    Raises `UserError` if some of Slurm's variables are missing or odd.
     """
-    tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
-    if "RANK" in environment or tasks == 1:
+    if "RANK" in environment or environment.get("SLURM_STEP_NUM_TASKS", "1") == "1":
         return
+    try:
+        ours = _of_slurm(environment)
+    except (LookupError, ValueError) as error:
+        raise UserError(
+            f"SLURM_STEP_NUM_TASKS is set, but srun's other variables do not fit it ({error}); "
+            "start with srun, or unset it to train in one process"
+        ) from None
+    for name, value in ours.items():
+        environment.setdefault(name, value)
+
+
+def _of_slurm(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return torchrun's variables for the task that Slurm's describe."""
+    tasks = int(environment["SLURM_STEP_NUM_TASKS"])
     # The number of tasks on each node: 2(x4),1 means two on each of four nodes, one on the fifth.
     of_nodes = re.findall(r"([0-9]+)(?:\(x([0-9]+)\))?", environment["SLURM_STEP_TASKS_PER_NODE"])
     counts = [int(count) for count, times in of_nodes for _ in range(int(times or 1))]
     job, step = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_STEP_ID"])
-    ours = rank_variables(
+    return rank_variables(
         int(environment["SLURM_PROCID"]),
         tasks,
         FIRST_PORT + (job * 16 + step) % PORTS,  # job steps on one node seldom share a port
         (int(environment["SLURM_LOCALID"]), counts[int(environment["SLURM_NODEID"])]),
         first_host(environment["SLURM_STEP_NODELIST"]),
     )
-    for name, value in ours.items():
-        environment.setdefault(name, value)
 
 
 def first_host(nodes: str) -> str:
