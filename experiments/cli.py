@@ -209,6 +209,12 @@ def submit(
         bool,
         typer.Option("--dry-run", help="On Slurm: show arrays and first script; submit nothing."),
     ] = False,
+    top_up: Annotated[
+        bool,
+        typer.Option(
+            "--top-up", help="On Slurm: submit only runs without a job so far, as there is room."
+        ),
+    ] = False,
 ) -> None:
     """Run a study: prepare its text, train its runs and, on this machine, draw the report. Runs
     that are done are skipped."""
@@ -218,7 +224,7 @@ def submit(
 
     sources, pattern = _sources(study)
     chosen = load(sources, scale, runs, not no_share, recorded)
-    options = Options(parallel, processes, profile, dry_run)
+    options = Options(parallel, processes, profile, dry_run, top_up, tuple(sys.argv[1:]))
     wanted = [lambda run: matches(run.run_id, pattern)] if pattern else []
     raise typer.Exit(_submitted(chosen, launcher, options, *wanted))
 

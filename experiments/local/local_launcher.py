@@ -41,8 +41,8 @@ class Local:
         signal that stopped the command. Raises `UserError` for a dry run, if a layout cannot work,
         and if a corpus cannot be prepared.
         """
-        if self._options.dry:
-            raise UserError("--dry-run applies to Slurm only; `tst-study plan` lists the runs")
+        if self._options.dry or self._options.top_up:
+            raise UserError("--dry-run and --top-up apply to Slurm only; `plan` lists the runs")
         check_can_be_trained(study, wanted, self.allocation)
         print(*wrapped([study.title, study.claims], screen_width()), sep="\n", flush=True)
         study.prepare()

@@ -16,6 +16,8 @@ from tst_study.experiments.slurm.submission import RUNS, Submission
 
 RANK = "tst_study.experiments.rank"
 """The module that each rank runs."""
+EVERY_JOB = ("comment", "export", "get-user-env", "mail-type", "mail-user", "qos", "wckey")
+"""Options of sbatch in a profile that also go to the job that submits runs."""
 
 
 def array_script(
@@ -33,30 +35,6 @@ def array_script(
     elements may run at a time; by default as the profile says. Raises `UserError` as `script_text`
     does.
     """
-    memory = f"{round(resources.memory_gb * 1024)}M" if resources.memory_gb else None
-    extra = dict(profile.sbatch)
-    gres = ",".join(filter(None, (resources.gpus(), str(extra.pop("gres", "")))))
-    options = {
-        "job-name": submission.name,
-        "comment": f"{submission.comment} {extra.pop('comment', '')}".strip(),
-        "dependency": f"{dependency},singleton".removeprefix(","),
-        "kill-on-invalid-dep": "yes",
-        # `submission.release` lets the jobs go when each knows the job that it waits for.
-        "hold": bool(submission.waits),
-        "array": f"0-{len(submission.runs) - 1}%{parallel or profile.parallel}",
-        "nodes": resources.nodes,
-        "ntasks-per-node": resources.tasks_per_node,
-        "cpus-per-task": resources.cpus_per_task,
-        "mem": memory,
-        "gres": gres or None,
-        "time": resources.time,
-        "partition": resources.partition,
-        # If the profile names no account, the user may have set one in this variable.
-        "account": profile.account or os.environ.get("SBATCH_ACCOUNT"),
-        "signal": f"USR2@{profile.signal_seconds}",
-        "requeue": True,
-        **extra,
-    }
     ranks = [
         *("--unbuffered", f"--output={output(submission.folder)}"),
         # If a rank dies, the others are ended, too. A minute after the first rank has ended by
@@ -73,9 +51,54 @@ def array_script(
     command = (
         f'{launch} {shlex.join(ranks)} {_python(profile)} -P -u -m {RANK} "$TST_RUN" "$TST_CODE"'
     )
-    if resources.gpus_per_node:
-        command += " --gpu"
-    return script_text(submission.folder, options, [*_setup(submission, code, profile), command])
+    lines = [*_setup(submission, code, profile), command + " --gpu" * bool(resources.gpus_per_node)]
+    parallel = parallel or profile.parallel
+    return _script(submission, profile, resources, lines, dependency, profile.sbatch, parallel)
+
+
+def follow_up_script(
+    submission: Submission, code: Path, profile: Profile, dependency: str, words: Sequence[str]
+) -> str:
+    """Return the batch script of the job that runs `tst-study` with these words."""
+    sbatch = {name: how for name, how in profile.sbatch.items() if name in EVERY_JOB}
+    run = shlex.join([sys.executable, "-P", "-m", "tst_study", *words])
+    lines = [f"PYTHONPATH={shlex.quote(str(code))} exec {run}"]
+    return _script(submission, profile, profile.follow_up_resources, lines, dependency, sbatch)
+
+
+def _script(
+    submission: Submission,
+    profile: Profile,
+    resources: Resources,
+    lines: Sequence[str],
+    dependency: str,
+    sbatch: Mapping[str, str | int | bool],
+    parallel: int = 1,
+) -> str:
+    memory = f"{round(resources.memory_gb * 1024)}M" if resources.memory_gb else None
+    gres = ",".join(filter(None, (resources.gpus(), str(sbatch.get("gres", "")))))
+    options = {
+        "nodes": resources.nodes,
+        "ntasks-per-node": resources.tasks_per_node,
+        "cpus-per-task": resources.cpus_per_task,
+        "mem": memory,
+        "time": resources.time,
+        "partition": resources.partition,
+        # If the profile names no account, the user may have set one in this variable.
+        "account": profile.account or os.environ.get("SBATCH_ACCOUNT"),
+        **sbatch,
+        "job-name": submission.name,
+        "comment": f"{submission.comment} {sbatch.get('comment', '')}".strip(),
+        "dependency": f"{dependency},singleton".removeprefix(","),
+        "kill-on-invalid-dep": "yes",
+        # `submission.release` lets the jobs go when each knows the job that it waits for.
+        "hold": bool(submission.waits),
+        "array": f"0-{max(0, len(submission.runs) - 1)}%{parallel}",
+        "gres": gres or None,
+        "signal": f"USR2@{profile.signal_seconds}",
+        "requeue": True,
+    }
+    return script_text(submission.folder, options, lines)
 
 
 def script_text(folder: Path, options: Mapping[str, object], lines: Sequence[str]) -> str:

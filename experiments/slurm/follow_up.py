@@ -5,9 +5,7 @@ It is a submission without runs, and runs `tst-study submit … --top-up` with t
 code. Where jobs may not submit jobs it fails, and `status` prints the command.
 """
 
-import os
 import shlex
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,16 +16,16 @@ from tst_study.atomic_files import read_json, write_json
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options
 from tst_study.experiments.slurm import submission
-from tst_study.experiments.slurm.batch_script import script_text
+from tst_study.experiments.slurm.batch_script import follow_up_script
 from tst_study.experiments.slurm.commands import SlurmError, call
 from tst_study.experiments.slurm.profile import Profile
 from tst_study.experiments.study import Study
 
+COMMAND = "command.json"
+"""The file in `slurm/` with the words of the command that submits a study, without `tst-study`."""
 RUN = ""
 """The run id under which the job is listed (`submission.tasks`)."""
 _WORDS = TypeAdapter(list[str])
-SHARED = ("comment", "export", "get-user-env", "mail-type", "mail-user", "qos", "wckey")
-"""Options of sbatch that this job shares with those of the runs."""
 
 
 def arranged(
@@ -43,58 +41,39 @@ def arranged(
     """Submit the job if it is needed, and return words that say what submits the further runs.
 
     `jobs`: those of the study, by run id. `is_new`: whether some of them are new. Then a job that
-    is queued already is replaced, because it would not wait for them. Arguments as those of
+    is queued already is replaced, because it would not wait for them. Other arguments as those of
     `submission.submit`.
     """
     if options.dry:
         return "a last small job will submit them"
-    path = study.folder / submission.FOLDER / "command.json"
+    path = study.folder / submission.FOLDER / COMMAND
     if options.command:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, list(options.command))
+        others = (word for word in options.command if word != "--top-up")
+        write_json(path, [*others, "--top-up"])
     own, command = jobs.get(RUN), command_of(study.folder)
-    active = sorted({job.id.partition("_")[0] for r, job in jobs.items() if r and job.is_active})
-    if not command or not active:
-        return f"when they are there: {command}" if command else "submit again when they are there"
-    words = f"submits them; or do so by: {command}"
+    if not command:
+        return "submit again when they are there"
+    active = {job.id.partition("_")[0] for run, job in jobs.items() if run and job.is_active}
     if own and own.is_active and not is_new:
-        return f"job {own.id} {words}"
+        return f"job {own.id.partition('_')[0]} submits them; or do so by: {command}"
+    if not active:
+        return f"when they are there: {command}"
     one = submission.new(study.folder, ())
-    resources = profile.follow_up_resources
-    settings = {
-        "job-name": one.name,
-        "comment": one.comment,
-        "array": "0",
-        "dependency": f"afterany:{':'.join(active)},singleton",
-        "ntasks": 1,
-        "cpus-per-task": resources.cpus_per_task,
-        "mem": f"{round(resources.memory_gb * 1024)}M" if resources.memory_gb else None,
-        "time": resources.time,
-        "partition": resources.partition,
-        "account": profile.account or os.environ.get("SBATCH_ACCOUNT"),
-        **{name: how for name, how in profile.sbatch.items() if name in SHARED},
-    }
-    if "comment" in profile.sbatch:
-        settings["comment"] = f"{one.comment} {profile.sbatch['comment']}"
-    python = f"{shlex.quote(sys.executable)} -P -m tst_study {shlex.join(_words(study.folder))}"
-    lines = [f"PYTHONPATH={shlex.quote(str(code))} PYTHONSAFEPATH=1 exec {python}"]
+    dependency, words = f"afterany:{':'.join(sorted(active))}", shlex.split(command)[1:]
     try:
-        script = script_text(one.folder, settings, lines)
+        script = follow_up_script(one, code, profile, dependency, words)
         job = submission.submit(one, script, lock, profile.answer_seconds)
         if own and own.state == "queued":
             call("scancel", own.id)
     except SlurmError as error:
         return f"when they are there: {command} (a job that would do so was refused: {error})"
-    return f"job {job} {words}"
-
-
-def _words(root: Path) -> list[str]:
-    with suppress(UserError):
-        words = read_json(root / submission.FOLDER / "command.json", _WORDS) or []
-        return [*(word for word in words if word != "--top-up"), *["--top-up"] * bool(words)]
-    return []
+    return f"job {job} submits them; or do so by: {command}"
 
 
 def command_of(root: Path) -> str:
     """The command that submits the study's further runs; empty if it is not known."""
-    return shlex.join(["tst-study", *words]) if (words := _words(root)) else ""
+    with suppress(UserError):
+        words = read_json(root / submission.FOLDER / COMMAND, _WORDS)
+        return shlex.join(["tst-study", *words]) if words else ""
+    return ""

@@ -105,10 +105,9 @@ def _wait(ranks: subprocess.Popen[bytes], job: str, spare: float) -> None:
     changes the limit."""
     end = math.inf
     while True:
-        with suppress(SlurmError):
+        with suppress(SlurmError, ValueError):
             text = call("squeue", "--noheader", f"--jobs={job}", "--format=%e").strip()
-            with suppress(ValueError):  # N/A
-                end = datetime.fromisoformat(text).timestamp()
+            end = math.inf if text == "N/A" else datetime.fromisoformat(text).timestamp()
         left = end - spare - time.time()
         if left <= 0:
             raise subprocess.TimeoutExpired("srun", 0.0)

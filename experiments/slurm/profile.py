@@ -185,6 +185,8 @@ class Profile(Strict):
         given = dict(study.resources_of(run.branch_config))
         if given.get("gpus_per_node"):
             given = {"tasks_per_node": given["gpus_per_node"], **given}
+        if not given:
+            return Resources.model_validate(values)
         where = study.files[0] if study.files else study.name
         return self.checked(values | given, f"{where}: [resources], for {run.run_id}: ")
 

@@ -2,7 +2,6 @@
 nobody is logged in."""
 
 import shutil
-import sys
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -108,14 +107,10 @@ class Slurm:
         """Cancel the queued and running jobs of the wanted runs, and return the ids of these runs.
 
         The jobs are found by their comments (`submission`), so that no job of another study is
-        cancelled. Each run is first marked as cancelled, so that nothing requeues it. Jobs of other
-        users, or on another cluster, are named and left alone. Raises `SlurmError` if Slurm does
-        not answer.
+        cancelled. Each run is first marked as cancelled, so that nothing requeues it. Jobs of
+        others are left alone. Raises `SlurmError` if Slurm does not answer.
         """
         active = [(r, job) for r, job in submission.tasks(root) if job.is_active and wanted(r)]
-        for run, job in active:
-            if job.owner:
-                print(f"left alone: {run}: job {job.id} of {job.owner}", file=sys.stderr)
         own = [(run, job.id) for run, job in active if not job.owner]
         runs = {run for run, _ in own if run != follow_up.RUN}
         for run in runs:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from tst_study.errors import UserError
@@ -13,16 +14,23 @@ from tst_study.text import printable
 
 def cancel_runs(root: Path, pattern: str) -> list[str]:
     """Cancel the runs of a study whose ids match `pattern`, both on Slurm and on this machine.
-    Returns the ids of the cancelled runs.
+    Returns the ids of the cancelled runs. Runs that another user's jobs train are named and left.
 
     Raises `UserError` if no run lies directly in the folder, and if a launcher cannot be asked; but
     if another launcher has cancelled something, the failure is only printed."""
     check_holds_runs(root)
     stopped: set[str] = set()
     problem = None
+    theirs: set[str] = set()
+    for launcher in launchers():
+        with suppress(UserError):
+            for run, job in launcher.jobs(root).items():
+                if job.is_active and job.owner and matches(run, pattern):
+                    theirs.add(run)
+                    print(f"left alone: {run}: job {job.id} of {job.owner}", file=sys.stderr)
     for launcher in launchers():
         try:
-            stopped |= launcher.cancel(root, lambda run: matches(run, pattern))
+            stopped |= launcher.cancel(root, lambda r: r not in theirs and matches(r, pattern))
         except UserError as error:
             problem = error
     if problem and not stopped:

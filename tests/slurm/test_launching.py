@@ -66,9 +66,10 @@ def wait_for_end(root: Path, seconds: float = 180.0) -> None:
     wait_until(ended, seconds)
 
 
-def test_a_thousand_runs_are_one_call_of_sbatch(
+def test_arrays_are_as_large_as_slurm_takes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """1,001 elements at most, on this cluster."""
     study = seeded(*["a"] * 1000)
     calls = []
     monkeypatch.setattr(submission, "call", lambda *c, **more: calls.append(c) or call(*c, **more))
@@ -76,8 +77,12 @@ def test_a_thousand_runs_are_one_call_of_sbatch(
     done = submit(study, tmp_path, held)
     assert (len(done.new), len(done.arrays)) == (1000, 1)
     assert [c[0] for c in calls].count("sbatch") == 1
-    assert len(submit(study, tmp_path, held).adopted) == 1000
-    assert len(cancel_runs(tmp_path, "")) == 1000
+    more = seeded(*["a"] * 2100)
+    how = profile(sbatch={"begin": "now+1hour"}, array=5000)
+    done = submit(more, tmp_path, how)
+    assert (len(done.adopted), len(done.new), len(done.arrays)) == (1000, 1100, 2)
+    assert "Slurm takes no larger arrays; say array = 550 in slurm.toml" in done.lines()
+    assert len(cancel_runs(tmp_path, "")) == 2100
     wait_for_end(tmp_path)
 
 

@@ -132,3 +132,22 @@ def test_the_array_of_the_documents_prepares_what_one_process_prepares(
     request = Request([str(tmp_path / "text.jsonl")], "bpe:300")
     prepare(request, tmp_path / "alone")
     assert merge(tmp_path / "prepared" / "mine") == read_manifest(tmp_path / "alone")
+
+
+def test_what_depends_on_results_is_submitted_by_a_last_job(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Rates are tuned first, then two runs are measured at the best of them."""
+    study = ("optimizers", "--scale", "smoke")
+    (tmp_path / "slurm.toml").write_text(PROFILE)
+    submitted = tst_study("submit", *study, "--launcher", "slurm", cwd=tmp_path)
+    assert submitted.returncode == 0, submitted.stderr
+    command = "tst-study submit optimizers --scale smoke --launcher slurm --top-up"
+    (line,) = re.findall("^2 more depend on these results: (.*)", submitted.stdout, re.MULTILINE)
+    assert re.fullmatch(rf"job [0-9]+ submits them; or do so by: {command}", line)
+    again = tst_study("submit", *study, "--launcher", "slurm", cwd=tmp_path).stdout
+    assert line in again  # no second one while that one waits
+    root = tmp_path / "runs" / "optimizers-smoke"
+    wait_for_end(root, 900.0)
+    ended = tst_study("status", *study, cwd=tmp_path).stdout
+    assert ended.splitlines()[0] == "runs/optimizers-smoke: 8 done", ended

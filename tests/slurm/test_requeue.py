@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -24,6 +25,7 @@ from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.record import reader as run_record
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
+MOVED = ("seconds_70", "seconds_10")
 TIMED = ("seconds_34", "deaf_2", "slow_40", "slow-start")
 
 
@@ -37,6 +39,23 @@ def timed(running_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     return root
 
 
+@pytest.fixture(scope="module")
+def moved(running_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs whose time would be up in the middle of them, but one is suspended for as long as
+    the other's limit is extended by; beside the other tests."""
+    root = tmp_path_factory.mktemp("moved")
+    with entered(running_cluster):
+        submit(seeded(*MOVED), root, profile(resources=Resources(time="1"), signal_seconds=4))
+        wait_until(lambda: all(is_training(root, name, 2) for name in MOVED))
+        longer, suspended = (row.job for row in rows(seeded(*MOVED), root))
+        running_cluster.run("scontrol", "update", f"JobId={longer}", "TimeLimit=9")
+        running_cluster.run("scontrol", "suspend", suspended)
+        (row,) = (row for row in rows(seeded(*MOVED), root) if row.job == suspended)
+        assert (row.state, "SUSPENDED" in row.message) == ("running", True)
+    Timer(70.0, running_cluster.run, ("scontrol", "resume", suspended)).start()
+    return root
+
+
 def is_training(root: Path, name: str, step: int = 5) -> bool:
     paths = list(root.glob(f"{name}-*/status.json"))
     return bool(paths) and run_state(root, name)["step"] >= step
@@ -47,7 +66,7 @@ def resumed_from(root: Path, name: str) -> list[int | None]:
     return [row["resumed_from"] for row in run_record.read(folder).segments]
 
 
-@pytest.mark.usefixtures("timed")  # which begin here, beside these
+@pytest.mark.usefixtures("timed", "moved")  # which begin here, beside these
 def test_scontrol_requeue_and_a_dead_node_resume_from_disk(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -79,6 +98,14 @@ def test_scontrol_requeue_and_a_dead_node_resume_from_disk(
         first, second = resumed_from(tmp_path, name)
         assert (first, state(tmp_path, name)) == (None, "done")
         assert (second or 0) >= 5
+
+
+def test_a_suspended_or_extended_job_is_not_stopped_by_the_limit_that_it_had(
+    cluster: Cluster, moved: Path
+) -> None:
+    wait_for_end(moved, 300.0)
+    for name in MOVED:
+        assert (state(moved, name), resumed_from(moved, name)) == ("done", [None])
 
 
 def test_cancel_checkpoints_and_is_not_undone(cluster: Cluster, tmp_path: Path) -> None:

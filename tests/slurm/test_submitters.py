@@ -17,6 +17,7 @@ from tests.slurm.test_launching import launches, seeded, submit, wait_for_end, w
 from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 from tst_study.experiments.slurm import submission
+from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.experiments.state.status import rows_below
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
@@ -120,6 +121,31 @@ def test_without_locks_singleton_and_the_run_lock_keep_two_submitters_apart(
         assert len(submit(seeded(*NAMES), tmp_path).new) == 3
     wait_for_end(tmp_path)
     assert launches(tmp_path) == dict.fromkeys(NAMES, 1)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_jobs_of_another_user_are_named_adopted_and_left(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, root = seeded(*NAMES), tmp_path / "shared"
+    real = submission.call
+
+    def call(*words: str, **more: Any) -> str:
+        return real(*words[:1], *["--uid=65534"] * (words[0] == "sbatch"), *words[1:], **more)
+
+    with pytest.MonkeyPatch.context() as nobody:
+        nobody.setattr(submission, "call", call)
+        nobody.setattr(os, "getuid", lambda: 65534)
+        nobody.setattr(submission.getpass, "getuser", lambda: "nobody")
+        submit(study, root, profile(sbatch={"begin": "now+1hour"}))
+    assert {row.state for row in rows_below(root)} == {"queued"}
+    assert all("of nobody" in row.message for row in rows_below(root))
+    done = submit(study, root)
+    assert (len(done.new), len(done.adopted), done.others) == (0, 3, ["jobs of nobody"])
+    assert cancel_runs(root, "") == []
+    assert capsys.readouterr().err.count("left alone: ") == 3
+    cluster.run("scancel", "--user=nobody")
+    wait_for_end(root)
 
 
 def test_ids_that_begin_anew_harm_nothing(cluster: Cluster, tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """The Slurm launcher where there is no Slurm, or programs in its place that print a line."""
 
+import getpass
 import os
 import re
 import shlex
 import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -20,7 +23,7 @@ from tst_study.experiments.launcher import Options, submission_lock
 from tst_study.experiments.launches import remark
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import cancel_mark, write_config
-from tst_study.experiments.slurm import commands, submission
+from tst_study.experiments.slurm import commands, slurm_launcher, submission
 from tst_study.experiments.slurm.batch_script import array_script
 from tst_study.experiments.slurm.commands import SlurmError
 from tst_study.experiments.slurm.profile import Profile, Resources
@@ -71,6 +74,18 @@ def test_a_second_submitter_waits_and_says_so(
 RUN = "a-01230123"
 
 
+def emptied(queue: Path) -> Callable[[str], Any]:
+    """In the place of `waiting`: the queue empties meanwhile."""
+
+    @contextmanager
+    def waiting(what: str) -> Iterator[None]:
+        if "room" in what:
+            queue.write_text("0")
+        yield
+
+    return waiting
+
+
 def submitted(root: Path, programs: Path) -> Submission:
     """As job 12."""
     says(programs / "sbatch", "echo Welcome to the cluster; echo '12;name'")
@@ -79,6 +94,29 @@ def submitted(root: Path, programs: Path) -> Submission:
     with submission_lock(root) as lock:
         assert submission.submit(one, "", lock) == "12"
     return one
+
+
+def test_an_empty_answer_about_jobs_that_were_there_is_doubted_once(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = submitted(tmp_path, programs)
+    job = f"echo '12|0|PENDING|Priority|{one.comment} grant 42'"
+    says(programs / "squeue", f"[ ! -e {tmp_path}/asked ] || {job}; touch {tmp_path}/asked")
+    monkeypatch.setattr(submission, "SECOND_LOOK", 0.0)
+    assert [job.state for job in Slurm(Options()).jobs(tmp_path).values()] == ["queued"]
+
+
+def test_jobs_on_another_cluster_are_named_and_left(
+    tmp_path: Path, programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    says(programs / "scontrol", "echo 'ClusterName             = north'")
+    submitted(tmp_path, programs)
+    says(programs / "squeue", "")
+    says(programs / "scontrol", "echo 'ClusterName             = south'")
+    (job,) = Slurm(Options()).jobs(tmp_path).values()
+    assert (job.state, job.remark) == ("queued", f"job 12_0 of {getpass.getuser()} on north")
+    assert cancel_runs(tmp_path, "") == []
+    assert "left alone: a-01230123: job 12_0 of" in capsys.readouterr().err
 
 
 def test_bytes_that_are_no_text_hide_no_job(tmp_path: Path, programs: Path) -> None:
@@ -92,7 +130,7 @@ JOB = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0", "SLURM_MEM_PER_NOD
 
 
 def launched(
-    root: Path, programs: Path, srun: str = "", end: str = "N/A", **how: Any
+    root: Path, programs: Path, srun: str = "", end: str = "N/A", requeue: str = "", **how: Any
 ) -> subprocess.CompletedProcess[str]:
     """A launch by the batch script as it is; the controller ends a job that it requeues."""
     one = submission.new(root, [RUN])
@@ -100,7 +138,7 @@ def launched(
     (one.folder / submission.RUNS).write_text(f"{RUN}\n")
     write_config(example(), root / RUN)
     says(programs / "squeue", f'[ "$3" = --format=%e ] && echo {end} || echo RUNNING')
-    says(programs / "scontrol", f"echo $* >>'{root}/asked'; kill -TERM $PPID")
+    says(programs / "scontrol", f"{requeue}\necho $* >>'{root}/asked'; kill -TERM $PPID")
     says(programs / "srun", f"cd {root / RUN}; {srun}")
     script = array_script(one, ROOT, Profile(retries=1, **how), Resources())
     return subprocess.run(
@@ -161,6 +199,26 @@ def test_how_the_ranks_end_decides_what_becomes_of_the_job(
     assert (tmp_path / "asked").exists() == (noted is not None)
     last = f"launched again: 1, in a row without a new checkpoint: 1, last: {noted}"
     assert remark(tmp_path / RUN) == (last if noted else "")
+
+
+def test_a_requeue_that_fails_for_now_is_tried_again_and_a_refusal_is_not(
+    tmp_path: Path, programs: Path
+) -> None:
+    lost = "slurm_update error: Zero Bytes were transmitted or received"
+    fails = f"[ -e {tmp_path}/once ] || {{ touch {tmp_path}/once; echo {lost} >&2; exit 1; }}"
+    assert launched(tmp_path, programs, "exit 3", requeue=fails).returncode == 69
+    assert (tmp_path / "asked").read_text() == "requeue 7_0\n"
+    refused = "echo Requested operation is presently disabled >&2; exit 1"
+    said = launched(tmp_path / "other", programs, "exit 3", requeue=refused).stderr
+    assert "not requeued: scontrol: Requested operation is presently disabled" in said
+
+
+def test_a_limit_that_moves_while_the_ranks_train_is_heeded(tmp_path: Path, programs: Path) -> None:
+    """As after a suspension: when the end that was told first is there, it is asked for again."""
+    first = f"touch {tmp_path}/once; date -d '62 seconds' +%Y-%m-%dT%H:%M:%S"
+    end = f"$([ -e {tmp_path}/once ] && echo N/A || {{ {first}; }})"
+    done = launched(tmp_path, programs, "sleep 4; echo 0 >job/ended", end)
+    assert (done.returncode, remark(tmp_path / RUN)) == (0, "")
 
 
 def test_a_job_of_a_cancelled_run_trains_nothing(tmp_path: Path, programs: Path) -> None:
@@ -343,6 +401,43 @@ def test_what_slurm_would_refuse_is_refused_before_anything_is_queued(
     with pytest.raises(UserError, match=re.escape(said)):
         Slurm(options).submit(at(study_of(config("a")), root))
     assert not known_jobs(root)
+
+
+@pytest.mark.usefixtures("without_data")
+def test_a_limit_on_queued_jobs_is_filled_and_topped_up_as_room_appears(
+    tmp_path: Path,
+    programs: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Five runs; the limit is three jobs, and the queue empties while the command waits."""
+    site(programs)
+    says(
+        programs / "sbatch",
+        f"""
+[ "$1" = --parsable ] || exit 0
+count=$(wc -l <$(dirname "$2")/runs); queued=$(cat {tmp_path}/queued)
+[ $((queued + count)) -le 3 ] || {{
+  echo 'QOSMaxSubmitJobPerUserLimit: Job violates accounting/QOS policy' >&2; exit 1; }}
+echo $((queued + count)) >{tmp_path}/queued; echo 12""",
+    )
+    (tmp_path / "queued").write_text("0")
+    (tmp_path / "slurm.toml").write_text("parallel = 2")
+    study = at(study_of(*(config(f"run-{n}", f"seed={n}") for n in range(5))), tmp_path / "runs")
+
+    def submit(**how: Any) -> str:
+        Slurm(Options(profile=tmp_path / "slurm.toml", **how)).submit(study)
+        return capsys.readouterr().out
+
+    said = submit()
+    assert "3 submitted in 2 arrays" in said
+    assert "refused: sbatch: QOSMaxSubmitJobPerUserLimit" in said
+    assert "2 not submitted; submit --top-up does so as Slurm has room" in said
+    monkeypatch.setattr(slurm_launcher, "ROOM_SECONDS", 0.0)
+    monkeypatch.setattr(slurm_launcher, "waiting", emptied(tmp_path / "queued"))
+    assert "0 submitted in 0 arrays" in submit(top_up=True).partition("refused")[0]
+    arrays = [array.runs for array in submission.all_of(study.folder)]
+    assert sorted(len(runs) for runs in arrays) == [1, 2, 2]
 
 
 @pytest.mark.usefixtures("without_data")
