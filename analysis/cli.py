@@ -42,7 +42,11 @@ def import_(
     given: Annotated[Texts, _option("KEY=VALUE", "Set a fact of all runs.", "--set")] = None,
     column: Annotated[Texts, _option("COLUMN=KEY", "Name the logs' key for a column.")] = None,
     unit: Annotated[
-        Texts, _option("[COLUMN=]UNIT", "Unit of losses: nats (default), bits or perplexity.")
+        Texts,
+        _option("[COLUMN=]UNIT", "Unit of losses (nats, bits, perplexity) or amounts (millions)."),
+    ] = None,
+    line: Annotated[
+        Texts, _option("REGEX", "Pattern of printed lines, with groups such as step and loss.")
     ] = None,
     arm_from: Annotated[
         Literal["folder"] | None, typer.Option(help="Name arms after the runs' folders.")
@@ -54,16 +58,17 @@ def import_(
     """Turn logs of other trainers, or tables of finished runs, into an archive."""
     from tst_study.errors import UserError
 
-    with waiting("reading the logs"):
+    with waiting("reading the logs") as said:
         from tst_study.analysis.tables.archive import add_to_archive
-        from tst_study.analysis.tables.imports import import_logs, pairs, write_template
+        from tst_study.analysis.tables.facts import pairs
+        from tst_study.analysis.tables.imports import import_logs, write_template
         from tst_study.analysis.wording import number
 
         columns = pairs(column, "--column")
         if template is not None and (given or unit or facts):
-            raise UserError("--template: goes with --column and --arm-from alone")
+            raise UserError("--template: goes with --column, --line and --arm-from alone")
         if template is not None and to is None:
-            rows = number(write_template(template, sources, columns, arm_from), "run")
+            rows = number(write_template(template, sources, columns, arm_from, line or ()), "run")
             lines = [f"{template}: a row for each of {rows}; fill it in for --facts"]
         elif to is not None and template is None:
             runs = import_logs(
@@ -74,7 +79,10 @@ def import_(
                 unit or (),
                 arm_from=arm_from,
                 steps_from=steps_from,
+                lines=line or (),
+                said=said,
             )
+            said("writing the archive")
             replaced = add_to_archive(to, runs)
             written = f"{to}: {number(len(runs.runs), 'run')} written"
             written += f", {replaced} in place of runs of the same names" * bool(replaced)

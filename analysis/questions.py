@@ -12,8 +12,8 @@ from tst_study.analysis.answer import Answer
 from tst_study.analysis.fits.bag_size import bag_size_answer, grid_of_runs
 from tst_study.analysis.fits.law.law_answer import law_answer, law_on_runs
 from tst_study.analysis.fits.mutual_information import mutual_information_answer
+from tst_study.analysis.fits.scaling.approaches import chinchilla_answer
 from tst_study.analysis.fits.scaling.compute_multiplier import compute_answer
-from tst_study.analysis.fits.scaling.laws import chinchilla_answer
 from tst_study.analysis.fits.scaling.points import points_of
 from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.columns import Tables

@@ -69,12 +69,10 @@ def duration(seconds: float | None) -> str:
 _UNITS = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
-def amount(text: str, what: str = "") -> float:
-    """Read a number above 0 as people write it: `270M`, `1.5B`, `100e9` or `20,000`.
-
-    Raises `UserError` for anything else. `what` is the text before the value in its message.
-    """
-    digits, unit = text.strip().replace("_", ""), 1.0
+def decimal(value: object) -> float | None:
+    """Read a number as people and programs write it: `0.3`, `1e9`, `270M`, `1.5B`, `20,000`, `nan`.
+    Return None if it is not a number."""
+    digits, unit = str(value).strip().replace("_", ""), 1.0
     # "1,5" must not become 15: commas stand only between groups of three digits.
     if re.match(r"\d{1,3}(,\d{3})+(?![\d,])", digits):
         digits = digits.replace(",", "")
@@ -82,10 +80,16 @@ def amount(text: str, what: str = "") -> float:
     if digits[-1:].upper() in named:
         digits, unit = digits[:-1], named[digits[-1].upper()]
     try:
-        value = float(digits) * unit
+        return float(digits) * unit
     except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
+        return None
+
+
+def amount(text: str, what: str = "") -> float:
+    """Read a number above 0 (`decimal`). Raises `UserError` for anything else. `what` is the text
+    before the value in its message."""
+    value = decimal(text)
+    if value is None or not 0 < value < math.inf:
         raise UserError(f"{what} {text!r}: give a number above 0, such as 270M or 1.5B".strip())
     return value
 

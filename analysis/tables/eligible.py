@@ -1,10 +1,10 @@
 """The choice of the runs that may be compared by their final losses.
 
 Such a run is finished, its held-out loss was measured after its last step, and its learning rate
-had decayed by then (it is annealed). Its last step was a next-token step. Left out are runs that a
-person excluded, shared prefix runs (the steps that several runs have in common, trained once), runs
-of pilot sweeps, and repeats of a run under the same fingerprint. Comparisons of runs, and fits to
-them, begin here.
+had decayed by then (it is annealed), or it is a finished baseline of which that is not known. Its
+last step was a next-token step. Left out are runs that a person excluded, shared prefix runs (the
+steps that several runs have in common, trained once), runs of pilot sweeps, and repeats of a run
+under the same fingerprint. Comparisons of runs, and fits to them, begin here.
 """
 
 from collections import defaultdict
@@ -68,7 +68,7 @@ def _unfit(run: dict[str, Any], pilots: bool) -> str | None:
         return "no held-out evaluation after the last step"
     if run["evaluated_phase"] != "recovery":
         return "superposed to its last step, never recovered: not a next-token model"
-    if not run["annealed"]:
+    if pd.notna(run["annealed"]) and not run["annealed"]:
         return "its learning rate was not annealed when it was evaluated"
     return None
 

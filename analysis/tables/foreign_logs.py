@@ -1,88 +1,95 @@
-"""Reads the logs of other trainers: what each run logged at each step, under the trainer's names.
+"""Reads the logs of other trainers: what each run logged at each step, in our columns.
 
 `imports` turns the result into tables. A format consists of a function that reads a file, and an
-entry in `FORMATS` that says how to recognise such a file. The formats follow these programs, as of
-November 2026:
+entry in `FORMATS` that says how to recognise such a file; what programs print is in
+`printed_lines`. The formats follow these programs, as of November 2026:
 
 | format | written by |
 | --- | --- |
-| events | TensorBoard; tags of torchtitan's `components/metrics.py`, Megatron-LM's `training.py` |
+| events | TensorBoard |
 | `.db` | `trackio`: SQLite, tables `metrics` and `configs` |
 | `meta.yaml` | MLflow's file store: a folder for each run, with a file for each metric |
 | `trainer_state.json` | `transformers.TrainerState` |
-| JSON lines | lingua's `lingua/metrics.py` and `apps/main/eval.py`, anyone's |
-| printed lines | Megatron-LM `training_log`; nanoGPT; modded-nanogpt; nanochat `base_train` |
+| JSON lines | lingua's `lingua/metrics.py` and `apps/main/eval.py`, W&B's histories, anyone's |
 | CSV, TSV, parquet | anyone: wide, long (`key`, `value`), W&B's exports, a run in each row |
+
+A log of a million rows must fit into memory, so values are kept by column, as arrays (`Rows`).
 """
 
 import re
 import sqlite3
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from pydantic_core import from_json
 
+from tst_study.analysis.checks import Floats
+from tst_study.analysis.tables.printed_lines import EPOCH, Line, matches, program_of, suggestion
 from tst_study.analysis.tables.sheets import (
     TABLES,
+    blocks,
     ending,
     filled_cells,
     lines,
     read_sheet,
     unpacked,
 )
-from tst_study.errors import UserError, first_line
-from tst_study.text import short
+from tst_study.errors import UserError, first_line, one_of
+from tst_study.text import decimal, short
 
-STEP = ("step", "global_step", "_step", "trainer/global_step", "iteration", "iter", "Step")
-"""Names of the column or key that holds the step. If a row or table has several of them, the one
-that is listed first here is used."""
+STEP = ("step", "global_step", "/global_step", "iteration", "iter", "_step", "Step")
+"""Names of the column or key that holds the step; `/global_step` stands for all that end so. If a
+log has several of them, the one that is listed first here is used: `_step` and `Step` of W&B count
+calls of its `log`, and not steps."""
+CALLS = STEP[-2:]
 KEYS: Mapping[str, tuple[str, ...]] = {
     "loss": (
-        "loss",
-        "loss_metrics/global_avg_loss",
-        "lm loss",
-        "loss/out",
-        "train/loss",
-        "train_loss",
-        "Train/Loss",
+        *("loss", "loss_metrics_global_avg_loss", "lm_loss", "loss_out", "train_loss"),
+        *("train_loss_step", "train_lm_loss", "train_ce_loss", "train_crossentropyloss"),
+        *("reduced_train_loss", "learning_loss", "training_loss", "train_loss_epoch"),
     ),
     "nats_per_token": (
-        "nats_per_token",
-        "held_out_loss",
-        "validation_metrics/loss",
-        "lm loss validation",
-        "val/loss",
-        "val_loss",
-        "eval_loss",
-        "eval/loss",
+        *("nats_per_token", "held_out_loss", "validation_metrics_loss", "lm_loss_validation"),
+        *("val_loss", "eval_loss", "valid_loss", "validation_loss", "eval_avg_loss"),
     ),
-    "bits_per_byte": ("bits_per_byte", "val/bpb", "val_bpb"),
+    "bits_per_byte": ("bits_per_byte", "val_bpb"),
     "learning_rate": (
-        "learning_rate",
-        "learning-rate",
-        "optim/lr",
-        "lr",
-        "lr/AdamW",
-        "train/learning_rate",
+        *("learning_rate", "optim_lr", "lr", "lr_adamw", "train_learning_rate", "train_lr"),
+        "optim_learning_rate_group0",
     ),
-    "gradient_norm": ("gradient_norm", "grad-norm", "optim/grad_norm", "grad_norm"),
-    "training_seconds": ("training_seconds", "total_training_time", "_runtime"),
+    "gradient_norm": (
+        *("gradient_norm", "grad_norm", "optim_grad_norm", "train_grad_norm"),
+        "optim_total_grad_norm",
+    ),
+    "training_seconds": ("training_seconds", "total_training_time", "_runtime", "train_runtime"),
     "loss_name": ("loss_name",),
 }
-"""For each of our columns, the names under which known programs log it. If a log has several of
-them, the one that is listed first here is used."""
+"""For each of our columns, the names (`plain`) under which known programs log it. If a log has
+several of them, the one that is listed first here is used."""
 FINAL: Mapping[str, tuple[str, ...]] = {
     "parameters": ("parameters", "params", "n_params", "num_params", "model_size", "N"),
+    "non_embedding_parameters": (
+        *("non_embedding_parameters", "params_no_embed", "non_embedding_params"),
+        "params_without_embeddings",
+    ),
     "tokens": ("tokens", "n_tokens", "num_tokens", "training_tokens", "train_tokens", "D"),
-    "flops": ("flops", "training_flops", "compute", "C"),
+    "flops": ("flops", "training_flops", "training_flop", "compute", "C"),
+    "learning_rate": ("learning_rate", "lr", "max_lr", "peak_lr"),
+    "corpus": ("corpus", "dataset"),
+    "tokens_per_step": ("tokens_per_step", "batch_size_in_tokens", "batch_tokens"),
     "nats_per_token": ("nats_per_token", "final_loss", "val_loss", "eval_loss", "loss"),
 }
-"""For each fact of a finished run, the names that tables use for it. If a table has several of
-them, the one that is listed first here is used."""
+"""For each fact of a finished run, the names (`plain`) that tables use for it. If a table has
+several of them, the one that is listed first here is used."""
+COLUMNS = ("step", *dict.fromkeys((*KEYS, *FINAL)))
+"""Our columns and facts for which a person may name the log's own column (`--column`)."""
 _RUN = ("run", "run_id", "Run", "name", "Name")
 """Names of a column that says which run a row belongs to."""
 _KEY = ("key", "metric", "tag", "variable")
@@ -94,10 +101,17 @@ such a name is named after its folder."""
 _SEARCHED = 1 << 20
 """Number of bytes at the start of a file by which its format is recognised. It is large because
 some programs print their source code before the first line of the log."""
+_CURVE = 3
+"""Fewest rows of one size and rising tokens that count as a curve of one run."""
 _ELSEWHERE = {
-    ".aim": "is a store of Aim; write its metrics to a CSV: `aim.Repo(…).query_metrics()`",
+    ".aim": "is a store of Aim; write its metrics to a CSV: `aim.Repo('.').query_metrics(\"True\")"
+    ".dataframe().to_csv('aim.csv')`",
     ".comet": "is a store of Comet; write its metrics to a CSV: `comet_ml.api.API().get(…)"
     ".get_metrics()`",
+    ".clearml": "is a store of ClearML; write its metrics to a CSV: `clearml.Task.get_task(ID)"
+    ".get_reported_scalars()`, a row for each series, x and y",
+    ".neptune": "is a store of Neptune; write its metrics to a CSV: `neptune.init_run(with_id=ID)"
+    "[KEY].fetch_values().to_csv('neptune.csv')`",
     "mlflow.db": "is a store of MLflow; write its metrics to a CSV: `mlflow.MlflowClient()"
     ".get_metric_history(…)`",
     ".wandb": "is an offline run of W&B; `wandb sync` it, and export a CSV from its page",
@@ -108,14 +122,30 @@ _ELSEWHERE = {
 error message, which says how to export the store."""
 
 
-class Point(NamedTuple):
-    """A value that was logged."""
+def plain(name: str) -> str:
+    """Return a name as `KEYS` and `FINAL` write it: `train/loss`, `Train Loss` and `train-loss` are
+    all `train_loss`. A single letter stays as it is: N is not n."""
+    return name if len(name) == 1 else re.sub(r"[^a-z0-9]+", "_", name.lower()).rstrip("_")
 
-    step: int
-    key: str
-    value: Any
-    line: int
-    """The number of the line or row in the file; 0 in TensorBoard's events, which have neither."""
+
+@dataclass(frozen=True)
+class Logged:
+    """The values that one run logged for one of our columns, in the order of the log."""
+
+    at: Floats
+    """Where on the log's x axis, shape (n,)."""
+    values: Any
+    """Numbers, or texts for `loss_name`, shape (n,)."""
+    rank: int = 0
+    """The place of the log's own name for the column in `KEYS`."""
+
+    def __add__(self, other: "Logged") -> "Logged":
+        """Join two parts of one log. If they use different names, the one that `KEYS` lists first
+        counts alone."""
+        if self.rank != other.rank:
+            return min(self, other, key=lambda one: one.rank)
+        at = np.concatenate([self.at, other.at])
+        return Logged(at, np.concatenate([self.values, other.values]), self.rank)
 
 
 @dataclass
@@ -124,11 +154,19 @@ class Log:
 
     run: str
     place: Path
-    points: list[Point] = field(default_factory=list)
-    """In the order of the file; with MLflow, metric by metric."""
+    logged: dict[str, Logged] = field(default_factory=dict)
+    """What was logged, by our column (`KEYS`)."""
+    keys: set[str] = field(default_factory=set)
+    """All keys of the log, under its own names."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Values that belong to no step, such as the config, under the file's own names; the number of
     planned steps is `steps`."""
+    axis: str = ""
+    """The log's own name for its x axis; empty for finished runs."""
+    tokens_axis: bool = False
+    """Whether the x axis holds tokens, not steps."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of how the log was read."""
     named: bool = False
     """Whether a person named the run, by `NAME=PATH`."""
     above: str = ""
@@ -136,23 +174,166 @@ class Log:
     run's name if that has several parts (`_parts`); otherwise it is the folder that was given, or
     the one that holds the file that was given."""
     final: bool = False
-    """Whether this is a row of a table of finished runs. Its cells are then points of step 0, which
-    stand for the end of the run."""
-    columns: Mapping[str, str] = field(default_factory=dict)
-    """The file's names for our columns (`KEYS`) and facts (`FINAL`), as far as a person gave them.
-    Only the reader of finished runs (`_finished`) uses them."""
+    """Whether this is a row of a table of finished runs. Its losses then stand at 0."""
+    line: int = 0
+    """Of a finished run, the number of its row."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """The file's names for our columns (`COLUMNS`), as far as a person gave them."""
+    given_lines: Sequence[Line] = ()
+    """Patterns of printed lines that a person gave."""
+
+    def part(self, owner: str) -> "Log":
+        """Return an empty log of another run of the same file."""
+        axis, notes = self.tokens_axis, self.notes
+        new = Log(owner, self.place, above=self.above, given=self.given)
+        return replace(new, tokens_axis=axis, notes=notes)
 
 
-def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:
+class Rows:
+    """What a log says, a column for each key, without an object for each number."""
+
+    def __init__(self) -> None:
+        self.lines = array("q")
+        """The number in the file of each row; 0 in TensorBoard's events, which have none."""
+        self.columns: dict[str, tuple[Any, Any]] = {}
+        """For each key, the rows that have it (counted from 0), and their values."""
+
+    def add(self, row: Mapping[str, Any], line: int) -> None:
+        """Append a row; nested mappings become keys such as `train/loss`."""
+        place = len(self.lines)
+        self.lines.append(line)
+        self._fill(row, place, "")
+
+    def _fill(self, row: Mapping[str, Any], place: int, above: str) -> None:
+        for key, value in row.items():
+            if value is None:
+                continue
+            name = f"{above}{key}" if above else key
+            if isinstance(value, dict):
+                self._fill(value, place, f"{name}/")
+                continue
+            if (column := self.columns.get(name)) is None:
+                column = self.columns[name] = (array("q"), array("d"))
+            column[0].append(place)
+            try:
+                column[1].append(value)
+            except (TypeError, OverflowError):  # a text, or an integer beyond every float
+                texts = self.columns[name] = (column[0], list(column[1]))
+                texts[1].append(value)
+
+    def into(self, log: Log) -> Log:
+        """Put what is known of our columns into a log, and return it.
+
+        Raises `UserError` for a step that is not a number of at least 0 and below 2⁶³, and for a
+        value of one of our columns that is not a number."""
+        numbers = np.frombuffer(self.lines, np.int64) if self.lines else np.zeros(0, np.int64)
+        columns = {
+            key: (np.asarray(places, np.int64), values)
+            for key, (places, values) in self.columns.items()
+        }
+        return _filled(log, numbers, columns)
+
+
+def _filled(
+    log: Log, lines: NDArray[np.int64], columns: Mapping[str, tuple[NDArray[np.int64], Any]]
+) -> Log:
+    log.keys |= {*columns}
+    axis = log.given.get("step") or step_name(columns) or (EPOCH if EPOCH in columns else None)
+    if axis is None or axis not in columns:
+        return log
+    log.axis = axis
+    log.tokens_axis |= plain(axis) in FINAL["tokens"]
+    whole = axis != EPOCH and not log.tokens_axis
+    wanted = "a whole number of at least 0" if whole else "a number of at least 0"
+    places, values = columns[axis]
+    steps = _numbers(values, log, lines[places], axis, wanted)
+    with np.errstate(invalid="ignore"):
+        bad = ~((steps >= 0) & (steps < 2.0**63)) | (whole & (steps % 1 != 0))
+    if bad.any():
+        first = int(np.argmax(bad))
+        raise UserError(_wrong(log, lines[places[first]], axis, values[first], wanted))
+    at = np.full(len(lines), np.nan)
+    at[places] = steps
+    without = 0
+    for column, names in KEYS.items():
+        key = log.given.get(column)
+        rank = -1
+        if key is None:
+            known = {plain(own): own for own in reversed([*columns]) if own != axis}
+            rank, key = next(
+                ((rank, known[name]) for rank, name in enumerate(names) if name in known), (0, None)
+            )
+        if key is None or key not in columns:
+            continue
+        own, cells = columns[key]
+        kept = ~np.isnan(at[own])
+        without = max(without, int((~kept).sum()) if axis != EPOCH else 0)
+        if column == "loss_name":
+            found: Any = np.asarray([str(cell) for cell in cells], dtype=object)
+        else:
+            found = _numbers(cells, log, lines[own], key)
+        # What lingua logs as `nll_per_token` is a log-likelihood, which has the opposite sign.
+        found = np.abs(found) if key.endswith("/nll_per_token") else found
+        log.logged[column] = Logged(at[own][kept], found[kept], rank)
+    if without:
+        log.notes += (f"{log.place}: {without:,} rows without {axis} are left out",)
+    return log
+
+
+def step_name(keys: Iterable[str]) -> str | None:
+    """Return the log's own name for the step, if it has one (`STEP`)."""
+    names = list(keys)
+    for known in STEP:
+        for name in names:
+            if name == known or (known.startswith("/") and name.endswith(known)):
+                return name
+    return None
+
+
+def _numbers(
+    cells: Any, log: Log, lines: NDArray[np.int64], key: str, wanted: str = "a number"
+) -> Floats:
+    """Return cells as numbers. Raises `UserError` for one that is no number, `wanted`."""
+    if isinstance(cells, array):
+        return np.frombuffer(cells, float)
+    values = cells if isinstance(cells, pd.Series) else pd.Series(cells, dtype=object)
+    if pd.api.types.is_numeric_dtype(values.dtype):
+        return values.to_numpy(float)
+    try:
+        read = pd.to_numeric(values, errors="coerce")
+        numbers = read.to_numpy(float, na_value=np.nan, copy=True)
+    except (OverflowError, TypeError):
+        numbers = np.full(len(values), np.nan)
+    for place in np.flatnonzero(np.isnan(numbers)):
+        if (number := decimal(values.iloc[place])) is None:
+            raise UserError(_wrong(log, lines[place], key, values.iloc[place], wanted))
+        numbers[place] = number
+    return numbers
+
+
+def _wrong(log: Log, line: int, key: str, value: Any, wanted: str) -> str:
+    where = f", line {line}" if line else ""
+    return f"{log.place}{where}, {key}: {short(value)} is not {wanted}"
+
+
+def read_logs(
+    sources: Iterable[str],
+    columns: Mapping[str, str],
+    given_lines: Sequence[Line] = (),
+    said: Callable[[str], None] = lambda text: None,
+) -> list[Log]:
     """Read the logs of files and folders. `NAME=PATH` gives all that lies at PATH to the run NAME.
 
-    columns: the logs' names for our columns (`KEYS`) and facts (`FINAL`), if they are not among the
-    usual ones.
+    columns: the logs' names for our `COLUMNS`, if they are not among the usual ones. given_lines:
+    patterns of printed lines, in place of `PROGRAMS`. said: told which file is being read.
 
-    Raises `UserError` for a source that does not exist or holds no log, and for a log that is
-    damaged or cannot be read.
+    Raises `UserError` for a source that does not exist or holds no log, for a log that is damaged
+    or cannot be read, and for a column or key that no log has.
     """
+    for name in columns:
+        one_of(name, COLUMNS, "--column")
     read: list[Log] = []
+    keys: set[str] = set()
     for source in sources:
         name, named, place = source.partition("=")
         if not named or Path(source).exists():
@@ -163,13 +344,20 @@ def read_logs(sources: Iterable[str], columns: Mapping[str, str]) -> list[Log]:
         paths = sorted(filter(Path.is_file, (root, *root.rglob("*"))), key=_numbered)
         # The archive that an earlier import wrote below a source is no log of it.
         paths = [path for path in paths if not _of_archive(path)]
-        logs = [log for path in _last_states(paths) for log in _read(path, root, columns)]
+        logs = []
+        for number, path in enumerate(paths := _last_states(paths), 1):
+            said(f"reading {path.name} ({number:,} of {len(paths):,} files)")
+            logs += _read(path, root, columns, given_lines)
+        keys |= {key for log in logs for key in log.keys}
+        logs = [log for log in logs if log.axis or log.final]
         if not logs:
             raise UserError(f"{source}: {_why_not(root)}")
         for log in logs:
             log.run, log.named = name or log.run, bool(name)
             log.run = re.sub(r"[/\\\x00-\x1f]", "-", log.run)  # the name must do for a folder
         read += logs
+    for name, key in columns.items():
+        one_of(key, sorted(keys), f"--column {name}")
     return read
 
 
@@ -205,28 +393,38 @@ def _steps_done(state: Path) -> int:
 
 def _why_not(root: Path) -> str:
     """Return the end of the error message for a source in which no log was found."""
-    for path in [root, *sorted(root.rglob("*"))]:
+    paths = [root, *sorted(root.rglob("*"))]
+    for path in paths:
         if export := _ELSEWHERE.get(path.name) or _ELSEWHERE.get(path.suffix):
             return export
+    for path in filter(Path.is_file, paths):
+        if ending(path) not in TABLES and (found := suggestion(lines(path))):
+            return found
     return (
-        "holds no log of a known format with steps; give a CSV with a column 'step', or one of "
-        "finished runs with parameters, tokens and loss, or see docs/import.md"
+        "holds no log of a known format with steps; give a CSV with a column 'step' (--column "
+        "step=…), or one of finished runs with parameters, tokens and loss; or see docs/import.md"
     )
 
 
-def _read(path: Path, root: Path, columns: Mapping[str, str]) -> list[Log]:
+def _read(
+    path: Path, root: Path, columns: Mapping[str, str], given_lines: Sequence[Line]
+) -> list[Log]:
     """Return the logs in a file; none if the file is of no known format."""
     with unpacked(path) as file:
         start = file.read(_SEARCHED).decode(errors="replace")
-    reader = next((reader for recognises, reader in FORMATS if recognises(path, start)), None)
+    if given_lines and program_of(start, given_lines):
+        reader: Callable[[Log], Iterator[Log]] | None = _printed
+    else:
+        reader = next((reader for recognises, reader in FORMATS if recognises(path, start)), None)
     if reader is None:
         return []
     parts = _parts(path, root)
     folder = (root.resolve() if root.is_dir() else path.resolve().parent).name
     above = parts[0] if len(parts) > 1 else folder
-    log = Log("-".join(parts) or folder, path, above=above, columns=columns)
+    named = "-".join(parts) or folder
+    log = Log(named, path, above=above, given=columns, given_lines=given_lines)
     try:
-        return [run_log for run_log in reader(log) if run_log.points]
+        return [*reader(log)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, sqlite3.Error) as error:
         raise UserError(
             f"{path}: is a damaged log ({first_line(error)}); remove or mend it"
@@ -249,167 +447,104 @@ def _events(log: Log) -> Iterator[Log]:
         from tensorboard.util.tensor_util import make_ndarray
     except ImportError:
         raise UserError(f"{log.place}: needs tensorboard; pip install tensorboard") from None
+    rows = Rows()
     for event in EventFileLoader(str(log.place)).Load():
         for value in event.summary.value:
             # The loader turns scalars of every version into tensors of one number.
             if value.metadata.plugin_data.plugin_name == "scalars":
                 number = make_ndarray(value.tensor).item()
-                log.points.append(Point(event.step, value.tag, number, 0))
-    yield log
+                rows.add({"step": event.step, value.tag: number}, 0)
+    yield rows.into(log)
 
 
 def _trackio(log: Log) -> Iterator[Log]:
     """Read a store of trackio, in its schema of November 2026."""
     with closing(sqlite3.connect(f"{log.place.resolve().as_uri()}?mode=ro", uri=True)) as store:
-        runs: dict[str, Log] = {}
+        runs: dict[str, tuple[Log, Rows]] = {}
         rows = store.execute("SELECT run_id, run_name, step, metrics FROM metrics ORDER BY id")
         for number, (key, name, step, metrics) in enumerate(rows, 1):
             named = f"{name}-{key[:8]}"  # several runs may have the same name
-            run = runs.setdefault(key, Log(named, log.place, above=log.above))
-            _add(run, {"step": step, **from_json(metrics)}, number)
+            run = runs.setdefault(key, (log.part(named), Rows()))
+            run[1].add({"step": step, **from_json(metrics)}, number)
         for key, config in store.execute("SELECT run_id, config FROM configs"):
             if key in runs:
-                runs[key].facts |= from_json(config)
-    yield from runs.values()
+                runs[key][0].facts |= from_json(config)
+    yield from (found.into(run) for run, found in runs.values())
 
 
 def _mlflow(log: Log) -> Iterator[Log]:
     meta = dict(line.rstrip().partition(": ")[::2] for line in lines(log.place))
     log.run = meta.get("run_name", "").strip("'\"") or log.run
-    folder = log.place.parent
+    folder, rows = log.place.parent, Rows()
     for path in sorted((folder / "params").glob("*")):
         log.facts[path.name] = "".join(lines(path))
     for path in sorted(filter(Path.is_file, (folder / "metrics").rglob("*"))):
         key = path.relative_to(folder / "metrics").as_posix()
         for number, line in enumerate(lines(path), 1):
             _, value, step = line.split()
-            _add(log, {"step": step, key: float(value)}, number)
-    yield log
+            rows.add({"step": float(step), key: float(value)}, number)
+    yield rows.into(log)
 
 
 def _trainer_state(log: Log) -> Iterator[Log]:
-    state = from_json(log.place.read_bytes())
+    state, rows = from_json(log.place.read_bytes()), Rows()
     log.facts["steps"] = state["max_steps"]
     for number, row in enumerate(state["log_history"], 1):
-        if "train_runtime" in row:  # the summary: its `train_loss` is a mean over the run
-            row = {"step": row["step"], "training_seconds": row["train_runtime"]}
-        _add(log, row, number)
-    yield log
+        rows.add(_of_trainer(row), number)
+    yield rows.into(log)
+
+
+def _of_trainer(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row of Hugging Face's Trainer. Its summary, at the end, has as `train_loss` a mean
+    over the run, which is left out."""
+    return {k: v for k, v in row.items() if "train_runtime" not in row or k != "train_loss"}
 
 
 def _json_lines(log: Log) -> Iterator[Log]:
-    """Take the values of rows with a step as points, and other rows as facts. A last line that is
-    not JSON, as a killed program leaves it, is ignored."""
-    texts = list(lines(log.place))
-    for number, line in enumerate(texts, 1):
+    """Take the values of rows with a step as points, and other rows as facts, or, if no row has a
+    step, as finished runs. A last line that is not JSON, as a killed program leaves it, is
+    ignored."""
+    rows, keys, steps = Rows(), set[str](), {*filter(None, [log.given.get("step")])}
+    others, torn = dict[int, dict[str, Any]](), 0
+    for number, line in enumerate(lines(log.place), 1):
+        if torn:
+            raise UserError(f"{log.place}, line {torn}: is no JSON; mend it")
         try:
             row = from_json(line) if line.strip() else {}
         except ValueError:
-            if number == len(texts):
-                break
-            raise UserError(f"{log.place}, line {number}: is no JSON; mend it") from None
+            torn = number
+            continue
         if not isinstance(row, dict):
             raise UserError(f"{log.place}, line {number}: {short(row)} is no row with keys")
-        if not _add(log, row, number):
+        if new := row.keys() - keys:
+            keys |= new
+            if not log.given.get("step"):
+                steps |= {name for name in new if step_name([name])}
+        if steps.isdisjoint(row):
             log.facts |= row
-    yield log
-
-
-def _add(log: Log, row: Mapping[str, Any], line: int) -> bool:
-    """Append the values of a row to the log's points, and return whether the row has a step."""
-    flat = dict(_flat(row))
-    name = next((name for name in STEP if name in flat), None)
-    if name is None:
-        return False
-    step = whole(flat[name])
-    if step is None or not 0 <= step < 2**63:
-        raise UserError(
-            f"{log.place}, line {line}, {name}: {short(flat[name])} is not a whole number of at "
-            "least 0"
-        )
-    log.points += [
-        # What lingua logs as `nll_per_token` is a log-likelihood, which has the opposite sign.
-        Point(step, key, abs(value) if key.endswith("/nll_per_token") else value, line)
-        for key, value in flat.items()
-        if value is not None and key != name
-    ]
-    return True
-
-
-def whole(value: Any) -> int | None:
-    """Return a value as a whole number, however it is written (`30`, `30.0`, `3e1`); None if it is
-    not one."""
-    with suppress(ValueError):  # a float would lose digits beyond 2⁵³
-        return int(str(value))
-    number = decimal(value)
-    return int(number) if number is not None and number % 1 == 0 else None
-
-
-def decimal(value: Any) -> float | None:
-    """Return a value as a number, finite or not; None if it is not a number."""
-    try:
-        return float(str(value))
-    except ValueError:
-        return None
-
-
-def _flat(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings, each with the keys that lead to it, joined by `/`."""
-    for key, value in row.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{above}{key}/")
+            others[number] = row
         else:
-            yield f"{above}{key}", value
-
-
-_LINES = (
-    (  # Megatron-LM, after a step
-        re.compile(
-            r"iteration +(?P<step>\d+)/ *(?P<steps>\d+) \|(?:.*? learning rate: "
-            r"(?P<learning_rate>\S+) \|)?"
-            r"(?:.*? lm loss: (?P<loss>\S+) \|)?(?:.*? grad norm: (?P<gradient_norm>\S+) \|)?"
-        ),
-        0,
-    ),
-    (  # Megatron-LM, on held-out text; the line that it prints for its test set must not match
-        re.compile(
-            r"validation loss at iteration (?P<step>\d+)\b(?! on test)[^|]*\| "
-            r"lm loss value: (?P<nats_per_token>\S+)"
-        ),
-        0,
-    ),
-    # nanoGPT prints `step N` before training step N, and `iter N` after it. After step N, N + 1
-    # steps are done, hence the 1 of the second pattern.
-    (re.compile(r"^step (?P<step>\d+): train loss \S+, val loss (?P<nats_per_token>\S+)", re.M), 0),
-    (re.compile(r"^iter (?P<step>\d+): loss (?P<loss>[^\s,]+), time", re.M), 1),
-    (  # modded-nanogpt
-        re.compile(
-            r"step:(?P<step>\d+)/(?P<steps>\d+) (?:val_loss:(?P<nats_per_token>\S+)"
-            r"|train_loss:(?P<loss>\S+)) train_time:(?P<milliseconds>\d+)?"
-        ),
-        0,
-    ),
-    # nanochat prints at the same moments as nanoGPT.
-    (re.compile(r"^Step (?P<step>\d+) \| Validation bpb: (?P<bits_per_byte>\S+)", re.M), 0),
-    (re.compile(r"^step (?P<step>\d+)/(?P<steps>\d+) \([^)]*\) \| loss: (?P<loss>\S+)", re.M), 1),
-)
-"""Patterns of the lines that known programs print. The number beside each is added to the printed
-step, to make it the number of steps done. The groups of the patterns are `step`, `steps` (planned),
-`milliseconds` (of training) and columns (`KEYS`)."""
+            rows.add(row, number)
+    if rows.columns or not others:
+        yield rows.into(log)
+    else:
+        table = pd.DataFrame([*others.values()], [*others], dtype=object)
+        yield from _finished(table.where(table.notna(), None), log)
 
 
 def _printed(log: Log) -> Iterator[Log]:
-    for number, line in enumerate(lines(log.place), 1):
-        for pattern, more in _LINES:
-            if (match := pattern.search(line)) is None:
-                continue
-            groups = {key: text for key, text in match.groupdict().items() if text is not None}
-            if "steps" in groups:
-                log.facts["steps"] = int(groups.pop("steps"))
-            if "milliseconds" in groups:
-                groups["training_seconds"] = str(int(groups.pop("milliseconds")) / 1000)
-            _add(log, {**groups, "step": int(groups["step"]) + more}, number)
-    yield log
+    with unpacked(log.place) as file:
+        start = file.read(_SEARCHED).decode(errors="replace")
+    kinds, rows, step = program_of(start, log.given_lines) or (), Rows(), None
+    for before, block in blocks(log.place):
+        for breaks, row in matches(block, kinds):
+            if "steps" in row:
+                log.facts["steps"] = row.pop("steps")
+            if (step := row.setdefault("step", step)) is None:
+                row.pop("step")
+            if row.keys() > {"step"} or EPOCH in row:
+                rows.add(_of_trainer(row), before + breaks)
+    yield rows.into(log)
 
 
 def _table(log: Log) -> Iterator[Log]:
@@ -420,55 +555,108 @@ def _table(log: Log) -> Iterator[Log]:
     (`_finished`).
     """
     table = read_sheet(log.place)
-    columns = list(map(str, table))
-    step, run, key = (
-        next((name for name in names if name in columns), None) for names in (STEP, _RUN, _KEY)
-    )
-    if step is None:
-        yield from _finished(table, log, run)
+    run, key = (next((name for name in names if name in table), None) for names in (_RUN, _KEY))
+    step = log.given.get("step") or step_name(map(str, table))
+    if step is None or step not in table:
+        yield from _finished(table, log)
         return
-    panels = {  # as W&B exports them: `run - key`
-        name: name.rpartition(" - ")[::2]
-        for name in columns
-        if run is None and " - " in name and not name.endswith(("__MIN", "__MAX"))
+    for needed in filter(None, (step, run)):
+        if (empty := table[needed].isna()).any():
+            line = table.index[empty.to_numpy()][0]
+            raise UserError(f"{log.place}, line {line}, {needed}: is empty; fill it in")
+    for owner, own in table.groupby(run, sort=False) if run else [(log.run, table)]:
+        yield from _wide(log, str(owner), own.drop(columns=run) if run else own, step, key)
+
+
+def _wide(log: Log, owner: str, table: pd.DataFrame, step: str, key: str | None) -> Iterator[Log]:
+    """Yield the runs of a table that holds one run, or, with W&B's headings, several."""
+    lines = table.index.to_numpy(np.int64)
+    panels: dict[str, dict[str, str]] = {}
+    for name in table:
+        run, dash, metric = str(name).rpartition(" - ")
+        if dash and not metric.endswith(("__MIN", "__MAX")):
+            panels.setdefault(run, {})[metric] = str(name)
+    if key is not None and "value" in table:
+        steps = table[step].to_numpy()
+        parts = {str(name): np.flatnonzero(table[key] == name) for name in table[key].unique()}
+        columns = {name: (at, table["value"].iloc[at]) for name, at in parts.items()}
+        columns[step] = (np.arange(len(table)), pd.Series(steps))
+        yield _filled(log.part(owner), lines, columns)
+        return
+    for of_run, names in panels.items() or [(owner, {str(name): name for name in table})]:
+        columns = {}
+        for own, name in {step: step, **names}.items():
+            there = np.flatnonzero(table[name].notna())
+            if len(there):
+                columns[own] = (there, table[name].iloc[there].reset_index(drop=True))
+        # A column with the same value in all rows of a run states a fact about the run.
+        facts = {
+            own: cells.iloc[0]
+            for own, (places, cells) in columns.items()
+            if len(places) == len(table)
+            and cells.iloc[0] == cells.iloc[-1]
+            and cells.nunique() == 1
+        }
+        part = log.part(of_run)
+        part.facts |= _as_facts(facts, log.given)
+        yield _filled(part, lines, columns)
+
+
+def _usual(names: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return a table's own name for each fact of `FINAL` that it has."""
+    own = {plain(str(name)): str(name) for name in reversed([*names])}
+    found = {
+        fact: given.get(fact) or next((own[name] for name in known if name in own), None)
+        for fact, known in FINAL.items()
     }
-    logs: dict[str, Log] = {}
-    for line, row in filled_cells(table, log.place, *filter(None, (step, run))):
-        at, owner = {step: row.pop(step)}, log.run if run is None else str(row.pop(run))
-        if panels:
-            found = [(panels[name], row[name]) for name in panels if name in row]
-            parts = [(owner, {metric: value}) for (owner, metric), value in found]
-        elif key is not None and "value" in columns:
-            parts = [(owner, {str(row.get(key)): row.get("value")})]
-        else:
-            parts = [(owner, row)]
-        for owner, cells in parts:
-            _add(logs.setdefault(owner, Log(owner, log.place, above=log.above)), at | cells, line)
-    # A column with the same value in all rows of a run states a fact about the run.
-    for owner, own in table.groupby(table[run].astype(str)) if run else [(log.run, table)]:
-        if owner in logs:
-            same = own.columns[own.astype(str).nunique() == 1]
-            logs[owner].facts = {
-                str(name): cell for name, cell in own[same].iloc[0].items() if cell is not None
-            }
-    yield from logs.values()
+    return {fact: name for fact, name in found.items() if name is not None}
 
 
-def _finished(table: pd.DataFrame, log: Log, run: str | None) -> Iterator[Log]:
-    """Yield a run for each row of a table of finished runs.
+def _as_facts(row: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    usual = _usual(row, given)
+    return {**row, **{fact: row[name] for fact, name in usual.items() if name in row}}
+
+
+def _finished(table: pd.DataFrame, log: Log) -> Iterator[Log]:
+    """Yield a run for each row of a table of finished runs, or one for rows that are a curve.
 
     A table counts as one if it has a column of final losses, in nats per token or bits per byte,
     and a column of tokens, FLOPs or steps; otherwise nothing is yielded.
     """
-    usual = {
-        fact: next((name for name in (log.columns.get(fact), *names) if name in table), None)
-        for fact, names in FINAL.items()
+    names = list(map(str, table))
+    log.keys |= {*names}
+    usual, run = _usual(names, log.given), next((name for name in _RUN if name in names), None)
+    plainly = {plain(name): name for name in names}
+    loss = usual.get("nats_per_token")
+    own = {
+        "loss": log.given.get("loss") or plainly.get("train_loss"),
+        "nats_per_token": loss,
+        "bits_per_byte": log.given.get("bits_per_byte") or plainly.get("bits_per_byte"),
+        "training_seconds": log.given.get("training_seconds") or plainly.get("training_seconds"),
     }
-    loss, length = usual["nats_per_token"], usual["tokens"] or usual["flops"] or "steps" in table
-    if not ((loss or "bits_per_byte" in table) and length):
+    length = usual.get("tokens") or usual.get("flops") or "steps" in names
+    if not ((loss or own["bits_per_byte"]) and length):
+        yield log
+        return
+    cells = list(filled_cells(table, log.place, *filter(None, (run,))))
+    parts = {str(name): part for name, part in table.groupby(run)} if run else {log.run: table}
+    curves = {name: part for name, part in parts.items() if _is_curve(part, usual, named=bool(run))}
+    if curves and len(curves) == len(parts):
+        for name, part in curves.items():
+            note = (
+                f"{log.place}: rows of one size and rising tokens are the curve of one run, "
+                f"{name}; where each is a finished run, give it a name in a column `run`"
+            )
+            given = {**log.given, "step": usual["tokens"]}
+            one = Log(
+                name, log.place, above=log.above, given=given, tokens_axis=True, notes=(note,)
+            )
+            yield from _wide(
+                one, name, part.drop(columns=run) if run else part, given["step"], None
+            )
         return
     seen: dict[str, int] = {}
-    for line, row in filled_cells(table, log.place, *filter(None, (loss, run))):
+    for line, row in cells:
         number = f"{line:0{len(str(table.index[-1]))}d}"
         owner = f"{log.run}-{number}" if run is None else str(row.pop(run))
         if owner in seen:
@@ -476,10 +664,39 @@ def _finished(table: pd.DataFrame, log: Log, run: str | None) -> Iterator[Log]:
                 f"{log.place}, line {line}: run {short(owner)} is also in line {seen[owner]}; "
                 "rename one"
             )
+        if loss and loss not in row:
+            raise UserError(f"{log.place}, line {line}, {loss}: is empty; fill it in")
         seen[owner] = line
-        row |= {fact: row[name] for fact, name in usual.items() if name in row}
-        points = [Point(0, key, value, line) for key, value in row.items()]
-        yield Log(owner, log.place, points, row, above=log.above, final=True)
+        one = log.part(owner)
+        one.final, one.line, one.facts = True, line, _as_facts(row, log.given)
+        for column, key in own.items():
+            if key is not None and key in row:
+                value = _numbers([row[key]], log, np.array([line]), key)
+                one.logged[column] = Logged(np.zeros(1), value)
+        one.keys = {*names}
+        yield one
+
+
+_OF_RUNS = ("annealed", "arm", "bag_size", "step_ratio", "seed", "steps")
+"""Columns that a curve does not have."""
+
+
+def _is_curve(table: pd.DataFrame, usual: Mapping[str, str], named: bool) -> bool:
+    """Return whether rows without a step are a curve of one run: one size, and tokens that rise
+    from row to row. If the rows name their run (`named`), two of one name are enough."""
+    tokens, size = usual.get("tokens"), usual.get("parameters")
+    if tokens is None or len(table) < (2 if named else _CURVE) or {*_OF_RUNS} & {*table}:
+        return False
+    read = [decimal(cell) for cell in table[tokens]]
+    rising = None not in read and all(np.diff(np.array(read, float)) > 0)
+    return rising and (size is None or table[size].nunique() == 1)
+
+
+def _is_json(start: str) -> bool:
+    first, _, _ = start.lstrip().partition("\n")
+    with suppress(ValueError):
+        return isinstance(from_json(first), dict)
+    return False
 
 
 FORMATS: tuple[tuple[Callable[[Path, str], bool], Callable[[Log], Iterator[Log]]], ...] = (
@@ -488,11 +705,8 @@ FORMATS: tuple[tuple[Callable[[Path, str], bool], Callable[[Log], Iterator[Log]]
     (lambda path, start: path.name == "meta.yaml" and (path.parent / "metrics").is_dir(), _mlflow),
     (lambda path, start: ending(path) in TABLES, _table),
     (lambda path, start: path.name == "trainer_state.json", _trainer_state),
-    (
-        lambda path, start: ending(path) == ".jsonl" or bool(re.match(r"\{.*\}\n", start)),
-        _json_lines,
-    ),
-    (lambda path, start: any(line.search(start) for line, _ in _LINES), _printed),
+    (lambda path, start: ending(path) == ".jsonl" or _is_json(start), _json_lines),
+    (lambda path, start: program_of(start) is not None, _printed),
 )
 """A pair of functions for each format. The first tells from a file's path and its start (the first
 `_SEARCHED` bytes) whether the file is of that format. The second reads the file: it fills the empty

@@ -6,15 +6,16 @@ overrules the log. A needed fact that is missing is an error. The other facts ha
 what it assumes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError
 
 from tst_study.analysis.tables.columns import (
     CURVES,
@@ -25,132 +26,27 @@ from tst_study.analysis.tables.columns import (
     rows_of,
     typed,
 )
-from tst_study.analysis.tables.foreign_logs import (
-    FINAL,
-    KEYS,
-    Log,
-    Point,
-    decimal,
-    read_logs,
-    whole,
+from tst_study.analysis.tables.facts import (
+    BASELINE,
+    LOSSES,
+    Facts,
+    question,
+    read_facts,
+    scaled,
+    units_of,
 )
-from tst_study.analysis.tables.sheets import TABLES, ending, filled_cells, read_sheet
+from tst_study.analysis.tables.foreign_logs import CALLS, FINAL, KEYS, Log, plain, read_logs
+from tst_study.analysis.tables.printed_lines import EPOCH, patterns
+from tst_study.analysis.tables.sheets import TABLES, ending
 from tst_study.atomic_files import written_atomically
 from tst_study.config.identity import digest
 from tst_study.config.keys import problem_of
-from tst_study.config.phase_plan import PhasePlan
 from tst_study.config.superposition_setting import ABLATIONS
-from tst_study.errors import UserError, one_of
-from tst_study.superposition.loss_kinds import BagLossKind, Mode
-from tst_study.superposition.steps import superposed_steps
-from tst_study.text import listed, short
+from tst_study.errors import UserError
+from tst_study.text import decimal, listed, short
 
-UNITS = ("nats", "bits", "perplexity")
-LOSSES = ("loss", "nats_per_token")
-"""Columns whose unit a person may name: the training loss and the held-out loss."""
-BASELINE = "baseline"
 FEW = 3
 """The largest number of runs that a message names."""
-
-
-def _whole(value: Any) -> Any:
-    number = whole(value)
-    return value if number is None else number
-
-
-Whole = Annotated[int, BeforeValidator(_whole), Field(lt=2**63)]
-"""A whole number, however a spreadsheet writes it: 30, 30.0 or 3e1."""
-
-
-class Facts(BaseModel):
-    """The facts that a comparison needs beside a run's curves (units: `docs/tables.md`)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_max_length=200)
-
-    arm: str | None = None
-    """The name of the method that the run stands for, if this is not superposition; empty for
-    superposed runs. The arm that `baseline` names is the baseline."""
-    bag_size: Whole = Field(1, ge=1)
-    """s; 1, the default, for runs that are not superposed."""
-    step_ratio: float = Field(ge=0, le=1)
-    """r; 0 by default if `bag_size` is 1, and needed otherwise."""
-    parameters: Whole = Field(ge=1)
-    tokens_per_step: Whole = Field(ge=1)
-    """Latent positions per step; a superposed step reads s times as many tokens, unless `mode` is
-    `output_only`."""
-    steps: Whole = Field(ge=1)
-    """Planned steps."""
-    seed: Whole | None = Field(None, ge=0)
-    """Pairs a run with its baseline; runs without a seed are compared unpaired."""
-    learning_rate: float | None = Field(None, ge=0)
-    """The peak rate; by default the highest in the log."""
-    corpus: str = "text without a name"
-    eval_set: str = "held-out text without a name"
-    annealed: bool
-    """Whether the learning rate had decayed at the last step."""
-
-    baseline: str = BASELINE
-    """The name of the arm that the others are compared with."""
-    tokens: float | None = Field(None, ge=1, lt=2**63)
-    """Latent positions of the whole training. Missing steps, tokens per step or parameters are
-    derived from them."""
-    active_parameters: Whole | None = Field(None, ge=1)
-    flops: float | None = Field(None, gt=0, lt=1e300)
-    """FLOPs of the whole training; by default 6 · active parameters · positions."""
-    bytes_per_token: float | None = Field(None, gt=0)
-    """Bytes per token of the held-out text; needed to convert bits per byte to nats per token."""
-    batch: str = ""
-    """A label of anything else that must be equal; only runs with the same label are compared."""
-    study: str = "imported"
-    mode: Mode | None = None
-    loss_kind: BagLossKind | None = None
-    weighting: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _follows(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Derive missing facts from those that are given.
-
-        r is 0 for s = 1. Tokens follow from parameters and FLOPs, and parameters from tokens and
-        FLOPs, both by FLOPs = 6 · parameters · tokens. Of steps and tokens per step, one follows
-        from the other and the tokens; if both are missing, one step stands for one position.
-        """
-        values = dict(given)
-        if whole(values.get("bag_size", 1)) == 1:
-            values.setdefault("step_ratio", 0.0)
-        names = ("parameters", "flops", "tokens", "steps", "tokens_per_step")
-        size, flops, tokens, steps, each = (decimal(values.get(name)) for name in names)
-        with suppress(ArithmeticError, ValueError):  # bad values are refused by their own fields
-            if tokens is None and size and flops:
-                tokens = flops / 6 / size
-            if tokens and flops:
-                values.setdefault("parameters", round(flops / 6 / tokens))
-            if tokens and "steps" not in values:
-                values["steps"] = max(1, round(tokens / (each or 1)))
-                values.setdefault("tokens_per_step", 1)
-            elif tokens and steps:
-                values.setdefault("tokens_per_step", max(1, round(tokens / steps)))
-        return values
-
-    @property
-    def plan(self) -> PhasePlan:
-        """The phases as this package's trainer would plan them, with one sequence of
-        `tokens_per_step` positions in each step."""
-        superposed = superposed_steps(self.steps, self.bag_size, self.step_ratio)
-        return PhasePlan(
-            steps=self.steps,
-            superposed_steps=superposed,
-            bag_size=self.bag_size if superposed else 1,
-            mode=self.mode or "full",
-            sequences=1,
-            sequence_length=self.tokens_per_step,
-        )
-
-    @property
-    def used_flops(self) -> float:
-        """FLOPs of the whole training: those given, or else the default that `flops` describes."""
-        used = self.active_parameters or self.parameters
-        return self.flops or 6.0 * used * self.tokens_per_step * self.steps
 
 
 @dataclass(frozen=True)
@@ -160,8 +56,8 @@ class Run:
     log: Log
     facts: dict[str, Any]
     rows: pd.DataFrame
-    """Rows by step, with the columns of `KEYS`; values that are not finite are NaN. A run from a
-    table of finished runs has one row, at step 0."""
+    """Rows by place on the log's x axis, with the columns of `KEYS`; values that are not finite are
+    NaN. A run from a table of finished runs has one row, at 0."""
     rewritten_steps: int
     """Number of steps for which some value was logged again and had changed."""
     diverged: bool
@@ -175,7 +71,7 @@ class Run:
     def where(self) -> str:
         """The run's name for error messages; if the run comes from a table of finished runs, its
         file and line stand before the name."""
-        row = f"{self.log.place}, line {self.log.points[0].line}: " if self.log.final else ""
+        row = f"{self.log.place}, line {self.log.line}: " if self.log.final else ""
         return f"{row}run {short(self.name)}"
 
 
@@ -188,6 +84,8 @@ def import_logs(
     *,
     arm_from: str | None = None,
     steps_from: int = 1,
+    lines: Sequence[str] = (),
+    said: Callable[[str], None] = lambda text: None,
 ) -> Tables:
     """Read the runs of `sources` (`read_logs`) into tables. Their `problems` say what a person
     should know of the runs, such as steps written twice, missing losses and facts that no run has.
@@ -195,37 +93,110 @@ def import_logs(
     Args:
         given: facts that hold for all runs (`Facts`).
         facts: a CSV with the facts of each run, a row for each.
-        columns: the logs' names for columns of `KEYS` and facts of `FINAL`, if they are unusual.
-        unit: the unit of both `LOSSES`, or `COLUMN=UNIT` for one of them; nats by default.
+        columns: the logs' names for `foreign_logs.COLUMNS`, if they are unusual.
+        unit: the unit of both `LOSSES`, or `COLUMN=UNIT` for one of them or for one of `AMOUNTS`;
+            nats and units by default.
         arm_from: `folder` names a run's arm after the folder that groups runs (`Log.above`).
         steps_from: the number that the logs give their first step, 1 or 0.
+        lines: regular expressions of printed lines, with groups as in `printed_lines`.
+        said: told what is being read.
 
     Raises `UserError` for a log that cannot be read, for an unknown column, key, unit or run, and
     for a missing or wrong fact; the message names the run and the fact.
     """
-    units, sheet = _units(unit), read_facts(facts) if facts else {}
-    runs = _runs(sources, columns or {}, 1 - steps_from)
+    units, factors = units_of(unit)
+    sheet = read_facts(facts) if facts else {}
+    runs = _runs(sources, columns or {}, lines, said)
     if unknown := sorted(sheet.keys() - {run.name for run in runs}):
         raise UserError(f"{facts}: no log of run {unknown[0]!r}; correct it or remove the row")
     known = [
-        {
-            **({"annealed": True} if run.log.final else {}),
-            **_own_facts(run, arm_from),
-            **sheet.get(run.name, {}),
-            **given,
-        }
+        {**scaled(_own_facts(run, arm_from), factors), **sheet.get(run.name, {}), **given}
         for run in runs
     ]
-    problems = _left_open(runs, known)
+    problems = _of_table(runs, known, {*factors, *given})
+    problems += _left_open(runs, known)
     rows, curves, evaluations = [], [], []
     for run, values in zip(runs, known, strict=True):
         of_run = _facts(run, values)
-        placed = _placed(run, of_run, units)
+        placed = _placed(run, of_run, units, 1 - steps_from)
         curves.append(placed.dropna(subset="loss"))
         evaluations.append(placed.dropna(subset="nats_per_token"))
-        rows.append(_run_row(run, curves[-1], evaluations[-1], of_run))
+        last = int(placed["step"].max())
+        rows.append(_run_row(run, curves[-1], evaluations[-1], of_run, last))
     tables = Tables.of(rows, _frame(curves, CURVES), _frame(evaluations, EVALUATIONS))
     return replace(tables, problems=(*problems, *_noticed(runs, tables)))
+
+
+UNKNOWN_DECAY = (
+    "it is not known whether the learning rate of {} had decayed (annealed): a run cut off before "
+    "the decay ends a few hundredths of a nat too high, longer runs more, which bends a fit; say "
+    "--set annealed=true, or false"
+)
+
+
+def _of_table(
+    runs: Sequence[Run], known: Sequence[dict[str, Any]], confirmed: set[str]
+) -> list[str]:
+    """Judge the tables of finished runs as a whole, and return what a person should know: doubtful
+    amounts, rows that are there twice, settings that vary and learning rates that may not have
+    decayed. What varies beside the known facts goes into the label `batch`, in place."""
+    problems = []
+    tables = defaultdict[Path, list[tuple[Run, dict[str, Any]]]](list)
+    for run, values in zip(runs, known, strict=True):
+        if run.log.final:
+            tables[run.log.place].append((run, values))
+    for place, members in tables.items():
+        of_table = [(run.where, values) for run, values in members]
+        problems += [f"{place}: {said}" for said in question(of_table, confirmed)]
+        same = Counter(_cells(run) for run, _ in members)
+        if again := sum(same.values()) - len(same):
+            line = next(run.log.line for run, _ in members if same[_cells(run)] > 1)
+            problems.append(
+                f"{place}: {again:,} rows repeat another one, such as that of line {line}, and "
+                "count as runs of their own; remove copies"
+            )
+        if not any(_is_superposed(values) for _, values in members):
+            if varied := _settings(members):
+                problems.append(
+                    f"{place}: a sweep of {', '.join(varied)}: fits take the best setting of each "
+                    "size and length"
+                )
+            if lacking := [run.name for run, values in members if "annealed" not in values]:
+                problems.append(f"{place}: {UNKNOWN_DECAY.format(listed(lacking, FEW))}")
+                for _, values in members:
+                    values.setdefault("annealed", None)
+    return problems
+
+
+def _cells(run: Run) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, str(cell)) for name, cell in run.log.facts.items()))
+
+
+def _is_superposed(values: Mapping[str, Any]) -> bool:
+    return bool(values.get("arm")) or decimal(values.get("bag_size", 1)) != 1
+
+
+def _settings(members: Sequence[tuple[Run, dict[str, Any]]]) -> list[str]:
+    """Return the columns of a table that vary among rows of equal size and tokens, as settings in a
+    sweep do: each of their values is in several rows. Add them to the label `batch`."""
+    table = pd.DataFrame([run.log.facts for run, _ in members]).astype("str")
+    known = {*Facts.model_fields, *LOSSES, "flops", *(run.log.run for run, _ in members)}
+    cell = [values.get(name) for _, values in members for name in ("parameters", "tokens")]
+    cells = pd.Series([str(pair) for pair in zip(cell[::2], cell[1::2], strict=True)])
+    mapped = {name for names in FINAL.values() for name in names}
+    varied = [
+        name
+        for name in map(str, table)
+        if name not in known
+        and plain(name) not in mapped
+        and 2 * table[name].nunique() <= len(table)
+        and (table[name].groupby(cells).nunique() > 1).any()
+    ]
+    for (_, values), row in zip(members, rows_of(table[varied]), strict=True):
+        labels = [values.get("batch"), *(f"{name} {value}" for name, value in row.items())]
+        if varied:
+            values["batch"] = short(", ".join(map(str, filter(None, labels)))).strip("'")
+    return varied
 
 
 _ASSUMED = {
@@ -272,7 +243,9 @@ def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
     ends = pd.Series(
         [f"{run['name']} ({run['step']:,} of {run['steps']:,})" for run in rows_of(table)]
     )
-    problems = [
+    counts_calls = pd.Series([run.log.axis in CALLS for run in runs], table.index)
+    problems = [*dict.fromkeys(note for run in runs for note in run.log.notes)]
+    problems += [
         f"{run.name}: {run.rewritten_steps} steps written twice; the later counts"
         for run in runs
         if run.rewritten_steps
@@ -282,7 +255,12 @@ def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
         "with --column nats_per_token=…": ~table["folder"].isin(tables.evaluations["folder"]),
         "diverged (loss not finite at the end): {}": table["state"] == "diverged",
         "the log ends before the last step: {}; give --steps-from 0 where steps are counted from "
-        "0, or correct `steps`": table["state"] == "failed",
+        "0, or correct `steps`": (table["state"] == "failed") & ~counts_calls,
+        "the log ends before the last step: {}; its x axis counts calls of W&B's `log`, not steps: "
+        "export with the trainer's step as x axis, or name it: --column step=KEY": (
+            table["state"] == "failed"
+        )
+        & counts_calls,
         # nanoGPT trains one step more than it evaluates.
         "the log goes on after the last step: {}; correct `steps`": table["step"]
         > table["steps"] + 1,
@@ -298,7 +276,11 @@ def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
 
 
 def write_template(
-    path: Path, sources: Iterable[str], columns: Mapping[str, str], arm_from: str | None = None
+    path: Path,
+    sources: Iterable[str],
+    columns: Mapping[str, str],
+    arm_from: str | None = None,
+    lines: Sequence[str] = (),
 ) -> int:
     """Write a new `runs.csv` with a row for each run and what its logs say, and return the number
     of runs. Raises `UserError` if a file of that name exists, for a log that cannot be read, and
@@ -307,7 +289,7 @@ def write_template(
         raise UserError(
             f"{path}: already exists and may be filled in; name another file, or delete it"
         )
-    runs = _runs(sources, columns)
+    runs = _runs(sources, columns, lines)
     rows = [{"run": run.name, **_own_facts(run, arm_from)} for run in runs]
     table = pd.DataFrame(rows, columns=["run", *Facts.model_fields], dtype=object)
     with written_atomically(path) as file:
@@ -321,63 +303,19 @@ def _own_facts(run: Run, arm_from: str | None) -> dict[str, Any]:
     return {"arm": run.log.above, **run.facts} if arm_from else run.facts
 
 
-def read_facts(path: Path) -> dict[str, dict[str, str]]:
-    """Read a `runs.csv`: for each run the facts in its cells that are not empty.
+def _runs(
+    sources: Iterable[str],
+    columns: Mapping[str, str],
+    lines: Sequence[str] = (),
+    said: Callable[[str], None] = lambda text: None,
+) -> list[Run]:
+    """Read logs, put those of each run together, and return the runs sorted by name. If a value was
+    logged twice for one step, the later one counts.
 
-    Raises `UserError` for a damaged file, one without a column `run`, and a run with two rows.
-    """
-    sheet = read_sheet(path)
-    if "run" not in sheet:
-        raise UserError(f"{path}: column 'run' is missing; write a table with --template")
-    facts: dict[str, dict[str, str]] = {}
-    for line, row in filled_cells(sheet, path, "run"):
-        name = row.pop("run")
-        if name in facts:
-            raise UserError(f"{path}, line {line}: run {short(name)} appears twice; remove a row")
-        facts[name] = row
-    return facts
-
-
-def pairs(given: Iterable[str] | None, option: str) -> dict[str, str]:
-    """Split KEY=VALUE texts. Raises `UserError` for any other text, and for a key given twice."""
-    values: dict[str, str] = {}
-    for key, equals, value in (text.partition("=") for text in given or ()):
-        if not (key and equals and value):
-            raise UserError(f"{option} {key}{equals}{value}: give KEY=VALUE")
-        if key in values:
-            raise UserError(f"{option} {key}: is given twice; keep one")
-        values[key] = value
-    return values
-
-
-def _units(given: Iterable[str]) -> dict[str, str]:
-    """Return the unit of each of `LOSSES`."""
-    units = dict.fromkeys(LOSSES, "nats")
-    for text in given:
-        column, named, unit = text.rpartition("=")
-        one_of(unit, UNITS, "--unit")
-        units |= {one_of(column, LOSSES, "--unit"): unit} if named else dict.fromkeys(LOSSES, unit)
-    return units
-
-
-def _runs(sources: Iterable[str], columns: Mapping[str, str], step_offset: int = 0) -> list[Run]:
-    """Read logs, put those of each run together, with the columns of `KEYS`, and return the runs
-    sorted by name. If a value was logged twice for one step, the later one counts.
-
-    columns: the logs' names for columns. step_offset: a number to add to each step.
-
-    Raises `UserError` as `read_logs` does, for an unknown column or key, if logs with one name seem
-    to be of two runs, if a run has no loss, and if a value in one of these columns is not a number.
-    """
-    for name in columns:
-        one_of(name, [*KEYS, *FINAL], "--column")
-    logs = read_logs(sources, columns)
-    keys = sorted({point.key for log in logs for point in log.points})
-    for name, key in columns.items():
-        one_of(key, keys, f"--column {name}")
+    Raises `UserError` as `read_logs` does, if logs with one name seem to be of two runs, and if a
+    run has no loss."""
     merged: dict[str, Log] = {}
-    for log in logs:
-        _read_numbers(log, columns)
+    for log in read_logs(sources, columns, patterns(lines), said):
         first = merged.setdefault(log.run, log)
         if first is log:
             continue
@@ -387,64 +325,63 @@ def _runs(sources: Iterable[str], columns: Mapping[str, str], step_offset: int =
                 f"run {short(log.run)}: is in {first.place} and {log.place}; name each: NAME=PATH"
             )
         first.facts |= log.facts
-        first.points += log.points
-    return [_run(merged[name], columns, step_offset) for name in sorted(merged)]
-
-
-def _read_numbers(log: Log, columns: Mapping[str, str]) -> None:
-    """Turn the values of all columns of `KEYS` but `loss_name` into floats, in place. Raises
-    `UserError` for one that is not a number."""
-    used = {key for name, keys in KEYS.items() for key in (columns.get(name), *keys)}
-    for place, (step, key, value, line) in enumerate(log.points):
-        if key in used and key != "loss_name":
-            if (number := decimal(value)) is None:
-                where = f", line {line}" if line else f", step {step}"
-                raise UserError(f"{log.place}{where}, {key}: {short(value)} is not a number")
-            log.points[place] = Point(step, key, number, line)
+        first.notes += log.notes
+        first.keys |= log.keys
+        for column, logged in log.logged.items():
+            known = first.logged.get(column)
+            first.logged[column] = logged if known is None else known + logged
+    return [_run(merged.pop(name)) for name in sorted(merged)]
 
 
 def _contradict(first: Log, other: Log) -> bool:
-    """Return whether two logs cannot be of one run, because both are tables and have a value of the
-    same key at the same step. In other formats a restart may have logged steps again. Logs that a
-    person gave one name are always taken to be of one run."""
+    """Return whether two logs cannot be of one run: their x axes differ, or both are tables and
+    have a value of the same key at the same step. In other formats a restart may have logged steps
+    again. Logs that a person gave one name are always taken to be of one run."""
+    if (first.tokens_axis, first.axis == EPOCH) != (other.tokens_axis, other.axis == EPOCH):
+        return True
     if other.named or not {ending(first.place), ending(other.place)} <= {*TABLES}:
         return False
-    known = {(point.step, point.key) for point in first.points}
-    return any((point.step, point.key) in known for point in other.points)
+    shared = first.logged.keys() & other.logged.keys()
+    return any(np.isin(first.logged[key].at, other.logged[key].at).any() for key in shared)
 
 
-def _run(log: Log, columns: Mapping[str, str], step_offset: int) -> Run:
+def _run(log: Log) -> Run:
     """Arrange the logged values of one run in a table, with a row for each step. Raises `UserError`
     if the run has no loss."""
-    points = pd.DataFrame([point[:3] for point in log.points], columns=["step", "key", "value"])
-    last = points.drop_duplicates(["step", "key"], keep="last")
-    wide = last.pivot(index="step", columns="key", values="value")
-    own = {name: (columns[name],) if name in columns else keys for name, keys in KEYS.items()}
-    if log.final:
-        own |= {"loss": (columns.get("loss", "train_loss"),), "nats_per_token": ("nats_per_token",)}
-    named = {name: next((key for key in keys if key in wide), None) for name, keys in own.items()}
-    if not any(named[column] for column in _OF_LOSS):
-        there = sorted(map(str, wide))
+    if not log.logged.keys() & {*_OF_LOSS}:
+        there = sorted(log.keys)
         raise UserError(
             f"run {short(log.run)}: no loss among {', '.join(there[:12])}; name it with "
             "--column loss=… or nats_per_token=…"
         )
-    rows = pd.DataFrame({name: wide.get(key) for name, key in named.items()}, wide.index)
+    columns, changed = {}, set[float]()
+    for name, logged in log.logged.items():
+        values = pd.Series(logged.values, logged.at)
+        if not values.index.is_monotonic_increasing or not values.index.is_unique:
+            last = values[~values.index.duplicated(keep="last")]
+            before = values[values.index.duplicated(keep="last")]
+            after = last.reindex(before.index)
+            same = (before == after) | (before.isna() & after.isna())
+            if name != "training_seconds":  # W&B writes a row of its own for each call of `log`
+                changed |= {*before.index[~same.to_numpy()]}
+            values = last.sort_index()
+        columns[name] = values
+    log.logged = {}  # of a long log, no column is kept twice
+    rows = pd.DataFrame(columns).reindex(columns=[*KEYS])
     rows = rows.astype({name: float for name in KEYS if name != "loss_name"})
+    ends = {name: columns[name].iloc[-1] for name in _OF_LOSS if name in columns}
+    if np.isfinite(ends.get("loss", np.nan)):
+        # Some logs have NaN for a held-out loss wherever nothing was evaluated.
+        sparse = {name for name in ends if np.isnan(columns[name].to_numpy()).sum() > 1}
+        ends = {k: v for k, v in ends.items() if not (k in sparse and np.isnan(v))}
     rows = rows.replace([np.inf, -np.inf], np.nan)
     facts = {key: value for key, value in log.facts.items() if key in Facts.model_fields}
     if rows["learning_rate"].notna().any():
         facts.setdefault("learning_rate", float(rows["learning_rate"].max()))
-    changed = points.astype({"value": str}).groupby(["step", "key"])["value"].nunique() > 1
-    losses = last[last["key"].isin([named[column] for column in _OF_LOSS])].sort_values("step")
-    ends = losses.groupby("key").tail(1).set_index("key")["value"].astype(float)
-    if np.isfinite(ends.get(named["loss"], np.nan)):
-        # Some logs have NaN for a held-out loss wherever nothing was evaluated.
-        without = losses["key"][losses["value"].astype(float).isna()].value_counts()
-        ends = ends[ends.notna() | (without.reindex(ends.index).fillna(0) < 2)]
-    rows.index += 0 if log.final else step_offset
-    rewritten = int(changed.groupby("step").any().sum())
-    return Run(log, facts, rows, rewritten, diverged=not np.isfinite(ends).all())
+    if log.tokens_axis and "steps" not in facts:
+        facts["tokens"] = float(rows.index.max())
+    diverged = not all(np.isfinite(end) for end in ends.values())
+    return Run(log, facts, rows, len(changed), diverged)
 
 
 _OF_LOSS = (*LOSSES, "bits_per_byte")
@@ -457,12 +394,27 @@ def _facts(run: Run, values: Mapping[str, Any]) -> Facts:
         raise UserError(f"{run.where}: {problem_of(Facts, error)}") from None
 
 
-def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
+def _steps(run: Run, facts: Facts, offset: int) -> Any:
+    """Return the number of steps done at each of the run's rows, shape (n,), whatever the log's x
+    axis. `offset` is added to steps."""
+    at = run.rows.index.to_numpy(float)
+    if run.log.final:
+        return np.array([facts.steps])
+    if run.log.tokens_axis:
+        at = at / facts.tokens_per_step
+    elif run.log.axis == EPOCH:
+        at = at / at.max() * facts.steps
+    else:
+        at = at + offset
+    return np.rint(at).astype(np.int64)
+
+
+def _placed(run: Run, facts: Facts, units: Mapping[str, str], offset: int) -> pd.DataFrame:
     """Return the run's rows with the remaining columns of a curve and an evaluation, such as phase,
     tokens and FLOPs, and with losses in nats per token. Raises `UserError` if held-out losses are
     in bits per byte alone and the bytes per token are not known."""
-    rows = run.rows.set_axis([facts.steps]) if run.log.final else run.rows
-    rows = rows.rename_axis("step").reset_index()
+    rows = run.rows.set_axis(_steps(run, facts, offset)).rename_axis("step").reset_index()
+    rows = rows.drop_duplicates("step", keep="last") if run.log.axis == EPOCH else rows
     for name, unit in units.items():
         if unit == "perplexity":
             if (wrong := rows[rows[name] <= 0]).size:
@@ -484,27 +436,30 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str]) -> pd.DataFrame:
             f"run {run.name!r}: bytes_per_token is needed for its losses per byte; give "
             "--set bytes_per_token=VALUE"
         )
-    plan = facts.plan
-    counters = pd.DataFrame([plan.counters(step) for step in rows["step"].tolist()], rows.index)
-    superposed = counters["phase"] == "superposition"
-    names = pd.Series(np.where(superposed, "bag loss", "next_token"))
+    plan, steps = facts.plan, rows["step"].to_numpy()
+    before = np.minimum(steps, plan.superposed_steps)  # steps of the superposition phase
+    superposed = np.maximum(steps, 1) <= plan.superposed_steps
+    names = pd.Series(np.where(superposed, "bag loss", "next_token"), rows.index)
     return rows.assign(
-        **counters,
+        phase=np.where(superposed, "superposition", "recovery"),
+        raw_tokens=plan.tokens_per_sequence("superposition") * before
+        + plan.tokens_per_sequence("recovery") * (steps - before),
+        latent_tokens=facts.tokens_per_step * steps,
         loss_name=rows["loss_name"].fillna(names),
         folder=run.name,
         bag_size=np.where(superposed, facts.bag_size, 1),
         flops=facts.used_flops / facts.steps * rows["step"],
         eval_set=facts.eval_set,
         # `facts.annealed` is about the last step; no row before it counts as annealed.
-        annealed=facts.annealed & (rows["step"] >= facts.steps),
+        annealed=None if facts.annealed is None else facts.annealed & (steps >= facts.steps),
     )
 
 
 def _run_row(
-    run: Run, curve: pd.DataFrame, evaluations: pd.DataFrame, facts: Facts
+    run: Run, curve: pd.DataFrame, evaluations: pd.DataFrame, facts: Facts, last: int
 ) -> dict[str, Any]:
-    """Return the run's row of the run table, with the keys `RUN_COLUMNS`."""
-    plan, last = facts.plan, facts.steps if run.log.final else int(run.rows.index.max())
+    """Return the run's row of the run table, with the keys `RUN_COLUMNS`. `last`: its last step."""
+    plan = facts.plan
     ablations = {one.column: getattr(facts, one.column, None) for one in ABLATIONS}
     superposed = {
         "bag_size": facts.bag_size,
@@ -516,7 +471,8 @@ def _run_row(
     family = [facts.corpus, f"{facts.parameters:,} parameters"]
     family += [f"{facts.tokens_per_step:,} positions a step", facts.batch]
     label = ", ".join(filter(None, family))
-    known = facts.model_dump(include={"study", "seed", "learning_rate", "corpus", "parameters"})
+    names = {"study", "seed", "learning_rate", "corpus", "parameters"}
+    known = facts.model_dump(include=names | {"embeddings", "non_embedding_parameters"})
     trained, final = (next(rows_of(table.tail(1)), {}) for table in (curve, evaluations))
     measured = ("nats_per_token", "bits_per_byte", "annealed", "eval_set")
     state, message = "done", ""
@@ -552,8 +508,16 @@ def _run_row(
         family=label,
         group=f"{label}, {facts.steps:,} steps",
         # Finished runs without seeds may well have equal losses, which are rounded.
-        fingerprint=digest([facts.model_dump(mode="json"), run.rows.to_csv(), *alone]),
+        fingerprint=digest([facts.model_dump(mode="json"), _content(run.rows), *alone]),
     )
+
+
+def _content(rows: pd.DataFrame) -> str:
+    """Return a hash of a run's rows."""
+    numbers = rows.drop(columns="loss_name").to_numpy(float)
+    content = hashlib.sha256(np.column_stack([rows.index.to_numpy(float), numbers]).tobytes())
+    content.update("\n".join(rows["loss_name"].dropna().astype(str)).encode())
+    return content.hexdigest()
 
 
 def _frame(parts: list[pd.DataFrame], columns: Sequence[Column]) -> pd.DataFrame:

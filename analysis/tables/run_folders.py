@@ -109,6 +109,10 @@ def run_row(record: RunRecord) -> dict[str, Any]:
         "experts": (model["experts"] or {}).get("count"),
         "parameters": header["parameters"]["total"],
         "active_parameters": header["parameters"]["active"],
+        "embeddings": "counted",
+        "non_embedding_parameters": header["parameters"]["active"]
+        - header["parameters"]["input_embedding"]
+        - header["parameters"]["output_head"],
         "steps": plan["steps"],
         "corpus": _corpus(config, generated=optimum is not None),
         "learning_rate": config["optimizer"]["learning_rate"],

@@ -58,6 +58,15 @@ def lines(path: Path) -> Iterator[str]:
         yield from file
 
 
+def blocks(path: Path, size: int = 1 << 22) -> Iterator[tuple[int, str]]:
+    """Yield a log in blocks of whole lines, each with the number of its first line."""
+    number = 1
+    with unpacked(path, "rt", encoding="utf-8-sig", errors="replace") as file:
+        while block := file.readlines(size):
+            yield number, "".join(block)
+            number += len(block)
+
+
 def read_sheet(path: Path) -> pd.DataFrame:
     """Read a table without interpreting its cells: those of a CSV stay text.
 
@@ -80,7 +89,14 @@ def read_sheet(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: cannot be read ({first_line(error)})") from None
     if len(twice := table.columns[table.columns.duplicated()]):
         raise UserError(f"{path}: column {short(twice[0])} is there twice; rename one of them")
-    return table.replace({"": None}).dropna(how="all")
+    for name in table:
+        if table[name].dtype in ("str", object):
+            long = (table[name].astype("str").str.len() > _LONGEST_CELL).to_numpy(bool)
+            if long.any():
+                line, cell = table.index[long][0], table[name][long].iloc[0]
+                raise UserError(f"{path}, line {line}, {name}: {short(cell)} is too long")
+    filled: pd.DataFrame = table[table.notna().any(axis=1)]
+    return filled
 
 
 def _csv(content: bytes) -> pd.DataFrame:
@@ -90,20 +106,29 @@ def _csv(content: bytes) -> pd.DataFrame:
         io.StringIO(text),
         sep=max(",;\t", key=header.count),
         header=None,
-        dtype=object,
+        dtype="str",
         keep_default_na=False,
         skip_blank_lines=False,
-    ).map(str.strip)
+    )
     table.index += 1
-    names = pd.Index(table.iloc[0])
-    rows: pd.DataFrame = table.iloc[1:].set_axis(names, axis="columns").loc[:, names != ""]
-    return rows
+    table = table.apply(lambda column: column.str.strip())
+    names = pd.Index(table.iloc[0].to_list())
+    again = (table == names.to_numpy()[None]).all(axis=1)  # programs that resume write it again
+    rows = table[~again].set_axis(names, axis="columns").loc[:, names != ""]
+    known: pd.DataFrame = rows.mask(rows == "")
+    return known
 
 
 def _parquet(content: bytes) -> pd.DataFrame:
     table = pq.read_table(pa.BufferReader(content))
-    cells = [column.to_pylist() for column in table.columns]
-    rows = pd.DataFrame(zip(*cells, strict=True), columns=table.column_names, dtype=object)
+    rows = pd.DataFrame(
+        {
+            place: pd.Series(column.to_pandas(types_mapper=pd.ArrowDtype))
+            if pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+            else pd.Series(column.to_pylist(), dtype=object)
+            for place, column in enumerate(table.columns)
+        }
+    ).set_axis(table.column_names, axis="columns")
     rows.index += 1
     return rows
 
@@ -112,17 +137,16 @@ def filled_cells(
     table: pd.DataFrame, path: Path, *needed: str
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield for each row of a table of `read_sheet` its number and its cells that are not empty, by
-    column name.
-
-    Raises `UserError` if a `needed` cell is empty, and for a cell of over 100,000 characters, which
-    can only be a mistake: columns that hold the config of a run stay far below that.
-    """
-    for line, cells in zip(table.index, table.to_dict("records"), strict=True):
-        row = {str(name): cell for name, cell in cells.items() if cell is not None}
+    column name. Raises `UserError` if a `needed` cell is empty."""
+    there = table.notna().to_numpy()
+    rows = zip(table.index, table.to_dict("records"), there, strict=True)
+    for line, cells, filled in rows:
+        row = {
+            str(name): cell
+            for (name, cell), known in zip(cells.items(), filled, strict=True)
+            if known
+        }
         for name in needed:
             if name not in row:
                 raise UserError(f"{path}, line {line}, {name}: is empty; fill it in")
-        for name, cell in row.items():
-            if len(str(cell)) > _LONGEST_CELL:
-                raise UserError(f"{path}, line {line}, {name}: {short(cell)} is too long")
         yield line, row

@@ -9,6 +9,7 @@ import re
 import shlex
 import sqlite3
 import sys
+from array import array
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +22,7 @@ import zstandard
 from tests.analysis.made_runs import imported
 from tests.input.answers import answer
 from tst_study.analysis.questions import ask
+from tst_study.analysis.tables import foreign_logs
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.columns import Tables
 from tst_study.analysis.tables.imports import import_logs, read_facts, write_template
@@ -352,13 +354,16 @@ def test_one_table_of_final_losses_is_compared_and_fitted(tmp_path: Path) -> Non
     assert (table["gain"] > 0).all()
     path = tmp_path / "runs.csv"
     pd.DataFrame(rows).to_csv(path)
-    assert set(compare(import_logs([str(path)], {}).runs).table["seeds"]) == {3}
+    with pytest.raises(UserError, match="annealed: missing"):
+        import_logs([str(path)], {})
+    decayed = {"annealed": "true"}
+    assert set(compare(import_logs([str(path)], decayed).runs).table["seeds"]) == {3}
     some = pd.DataFrame(rows).assign(learning_rate=[1e-3] * 9 + [None] * 9)
     some.to_csv(path)
     with pytest.raises(UserError, match="learning_rate not known; give --set learning_rate="):
-        import_logs([str(path)], {})
+        import_logs([str(path)], decayed)
     some[some["bag_size"] == 1].assign(arm=["baseline", "muon", "other"]).to_csv(path)
-    assert len(import_logs([str(path)], {}).runs) == 3
+    assert len(import_logs([str(path)], decayed).runs) == 3
     assert any("best" in one for one in ask("bag-size", archive).tables.values())
     unnamed = imported(tmp_path / "unnamed", pd.DataFrame(rows).drop(columns="seed"))
     found = compare(read_tables(unnamed).runs)
@@ -613,3 +618,247 @@ def test_a_missing_or_wrong_fact_or_column_is_named(tmp_path: Path) -> None:
         write_template(tmp_path / "runs.csv", [str(log)], {"los": "loss"})
     with pytest.raises(UserError, match="no loss among gain"):
         tables(jsonl(tmp_path / "b", [{"step": 1, "gain": 2}]))
+
+
+def table(folder: Path, text: str, name: str = "runs.csv") -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def amounts(source: str, *unit: str, **given: str) -> list[tuple[int, int]]:
+    """Parameters and tokens of each run."""
+    runs = import_logs([source], given, unit=unit).runs
+    return [*zip(runs["parameters"], runs["latent_tokens"], strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "units", "read"),
+    [
+        ("12,1.3\n124,4.6", ("millions", "billions"), [(12e6, 1.3e9), (124e6, 4.6e9)]),
+        ("0.124,2.5\n0.35,7", ("billions", "billions"), [(124e6, 2.5e9), (350e6, 7e9)]),
+        ("124M,2.5B\n0.35B,7e9", (), [(124e6, 2.5e9), (350e6, 7e9)]),
+        ('"124,000,000","2,500,000,000"', (), [(124e6, 2.5e9)]),
+        ("633111399.9,1579500858.99", (), [(633111400, 1579500859)]),
+        ("5000,20000", ("units", "units"), [(5000, 20000)]),
+        ("1e6,20", ("1", "1e9"), [(1e6, 20e9)]),
+    ],
+)
+def test_amounts_are_read_as_people_write_them(text, units, read, tmp_path: Path) -> None:
+    losses = "\n".join(f"{row},{3.5 - 0.1 * i}" for i, row in enumerate(text.split("\n")))
+    source = table(tmp_path, f"params,tokens,loss\n{losses}\n")
+    named = [f"{name}={unit}" for name, unit in zip(("parameters", "tokens"), units, strict=False)]
+    assert amounts(source, *named) == read
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("params,tokens\n12,1.3\n124,4.6", r"parameters 12 are few.*--unit parameters=millions"),
+        ("params,tokens\n.124,2.5\n.350,7", "--unit parameters=billions"),
+        ("params,tokens\n1e8,1.3\n2e8,4.6", r"tokens 1\.3 for 100M.*--unit tokens=billions"),
+        ("params,tokens\n1e8,6e7\n2e8,9e7", r"tokens 6e\+07 for 100M parameters are few"),
+        ("params,tokens\n1e8,2.4e18", r"tokens 2\.4e\+18 are more than all text; are they FLOPs"),
+        ("params,flops\n3.5e8,3e9", r"tokens? .*|flops .*for 350M.*--unit flops=billions"),
+        ("params,tokens,flops\n3.5e8,7e9,1.47e10", r"flops are 1e-09 times 6 N D.*flops=giga"),
+        ("params,tokens,steps\n1e5,2.5e6,1000000", r"tokens 2,500,000 are not steps"),
+    ],
+)
+def test_amounts_that_cannot_be_meant_are_questioned(text: str, words: str, tmp_path) -> None:
+    heading, *rows = text.split("\n")
+    source = table(tmp_path, "\n".join([f"{heading},loss", *(f"{row},3.0" for row in rows)]))
+    with pytest.raises(UserError, match=words):
+        import_logs([source], {})
+
+
+def test_tokens_below_parameters_are_believed_where_flops_agree(tmp_path: Path) -> None:
+    """The small end of an IsoFLOP line, whose parameters count embeddings."""
+    source = table(tmp_path, "N,D,C,loss\n7e8,5e8,1e18,3.7\n1.2e8,4e9,1e18,3.6\n")
+    said = import_logs([source], {}).problems
+    assert any("0.35 to 0.48 times 6 N D" in line and "2 of 2" in line for line in said), said
+
+
+def test_rows_of_one_size_and_rising_tokens_are_one_run(tmp_path: Path) -> None:
+    rows = [f"{s}0_000_000,{loss(s)},{held_out(s)}" for s in STEPS]
+    source = table(tmp_path, "\n".join(["tokens,train_loss,val_loss", *rows]), "log.csv")
+    with pytest.raises(UserError, match="annealed"):
+        import_logs([source], {"parameters": "1M"})
+    known = {"parameters": "1M", "annealed": "true"}
+    found = import_logs([source], known)
+    assert any("are the curve of one run" in line for line in found.problems)
+    (run,) = found.runs.to_dict("records")
+    assert (run["latent_tokens"], run["nats_per_token"]) == (300_000_000, held_out(30))
+    assert found.curves["latent_tokens"].tolist() == [s * 10_000_000 for s in STEPS]
+    assert found.evaluations["annealed"].tolist() == [False, False, True]
+    steps = import_logs([source], known | {"tokens_per_step": "1e6"}).curves["step"]
+    assert steps.tolist() == [10 * s for s in STEPS]
+    named = "\n".join(["run,tokens,val_loss", *(f"{r},{s}e6,3" for r in "ab" for s in STEPS)])
+    assert len(import_logs([table(tmp_path, named, "two.csv")], known).runs) == 2
+    single = "\n".join(["run,N,D,loss", *(f"r{s},1e6,{s}e6,3" for s in STEPS)])
+    assert len(import_logs([table(tmp_path, single, "three.csv")], {}).runs) == 3
+
+
+def test_a_table_does_not_say_that_its_learning_rates_had_decayed(tmp_path: Path) -> None:
+    source = table(tmp_path, "N,D,loss\n1e8,2e9,3.0\n2e8,4e9,2.9\n")
+    found = import_logs([source], {})
+    assert any("--set annealed=true" in line and "bends a fit" in line for line in found.problems)
+    assert found.runs["annealed"].isna().all()
+    add_to_archive(tmp_path / "archive", found)
+    again = read_tables(tmp_path / "archive")
+    assert again.runs["annealed"].isna().all()
+    assert again.evaluations["annealed"].isna().all()
+
+
+def test_a_sweep_and_rows_that_repeat_are_named(tmp_path: Path) -> None:
+    rows = [f"{n},2e9,{bs},{3 - n / 1e9}" for n in (1e8, 2e8) for bs in (32, 64, 64)]
+    found = import_logs([table(tmp_path, "\n".join(["N,D,bs,loss", *rows]))], {})
+    assert any("2 rows repeat another one, such as that of line 3" in p for p in found.problems)
+    assert any("a sweep of bs" in problem for problem in found.problems)
+    assert found.runs["group"].nunique() == 4
+
+
+STEP_NAMES = ("trainer/global_step", "train/global_step", "global_step", "iteration")
+
+
+@pytest.mark.parametrize("name", STEP_NAMES)
+def test_the_trainers_own_step_goes_before_wandbs_count_of_calls(name: str, tmp_path) -> None:
+    rows = [f"{i},{s},{loss(s)},{held_out(s)}" for i, s in enumerate(STEPS)]
+    text = "\n".join([f"_step,{name},train/loss_step,eval/loss", *rows])
+    found = tables(Path(table(tmp_path, text)))
+    assert found.curves["step"].tolist() == list(STEPS)
+    chart = [f'"{name}","a - train/loss"', *(f"{s},{loss(s)}" for s in STEPS)]
+    found = tables(Path(table(tmp_path / "chart", "\n".join(chart))))
+    assert found.curves["step"].tolist() == list(STEPS)
+
+
+def test_the_advice_on_wandbs_own_axis_leads_to_the_right_steps(tmp_path: Path) -> None:
+    rows = [f"{i},{s},{loss(s)},{held_out(s)}" for i, s in enumerate(STEPS)]
+    text = "\n".join(["_step,my step,train/loss,eval/loss", *rows])
+    source = table(tmp_path, text)
+    (said,) = (line for line in tables(Path(source)).problems if "ends before" in line)
+    assert "calls of W&B's `log`" in said
+    assert "correct `steps`" not in said
+    (option,) = re.findall(r"--column (\w+)=KEY", said)
+    found = import_logs([source], FACTS, columns={option: "my step"})
+    assert found.curves["step"].tolist() == list(STEPS)
+    assert found.runs["state"].item() == "done"
+
+
+def test_names_of_columns_are_the_users_in_templates_and_tables(tmp_path: Path) -> None:
+    text = "when,tok/step,size,ce\n10,512,1M,3.9\n30,512,1M,3.7\n"
+    columns = {"step": "when", "tokens_per_step": "tok/step", "parameters": "size"}
+    known = {name: value for name, value in FACTS.items() if name not in columns}
+    found = import_logs([table(tmp_path, text)], known, columns=columns | {"loss": "ce"})
+    run = found.runs.iloc[0]
+    assert (run["parameters"], run["latent_tokens"]) == (1_000_000, 512 * 30)
+
+
+PRINTED = {
+    "torchtitan": (
+        "[titan] 2026-05-18 - root - INFO - \x1b[31mstep: {step:2}  \x1b[32mloss:"
+        "  {loss:.5f}  \x1b[0mgrad_norm:  0.83  memory:  9.46GiB(65%)",
+        "[titan] - root - INFO - validate step: {step}  loss:  {held_out:.4f}  memory: 9GiB",
+    ),
+    "nanotron": (
+        "10/17/2025 [INFO|DP=0]: iteration: {step} / 30 | consumed_tokens: 10.5M | "
+        "tokens_per_sec: 22.8K | lm_loss: {loss:.4g} | lr: 0.001 | grad_norm: 1.25",
+    ),
+    "gpt-neox": (
+        " samples/sec: 7.1 | iteration {step:8}/      30 | elapsed time per iteration (ms): 9.9 |"
+        " learning rate: 1.000E-03 | lm_loss: {loss:.6E} | loss scale: 1.0 |",
+        " validation results at iteration {step} | lm_loss value: {held_out:.6E} | lm_loss_ppl ",
+    ),
+    "OLMo": (
+        "[2024-04-17 09:42:26] INFO [olmo.train:816, rank=0] [step={step}/30]\n"
+        "    train/CrossEntropyLoss={loss:.4g}\n    train/Perplexity=76,631",
+    ),
+    "OLMo-core": (
+        "2026-08-08 INFO [console_logger:68] [step={step}/30,epoch=0,eta=5h11m]\n"
+        "    optim/LR=0.001\n    train/CE loss={loss:.4g}\n    train/PPL=511.9",
+    ),
+    "NeMo": (
+        "Training epoch 0, iteration {before}/29 | lr: 0.001 | global_batch_size: 8 | "
+        "global_step: {before} | reduced_train_loss: {loss:.4g} | val_loss: 9.9",
+    ),
+    "litgpt": (
+        "Epoch 1 | iter {twice} step {step} | loss train: {loss:.3f}, val: n/a | iter time: 9 ms",
+        "iter {twice}: val loss {held_out:.4f}, val time: 90.00 ms",
+    ),
+    "MaxText": (
+        "completed step: {before}, seconds: 1.234, total_weights: 65536, loss: {loss:.3f}",
+        "eval metrics after step: {before}, loss={held_out:.3f}, total_weights=65536",
+    ),
+    "Hugging Face": (
+        "{{'loss': {loss}, 'grad_norm': 1.2, 'learning_rate': 0.001, 'epoch': {epoch:.2f}}}",
+        "{{'eval_loss': {held_out}, 'eval_runtime': 3.1, 'epoch': {epoch:.2f}}}",
+    ),
+    "--line": ("at {step} of thirty the loss was {loss:.4f}; on unseen text {held_out:.4f}",),
+}
+LINE = r"at (?P<step>\d+) of .* was (?P<loss>[\d.]+)(; on unseen text (?P<nats_per_token>\S+))?"
+
+
+@pytest.mark.parametrize("program", PRINTED)
+def test_what_a_trainer_prints_is_read(program: str, tmp_path: Path) -> None:
+    lines = ["starting", "[eval_step=1/2]"]
+    for step in STEPS:
+        of = {"step": step, "before": step - 1, "twice": 2 * step, "epoch": step / 15}
+        of |= {"loss": loss(step), "held_out": held_out(step)}
+        lines += [line.format(**of) for line in PRINTED[program]]
+    log = str(written(tmp_path / "run", "train.log", lines))
+    found = import_logs([log], FACTS, lines=[LINE] * (program == "--line"))
+    assert found.curves["step"].tolist() == list(STEPS)
+    np.testing.assert_allclose(found.curves["loss"], [loss(s) for s in STEPS], rtol=1e-3)
+    tells = "held_out" in "".join(PRINTED[program])
+    expected = [held_out(s) for s in STEPS] if tells else []
+    np.testing.assert_allclose(found.evaluations["nats_per_token"], expected, rtol=1e-3)
+    assert found.runs["state"].item() == "done"
+
+
+def test_a_line_that_no_known_program_prints_comes_with_a_pattern_that_reads_it(tmp_path) -> None:
+    log = [f"  >> Step={s:,} | total loss = {loss(s):.3f} | 3 it/s" for s in STEPS]
+    place = str(written(tmp_path / "run", "out.txt", log))
+    with pytest.raises(UserError, match=r"no known program prints .*Step=10") as told:
+        import_logs([place], FACTS)
+    (pattern,) = re.findall("--line '(.*)'", str(told.value))
+    found = import_logs([place], FACTS, lines=[pattern])
+    assert found.curves["step"].tolist() == list(STEPS)
+    for bad, words in (("(", "no regular expression"), (r"(?P<step>\d+)", r"needs a group")):
+        with pytest.raises(UserError, match=words):
+            import_logs([place], FACTS, lines=[bad])
+
+
+def test_csv_files_that_trainers_write_are_read(tmp_path: Path) -> None:
+    """Lightning's, with a row for each call; thousands with commas; a header written again."""
+    lightning = "epoch,step,train_loss_step,train_loss_epoch,val_loss\n0,9,3.9,,\n0,29,3.7,,\n"
+    lightning += "0,29,,,3.8\n0,29,,3.85,\n"
+    found = import_logs([table(tmp_path, lightning, "a.csv")], FACTS, steps_from=0)
+    assert found.curves["loss"].tolist() == [3.9, 3.7]
+    assert found.evaluations[["step", "nats_per_token"]].to_numpy().tolist() == [[30, 3.8]]
+    again = 'step,loss,val_loss\n"10",3.9,4\nstep,loss,val_loss\n"30",3.7,3.8\n'
+    assert tables(Path(table(tmp_path, again, "b.csv"))).curves["step"].tolist() == [10, 30]
+    commas = 'step,loss,val_loss\n"1,000",3.9,4\n"20,000",3.7,3.8\n'
+    found = tables(Path(table(tmp_path, commas, "c.csv")), steps="20k")
+    assert found.curves["step"].tolist() == [1000, 20_000]
+
+
+def test_a_long_log_is_read_by_columns(tmp_path: Path) -> None:
+    """30,000 rows in three formats are the same curve; no object is kept for a cell."""
+    steps = np.arange(1, 30_001)
+    values = (3 + 100 / steps).round(6)
+    frame = pd.DataFrame({"step": steps, "loss": values, "other": 1.5})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_json(tmp_path / "b.jsonl", orient="records", lines=True)
+    lines = [
+        f"step:{s}/30000 train_loss:{v} train_time:{s}ms"
+        for s, v in zip(steps, values, strict=True)
+    ]
+    (tmp_path / "c.txt").write_text("\n".join(lines))
+    rows = foreign_logs.Rows()
+    for row in frame.head(100).to_dict("records"):
+        rows.add(row, 1)
+    assert all(isinstance(cells, array) for _, cells in rows.columns.values())
+    found = [tables(path, steps="30000").curves for path in sorted(tmp_path.iterdir())]
+    for curve_ in found:
+        assert curve_["step"].tolist() == steps.tolist()
+        np.testing.assert_allclose(curve_["loss"], values)
+        assert curve_["latent_tokens"].iloc[-1] == 512 * 30_000

@@ -6,8 +6,14 @@ import pandas as pd
 
 from tst_study.analysis import published
 from tst_study.analysis.answer import Answer
-from tst_study.analysis.fits.scaling.frontier import isoflop
-from tst_study.analysis.fits.scaling.points import alike_in_kind, at_best_rates, points_of
+from tst_study.analysis.fits.scaling.approaches import side_by_side
+from tst_study.analysis.fits.scaling.frontier import isoflop, next_budget
+from tst_study.analysis.fits.scaling.points import (
+    alike_in_kind,
+    at_best_settings,
+    doubts,
+    points_of,
+)
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.tables.eligible import eligible
 from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH
@@ -78,6 +84,7 @@ def compute_answer(runs: pd.DataFrame | None = None) -> Answer:
     number, a sentence says what is missing.
     """
     inputs: dict[str, str] = {}
+    of_paper = runs is None
     if runs is None:
         # The one run that only Table 2 has is left out: it is an ablation, at one length. Table 1
         # is kept, because only it has 3B and the mixture; it also prints some of the grids' runs
@@ -104,21 +111,26 @@ def compute_answer(runs: pd.DataFrame | None = None) -> Answer:
         title = "Compute multiplier: baseline FLOPs over FLOPs at equal loss"
         tables[title] = pd.concat(multipliers, ignore_index=True)[order]
     for label, rows in alike_in_kind(points[points["method"] == "baseline"]):
-        own, left_out = at_best_rates(rows)
-        if left_out:
-            sentences.append(f"Chinchilla, {label}: {left_out}.")
+        own, left_out = at_best_settings(rows)
         title = f"Chinchilla, approach 2, {label}"
         try:
             frontier = isoflop(own)
             low, high = frontier.params_interval or (None, None)
             tables[title] = frontier.table.assign(
-                params_exponent=frontier.params_exponent, exponent_low=low, exponent_high=high
+                params_exponent=frontier.params_exponent,
+                exponent_low=low,
+                exponent_high=high,
+                tokens_exponent=frontier.tokens_exponent,
             )
-            note = frontier.note
+            both, agreed = side_by_side(own, frontier, None)
+            if len(both):
+                tables[f"Both approaches at the largest budget, {label}"] = both
+            notes = [next_budget(frontier), frontier.note, *agreed]
+            notes += [] if of_paper else doubts(own)
         except UserError as error:
-            note = str(error)
-        if note:
-            sentences.append(f"{title}: {note}.")
+            notes = [str(error)]
+        notes.append(left_out)
+        sentences += [f"{title}: {note}." for note in notes if note]
     if not (tables or sentences):
         raise UserError("no baseline among these runs, and no setting at two lengths or more")
     return Answer("compute", tables, tuple(sentences), inputs, pd.DataFrame(excluded))

@@ -16,19 +16,15 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import special
 
-from tst_study.analysis.answer import Answer, table_lines
+from tst_study.analysis.answer import table_lines
 from tst_study.analysis.checks import Floats
-from tst_study.analysis.fits.scaling.points import (
-    alike_in_kind,
-    annealed_points,
-    at_best_rates,
-    with_tokens,
-)
+from tst_study.analysis.fits.scaling.points import annealed_points, flops_ratio, with_tokens
 from tst_study.analysis.fits.solver.problem import HUBER, Formula, Problem
 from tst_study.analysis.fits.solver.solve import Fit, fit, grid_of_starts, refit
 from tst_study.analysis.fits.solver.uncertainty import LEAST_CLUSTERS, Bootstrap, bootstrap
 from tst_study.analysis.statistics import CONFIDENCE, rmse
 from tst_study.errors import UserError
+from tst_study.text import big
 
 NAMES = ("E", "A", "B", "alpha", "beta")
 """Printed names of the parameters. The fit is over the logs of the first three."""
@@ -37,39 +33,6 @@ LEAST_RUNS = 10
 GRID = {"alpha": (0.1, 0.3, 0.5, 0.8), "beta": (0.1, 0.3, 0.5, 0.8)}
 """Values of the exponents, all combinations of which are starts of a fit. The other parameters
 follow from them by least squares."""
-_BUDGETS = 5
-"""Number of FLOPs budgets for which compute-optimal sizes are printed."""
-
-
-def chinchilla_answer(points: pd.DataFrame, huber: float = HUBER) -> Answer:
-    """Answer `tst-study analyse chinchilla`: a fit for each corpus, held-out text and kind of model
-    (dense or mixture), or a sentence that says why there is none.
-
-    points: runs as `points_of` returns them. Superposed runs and ablations are left out, and so are
-    runs that are not annealed or not at the best learning rate of their size, length and set-up.
-    huber: as in `fit_chinchilla`. Raises `UserError` if there is no baseline.
-    """
-    tables: dict[str, pd.DataFrame] = {}
-    sentences: list[str] = []
-    plain = points[points["method"] == "baseline"]
-    for name, rows in alike_in_kind(plain):
-        try:
-            own, note = at_best_rates(annealed_points(rows, ("params", "tokens", "loss")))
-            fitted = fit_chinchilla(own, huber=huber)
-        except UserError as error:
-            sentences.append(f"{name}: no fit: {error}.")
-            continue
-        ends = np.geomspace(own["flops"].min(), own["flops"].max(), _BUDGETS)
-        errors = fitted.each_size_from_the_others()
-        tables |= {
-            f"{name}. L = E + A N^−α + B D^−β, 95% intervals": fitted.summary(),
-            f"{name}. Compute-optimal, C = 6 N D": fitted.allocation(ends),
-            f"{name}. Each size predicted from the others, nats": errors,
-        }
-        sentences += [f"{name}: {line}." for line in (*str(fitted).splitlines()[-1:], note) if line]
-    if not sentences:
-        raise UserError("no baseline among these runs: nothing to fit")
-    return Answer("chinchilla", tables, tuple(sentences))
 
 
 @dataclass(frozen=True)
@@ -151,27 +114,54 @@ class ChinchillaFit:
             rows.append({**row, "copied": _copied(self.points[out], self.points[~out], size)})
         return pd.DataFrame(rows, columns=["group", "runs", "rmse", "copied", "note"])
 
-    def allocation(self, flops: Floats | list[float]) -> pd.DataFrame:
-        """Return a row for each FLOPs budget (C = 6 N D): flops, the compute-optimal params and
-        tokens, the loss there, and params_exponent, the exponent a in N ∝ C^a.
+    def largest_from_the_others(self) -> str:
+        """Return a sentence on how well the law fitted to all other runs predicts those at the
+        largest size and length (by N D), beside a loss copied from the nearest other run."""
+        work = np.log(self.points["params"]) + np.log(self.points["tokens"])
+        out = (work > work.max() - 0.01).to_numpy()
+        own, rest = self.points[out], self.points[~out]
+        size, tokens, loss = (float(own[name].mean()) for name in ("params", "tokens", "loss"))
+        where = f"the largest run, {big(size)} parameters and {big(tokens)} tokens,"
+        problem = self.fit.problem
+        try:
+            law = fit(problem.rows(~out), grid_of_starts(problem.model, GRID), 6)
+        except UserError as reason:
+            return f"{where} cannot be predicted from the others: {reason}"
+        said = float(problem.rows(out).model.loss(law.theta).mean())
+        copied = _copied(own, rest, size)
+        return (
+            f"{where} has loss {loss:.4f}; the others predict {said:.4f} ({said - loss:+.4f}; the "
+            f"nearest run's loss is off by {copied:.4f})"
+        )
 
-        All but flops have a 95% interval over models, in columns such as params_low and
-        params_high. Sizes, tokens and losses are NaN unless the law falls with both N and D."""
+    def allocation(self, flops: Floats | list[float]) -> pd.DataFrame:
+        """Return a row for each FLOPs budget: flops, the compute-optimal params and tokens, the
+        loss there, and params_exponent and tokens_exponent, a and b in N ∝ C^a, D ∝ C^b.
+
+        C is 6 N D, or, where the FLOPs of the fitted runs are not, 6 k N^(1 + q) D
+        (`points.flops_ratio`). All but flops and b have a 95% interval over models, in columns such
+        as params_low and params_high. Sizes, tokens and losses are NaN unless the law falls with
+        both N and D."""
         law = Base(*np.vstack([self.fit.theta, self.drawn.draws.to_numpy()]).T)
-        total = law.alpha + law.beta
+        scale, q = flops_ratio(self.points)
+        slope = law.beta * (1 + q)
+        total = law.alpha + slope
         with np.errstate(all="ignore"):
-            ratio = law.log_A - law.log_B + np.log(law.alpha / law.beta)
+            ratio = law.log_A - law.log_B + np.log(law.alpha / slope)
         rows = []
         for budget in np.asarray(flops, dtype=float):
-            size = np.exp((ratio + law.beta * np.log(budget / 6)) / total)
+            work = budget / 6 / scale
+            size = np.exp((ratio + law.beta * np.log(work)) / total)
             # Only a law that falls with both N and D has an optimum.
             size = np.where((law.alpha > 0) & (law.beta > 0), size, np.nan)
-            tokens = budget / 6 / size
+            tokens = work / size ** (1 + q)
             values = {"params": size, "tokens": tokens, "loss": law.loss(size, tokens)}
+            values["params_exponent"] = law.beta / total
             row: dict[str, float | None] = {"flops": float(budget)}
-            for name, draws in {**values, "params_exponent": law.beta / total}.items():
+            for name, draws in values.items():
                 low, high = self.drawn.interval(draws[1:])
                 row |= {name: float(draws[0]), f"{name}_low": low, f"{name}_high": high}
+            row["tokens_exponent"] = float(1 - (1 + q) * law.beta[0] / total[0])
             rows.append(row)
         return pd.DataFrame(rows)
 
@@ -181,7 +171,7 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000, huber: float = HUBER)
 
     frame: a row for each run, with the columns loss (nats per token, final, annealed), params, and
     tokens or flops (C = 6 N D). Two more columns, `annealed` and `model`, are used if they are
-    there. Rows for which `annealed` is not true are left out. Rows with the same label in `model`,
+    there. Rows for which `annealed` is false are left out. Rows with the same label in `model`,
     such as those of one training, are drawn together for the intervals; without `model`, rows of
     the same size are drawn together.
     draws: number of refits for the intervals. huber: delta of the Huber loss, by default that of

@@ -5,7 +5,7 @@ If the learning rate was not annealed, a loss is too high by a few hundredths of
 the optimum towards small models; such points are left out. Checkpoints of one training share
 errors, and so do runs of several lengths that branch off one shared prefix run. If such rows have
 the same label in a column `model`, the bootstrap draws them together; without that column it draws
-all rows of one size together."""
+all rows of one size together. What is not known of the points is said with every fit (`doubts`)."""
 
 from collections.abc import Sequence
 
@@ -14,6 +14,7 @@ import pandas as pd
 
 from tst_study.analysis.checks import Floats, positive
 from tst_study.analysis.tables.eligible import over_shared_seeds
+from tst_study.analysis.tables.facts import SIX, six_nd
 from tst_study.analysis.wording import disambiguate, number
 from tst_study.errors import UserError
 
@@ -42,8 +43,8 @@ def with_tokens(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame:
-    """Return the annealed points, with a further column `size` (`sizes_of`). Without a column
-    `annealed` all points count as annealed.
+    """Return the points with a further column `size` (`sizes_of`), without those that are known not
+    to be annealed. Without a column `annealed` all points count as annealed.
 
     Raises `UserError` if one of the `needed` columns is missing or holds a bad value, and if no
     point is annealed."""
@@ -51,7 +52,7 @@ def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame
     points = points.assign(size=sizes_of(points["params"]))
     if "annealed" not in points:
         return points
-    kept = points[points["annealed"].isin([True])]
+    kept = points[~points["annealed"].isin([False])]
     if kept.empty:
         raise UserError(
             "no point whose learning rate was annealed: a high rate costs a few hundredths of "
@@ -87,26 +88,71 @@ def alike_in_kind(baselines: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [(name, own) for name, (_, own) in zip(names, kinds, strict=True)]
 
 
-def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Return the points at the best learning rate of each size, length and set-up, and a note.
+def at_best_settings(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Return the points with the best setting of each size and length, and a note.
 
-    A law of badly tuned runs would describe the tuning. The best rate has the lowest mean loss over
-    the seeds that the rates share, or over all seeds if they share none. Runs of one set-up agree
-    in the column `family`. Rates that are not known count as one rate. The note counts the runs at
-    worse rates, and the sizes and lengths that mix several set-ups."""
+    A law of badly tuned runs would describe the tuning. Runs of one setting agree in the columns
+    `learning_rate` and `family`; rates that are not known count as one. The best setting has the
+    lowest mean loss over the seeds that the settings share, or over all seeds if they share none.
+    Lengths that differ by less than `SAME_SIZE` count as one. The note says how many runs were left
+    out, and what varied."""
     points = points.assign(learning_rate=points.get("learning_rate", 0.0)).reset_index(drop=True)
     points = points.fillna({"learning_rate": 0.0})
-    sizes = sizes_of(points["params"])
+    settings = points[["learning_rate", "family"]].apply(tuple, axis=1)
+    seeds = points.assign(seed=points.get("seed", 0), setting=pd.factorize(settings)[0])
     best = pd.Series(False, index=points.index)
-    for _, own in points.groupby([sizes, "tokens", "family"], sort=False):
-        seeds = own.assign(seed=own.get("seed", 0))
-        means = over_shared_seeds(seeds, "learning_rate", "loss").mean(axis=1)
-        best[own.index] = own["learning_rate"] == means.idxmin()
-    notes = []
-    if dropped := int((~best).sum()):
-        notes.append(f"{number(dropped, 'run')} at worse learning rates left out")
-    cells = points[best].groupby([sizes[best.to_numpy()], "tokens"])
-    if several := int((cells["family"].nunique() > 1).sum()):
-        where = f"at {several} of {len(cells)} sizes and lengths"
-        notes.append(f"{where} several set-ups are fitted together")
-    return points[best], "; ".join(notes)
+    most = 1
+    for _, own in seeds.groupby([sizes_of(points["params"]), sizes_of(points["tokens"])]):
+        means = over_shared_seeds(own, "setting", "loss").mean(axis=1)
+        best[own.index] = own["setting"] == means.idxmin()
+        most = max(most, len(means))
+    dropped = int((~best).sum())
+    if not dropped:
+        return points[best], ""
+    varied = [
+        words
+        for name, words in (("learning_rate", "learning rate"), ("family", "batch or set-up"))
+        if points[name].nunique() > 1
+    ]
+    return points[best], (
+        f"{number(dropped, 'run')} at worse settings left out: the best of up to {most} settings "
+        f"({', '.join(varied)}) at each size and length"
+    )
+
+
+def doubts(points: pd.DataFrame) -> list[str]:
+    """Return sentences on what is not known of the points and what that does to a fit: the decay of
+    the learning rate, whether parameters count embeddings, and FLOPs that are not 6 N D."""
+    said = []
+    if unknown := int(points["annealed"].isna().sum()) if "annealed" in points else 0:
+        said.append(
+            f"it is not known whether the learning rate of {unknown} of {len(points)} runs had "
+            "decayed; where it had not, losses are too high, most in long runs, and the "
+            "exponents are off"
+        )
+    if {"embeddings", "config"} <= {*points}:
+        silent = points["embeddings"].isna() & points["config"].isna()
+        if silent.any():
+            said.append(
+                f"of {number(int(silent.sum()), 'run')} it is not declared whether parameters "
+                "count embeddings, which in small models moves the exponents; import with --set "
+                "embeddings=counted or --set 'embeddings=left out'"
+            )
+    if "flops" in points:
+        ratios = points["flops"] / 6 / points["params"] / points["tokens"]
+        off = ratios[(ratios - 1).abs() > SIX]
+        if len(off):
+            said.append(six_nd(off.tolist(), len(points)))
+    return said
+
+
+def flops_ratio(points: pd.DataFrame) -> tuple[float, float]:
+    """Return k and q of C = 6 k N^(1 + q) D, fitted to the points (least squares in logs): (1, 0)
+    if their FLOPs are 6 N D up to `SIX`, or are not known."""
+    if "flops" not in points or points["params"].nunique() < 2:
+        return 1.0, 0.0
+    ratio = np.log((points["flops"] / 6 / points["params"] / points["tokens"]).to_numpy(float))
+    if np.abs(np.expm1(ratio)).max() <= SIX:
+        return 1.0, 0.0
+    slope, constant = np.polyfit(np.log(points["params"].to_numpy(float)), ratio, 1)
+    return float(np.exp(constant)), float(slope)

@@ -1,0 +1,176 @@
+"""The lines that known programs print while they train, as patterns; a suggestion for others.
+
+A pattern's groups are `step`, `steps` (planned), `milliseconds` (of training), columns of `KEYS`,
+or `key` and `value`, for programs that print a line for each quantity. A match without a step
+belongs to the step that was printed before it. The patterns follow these programs, as of November
+2026: Megatron-LM's `training_log` and gpt-neox's, nanotron's `LoggerWriter`, torchtitan's
+`components/metrics.py`, OLMo's and OLMo-core's console loggers, NeMo's progress printer, litgpt's
+`pretrain.py`, MaxText's `metric_logger.py`, nanoGPT, modded-nanogpt, nanochat's `base_train`, and
+the dictionaries that Hugging Face's Trainer prints.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tst_study.errors import UserError
+from tst_study.text import decimal, short
+
+
+class Line(NamedTuple):
+    """A kind of line that a program prints."""
+
+    pattern: re.Pattern[str]
+    more: int = 0
+    """What makes the printed step the number of steps done: 1 for programs that count from 0."""
+
+
+def _line(pattern: str, more: int = 0) -> Line:
+    return Line(re.compile(pattern, re.MULTILINE), more)
+
+
+EPOCH = "epoch"
+_OF_TRAINER = r"\{'(?:loss|eval_loss|train_runtime)': .*?\}"
+PROGRAMS: Mapping[str, tuple[Line, ...]] = {
+    # NeMo comes before Megatron-LM, whose pattern matches its lines, too. Its `val_loss` is printed
+    # again on every later line, so that the step cannot be told.
+    "NeMo": (
+        _line(
+            r"Training epoch \d+, iteration \d+/\d+ \|(?:.*? lr: (?P<learning_rate>\S+) \|)?"
+            r".*? global_step: (?P<step>\d+) \|.*? reduced_train_loss: (?P<loss>[^\s|]+)",
+            1,
+        ),
+    ),
+    "Megatron-LM, gpt-neox": (
+        _line(
+            r"iteration +(?P<step>\d+)/ *(?P<steps>\d+) \|(?:.*? learning rate: "
+            r"(?P<learning_rate>\S+) \|)?"
+            r"(?:.*? lm[ _]loss: (?P<loss>\S+) \|)?(?:.*? grad norm: (?P<gradient_norm>\S+) \|)?"
+        ),
+        _line(  # must not match the line on the test set
+            r"validation (?:loss|results) at iteration (?P<step>\d+)\b(?! on test)[^|\n]*\| "
+            r"lm[ _]loss value: (?P<nats_per_token>\S+)"
+        ),
+    ),
+    "nanotron": (
+        _line(
+            r"iteration: (?P<step>[\d.,]+[KM]?) / (?P<steps>[\d.,]+[KM]?) \|.*? lm_loss: "
+            r"(?P<loss>\S+)(?:.*? lr: (?P<learning_rate>\S+))?"
+            r"(?:.*? grad_norm: (?P<gradient_norm>\S+))?"
+        ),
+    ),
+    "torchtitan": (
+        _line(
+            r"(?<!validate )step: *(?P<step>[\d,]+) +loss: *(?P<loss>\S+)"
+            r"(?: +grad_norm: *(?P<gradient_norm>\S+))?"
+        ),
+        _line(r"validate step: *(?P<step>[\d,]+) +loss: *(?P<nats_per_token>\S+)"),
+    ),
+    "OLMo, OLMo-core": (
+        _line(r"\[step=(?P<step>[\d,]+)/(?P<steps>[\d,]+)[],]"),
+        _line(r"^ {4}(?P<key>(?:train|eval|optim|val)[^=\n]*)=(?P<value>[-+\d.,e]+|nan|inf)\s*$"),
+    ),
+    "litgpt": (
+        _line(
+            r"\biter \d+ step (?P<step>\d+)(?: \| loss train: |: loss )(?P<loss>[^\s,]+),"
+            r"(?: val: [^|\n]* \|)? iter time"
+        ),
+        _line(r"^iter \d+: val loss (?P<nats_per_token>[^\s,]+), val time"),
+    ),
+    "MaxText": (
+        _line(r"completed step: (?P<step>\d+), seconds: .*?[ ,]loss: (?P<loss>[^\s,]+)", 1),
+        _line(r"eval metrics after step: (?P<step>\d+), loss=(?P<nats_per_token>[^\s,]+)", 1),
+    ),
+    # It prints `step N` before training step N, and `iter N` after it.
+    "nanoGPT": (
+        _line(r"^step (?P<step>\d+): train loss \S+, val loss (?P<nats_per_token>\S+)"),
+        _line(r"^iter (?P<step>\d+): loss (?P<loss>[^\s,]+), time", 1),
+    ),
+    "modded-nanogpt": (
+        _line(
+            r"step:(?P<step>\d+)/(?P<steps>\d+) (?:val_loss:(?P<nats_per_token>\S+)"
+            r"|train_loss:(?P<loss>\S+)) train_time:(?P<milliseconds>\d+)?"
+        ),
+    ),
+    "nanochat": (  # at the same moments as nanoGPT
+        _line(r"^Step (?P<step>\d+) \| Validation bpb: (?P<bits_per_byte>\S+)"),
+        _line(r"^step (?P<step>\d+)/(?P<steps>\d+) \([^)]*\) \| loss: (?P<loss>\S+)", 1),
+    ),
+    # It prints no steps, but epochs.
+    "Hugging Face Trainer": (
+        _line(rf"(?P<row>{_OF_TRAINER})"),
+        _line(r"Total optimization steps = (?P<steps>[\d,]+)"),
+    ),
+}
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def program_of(start: str, given: Sequence[Line] = ()) -> tuple[Line, ...] | None:
+    """Return the kinds of lines of the program that printed a text, or those that a person gave, if
+    one of them is in the text; None if none is."""
+    start = _COLOURS.sub("", start)
+    for lines in [tuple(given)] if given else PROGRAMS.values():
+        if any(line.pattern.search(start) for line in lines):
+            return lines
+    return None
+
+
+def patterns(given: Sequence[str]) -> tuple[Line, ...]:
+    """Compile what a person gave as `--line`. Raises `UserError` for a text that is no regular
+    expression, and if all of them together name no step or no other quantity."""
+    lines = []
+    for text in given:
+        try:
+            lines.append(_line(text))
+        except re.error as error:
+            raise UserError(f"--line {short(text)}: is no regular expression ({error})") from None
+    groups = {name for line in lines for name in line.pattern.groupindex}
+    if lines and ("step" not in groups or len(groups) < 2):
+        raise UserError(
+            f"--line {short(given[0])}: needs a group (?P<step>…) and one such as (?P<loss>…)"
+        )
+    return tuple(lines)
+
+
+def matches(block: str, lines: Sequence[Line]) -> Iterator[tuple[int, dict[str, object]]]:
+    """Yield each match in a block of whole lines, in the order of the text: how many line breaks
+    are before it, and its groups that matched, with the number of steps done as `step`."""
+    block = _COLOURS.sub("", block) if "\x1b" in block else block
+    found = [
+        (match.start(), kind, match)
+        for kind, line in enumerate(lines)
+        for match in line.pattern.finditer(block)
+    ]
+    breaks = last = 0
+    for start, kind, match in sorted(found, key=lambda one: one[:2]):
+        breaks += block.count("\n", last, start)
+        last = start
+        row: dict[str, object] = {k: v for k, v in match.groupdict().items() if v is not None}
+        if "row" in row:
+            row = dict(ast.literal_eval(str(row["row"])))
+        elif "key" in row:
+            row = {str(row.pop("key")): row.pop("value"), **row}
+        if "step" in row and lines[kind].more:
+            row["step"] = int(str(row["step"])) + lines[kind].more
+        if "milliseconds" in row:
+            row["training_seconds"] = int(str(row.pop("milliseconds"))) / 1000
+        yield breaks, row
+
+
+_STEP = re.compile(r"((?:step|iter(?:ation)?)s?\W{1,3})([\d,]+)", re.IGNORECASE)
+_LOSS = re.compile(r"(loss\w*\W{1,3})(\d+\.\d+\S*?)(?=[\s,;|}\]]|$)", re.IGNORECASE)
+
+
+def suggestion(lines: Iterator[str]) -> str | None:
+    """Return a line that looks as if it told a step and a loss, and a `--line` to start from; None
+    if there is no such line."""
+    for line in lines:
+        text = _COLOURS.sub("", line.strip())
+        step, loss = _STEP.search(text), _LOSS.search(text)
+        if step and loss and decimal(step[2]) is not None:
+            parts = [(step.start(), rf"{re.escape(step[1])}(?P<step>[\d,]+)")]
+            parts.append((loss.start(), rf"{re.escape(loss[1])}(?P<loss>[\d.]+)"))
+            pattern = ".*?".join(part for _, part in sorted(parts)).replace(r"\ ", " ")
+            return f"no known program prints {short(text)}; start from --line '{pattern}'"
+    return None
