@@ -381,7 +381,7 @@ class _Screen:
             "most_hours": "most_hours" if self.hours else "",
             "over_budget": "over_budget" if pilot.share > 1.005 * pilot.budget else "",
         }
-        sizes = ["published", *(big(one.run.size) for one in self.measured)]
+        sizes = ["known before", *(big(one.run.size) for one in self.measured)]
         parts = zip(sizes, self.weights, strict=False)
         checks = {row["run"]: row for row in rows_of(published_beside_law(published_law()))}
         return names | {

@@ -541,10 +541,11 @@ def test_the_interval_with_own_pairs_holds_the_truth_as_often_as_it_says(
     run = PlannedRun(1e9, 1e9, 1e11)
     for _ in range(1500):
         seeds, power = int(random.choice([3, 5, 12])), random.uniform(0.0, 0.6)
-        truth = 0.054 + published_is_off
-        there = truth * 10**power
+        truth, size = 0.054 + published_is_off, float(random.choice([1e9, 2e8]))
+        shift = random.uniform(-1, 1) * 0.006 * math.log(1e9 / size)
+        there = truth * 10**power + shift
         losses = random.normal(there, 0.0044, seeds)
-        pairs = own(1e9, 1e10, seeds, float(losses.mean()), float(losses.std(ddof=1)))
+        pairs = own(size, 1e10, seeds, float(losses.mean()), float(losses.std(ddof=1)))
         together, _ = pilot.together(run, [pairs])
         held.append((together.low or 0) <= truth <= (together.high or 0))
     assert np.mean(held) > 0.95
