@@ -83,6 +83,9 @@ def prepare(
     validation_share: Annotated[
         float | None, typer.Option(help="The share of the documents to hold out; by default 0.01.")
     ] = None,
+    within_documents: Annotated[
+        bool, typer.Option(help="Hold out the end of every document, not whole documents.")
+    ] = False,
     text_field: Annotated[str, typer.Option(help="The JSON field or column of the text.")] = "text",
     limit_bytes: Annotated[
         int | None, count_option("Stop after about this many bytes of text.")
@@ -98,7 +101,13 @@ def prepare(
     from tst_study.data.preparation.request import Request
 
     request = Request(
-        source, tokenizer, validation or [], validation_share, text_field, limit_bytes
+        source,
+        tokenizer,
+        validation or [],
+        validation_share,
+        within_documents,
+        text_field,
+        limit_bytes,
     )
     manifest = prepare_all(request, to) if shard is None else prepare_shard(request, to, shard)
     if manifest is not None:

@@ -148,6 +148,23 @@ def test_held_out_documents_are_picked_by_their_text_alone(tmp_path):
     assert not large & set(read_back(tmp_path / "b", "train"))
 
 
+def test_of_a_few_long_documents_the_ends_are_held_out_or_it_is_refused_before_the_work(
+    tmp_path, monkeypatch
+):
+    texts = [f"{k} " + "long " * (2000 + k) for k in range(4)]
+    (tmp_path / "a.jsonl").write_bytes(jsonl(texts))
+    settings = {"validation_share": 0.01}
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_make_tokenizer", lambda *_: pytest.fail("it began the work"))
+        with pytest.raises(UserError, match=r"left for validation.* or --within-documents"):
+            quietly([tmp_path / "a.jsonl"], tmp_path / "out", **settings)
+    monkeypatch.setattr(module, "PIECE_BYTES", 15_000)
+    quietly([tmp_path / "a.jsonl"], tmp_path / "out", **settings, within_documents=True)
+    train, held = (read_back(tmp_path / "out", split) for split in ("train", "validation"))
+    assert [start + end for start, end in zip(train, held, strict=True)] == texts
+    assert [len(end) for end in held] == [101] * 4
+
+
 def test_killed_at_any_shard_it_goes_on_and_ends_in_the_same_bytes(tmp_path, monkeypatch):
     (tmp_path / "a.jsonl").write_bytes(jsonl(documents(300)))
     monkeypatch.setattr(module, "PIECE_BYTES", 5000)

@@ -91,6 +91,7 @@ def prepare(request: Request, to: str | Path) -> Manifest:
     """
     request, to = request.resolved(), Path(to)
     sources = request.sources_besides(to)
+    _check_splits(request, sources, to)
     asked = request.as_recorded(sources)
 
     def make(unfinished: Path) -> Manifest:
@@ -123,12 +124,38 @@ def prepare_shard(request: Request, to: str | Path, shard: str) -> Manifest | No
         raise UserError("--limit-bytes: is for trials, which need no --shard; leave one out")
     request, to = request.resolved(), Path(to)
     sources = request.sources_besides(to)
+    _check_splits(request, sources, to)
     asked = request.as_recorded(sources)
     unfinished = begun(to, asked, sources)
     if unfinished is None:
         return read_manifest(to)
     _make_pieces(request, sources, asked, unfinished, (number, count))
     return None
+
+
+def _check_splits(request: Request, sources: Sequence[Source], to: Path) -> None:
+    """Raise `UserError` if a share of the documents is to be held out, but that leaves no document
+    for one of the splits. Reads documents until there is one for each. Text on the hub is not
+    looked at."""
+    share, found = request.validation_share, set[bool]()
+    if share is None or request.within_documents or (to / MANIFEST).exists():
+        return
+    for source, texts in _within_limit(request, sources):
+        if source.path is None:
+            return
+        for _, text in texts:
+            if text:
+                found.add(is_held_out(text.encode(), share))
+            if len(found) == 2:
+                return
+    raise _none_left(to, "validation" if False in found else "train")
+
+
+def _none_left(folder: Path, split: str) -> UserError:
+    return UserError(
+        f"{folder}: no document is left for {split}; give --validation files, another "
+        "--validation-share, more text, or --within-documents, which holds out the end of each"
+    )
 
 
 def merge(to: str | Path) -> Manifest:
@@ -180,8 +207,7 @@ def _make_pieces(
                 say(f"tokenising {which}; {memory_size(characters)} of text are done")
                 characters += sum(map(len, texts))
                 path = _piece(place, len(pieces))
-                split, share = source.record.split, request.validation_share
-                rows = _described(texts, split, share)
+                rows = _described(texts, source.record.split, request)
                 if not _is_piece_of(path, rows):
                     rows, ids = _make_piece(rows, texts, tokenizer)
                     with written_atomically(path) as file:
@@ -292,14 +318,21 @@ def _within_limit(
     """Yield the sources, each with the sizes and texts of its documents.
 
     Training sources end when together they reach the request's `limit_bytes`. Validation sources,
-    which come after them, are read whole.
+    which come after them, are read whole. Under `within_documents` every document is yielded as
+    two, the second of which is held out; the first has size 0, so that a piece never ends between
+    the two.
     """
     remaining = request.limit_bytes or math.inf
 
     def limited(source: Source) -> Iterator[tuple[int, str]]:
         nonlocal remaining
         for size, text in documents(source, request.text_field):
-            yield size, text
+            if request.within_documents:
+                cut = len(text) - math.ceil(len(text) * (request.validation_share or 0))
+                yield 0, text[:cut]
+                yield size, text[cut:]
+            else:
+                yield size, text
             remaining -= size
             if remaining <= 0:
                 break
@@ -336,12 +369,19 @@ def _batches(sized_texts: Iterable[tuple[int, str]]) -> Iterator[list[str]]:
         yield texts
 
 
-def _described(texts: Sequence[str], split: str, share: float | None) -> NDArray[Any]:
-    """Return records of type `DOCUMENT`, (D,), of D texts, with 0 tokens."""
+def _held_out(request: Request, number: int, content: bytes) -> bool:
+    """Return whether training text number `number` of a source or piece is held out."""
+    if request.within_documents:
+        return number % 2 == 1
+    return content != b"" and is_held_out(content, request.validation_share)
+
+
+def _described(texts: Sequence[str], split: str, request: Request) -> NDArray[Any]:
+    """Return records of type `DOCUMENT`, (D,), of the D texts of a piece, with 0 tokens."""
     rows = []
-    for text in texts:
+    for number, text in enumerate(texts):
         content = text.encode()
-        held_out = split == "validation" or (text != "" and is_held_out(content, share))
+        held_out = split == "validation" or _held_out(request, number, content)
         rows.append((hashlib.sha256(content).digest(), len(content), 0, held_out))
     return np.array(rows, DOCUMENT)
 
@@ -386,9 +426,9 @@ def _training_sample(request: Request, sources: Sequence[Source], most_bytes: in
     and none beyond the request's `limit_bytes`."""
     train = [source for source in sources if source.record.split == "train"]
     for _, documents_of_source in _within_limit(request, train):
-        for _, text in documents_of_source:
+        for number, (_, text) in enumerate(documents_of_source):
             content = text.encode()
-            if not is_held_out(content, request.validation_share):
+            if not _held_out(request, number, content):
                 yield text
                 most_bytes -= len(content)
                 if most_bytes <= 0:
@@ -409,10 +449,7 @@ def _join(unfinished: Path, pieces: list[Path], words: int) -> dict[str, SplitRe
     for split in SPLITS:
         if not any(_read(path, split)[0]["tokens"].any() for path in pieces):
             shutil.rmtree(unfinished)  # another request is needed, which cannot use these pieces
-            raise UserError(
-                f"{folder}: no document is left for {split}; give --validation files, another"
-                " --validation-share, or more text"
-            )
+            raise _none_left(folder, split)
     return {split: _join_split(folder, pieces, split, words) for split in SPLITS}
 
 

@@ -45,6 +45,9 @@ class Request:
     """The share of the training documents to hold out if there is no `validation`, as a fraction;
     by default 0.01. Whether a document is held out depends on a hash of its text (`is_held_out` in
     `prepare.py`)."""
+    within_documents: bool = False
+    """Whether `validation_share` is taken from the end of every document's text, instead of whole
+    documents."""
     text_field: str = "text"
     """The JSON field or dataset column that holds the text of a document."""
     limit_bytes: int | None = None
@@ -73,6 +76,8 @@ class Request:
                 notes=books.notes,
             )
         share = request.validation_share
+        if request.validation and self.within_documents:
+            raise UserError("--within-documents: held-out text is given; leave it out")
         if request.validation and share is not None:
             raise UserError(f"--validation-share {share:g}: held-out text is given; leave it out")
         if share is not None and not 0 < share < 1:
@@ -107,7 +112,9 @@ class Request:
         the files lie.
         """
         records = [source.record for source in sources]
-        return {
+        # Added later, so that it stands only in requests that set it.
+        within = {"within_documents": True} if self.within_documents else {}
+        return within | {
             "sources": [[record.split, record.name, record.bytes] for record in records],
             "tokenizer": _stable_name(self.tokenizer),
             "validation_share": self.validation_share,
