@@ -24,7 +24,7 @@ from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.wording import signed, verdict_parts
 from tst_study.config import schema as config
 from tst_study.config.presets import PRESETS
-from tst_study.experiments.studies.catalogue import STUDIES
+from tst_study.experiments.studies.catalogue import described
 from tst_study.experiments.studies.scales import SCALES
 from tst_study.paper_figures.report import sections
 from tst_study.paper_figures.table import markdown_grid
@@ -66,9 +66,9 @@ def columns() -> str:
 def studies_table() -> str:
     """Return a table of all studies: what each asks, and its scales."""
     rows = []
-    for name, study in STUDIES.items():
-        which = "all" if tuple(study.scales) == tuple(SCALES) else ", ".join(study.scales)
-        rows.append([f"`{name}`", study.claims, which])
+    for name, (asks, scales) in described().items():
+        which = "all" if tuple(scales) == tuple(SCALES) else ", ".join(scales)
+        rows.append([f"`{name}`", asks, which])
     return _table(["study", "asks", "scales"], rows)
 
 

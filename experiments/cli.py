@@ -39,8 +39,9 @@ def _complete_scale(context: typer.Context, incomplete: str) -> list[str]:
     from tst_study.experiments.studies.study_file import scales
 
     named = (context.params.get("study") or ["laptop"])[0]
-    study = catalogue.STUDIES.get(named)
-    known = study.scales if study else scales(Path(named)) if Path(named).is_file() else ()
+    _, known = catalogue.described().get(named, ("", []))
+    if not known and Path(named).is_file():
+        known = scales(Path(named))
     return [item for item in known if item.startswith(incomplete)]
 
 
@@ -104,13 +105,47 @@ NoShare = Annotated[
 
 
 @verb(verbs, STUDIES, "tst-study studies")
-def studies() -> None:
-    """List the studies: what each asks, and at which scales."""
+def studies(
+    name: Annotated[str | None, typer.Argument(help="A bundled study; by default all.")] = None,
+    scale: ScaleName = None,
+    write: Annotated[
+        Path | None, typer.Option(help="Write the study, if it is a grid, to this file.")
+    ] = None,
+) -> None:
+    """List the studies: what each asks, and at which scales; then the grids in this folder."""
+    from tst_study.experiments.plan.planned_run import totals
+    from tst_study.experiments.state.status import rows_below
     from tst_study.experiments.studies import catalogue
 
-    for name, study in catalogue.STUDIES.items():
-        words = [f"{name}: {study.title}", f"  {study.claims}", f"  {', '.join(study.scales)}"]
-        print(*wrapped(words, screen_width()), sep="\n")
+    if write is not None:
+        if name is None:
+            raise UserError("--write: name a bundled study; `tst-study new FILE` writes a new one")
+        print(*catalogue.write_bundled(name, scale, write), sep="\n")
+        return
+    for bundled, (asks, known) in catalogue.described().items():
+        if name in (None, bundled):
+            words = [f"{bundled}: {asks}", *([f"  {', '.join(known)}"] if known else [])]
+            print(*wrapped(words, screen_width()), sep="\n")
+    for path in sorted(Path().glob("*.toml")) if name is None else ():
+        with suppress(UserError):
+            if catalogue.source_kind(str(path)) == "grid":
+                root = catalogue.load(str(path)).folder
+                there = totals(row.state for row in rows_below(root)) if root.is_dir() else "new"
+                print(f"{path}: {there}")
+
+
+@verb(verbs, STUDIES, "tst-study new ours.toml")
+def new(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
+    """Write a grid with comments, to start a study of one's own from."""
+    from tst_study.experiments.studies.scales import HERE
+
+    if file.suffix != ".toml" or file.exists():
+        raise UserError(
+            f"{file}: {'exists' if file.exists() else 'is no .toml'}; name another file"
+        )
+    text = (HERE / "scales" / "new.toml").read_text()
+    file.write_text(text.replace("FILE", str(file)).replace('"ours"', f'"{file.stem}"'))
+    print(f"{file}: written; it needs a `base`, such as run.toml (docs/config.md)")
 
 
 @_of_studies(

@@ -119,7 +119,7 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
     The intervals hold jointly for all questions of a family (Bonferroni)."""
     eight = tuple(range(first_seed, first_seed + SEEDS_OF_LENGTHS))
     four, others = eight[:SEEDS_OF_GRIDS], eight[SEEDS_OF_GRIDS:]
-    usual: dict[str, Any] = {"corpus": setting.corpora[0].name, "seed": four, "steps": STEPS}
+    usual: dict[str, Any] = {"corpus": setting.texts[0].name, "seed": four, "steps": STEPS}
     usual |= {"learning_rate": setting.learning_rate, "hidden_size": setting.hidden_size}
     at_eight, last_four = usual | {"seed": eight}, usual | {"seed": others}
 

@@ -6,42 +6,66 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import tomli_w
+
 from tst_study.config.identity import digest, identity_form
 from tst_study.config.schema import load as load_config
 from tst_study.config.schema import read_toml, to_dict
 from tst_study.errors import UserError, one_line, one_of
 from tst_study.experiments.corpora import PREPARED, Recipe
 from tst_study.experiments.studies import (
-    comparisons,
     data_constrained,
     gate,
     laptop,
     mixture_10b_a1b,
+    optimizers,
     tuned,
     what_does_the_work,
 )
 from tst_study.experiments.studies.grid import Declared
 from tst_study.experiments.studies.scales import SCALES
-from tst_study.experiments.studies.study_file import StudyFile, scales
+from tst_study.experiments.studies.study_file import StudyFile, scaled, scales
 from tst_study.experiments.study import Study
 from tst_study.record.reader import find_run_folders
 
 STUDIES: dict[str, Declared] = {
     "laptop": laptop.STUDY,
     "gate": gate.STUDY,
-    **comparisons.STUDIES,
+    "optimizers": optimizers.STUDY,
     "data-constrained": data_constrained.STUDY,
     "mixture-10b-a1b": mixture_10b_a1b.STUDY,
     "what-does-the-work": what_does_the_work.STUDY,
     "tuned": tuned.STUDY,
 }
 
-GRIDS = {
-    path.stem: path
-    for path in sorted(Path(__file__).parent.glob("*.toml"))
-    if not path.name.endswith(".run.toml")  # the set-ups on which they build
-}
+GRIDS = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.toml"))}
 """The bundled studies that are grid files, by name."""
+
+
+def described() -> dict[str, tuple[str, list[str]]]:
+    """Return what every bundled study asks, and its scales, by name."""
+    declared = {
+        name: (f"{one.title}. {one.claims}", list(one.scales)) for name, one in STUDIES.items()
+    }
+    grids = {name: (read_toml(path)["asks"], scales(path)) for name, path in GRIDS.items()}
+    return declared | grids
+
+
+def write_bundled(name: str, scale: str | None, to: Path) -> list[Path]:
+    """Write a bundled grid, at one of its scales, as a file of the user's, and the run config on
+    which it builds beside it. Returns the paths. Raises `UserError` for a study that is not a grid,
+    and for a file that exists."""
+    path = GRIDS[one_of(name, GRIDS, "grid")]
+    base = to.with_name(f"{to.stem}.run.toml")
+    for file in (to, base):
+        if file.exists():
+            raise UserError(f"{file}: exists; name another file")
+    known = scales(path)
+    chosen = one_of(scale or "quick", known, "scale", f" of {name!r}") if known else ""
+    values = scaled(path, chosen)
+    base.write_bytes((path.parent / values["base"]).read_bytes())
+    to.write_text(tomli_w.dumps({**values, "base": base.name}))
+    return [to, base]
 
 
 def load(
@@ -190,7 +214,7 @@ def _of_grid(path: Path, scale: str | None, home: Path) -> Study:
     chosen = one_of(scale, known, "scale", f" of {path}") if scale else next(iter(known), "")
     file = StudyFile(path, chosen)
     grid = file.grid
-    asks = grid.asks or f"The grid of {path}."
+    asks = f"{grid.asks} {grid.caveat}".strip() or f"The grid of {path}."
 
     def part(plan_only: bool) -> Study:
         return Study(

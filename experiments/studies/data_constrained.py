@@ -37,7 +37,7 @@ def parts(scale: Scale) -> list[Part]:
 def _texts(scale: Scale) -> Sequence[tuple[Recipe, int]]:
     """Return corpora, each with its approximate number of tokens. A run's record holds the exact
     number (`unique_raw_tokens`)."""
-    if isinstance(scale.setting.corpora[0], Text):
+    if isinstance(scale.setting.texts[0], Text):
         whole, sizes = (DCLM, (20, 80, 320)) if scale.is_paper else (FINEWEB_EDU, (2, 8, 32))
         return [_hub_text(whole, gigabytes) for gigabytes in sizes]
     megabytes = {"smoke": (1,), "quick": (1, 2), "laptop": (2, 8)}.get(scale.name, (2, 8, 32))

@@ -35,7 +35,7 @@ class Part:
 
     def corpora(self) -> list[Recipe]:
         """The corpora that the runs read."""
-        return [recipe for setting in self.settings for recipe in setting.corpora]
+        return [recipe for setting in self.settings for recipe in setting.texts]
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Tuning:
         """The corpora that the runs read, those that follow the choice included."""
         rungs = [rung for ladder in self.ladders for rung in ladder]
         following = self.then(dict.fromkeys(self.arms, rungs[0]))
-        return [recipe for rung in rungs for recipe in rung.corpora] + [
+        return [recipe for rung in rungs for recipe in rung.texts] + [
             recipe for part in following for recipe in part.corpora()
         ]
 

@@ -12,7 +12,7 @@ from tst_study.config.presets import PRESETS
 from tst_study.config.schema import SuperposedPhase
 from tst_study.experiments.corpora import Text
 from tst_study.experiments.studies.grid import Declared, Part
-from tst_study.experiments.studies.scales import Scale, of_the_paper
+from tst_study.experiments.studies.scales import SCALES, Scale
 from tst_study.experiments.studies.setting import BASELINE
 
 QWEN = "Qwen/Qwen3-30B-A3B"
@@ -25,15 +25,22 @@ BASELINE_STEPS = 125_000
 SUPERPOSED = SuperposedPhase(bag_size=16, steps=12_483)
 SUPERPOSED_RUN_STEPS = 49_983
 
-PAPER = replace(
-    of_the_paper("moe-10b-a1b", BASELINE_STEPS, 3e-4), corpora=(FINEWEB_EDU, DCLM)
-).changed(
+PAPER = replace(SCALES["paper"].setting, corpora=(FINEWEB_EDU, DCLM)).changed(
     "",
     # Experts are split over the eight GPUs of a node, and the optimizer's state over the
     # data-parallel ranks; the rest of the model is not split. By our estimate 64 GPUs of 80 GB hold
     # that without recomputation if a micro-batch is one sequence, and larger GPUs hold more
     # sequences.
-    {"batch.sequence_length": 8192, "execution.parallel.expert": 8},
+    {
+        "model.preset": "moe-10b-a1b",
+        "batch.sequence_length": 8192,
+        "optimizer.learning_rate": 3e-4,
+        "schedule.steps": BASELINE_STEPS,
+        "execution.parallel.expert": 8,
+        "execution.log_every": 312,
+        "execution.evaluate_every": 15_625,
+        "execution.checkpoint_every": 6_250,
+    },
 )
 
 

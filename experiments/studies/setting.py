@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from tst_study.config.schema import Config, SuperposedPhase, from_dict, read_toml, set_key
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.experiments.corpora import PREPARED, Recipe
+from tst_study.experiments.corpora import KNOWN, PREPARED, Recipe
 
 BASELINE = SuperposedPhase()
 """The arm without superposition."""
@@ -77,6 +77,13 @@ class Setting:
         values["name"] = words[: 80 - len(last)] + last
         values["role"] = role or method.role
         return from_dict(values, source=study)
+
+    @property
+    def texts(self) -> tuple[Recipe, ...]:
+        """The recipes of the text that the runs read, as far as there are any."""
+        read = [Path(corpus["path"]) for corpus in self["data.corpora"] or ()]
+        known = {PREPARED / recipe.name: recipe for recipe in KNOWN}
+        return self.corpora or tuple(known[path] for path in read if path in known)
 
     def label(self, superposition: SuperposedPhase) -> str:
         """Return the name that the run table gives this superposition at this length."""

@@ -32,7 +32,7 @@ from tst_study.config.schema import (
     to_dict,
 )
 from tst_study.errors import UserError, one_of
-from tst_study.experiments.corpora import KNOWN, PREPARED, Recipe, Text
+from tst_study.experiments.corpora import PREPARED, Recipe, Text
 from tst_study.experiments.studies.grid import Tuning
 from tst_study.experiments.studies.setting import LABELS, Setting
 from tst_study.experiments.study import Results
@@ -105,6 +105,8 @@ class Grid(Strict):
 
     study: FolderName
     asks: str = ""
+    caveat: str = ""
+    """A sentence of caution, which the report prints after what the study asks."""
     base: PathText
     seeds: tuple[Seed, ...] = Field((0,), min_length=1)
     arms: dict[FolderName, dict[str, Any]]
@@ -151,10 +153,8 @@ class StudyFile:
         """Read the file. `scale`: one of `scales(path)`, or empty. Raises `UserError`, which names
         the file, the key and the remedy."""
         self.path = path
-        values = read_toml(path)
-        overrides = values.pop("scales", {}).get(scale, {})
         self.keys: dict[str, Table] = {}
-        self.grid = self._read(_merged(values, overrides))
+        self.grid = self._read(scaled(path, scale))
         self.base = self._base()
         self.baseline, self.variants = self._variants()
         self.cells = self._cells()
@@ -355,8 +355,8 @@ class StudyFile:
             )
             for name, text in self.grid.text.items()
         }
-        known = {PREPARED / recipe.name: recipe for recipe in KNOWN}
         settings = [cell.setting for cell in self.cells]
+        known = {PREPARED / text.name: text for each in settings for text in each.texts}
         read = {Path(one["path"]) for each in settings for one in each["data.corpora"] or ()}
         return {home / path: recipe for path, recipe in (known | own).items() if path in read}
 
@@ -567,7 +567,22 @@ def _local(source: str, home: Path) -> str:
 
 def scales(path: Path) -> list[str]:
     """Return the names of a grid file's scales, the default first; none if it has no `[scales]`."""
-    return list(read_toml(path).get("scales", {}))
+    return list(_scales(path, read_toml(path)))
+
+
+def scaled(path: Path, scale: str) -> Table:
+    """Return the tables of a grid file at one of its scales, which may be empty."""
+    values = read_toml(path)
+    overrides = _scales(path, values).get(scale, {})
+    return _merged(values, overrides)
+
+
+def _scales(path: Path, values: Table) -> Table:
+    """Take the scales out of a file's values: those of another file that `scales_from` names, with
+    the file's own tables `[scales.NAME]` over them."""
+    shared = values.pop("scales_from", None)
+    common = read_toml(path.parent / shared) if shared else {}
+    return _merged(common, values.pop("scales", {}))
 
 
 def to_dict_of(phase: SuperposedPhase) -> dict[str, Any]:

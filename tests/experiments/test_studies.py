@@ -17,8 +17,8 @@ from tst_study.experiments.studies import catalogue
 from tst_study.experiments.studies.scales import SCALES
 
 PUBLISHED = Path(__file__).parents[2] / "analysis" / "published"
-OTHERS = ("laptop", "gate", "mixture-10b-a1b", "optimizers", "what-does-the-work", "tuned")
-FIXED = [name for name in catalogue.STUDIES if name not in OTHERS]
+OTHERS = ("batch", "laptop", "gate", "mixture-10b-a1b", "optimizers", "what-does-the-work", "tuned")
+FIXED = [name for name in catalogue.described() if name not in OTHERS]
 Row = dict[str, str]
 
 
@@ -134,7 +134,7 @@ class BestAt:
         return abs(factor - {"adamw": 0.5, "muon": 2.0}[config.optimizer.kind])
 
 
-ALL = [(name, scale) for name, study in catalogue.STUDIES.items() for scale in study.scales]
+ALL = [(name, scale) for name, (_, scales) in catalogue.described().items() for scale in scales]
 MIXTURE = "mixture-10b-a1b"
 """Its superposed runs are shorter: equal loss is what it asks for."""
 
