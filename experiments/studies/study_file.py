@@ -499,7 +499,10 @@ class StudyFile:
             raise self.fail(f"[[questions]] {asked.family!r}: against names {len(others)} arms")
         (other_cell, other), seeds = others[0], tuple(columns.get("seed", cell.seeds))
         where = "".join(f", {_in_words(key, value)}" for key, value in cell.crossed.items())
-        setup = f" ({cell.setup})" if len({each.setup for each in self.cells}) > 1 else ""
+        several = len({each.setup for each in self.cells}) > 1
+        setup, other_setup = f" ({cell.setup})" * several, f" ({other_cell.setup})" * several
+        if setup == other_setup:
+            setup = ""  # which stands at the end
         for matched in asked.matched:
             steps = other_cell.setting.steps
             if matched == "data":
@@ -512,7 +515,7 @@ class StudyFile:
                 kept = {key: value for key, value in against.where.items() if key != STEPS}
                 against = against.model_copy(update={"where": kept})
             yield Question(
-                name=f"{arm.name} against {against.name}{setup}{where}",
+                name=f"{arm.name}{setup} against {against.name}{other_setup}{where}",
                 arm=arm,
                 against=against,
                 family=asked.family if matched == "flops" else f"{asked.family}, equal {matched}",
