@@ -79,8 +79,7 @@ RunsFolder = Annotated[
     ),
 ]
 LauncherName = Annotated[
-    str | None,
-    typer.Option(help="local or slurm; by default slurm if --profile names one, else local."),
+    str | None, typer.Option(help="local, gpus or slurm; by default the profile's, else local.")
 ]
 ProfileFile = Annotated[
     Path | None,

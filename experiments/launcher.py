@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal, Protocol
 
 from tst_study import file_lock
-from tst_study.errors import one_of
+from tst_study.config.schema import read_toml
+from tst_study.errors import UserError, one_of
 from tst_study.experiments.plan.layouts import Allocation, check_layouts
 from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state_and_damage
 from tst_study.experiments.plan.planner import Planner
@@ -25,9 +27,12 @@ from tst_study.record.reader import FINAL_STATES
 
 LAUNCHERS = {
     "local": "tst_study.experiments.local.local_launcher:Local",
+    "gpus": "tst_study.experiments.local.local_launcher:Gpus",
     "slurm": "tst_study.experiments.slurm.slurm_launcher:Slurm",
 }
-"""The class of each launcher as `module:class`, imported only when it is used."""
+"""The class of each launcher as `module:class`, imported only when it is used. Launchers of other
+packages are entry points of the group `tst_study.launchers`. Our own are none, because the copies
+of the code in which jobs run have no entry points."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,8 @@ class Options:
     processes: int = 1
     """Ranks of each run on this machine."""
     profile: Path | None = None
-    """The file that describes the Slurm cluster."""
+    """A TOML file with what a launcher has to know about the machines; each launcher has a form of
+    its own (`slurm.profile`)."""
     dry: bool = False
     """Print what would be done, and do nothing. Only the Slurm launcher supports this."""
     top_up: bool = False
@@ -136,17 +142,27 @@ class Options:
 
 
 def launcher_of(name: str | None, options: Options = Options()) -> Launcher:
-    """Return the launcher of this name. Without a name it is Slurm's if the options name a profile,
-    else this machine's. Raises `UserError` for an unknown name."""
-    name = name or ("slurm" if options.profile else "local")
-    module, _, kind = LAUNCHERS[one_of(name, LAUNCHERS, "launcher")].partition(":")
-    made: Launcher = getattr(import_module(module), kind)(options)
+    """Return the launcher of this name. Without a name it is the one that the profile's key
+    `launcher` names, Slurm's if it has none; without a profile it is this machine's. Raises
+    `UserError` for an unknown name, and for a launcher that cannot be imported."""
+    if name is None and options.profile:
+        name = str(read_toml(options.profile).get("launcher", "slurm"))
+    known = _known()
+    module, _, kind = known[one_of(name or "local", known, "launcher")].partition(":")
+    try:
+        made: Launcher = getattr(import_module(module), kind)(options)
+    except ImportError as error:
+        raise UserError(f"launcher {name}: {error}; reinstall or remove its package") from error
     return made
 
 
 def launchers() -> list[Launcher]:
     """Return all launchers. Any of them can be asked about the jobs of any study."""
-    return [launcher_of(name) for name in LAUNCHERS]
+    return [launcher_of(name) for name in _known()]
+
+
+def _known() -> dict[str, str]:
+    return {each.name: each.value for each in entry_points(group="tst_study.launchers")} | LAUNCHERS
 
 
 def check_can_be_trained(

@@ -81,6 +81,8 @@ class Rank:
     """The number of processes of the run."""
     port: int = 0
     """The port on which the first process listens for the others; unused if there is only one."""
+    devices: str = ""
+    """The GPUs of the run, separated by commas, one for each process; empty if it may use all."""
 
 
 def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
@@ -94,6 +96,8 @@ def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
     send_output_to(log_path(folder, rank.number))
     Thread(target=_end_with_launcher, daemon=True).start()
     prepare_for_gpus()
+    if rank.devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = rank.devices
     if rank.of > 1:
         os.environ |= rank_variables(rank.number, rank.of, rank.port)
     leave(train_rank(config, folder, rank.number))

@@ -1,5 +1,5 @@
-"""The launcher of this machine. One call of `submit` prepares text, trains every run and draws the
-report."""
+"""The launchers of this machine: `Local`, and `Gpus`, which shares out its GPUs. One call of
+`submit` prepares text, trains every run and draws the report."""
 
 import os
 import signal
@@ -13,6 +13,7 @@ from tst_study import file_lock
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, check_can_be_trained
 from tst_study.experiments.local import progress
+from tst_study.experiments.local.devices import Devices, visible
 from tst_study.experiments.local.queue import StoppedError, launch
 from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
@@ -33,6 +34,7 @@ class Local:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._devices: Devices | None = None
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
         """Prepare the text, train the runs, draw the report and print what it shows.
@@ -48,7 +50,7 @@ class Local:
         study.prepare()
         try:
             with progress.shown() as draw:
-                queue = launch(study, self._options, draw, wanted)
+                queue = launch(study, self._options, draw, wanted, devices=self._devices)
         except StoppedError as stopped:
             print(f"Stopped ({stopped}). The same command resumes from the last checkpoints.")
             return stopped.status
@@ -103,6 +105,34 @@ class Local:
 
     def allocation(self, study: Study, run: PlannedRun) -> Allocation:
         return Allocation(self._options.processes)
+
+
+class Gpus(Local):
+    """A `Launcher` that trains runs as `Local` does, but each on GPUs of its own.
+
+    Whatever `Local` says or does about runs on this machine is about those of this launcher, too,
+    so this one has no logs of its own and nothing to cancel.
+    """
+
+    def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
+        """Train the runs as `Local` does. Also raises `UserError` if there are too few GPUs."""
+        names, need = visible(), self._options.processes
+        if len(names) < need:
+            raise UserError(
+                f"GPUs on this machine: {len(names)}, of which each run needs {need}; give fewer "
+                "--processes, or name the GPUs in CUDA_VISIBLE_DEVICES"
+            )
+        self._devices = Devices(names)
+        return super().submit(study, wanted)
+
+    def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
+        return set()
+
+    def logs(self, root: Path, run_id: str) -> list[Path]:
+        return []
+
+    def allocation(self, study: Study, run: PlannedRun) -> Allocation:
+        return Allocation(self._options.processes, on_gpu=True)
 
 
 def _stop(folder: Path) -> bool:

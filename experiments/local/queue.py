@@ -24,6 +24,7 @@ from tst_study import file_lock
 from tst_study.config.schema import Config
 from tst_study.experiments.launcher import Options
 from tst_study.experiments.launches import RETRIES, given_up
+from tst_study.experiments.local.devices import Devices
 from tst_study.experiments.plan.planned_run import PlannedRun, state, state_and_damage
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import (
@@ -71,6 +72,8 @@ class Queue:
     """How many runs may train at a time."""
     processes: int = 1
     """Ranks of each run."""
+    devices: Devices | None = None
+    """The GPUs, if they are shared out."""
 
     @property
     def waiting(self) -> list[PlannedRun]:
@@ -94,22 +97,27 @@ def launch(
     show: Callable[[Queue], None] = lambda queue: None,
     wanted: Callable[[PlannedRun], bool] = lambda run: True,
     target: Callable[..., None] = run,
+    devices: Devices | None = None,
 ) -> Queue:
     """Train every wanted run of the study that is not over, and return the queue when none is left
     to train.
 
     `show` is called with the queue several times a second and at the end. A run that fails is noted
     in `Queue.failed`, and all runs that do not need it go on. `target` is the function that each
-    process calls. Raises `StoppedError` on Ctrl-C or SIGTERM, and `UserError` if the runs cannot be
-    planned, for example because a corpus is not prepared.
+    process calls. `devices`: GPUs, of which each rank gets one. Raises `StoppedError` on Ctrl-C or
+    SIGTERM, and `UserError` if the runs cannot be planned, for example because a corpus is not
+    prepared.
     """
     # Every run inherits these; a run whose config asks for more threads sets them itself.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     planning = Planner(study)
-    queue = Queue(processes=options.processes)
+    queue = Queue(processes=options.processes, devices=devices)
     planned_with = 0  # how many runs were over at the last planning, which knew their results
     _plan(planning, queue, wanted)
     queue.slots = options.parallel or fitting(queue.decided, options.processes)
+    if devices:
+        most = len(devices.names) // options.processes
+        queue.slots = min(options.parallel or most, most)
     for planned in queue.decided:
         cancel_mark(planned.folder).unlink(missing_ok=True)
     _settle_all(queue)
@@ -197,12 +205,20 @@ def _start(
                 why = f"its shared prefix run {planned.prefix.run_id} is not trained"
                 queue.failed[planned.fingerprint] = (planned, why)
         else:
+            config, taken = planned.config, ""
+            if queue.devices:
+                taken = queue.devices.take(planned.fingerprint, queue.processes) or ""
+                if not taken:  # another launcher has them
+                    return
+                if config.execution.device == "auto":  # which would train on CPUs without a GPU
+                    config = config.executed(device="cuda")
             queue.begun_at[planned.fingerprint] = last_checkpoint(planned.folder)
             queue.running[planned.fingerprint] = planned
             port = free_port() if queue.processes > 1 else 0
             for number in range(queue.processes):
-                arguments = (planned.config, planned.folder, Rank(number, queue.processes, port))
-                child = _started(_context(planned.config), target, arguments, planned.run_id)
+                rank = Rank(number, queue.processes, port, taken)
+                arguments = (config, planned.folder, rank)
+                child = _started(_context(config), target, arguments, planned.run_id)
                 children.setdefault(planned.fingerprint, []).append(child)
 
 
@@ -231,6 +247,8 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
         if code is None:
             continue
         del children[key]
+        if queue.devices:
+            queue.devices.free(key)
         planned = queue.running.pop(key)
         if _settle(queue, planned) or code == Exit.HELD:
             continue  # after `HELD`, the run waits for the process that holds it

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -140,6 +140,7 @@ class Profile(Strict):
     """The content of `slurm.toml`. Every key has a default, which suits a cluster without
     accounts."""
 
+    launcher: Literal["slurm"] = "slurm"
     resources: Resources = Resources()
     runs: tuple[Match, ...] = ()
     """The entries `[[runs]]`. If several match a run's name, the last one that sets a key wins."""

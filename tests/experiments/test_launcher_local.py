@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import ExitStack
@@ -28,10 +29,11 @@ from tst_study.config.schema import Config
 from tst_study.data import run_data
 from tst_study.errors import OtherRankError, UserError
 from tst_study.experiments import cli
-from tst_study.experiments.launcher import Options
+from tst_study.experiments.launcher import Options, launcher_of
 from tst_study.experiments.launches import RETRIES
 from tst_study.experiments.local import local_launcher as launcher_local
 from tst_study.experiments.local import queue as local_queue
+from tst_study.experiments.local.devices import Devices
 from tst_study.experiments.local.local_launcher import Local
 from tst_study.experiments.local.progress import _summary
 from tst_study.experiments.local.queue import Queue, StoppedError, launch
@@ -46,10 +48,12 @@ from tst_study.experiments.studies.scales import SMALL_MAIN
 from tst_study.experiments.studies.setting import Setting
 from tst_study.experiments.study import Results, Study
 from tst_study.process.host import cores
+from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
 WITH_TESTS = os.environ | {"PYTHONPATH": str(ROOT)}
 CONTEXT = local_queue._context
+AUTO = "execution.device=auto"
 
 
 @pytest.fixture(autouse=True)
@@ -259,13 +263,64 @@ from tests.experiments.fake_training import at, config, study_of
 from tests.record.test_record import DATA
 from tests.slurm.test_launching import wait_until
 from tst_study.data import run_data
-from tst_study.experiments.launcher import Options
+from tst_study.experiments.launcher import Options, launcher_of
 from tst_study.experiments.local.queue import launch
 run_data.fingerprints = lambda config: DATA
 study = at(study_of(config("seconds_60", "execution.device=" + sys.argv[2])), Path(sys.argv[1]))
 if __name__ == "__main__":
     launch(study, Options(), target=fake_training.run)
 """
+
+
+def test_runs_share_the_gpus_of_a_machine_each_with_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two ranks a run on five devices, one of which another launcher has: two runs at a time."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,GPU-a1,5,MIG-b/1/0")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    elsewhere = Devices(["1"])
+    assert elsewhere.take("another study's run", 1) == "1"
+    most = 0
+
+    def training(*words: object, **more: object) -> Queue:
+        def look(queue: Queue) -> None:
+            nonlocal most
+            most = max(most, len(queue.running))
+
+        return launch(*words[:2], look, target=fake_training.run, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(launcher_local, "launch", training)
+    monkeypatch.setattr(launcher_local, "collect", lambda *words: [])
+    study = study_of(*(config(f"seconds_0.{n}", f"seed={n}", AUTO) for n in range(5, 9)))
+    launcher = launcher_of("gpus", Options(processes=2))
+    assert launcher.submit(at(study, tmp_path / "runs")) == 0
+    segments = [run_record.read(path).segments for path in (tmp_path / "runs").glob("seconds*")]
+    assert [len(rows) for rows in segments] == [1] * 4
+    assert {rows[0]["devices_seen"] for rows in segments} == {"0,GPU-a1", "5,MIG-b/1/0"}
+    assert most == 2
+    assert Devices(["0", "GPU-a1", "5"]).take("another", 3) == "0,GPU-a1,5"  # all are free again
+    for count, said in ((6, "GPUs on this machine: 5, of which each run needs 6"), (1, "")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "" if count == 1 else "0,1,2,3,4")
+        with pytest.raises(UserError, match=said or "GPUs on this machine: 0"):
+            launcher_of("gpus", Options(processes=count)).submit(study)
+
+
+def test_a_launcher_of_another_package_is_found_by_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = tmp_path / "theirs-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[tst_study.launchers]\ntheirs = theirs:Theirs\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match="launcher theirs: No module named 'theirs'; reinstall"):
+        launcher_of("theirs")
+    (tmp_path / "theirs.py").write_text("class Theirs:\n    def __init__(self, options): ...\n")
+    assert type(launcher_of("theirs")).__name__ == "Theirs"
+    profile = tmp_path / "theirs.toml"
+    profile.write_text("launcher = 'theirs'")
+    assert type(launcher_of(None, Options(profile=profile))).__name__ == "Theirs"
 
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])

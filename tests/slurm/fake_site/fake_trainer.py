@@ -48,7 +48,11 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     writer = RunWriter(folder, header_of(config, DATA))
     checkpoint = folder / "checkpoints" / "fake"
     start = int(checkpoint.read_text()) if checkpoint.exists() else 0
-    seen = {"package": tst_study.__file__, "scontrol": shutil.which("scontrol")}
+    seen = {
+        "package": tst_study.__file__,
+        "scontrol": shutil.which("scontrol"),
+        "devices_seen": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }
     writer.start_segment(start or None, {**launch_facts(), **seen})
     with open(folder / "launches", "a") as file:
         file.write("x")
