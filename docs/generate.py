@@ -1,7 +1,7 @@
 """Write the parts of the documentation that are generated from the code and the records.
 
 `make docs` runs this. The generated parts are the keys in `config.md`, the columns in `tables.md`,
-the studies in `slurm.md`, the answers in `should_i_use_it.md`, the results in
+the answers in `should_i_use_it.md`, the results in
 `evidence.md`, arms and verdicts in `research/campaign.md`, and two tables of
 `research/coverage.md`. A test fails if a page differs from what this module would write.
 """
@@ -24,8 +24,6 @@ from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.wording import signed, verdict_parts
 from tst_study.config import schema as config
 from tst_study.config.presets import PRESETS
-from tst_study.experiments.studies.catalogue import described
-from tst_study.experiments.studies.scales import SCALES
 from tst_study.paper_figures.report import sections
 from tst_study.paper_figures.table import markdown_grid
 from tst_study.text import big
@@ -61,15 +59,6 @@ def columns() -> str:
         rows += [[f"`{column.name}`", column.kind, column.words] for column in table]
         parts += [f"## `{name}.parquet`\n", _table(["column", "kind", ""], rows), ""]
     return "\n".join(parts)
-
-
-def studies_table() -> str:
-    """Return a table of all studies: what each asks, and its scales."""
-    rows = []
-    for name, (asks, scales) in described().items():
-        which = "all" if tuple(scales) == tuple(SCALES) else ", ".join(scales)
-        rows.append([f"`{name}`", asks, which])
-    return _table(["study", "asks", "scales"], rows)
 
 
 def arms(record: str) -> str:
@@ -161,7 +150,6 @@ def coverage_of_verdicts() -> str:
 BLOCKS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("config.md", "keys", config_keys),
     ("tables.md", "columns", columns),
-    ("slurm.md", "studies", studies_table),
     ("should_i_use_it.md", "regimes", regimes),
     ("evidence.md", "others", others),
     ("research/coverage.md", "left out", left_out),
