@@ -111,7 +111,8 @@ def _costs(config: Config) -> list[str]:
     if plan.small_steps:
         first, names = min(plan.small_steps, last), ("small steps", "whole steps")
         small = flops_until(config.model, plan, 1)
-        per_step = f"{small:.4g}, then {flops.per_step:.4g}: match baselines in total FLOPs"
+        equal = f"the total is that of {flops.total / flops.per_step:,.1f} whole steps"
+        per_step = f"{small:.4g}, then {flops.per_step:.4g}; {equal}"
     of_first, read = flops_until(config.model, plan, first), plan.raw_tokens(first)
     return [
         "parameters",
