@@ -183,7 +183,7 @@ def check(
     ] = None,
 ) -> None:
     """Judge another implementation of superposition by its answers to our cases."""
-    from tst_study.conformance.check import CASES, judge_file
+    from tst_study.conformance.judging import CASES, judge_file
 
     if answers is None:
         print(f"the cases: {CASES}; docs/is_my_implementation_right.md has what to answer")

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -87,19 +87,25 @@ def test_data_parallelism_and_accumulation_train_as_one_process_does(
         torch.testing.assert_close(weights, alone)
 
 
-def tensor_parallel(ranks: int) -> list[Tensor]:
+def tensor_parallel(ranks: int, attached: str = "after") -> list[Tensor]:
     """The loss of a superposed step and the embedding's gradient, the vocabulary over all ranks."""
     torch.manual_seed(0)
     tst = Superposition(bag_size=2, step_ratio=1.0, steps=STEPS, positions=POSITIONS)
     embedding, head = nn.Embedding(WORDS, 8), nn.Linear(8, WORDS, bias=False)
     shard: dict[str, Any] = {}
+    if attached == "before":
+        tst.attach(embedding)
     if ranks > 1:
         mesh = init_device_mesh("cpu", (ranks,))
         parallelize_module(embedding, mesh, RowwiseParallel(input_layouts=Replicate()))
         parallelize_module(head, mesh, ColwiseParallel())
         start = mesh.get_local_rank() * WORDS // ranks
         shard = {"vocabulary_start": start, "group": mesh.get_group()}
-    tst.attach(embedding)
+        whole = DTensor.from_local(torch.ones(1, POSITIONS, WORDS), mesh, [Replicate()])
+        with pytest.raises(ValueError, match=r"logits: a DTensor: give logits\.to_local\(\), and"):
+            tst.loss(whole, torch.ones(1, 2 * POSITIONS, dtype=torch.long))
+    if attached == "after":
+        tst.attach(embedding)
     tokens = torch.randint(WORDS, (SEQUENCES, tst.raw_length(0) + 1))
     loss = tst.loss(head(embedding(tokens[:, :-1])), tokens[:, 1:], **shard)
     loss.backward()
@@ -108,7 +114,8 @@ def tensor_parallel(ranks: int) -> list[Tensor]:
     return [loss.detach(), gradient.full_tensor() if ranks > 1 else gradient]  # type: ignore[attr-defined]
 
 
-def test_torch_s_tensor_parallelism_computes_what_one_process_does() -> None:
+@pytest.mark.parametrize("attached", ["before", "after"])
+def test_torch_s_tensor_parallelism_computes_what_one_process_does(attached: str) -> None:
     alone = tensor_parallel(1)
-    for there in run_ranks(2, tensor_parallel, 2):
+    for there in run_ranks(2, tensor_parallel, 2, attached):
         torch.testing.assert_close(there, alone)

@@ -14,7 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tst_study.superposition import Superposition, bag_embedding, bag_inputs, bag_loss
+from tst_study.superposition import (
+    Superposition,
+    bag_embedding,
+    bag_inputs,
+    bag_loss,
+    steps_of_budget,
+)
 
 STEPS, POSITIONS, WORDS = 10, 6, 32
 
@@ -238,10 +244,130 @@ def test_a_resumed_run_goes_on_at_its_step_with_its_settings() -> None:
     assert resumed.step == 7
     with pytest.raises(ValueError, match="step = 0, but the run was resumed at step 7"):
         resumed.embed(table, text(POSITIONS)[:, :-1], 0)
-    with pytest.raises(ValueError, match="steps = 20, but the checkpoint's run has 10: resume"):
-        tst(steps=20).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"= 10 of 20 steps, .* has 5 of 10: give superposed_ste"):
+        tst(steps=20, weighting=((1.0, 1, 1, 1), (1, 0, 0, 0))).load_state_dict(state)
+    longer = tst(steps=20, step_ratio=None, superposed_steps=5, weighting=resumed.weighting)
+    longer.load_state_dict(state)
+    assert (longer.step, longer.objective().name, longer.objective(4).bag_size) == (
+        7,
+        "next_token",
+        4,
+    )
+    old = {**state, "step_ratio": 0.5}  # as checkpoints were before they held the boundary
+    del old["superposed_steps"]
+    longer.load_state_dict(old)
+    with pytest.raises(ValueError, match=r"superposed_steps = 10 of 20 steps"):
+        tst(steps=20, weighting=resumed.weighting).load_state_dict(old)
     numbers = tst(weighting=list(np.array([1.0, 0.5, 0.25, 0.0])))
     assert numbers.state_dict()["weighting"] == "[[1.0, 0.5, 0.25, 0.0]]"
+
+
+@pytest.mark.parametrize("order", ["main first", "auxiliary first", "never"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_head_on_a_later_target_may_come_before_the_main_one(order: str, compiled: bool) -> None:
+    """Multi-token prediction: the bag after the next, with labels shifted by a bag more."""
+    tokens, table = text(POSITIONS * 4 + 4), nn.Embedding(WORDS, WORDS)
+    later, ids = tokens[:, 5:], tokens[:, :-5]
+    method = tst(positions="any")
+
+    def losses() -> Tensor:
+        hidden = method.embed(table, ids)
+        labels = [tokens[:, 1:-4], later]
+        labels = {"main first": labels, "auxiliary first": labels[::-1], "never": [later]}[order]
+        return sum(method.loss(hidden, each) for each in labels)  # type: ignore[return-value]
+
+    run = torch.compile(losses, backend="eager") if compiled else losses
+    for _ in range(3):
+        run()
+        if order == "never":
+            with pytest.raises(ValueError, match="labels are shifted by 5: shift them by one"):
+                method.advance()
+            break
+        method.advance()
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("order", ["w23", "2w3", "23w"])
+@pytest.mark.parametrize(
+    ("shift", "line"), [(1, ""), (0, "tokens themselves"), (4, "shifted by 4")]
+)
+def test_tables_of_hashes_beside_the_tokens_change_no_verdict(
+    order: str, shift: int, line: str
+) -> None:
+    tokens = text(POSITIONS * 4 + 4)
+    ids = tokens[:, : POSITIONS * 4]
+    streams = {"w": ids, "2": ids * 31 % WORDS, "3": (ids * 7 + ids.roll(1, 1)) % WORDS}
+    method, labels = tst(), tokens[:, shift : shift + POSITIONS * 4]
+    tables = {name: nn.Embedding(WORDS, WORDS) for name in streams}
+    hidden = sum(method.embed(tables[name], streams[name], 0) for name in order)
+    with warnings.catch_warnings(action="error"):
+        if not line:
+            method.loss(hidden, labels, 0)
+            return
+        with pytest.raises(ValueError, match=line):
+            method.loss(hidden, labels, 0)
+
+
+class ManyTables(nn.Module):
+    """A frozen table with a LoRA, and n-grams that a layer looks up by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.low, self.grams = (nn.Embedding(WORDS, n) for n in (8, 2, 8))
+        self.up = nn.Linear(2, 8, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        embedded: Tensor = self.base(ids) + self.up(self.low(ids)) + self.grams(ids * 31 % WORDS)
+        return embedded
+
+
+def test_a_table_that_was_not_attached_is_named() -> None:
+    ids, model = text(POSITIONS * 4)[:, :-1], ManyTables()
+    expected = model(ids).unflatten(1, (-1, 4)).mean(2)
+    method = tst()
+    for table, missing in ((model.base, "low"), (model.low, "grams")):
+        method.attach(table, model)
+        with pytest.raises(
+            ValueError, match=f"layer '{missing}' reads 24 ids for 6 positions: att"
+        ):
+            model(ids)
+    method.attach(model.grams, model)
+    torch.testing.assert_close(model(ids), expected)
+    method.advance(to=5)
+    assert model(ids[:, :POSITIONS]).shape == (2, POSITIONS, 8)
+
+
+def test_falling_bag_sizes_are_one_object_for_each() -> None:
+    stages = [Superposition(4, superposed_steps=3, steps=3), Superposition(2, 0.5, 4, positions=6)]
+    table, head, sizes = nn.Embedding(WORDS, 8), nn.Linear(8, WORDS), []
+    for step in range(7):
+        now, done = (stages[0], step) if step < 3 else (stages[1], step - 3)
+        tokens = text(now.raw_length(done, POSITIONS))
+        now.loss(head(now.embed(table, tokens[:, :-1], done)), tokens[:, 1:], done).backward()
+        sizes.append(now.objective(done).bag_size)
+    assert sizes == [4, 4, 4, 2, 2, 1, 1]
+
+
+def test_a_budget_in_tokens_seconds_or_flops_becomes_steps() -> None:
+    tiers = steps_of_budget(16, superposed=30e12, recovery=5e12, per_step=4e6)
+    assert tiers == {"superposed_steps": 468_750, "steps": 1_718_750}
+    method = Superposition(16, **tiers)
+    assert method.phases.tokens_read(468_750, 4_000_000) == 30e12
+    hour = steps_of_budget(4, superposed=1080, recovery=2520, per_step=0.9, unit="seconds")
+    assert hour == {"superposed_steps": 1200, "steps": 4000}
+    aside = steps_of_budget(4, superposed=100, recovery=100, per_step=1, mode="output_only")
+    assert aside == {"superposed_steps": 100, "steps": 200}
+    with pytest.raises(ValueError, match="per_step = 0 must be positive"):
+        steps_of_budget(4, superposed=1, recovery=1, per_step=0)
+    with pytest.raises(ValueError, match="per_step = 9 is more than the budget of both phases"):
+        steps_of_budget(4, superposed=1, recovery=1, per_step=9)
+
+
+def test_completion_shows_the_public_names_alone() -> None:
+    import tst_study.superposition as package
+
+    assert dir(package) == sorted(package.__all__)
+    assert "Superposition" in dir(package)
 
 
 def test_a_share_of_the_steps_that_is_none_of_them_warns() -> None:
@@ -280,6 +406,15 @@ def test_bags_of_one_token_have_the_bits_of_float32_logits() -> None:
         (lambda m, e, t: m.linear_loss(m.embed(e, t, 0), Scaled(32, 8), t + 1, 0), "a forward of"),
         (lambda m, e, t: tst(weighting=(1.0, 2.0)), "weighting has 2 numbers; bag_size 4"),
         (lambda m, e, t: tst(step_ratio=30), "step_ratio = 30"),
+        (
+            lambda m, e, t: tst(superposed_steps=3),
+            "step_ratio = 0.5, superposed_steps = 3: give one",
+        ),
+        (
+            lambda m, e, t: Superposition(4, steps=9),
+            "step_ratio = None, superposed_steps = None: giv",
+        ),
+        (lambda m, e, t: Superposition(4, steps=9, superposed_steps=10), "in 0 … steps = 9"),
         (lambda m, e, t: tst(bag_size=4.0), "bag_size = 4.0 and .* must be whole numbers"),
         (lambda m, e, t: tst(step_ratio="0.3"), "step_ratio = '0.3' a number in 0 … 1"),
         (lambda m, e, t: tst(weighting=3), "weighting 3 must be a name or 4 numbers"),

@@ -5,9 +5,13 @@ and the answers of the usual mistakes. It needs numpy alone.
 
     print(check(my_loss, my_embed))
 
-`cases.json` holds the cases, which `generate.py` has computed, and `check.py` judges answers.
+`cases.json` holds the cases, which `generate.py` has computed, and `judging.py` judges answers.
 """
 
-from tst_study.conformance.check import Verdict, cases, check, judge
+from tst_study.conformance.judging import Verdict, cases, check, judge
 
 __all__ = ["Verdict", "cases", "check", "judge"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tst_study.superposition.bags import bag_inputs as bag_inputs
     from tst_study.superposition.bags import bag_targets as bag_targets
+    from tst_study.superposition.bags import document_labels as document_labels
     from tst_study.superposition.embedding import bag_embedding as bag_embedding
     from tst_study.superposition.linear_loss import linear_bag_loss as linear_bag_loss
     from tst_study.superposition.loss_kinds import BagLoss as BagLoss
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tst_study.superposition.method import Superposition as Superposition
     from tst_study.superposition.steps import Objective as Objective
     from tst_study.superposition.steps import Phases as Phases
+    from tst_study.superposition.steps import steps_of_budget as steps_of_budget
 
 _MODULES = {
     "BagLoss": "loss_kinds",
@@ -41,7 +43,9 @@ _MODULES = {
     "bag_inputs": "bags",
     "bag_loss": "losses",
     "bag_targets": "bags",
+    "document_labels": "bags",
     "linear_bag_loss": "linear_loss",
+    "steps_of_budget": "steps",
 }
 __all__ = list(_MODULES)
 
@@ -52,3 +56,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value  # the next access does not come here
     return value
+
+
+def __dir__() -> list[str]:
+    return __all__

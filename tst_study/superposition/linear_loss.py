@@ -23,7 +23,7 @@ from tst_study.superposition.derivatives import (
     refuse_second_derivative,
     refuse_torch_func,
 )
-from tst_study.superposition.losses import weighted_targets
+from tst_study.superposition.losses import refuse_dtensor, weighted_targets
 from tst_study.superposition.row_chunks import row_chunks, rows_with_head
 from tst_study.superposition.weighting import Weighting
 
@@ -67,6 +67,8 @@ def linear_bag_loss(
         ValueError: shapes that do not fit together, an unknown weighting, or a stride other than 1
             and `bag_size`.
     """
+    refuse_dtensor(hidden, "hidden")
+    refuse_dtensor(weight, "head")
     targets = bag_targets(labels, bag_size, stride, documents)
     order = "(batch, latent positions, d)" if batch_first else "(latent positions, batch, d)"
     targets = targets if batch_first else targets.transpose(0, 1)

@@ -79,6 +79,7 @@ def bag_loss(
         ValueError: in one line, for shapes that do not fit together, a stride other than 1 and
             `bag_size`, an unknown kind or weighting, or a weighting that the kind does not take.
     """
+    refuse_dtensor(logits, "logits")
     check_loss_kind(kind, () if isinstance(weighting, Tensor) else weighting)
     targets = bag_targets(labels, bag_size, stride, documents)
     if logits.dim() != 3 or logits.shape[:2] != targets.shape[:2]:
@@ -93,6 +94,15 @@ def bag_loss(
     weighted = weighted_targets(targets.flatten(0, 1), weighting, valid_counts, logits.dtype)
     shard = VocabularyShard.of(vocabulary_start, logits.shape[1], group)
     return loss_of(kind)(Bags(logits, *weighted, shard))
+
+
+def refuse_dtensor(given: Tensor, name: str) -> None:
+    """Raise ValueError for a tensor of torch's tensor parallelism, which hides its shards."""
+    if hasattr(given, "to_local"):
+        raise ValueError(
+            f"{name}: a DTensor: give {name}.to_local(), and loss() vocabulary_start and group "
+            "where its vocabulary is split (or full_tensor())"
+        )
 
 
 @dataclass(frozen=True)

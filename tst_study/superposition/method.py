@@ -57,10 +57,10 @@ class Superposition:
 
     bag_size: int
     """s, tokens per bag; 1 is the baseline."""
-    step_ratio: float
+    step_ratio: float | None = None
     """r, the superposed share of the steps. r · `steps` is rounded to the nearest whole number,
     with a warning if that is 0."""
-    steps: int
+    steps: int = 0
     """Number of steps in both phases together. Any further steps are next-token steps, with one
     warning."""
     mode: Mode = "full"
@@ -77,6 +77,9 @@ class Superposition:
     positions: int | Literal["any"] | None = None
     """L, the positions that the model runs per sequence. `embed` refuses sequences whose length
     does not fit L. None: the first call of `embed` sets L. "any": any length fits."""
+    superposed_steps: int | None = None
+    """The number of superposed steps, in place of `step_ratio`: it stays where it is when `steps`
+    change. `steps_of_budget` finds it from tokens, seconds or FLOPs."""
     phases: Phases = field(init=False, repr=False, compare=False)
     """The two phases that follow from these settings: their numbers of steps, and what their steps
     read and predict."""
@@ -85,10 +88,23 @@ class Superposition:
     def __post_init__(self) -> None:
         counts = map(_is_count, (self.bag_size, self.steps))
         ratio = self.step_ratio
-        if not all(counts) or not (isinstance(ratio, Real) and 0.0 <= ratio <= 1.0):
+        boundary = self.superposed_steps
+        if (ratio is None) == (boundary is None):
+            raise ValueError(
+                f"step_ratio = {ratio!r}, superposed_steps = {boundary!r}: give one of the two"
+            )
+        is_ratio = isinstance(ratio, Real) and 0.0 <= ratio <= 1.0
+        if not all(counts) or not (is_ratio or ratio is None):
             raise ValueError(
                 f"bag_size = {self.bag_size} and steps = {self.steps} must be whole numbers of at "
                 f"least 1, and step_ratio = {ratio!r} a number in 0 … 1"
+            )
+        if boundary is not None and not (
+            hasattr(boundary, "__index__") and 0 <= boundary <= self.steps
+        ):
+            raise ValueError(
+                f"superposed_steps = {boundary!r} must be a whole number in 0 … steps = "
+                f"{self.steps}"
             )
         if self.positions not in (None, "any") and not _is_count(self.positions):
             raise ValueError(
@@ -97,15 +113,17 @@ class Superposition:
         if as_numbers := getattr(self.weighting, "tolist", None):  # an array or tensor
             object.__setattr__(self, "weighting", as_numbers())
         # A checkpoint with numbers of numpy could not be loaded by torch's safe loader.
-        for name, kind in (("bag_size", int), ("steps", int), ("step_ratio", float)):
-            object.__setattr__(self, name, kind(getattr(self, name)))
+        numbers = {"bag_size": int, "steps": int, "step_ratio": float, "superposed_steps": int}
+        for name, kind in numbers.items():
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, kind(getattr(self, name)))
         for name, known in (("mode", MODES), ("pooling", POOLINGS)):
             if (given := getattr(self, name)) not in known:
                 raise ValueError(f"{name} {given!r} is unknown: use one of {', '.join(known)}")
-        superposed = superposed_steps(self.steps, self.bag_size, self.step_ratio)
-        if self.bag_size > 1 and self.step_ratio > 0 and not superposed:
+        superposed = superposed_steps(self.steps, self.bag_size, ratio or 0.0, boundary)
+        if self.bag_size > 1 and ratio and not superposed:
             warnings.warn(
-                f"step_ratio = {self.step_ratio:g} of {self.steps} steps is rounded to none: this "
+                f"step_ratio = {ratio:g} of {self.steps} steps is rounded to none: this "
                 "is the baseline",
                 stacklevel=3,
             )
@@ -206,7 +224,7 @@ class Superposition:
             return bag_embedding(embedding.weight, bags, pooling=self.pooling, mask=members)  # type: ignore[arg-type]
         return self._pooled(embedding, embedding(tokens), tokens, stride, documents)
 
-    def attach(self, embedding: nn.Module) -> RemovableHandle:
+    def attach(self, embedding: nn.Module, model: nn.Module | None = None) -> RemovableHandle:
         """Register a forward hook that makes an embedding return what `embed` returns, up to
         rounding.
 
@@ -214,7 +232,19 @@ class Superposition:
         embedding's output, as most of Hugging Face's models do (GPT-2 does not). The step is the
         current number of steps done, which `advance` counts. A copy of the model
         (`copy.deepcopy`) counts the same steps; a pickled one has a count of its own.
+
+        A model with several tables of token ids (value embeddings, hashes, a LoRA's) needs each of
+        them attached, or a wrapper around them. Give `model`, and tables in it that are forgotten
+        raise ValueError with their names when they read the tokens of bags.
         """
+        for key, hook in [*embedding._forward_pre_hooks.items()]:
+            if isinstance(hook, _Guard):
+                del embedding._forward_pre_hooks[key]
+        for name, module in model.named_modules() if model is not None else ():
+            hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+            known = any(isinstance(hook, _Guard | _Hook) for hook in hooks)
+            if isinstance(module, nn.Embedding) and module is not embedding and not known:
+                module.register_forward_pre_hook(_Guard(self, name))
         return embedding.register_forward_hook(_Hook(self), with_kwargs=True)
 
     def loss(
@@ -323,14 +353,26 @@ class Superposition:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of steps done and the settings, for a checkpoint."""
-        return {"step": int(self.step), **self._settings()}
+        boundary = {"superposed_steps": self.phases.superposed_steps, "steps": self.steps}
+        return {"step": int(self.step), **boundary, **self._settings()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on at the step of a checkpoint. Giving an earlier step to `embed` or a loss is then an
         error.
 
-        Raises ValueError if the checkpoint's run has other settings; `positions` may differ.
+        Raises ValueError if the checkpoint's run has other settings. `positions` may differ, and so
+        may `steps`, if the boundary between the phases stays where it was.
         """
+        before = state.get("superposed_steps")
+        if before is None and "steps" in state:  # saved before checkpoints held the boundary
+            before = superposed_steps(state["steps"], state["bag_size"], state["step_ratio"])
+        now = self.phases.superposed_steps
+        if before is not None and before != now and state.get("bag_size") == self.bag_size:
+            raise ValueError(
+                f"superposed_steps = {now} of {self.steps} steps, but the checkpoint's run has "
+                f"{before} of {state['steps']}: give superposed_steps={before} in place of "
+                "step_ratio, so that the switch stays where it was"
+            )
         for name, value in self._settings().items():
             if name in state and _numbers(state[name]) != _numbers(value):
                 raise ValueError(
@@ -341,7 +383,7 @@ class Superposition:
         self._calls.resumed = state["step"]
 
     def _settings(self) -> dict[str, Any]:
-        names = ("bag_size", "step_ratio", "steps", "mode", "pooling")
+        names = ("bag_size", "mode", "pooling")
         # As text, because some checkpoint formats turn tuples into lists.
         rows = [list(map(float, row)) for row in weight_rows(self.weighting)]
         texts = {"weighting": str(rows or self.weighting), "loss": str(loss_of(self.loss_kind))}
@@ -406,7 +448,36 @@ class _Hook:
         # Torch's tensor parallelism turns the ids into a `DTensor`, which holds them all.
         tokens = tokens.to_local() if hasattr(tokens, "to_local") else tokens
         stride = self.superposition._calls.stride(tokens, None, module.training)
+        if stride > 1 and hasattr(output, "redistribute"):
+            # `parallelize_module` was called after `attach`: each rank has a part of each vector.
+            from torch.distributed.tensor import Replicate  # which takes a second to import
+
+            mesh = output.device_mesh  # type: ignore[attr-defined]
+            output = output.redistribute(placements=[Replicate()] * mesh.ndim)
         return self.superposition._pooled(module, output, tokens, stride)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
+@dataclass(frozen=True)
+class _Guard:
+    """The hook on a table that was not attached. It refuses the ids of bags."""
+
+    superposition: Superposition
+    name: str
+
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        calls, ids = self.superposition._calls, inputs[0] if inputs else None
+        phase = "superposition" if calls.superposed else "recovery"
+        stride = calls.phases.tokens_per_position(phase)  # type: ignore[arg-type]
+        bagged = [known.shape for known in calls.streams] if stride > 1 else []
+        if module.training and isinstance(ids, Tensor) and ids.shape in bagged:
+            raise ValueError(
+                f"layer {self.name!r} reads {ids.shape[1]} ids for {ids.shape[1] // stride} "
+                "positions: attach it, too, or the module around all tables, or give it one id per "
+                "position"
+            )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self

@@ -38,10 +38,12 @@ class Calls:
         self.go_to(0)
         self.resumed = 0  # the step at which a checkpoint was loaded
         self.warned = False
-        # The first and the last tokens embedded in training mode since the last loss. The first are
-        # not the last in multi-token prediction, which embeds the next tokens, too.
-        self.first: Tensor | None = None
-        self.tokens: Tensor | None = None
+        # All ids embedded in training mode since the last loss: beside the tokens those of hash or
+        # n-gram tables, or the next tokens of multi-token prediction. `MOST` are kept.
+        self.streams: list[Tensor] = []
+        # The shift of labels that fit a later target than the next one, which is right for an
+        # auxiliary loss, if the main loss comes after it; and the ids that they were compared with.
+        self.later: tuple[int, list[Tensor]] | None = None
         self.evaluated = False  # whether since the last loss only evaluation mode has embedded
         # The phases whose labels have been checked: True is the superposed one, False the other.
         self.checked_phases: set[bool] = set()
@@ -82,9 +84,11 @@ class Calls:
         not fit the step, or for a step that cannot be meant.
         """
         if not training:
-            self.evaluated = self.tokens is None
+            self.evaluated = not self.streams
             return 1
         self.evaluated = False
+        if not torch.compiler.is_compiling():
+            self._refuse_later()
         superposed = self._enter(step)
         stride = self.phases.tokens_per_position("superposition" if superposed else "recovery")
         _check_ids(tokens, "tokens")
@@ -94,10 +98,10 @@ class Calls:
                 f"l · {stride}): {_LENGTHS}"
             )
         # Gradient checkpointing embeds once more in the backward pass, after the loss.
-        if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:
-            self.tokens = tokens
-            if self.first is None:
-                self.first = tokens
+        in_forward = torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1
+        is_new = len(self.streams) < MOST and not any(tokens is known for known in self.streams)
+        if in_forward and is_new:
+            self.streams.append(tokens)
         length = tokens.shape[1] // stride
         if self.positions is None:
             self.positions = length
@@ -123,21 +127,26 @@ class Calls:
                 "F.cross_entropy, without tst"
             )
         _check_ids(labels, "labels")
-        first, tokens = self.first, self.tokens
-        self.forget()
-        place = (labels.shape, labels.device)
         # A model that is spread over devices has its labels where its logits are.
-        if tokens is not None and (tokens.shape, tokens.device) == place:
-            first = tokens if first is None or (first.shape, first.device) != place else first
-            if torch.compiler.is_compiling():
-                labels = _checked_labels(first, tokens, labels, self.key, superposed)
-            else:
-                _check_labels(first, tokens, labels, self.key, superposed)
+        place = (labels.shape, labels.device)
+        streams = [ids for ids in self.streams if (ids.shape, ids.device) == place]
+        self.streams = []
+        if torch.compiler.is_compiling():
+            labels = _checked_labels(streams, labels, self.key, superposed)
+        elif streams or self.later:
+            _check_labels(streams, labels, self.key, superposed)
         return superposed, labels
 
     def forget(self) -> None:
-        """Forget the tokens that were embedded."""
-        self.first = self.tokens = None
+        """Forget the tokens that were embedded: a step of the optimizer has been done."""
+        self.streams = []
+        self._refuse_later()
+
+    def _refuse_later(self) -> None:
+        """Raise ValueError if labels of a later target were the only ones."""
+        if self.later is not None:
+            by, self.later = self.later[0], None
+            raise ValueError(_shifted(by))
 
     def _enter(self, step: int | None) -> bool:
         """Make `step` the current one, if it is given; return whether the current one is
@@ -165,25 +174,38 @@ class Calls:
 
 _LENGTHS = "embed raw_length(step, L) ids a sequence; the loader reads one more, for the labels"
 TRIES = 20
+MOST = 8
 _KEYS = itertools.count()
 _CALLS: WeakValueDictionary[int, Calls] = WeakValueDictionary()
 """All `Calls` that exist, by their keys. Compiled code cannot hold Python objects, so it holds a
 key."""
 
 
-def _check_labels(
-    first: Tensor, tokens: Tensor, labels: Tensor, key: int, superposed: bool
-) -> None:
-    """Find labels that are neither `first` nor `tokens` shifted by one (`Calls`). Only the first
-    labels of each phase are checked, because the comparison makes the host wait for the device.
-    Where they hold no target to compare, the next ones are, up to `TRIES` of them.
+def _shifted(by: int) -> str:
+    return (
+        f"labels are shifted by {by}: shift them by one, tokens[:, 1:], also where they are the "
+        "next bag"
+    )
 
-    Raises ValueError if the labels are `tokens` shifted by another number, or if they hold a
-    negative number other than `IGNORE`. Warns if they are not `tokens` shifted by any number that
-    is tried: −1 to 2s.
+
+def _check_labels(streams: list[Tensor], labels: Tensor, key: int, superposed: bool) -> None:
+    """Find labels that are none of the embedded ids shifted by one (`Calls.streams`). Only the
+    first labels of each phase are checked, because the comparison makes the host wait for the
+    device. Where they hold no target to compare, the next ones are, up to `TRIES` of them.
+
+    Labels of a later target (shifted by 1 + s, …) are those of an auxiliary loss, as in multi-token
+    prediction: they are refused only if those of the main loss do not follow.
+
+    Raises ValueError if the labels are embedded ids shifted by another number, or if they hold a
+    negative number other than `IGNORE`. Warns if they are not embedded ids shifted by any number
+    that is tried: −1 to 2s.
     """
     calls = _CALLS.get(key)
     if calls is None or superposed in calls.checked_phases:
+        return
+    if not streams and calls.later is not None:
+        streams = [ids for ids in calls.later[1] if ids.shape == labels.shape]
+    if not streams:
         return
     length = labels.shape[1]
     tried = (1, 0, *range(2, 2 * calls.phases.bag_size + 1), -1)
@@ -195,9 +217,10 @@ def _check_labels(
             (labels[:, max(0, -k) : length - max(0, k)] == ids[:, max(0, k) : length + min(0, k)])
             | ~is_target[:, max(0, -k) : length - max(0, k)]
         ).all()
-        for ids, k in ((first, 1), *((tokens, k) for k in shifts))
+        for k in shifts
+        for ids in streams
     ]
-    least, shown, fits_first, *fit_by_shift = torch.stack(
+    least, shown, *every = torch.stack(
         [torch.where(strange, labels, 0).min(), is_target[:, :-1].any(), *fits]
     ).tolist()
     if least:
@@ -205,37 +228,35 @@ def _check_labels(
     calls.tries += 1
     if length > 1 and not shown and calls.tries < TRIES:
         return
-    if fits_first:
-        calls.checked_phases.add(superposed)
+    fitting = [any(every[i : i + len(streams)]) for i in range(0, len(every), len(streams))]
+    by = next((k for k, fit in zip(shifts, fitting, strict=True) if fit), None)
+    stride = calls.phases.tokens_per_position("superposition" if superposed else "recovery")
+    if by is not None and by > 1 and by % stride == 1 % stride:
+        calls.later = by, streams
         return
-    by = next((k for k, fit in zip(shifts, fit_by_shift, strict=True) if fit), None)
+    calls.later = None
     if by == 0:
         raise ValueError(
             "labels are the tokens themselves: shift them by one, tokens[:, 1:] (Hugging Face's "
             "models shift inside, this loss does not)"
         )
     if by not in (1, None):
-        raise ValueError(
-            f"labels are shifted by {by}: shift them by one, tokens[:, 1:], also where they are "
-            "the next bag"
-        )
+        raise ValueError(_shifted(by))
     calls.checked_phases.add(superposed)
     if by is None and length > 1:
         warnings.warn("labels are not the embedded tokens shifted by one", stacklevel=5)
 
 
 @torch.library.custom_op("tst_study::checked_labels", mutates_args=())
-def _checked_labels(
-    first: Tensor, tokens: Tensor, labels: Tensor, key: int, superposed: bool
-) -> Tensor:
+def _checked_labels(streams: list[Tensor], labels: Tensor, key: int, superposed: bool) -> Tensor:
     """Call `_check_labels` and return a copy of the labels. As a custom operator this also runs in
     compiled code, because torch.compile does not look into it."""
-    _check_labels(first, tokens, labels, key, superposed)
+    _check_labels(streams, labels, key, superposed)
     return labels.clone()
 
 
 @_checked_labels.register_fake
-def _(first: Tensor, tokens: Tensor, labels: Tensor, key: int, superposed: bool) -> Tensor:
+def _(streams: list[Tensor], labels: Tensor, key: int, superposed: bool) -> Tensor:
     return torch.empty_like(labels)
 
 

@@ -75,6 +75,40 @@ def superposed_steps(steps: int, bag_size: int, step_ratio: float, given: int | 
     return round(step_ratio * steps) if given is None else given
 
 
+def steps_of_budget(
+    bag_size: int,
+    *,
+    superposed: float,
+    recovery: float,
+    per_step: float,
+    unit: Literal["tokens", "seconds", "flops"] = "tokens",
+    mode: Mode = "full",
+) -> dict[str, int]:
+    """Return `superposed_steps` and `steps` for a budget of each phase:
+    `Superposition(4, **steps_of_budget(4, superposed=3e9, recovery=1e9, per_step=2**20))`.
+
+    A superposed step takes as many seconds and FLOPs as an ordinary one, and reads s times as many
+    tokens (as many under `output_only`).
+
+    Args:
+        superposed, recovery: what each phase may take, in `unit`.
+        per_step: what an ordinary step takes, such as its tokens.
+
+    Raises ValueError for numbers that are negative or give no step.
+    """
+    reads = bag_size if unit == "tokens" and mode != "output_only" else 1
+    if bag_size < 1 or not (per_step > 0 and superposed >= 0 and recovery >= 0):
+        raise ValueError(
+            f"superposed = {superposed}, recovery = {recovery} and per_step = {per_step} must be "
+            f"positive, and bag_size = {bag_size} at least 1"
+        )
+    first = round(superposed / (per_step * reads))
+    steps = first + round(recovery / per_step)
+    if not steps:
+        raise ValueError(f"per_step = {per_step} is more than the budget of both phases")
+    return {"superposed_steps": first, "steps": steps}
+
+
 @dataclass(frozen=True)
 class Phases:
     """The two phases of a run. A baseline has no superposed steps."""
