@@ -11,6 +11,9 @@ from tst_study.experiments.state.status import row
 from tst_study.text import duration
 from tst_study.waiting import waiting
 
+MEASURED_STEPS = 200
+"""After so many steps, or a twentieth of its steps, the pace of a run is known."""
+
 
 @contextmanager
 def shown(every: float = 10.0) -> Iterator[Callable[[Queue], None]]:
@@ -56,16 +59,22 @@ def _summary(queue: Queue) -> str:
         parts.append("time left: measuring" if seconds is None else f"{duration(seconds)} left")
     for status in (row(run.folder) for run in queue.running.values()):
         loss = "" if status.loss is None else f"loss {status.loss:.3f}"
-        words = (status.run_id, status.phase, f"{status.step}/{status.steps}", loss)
+        steps = f"{status.step}/{status.steps}" if status.steps else "starting"
+        words = (status.run_id, status.phase, steps, loss)
         parts.append(" ".join(filter(None, words)))
     return " | ".join(parts)
 
 
 def time_left(queue: Queue) -> float | None:
     """Estimate the seconds until the last run is over, at the mean pace of the runs that are
-    training now; None as long as none of them knows its pace."""
+    training now; None as long as none of them knows its pace. The first steps do not count, because
+    they are slow."""
     rows = [row(run.folder) for run in queue.running.values()]
-    paced = [run for run in rows if run.seconds_left and run.steps > run.step]
+    paced = [
+        run
+        for run in rows
+        if run.seconds_left and min(MEASURED_STEPS, 0.05 * run.steps) <= run.step < run.steps
+    ]
     if not paced:
         return None
     pace = sum(run.seconds_left or 0.0 for run in paced) / sum(

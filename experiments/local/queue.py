@@ -16,12 +16,14 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
 from tst_study import file_lock
 from tst_study.config.schema import Config
+from tst_study.errors import UserError
 from tst_study.experiments.launcher import Options
 from tst_study.experiments.launches import RETRIES, given_up
 from tst_study.experiments.local.devices import Devices
@@ -42,6 +44,9 @@ from tst_study.process.local_ranks import free_port
 from tst_study.record import reader as run_record
 from tst_study.record.reader import FINAL_STATES
 from tst_study.record.writer import mark
+
+GONE_SECONDS = 10.0
+"""The runs of a study are stopped when its folder is gone for this long."""
 
 
 @dataclass
@@ -122,6 +127,7 @@ def launch(
         cancel_mark(planned.folder).unlink(missing_ok=True)
     _settle_all(queue)
     children: dict[str, list[BaseProcess]] = {}
+    seen = time.monotonic()
     show(queue)  # before the start of the first child, which takes until torch is loaded
     with signals_handled(_raise_stopped, (signal.SIGINT, signal.SIGTERM)):
         try:
@@ -134,6 +140,15 @@ def launch(
                 show(queue)
                 time.sleep(0.1)
                 _reap(queue, children)
+                if study.folder.is_dir() or not children:
+                    seen = time.monotonic()
+                elif time.monotonic() - seen > GONE_SECONDS:
+                    for rank in chain.from_iterable(children.values()):
+                        rank.kill()  # its checkpoint would make the folder anew
+                    raise UserError(
+                        f"{study.folder}: was deleted or is out of reach since {GONE_SECONDS:.0f} "
+                        "s; its runs are stopped: submit again"
+                    )
         except BaseException:
             _stop(queue, children)
             raise

@@ -235,6 +235,22 @@ def test_a_run_that_does_not_stop_in_time_is_killed_and_said_to_be_stopped(
     assert (said["state"], said["message"]) == ("preempted", "stopped with the launcher")
 
 
+def test_a_study_whose_folder_is_deleted_is_said_and_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_queue, "GONE_SECONDS", 0.3)
+    root = tmp_path / "runs"
+
+    def delete(queue: Queue) -> None:
+        if any((run.folder / "run.json").exists() for run in queue.running.values()):
+            root.rename(tmp_path / "deleted")
+
+    study = at(study_of(config("seconds_600")), root)
+    with pytest.raises(UserError, match="runs: was deleted or is out of reach since 0 s; its runs"):
+        launch(study, Options(), delete, target=fake_training.run)
+    assert not multiprocessing.active_children()
+
+
 def test_runs_that_another_launcher_trains_count(tmp_path: Path) -> None:
     study = at(study_of(config("a", "seed=0"), config("b", "seed=1")), tmp_path)
     held, _ = Planner(study).decided()

@@ -183,6 +183,8 @@ def test_time_left_follows_the_runs_own_and_slots(tmp_path: Path) -> None:
     with file_lock.hold(runs[0].folder):
         writer.status("running", 100)
         assert time_left(queue) is None
+        writer.status("running", 49, seconds_left=300.0)  # the first steps are slow
+        assert time_left(queue) is None
         # 0.1 s a step: 80 s and twice 100 s, two at a time.
         writer.status("running", 200, seconds_left=80.0)
         assert time_left(queue) == pytest.approx(140.0)
@@ -192,9 +194,11 @@ def test_progress_is_plain_lines_in_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = planned(tmp_path, "a", 1000)
-    open_run(run.folder, "name=a", "schedule.steps=1000").status("running", 7, loss=3.25)
     queue = Queue(decided=[run], whole=[run], running={run.fingerprint: run})
     with shown(every=0.0) as draw:
+        draw(queue)
+        assert capsys.readouterr().out.endswith("time left: measuring | a starting\n")
+        open_run(run.folder, "name=a", "schedule.steps=1000").status("running", 7, loss=3.25)
         draw(queue)
     said = "0 of 1 runs over | 1 running | time left: measuring | a 7/1000 loss 3.250"
     assert capsys.readouterr().out.endswith(f"{said}\n")
