@@ -32,9 +32,11 @@ def test_counts_are_read_as_people_write_them() -> None:
         example("schedule.steps=many")
 
 
-def test_what_would_have_no_effect_is_refused(file: Path) -> None:
-    with pytest.raises(UserError, match=r"model\.preset has no effect: all its keys are given"):
-        load(file, ["model.preset=laptop-128"])
+def test_a_preset_yields_to_every_key_that_is_given(file: Path) -> None:
+    assert load(file, ["model.preset=laptop-128"]).model == load(file).model
+
+
+def test_steps_out_of_order_are_refused() -> None:
     with pytest.raises(UserError, match="first_step = 9 lies after 3"):
         example("label_smoothing={epsilon = 0.1, first_step = 9, last_step = 3}")
 

@@ -10,7 +10,7 @@ grouped-query attention.
 from collections.abc import Mapping
 from typing import Any
 
-from tst_study.errors import UserError, one_of
+from tst_study.errors import one_of
 
 LAPTOP_VOCABULARY = 1024
 """The vocabulary size of the bundled corpus's tokenizer."""
@@ -70,16 +70,13 @@ def expand_preset(model: Mapping[str, Any], source: str = "config") -> dict[str,
     """Return the section `model` with `preset = NAME` replaced by the keys of that shape.
 
     Keys that are given beside `preset` override those of the shape, also one by one inside
-    `experts`. Raises `UserError` for an unknown name, and if all keys of the shape are
-    given, with a message that begins with `source`.
+    `experts`. Raises `UserError`, which begins with `source`, for an unknown name.
     """
     given = dict(model)
     if "preset" not in given:
         return given
     name = given.pop("preset")
     shape = {**PRESETS[one_of(name, PRESETS, f"{source}: model.preset:")]}
-    if shape.keys() <= given.keys():
-        raise UserError(f"{source}: model.preset has no effect: all its keys are given beside it")
     if isinstance(given.get("experts"), Mapping) and isinstance(shape.get("experts"), Mapping):
         given["experts"] = {**shape["experts"], **given["experts"]}
     return {**shape, **given}

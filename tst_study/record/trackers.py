@@ -5,6 +5,7 @@ If a tracker fails, a line on stderr says so and the run goes on without it. Bot
 or send rows in the background.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -40,6 +41,7 @@ def _wandb(folder: Path, header: RunHeader) -> Iterator[Show]:
         project=header["study"],
         name=run_id,
         id=run_id,
+        group=re.sub(r"-?seed\d+", "", header["config"]["name"]),  # the runs of an arm
         dir=folder,
         config=header["config"],
         resume="allow",
