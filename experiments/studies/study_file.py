@@ -19,6 +19,7 @@ from tst_study.config.identity import digest, identity_form
 from tst_study.config.keys import dotted_keys, problem_of, sections_of
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import (
+    RIVALS,
     Config,
     FolderName,
     NotNegative,
@@ -31,6 +32,7 @@ from tst_study.config.schema import (
     read_toml,
     to_dict,
 )
+from tst_study.cost.compute import steps_at_equal_flops
 from tst_study.errors import UserError, one_of
 from tst_study.experiments.corpora import PREPARED, Recipe, Text
 from tst_study.experiments.studies.grid import Tuning
@@ -302,9 +304,14 @@ class StudyFile:
                 raise self.fail(f"{what}: is the same run as {there[form]}; take one out")
             there[form] = variant.name
 
-    @staticmethod
-    def _with_arm(setting: Setting, variant: Variant) -> Setting:
-        return replace(setting.changed("", variant.changes), arm_name=variant.name)
+    def _with_arm(self, setting: Setting, variant: Variant) -> Setting:
+        """Return the set-up of an arm. A rival whose length the file leaves open gets as many steps
+        as have the total FLOPs of the set-up's."""
+        setting = replace(setting.changed("", variant.changes), arm_name=variant.name)
+        changed = {key.partition(".")[0] for key in variant.changes}
+        if changed & {*RIVALS} and STEPS not in variant.changes:
+            setting = setting.with_steps(steps_at_equal_flops(self._config(setting, variant, 0)))
+        return setting
 
     def _config(self, setting: Setting, variant: Variant, seed: int, role: str = "") -> Config:
         try:
@@ -504,12 +511,13 @@ class StudyFile:
         if setup == other_setup:
             setup = ""  # which stands at the end
         for matched in asked.matched:
-            steps = other_cell.setting.steps
+            steps = self._with_arm(other_cell.setting, other).steps
             if matched == "data":
                 steps = round(self._text(cell, variant) * cell.setting.steps)
                 if steps == cell.setting.steps:
                     continue  # the arm reads no more text than the baseline
-            arm = self._arm(cell, variant, cell.setting.steps, columns, seeds)
+            own = self._with_arm(cell.setting, variant).steps
+            arm = self._arm(cell, variant, own, columns, seeds)
             against = self._arm(other_cell, other, steps, columns, seeds)
             if matched == "loss":
                 kept = {key: value for key, value in against.where.items() if key != STEPS}

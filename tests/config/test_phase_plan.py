@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.examples import example
 from tst_study.config.phase_plan import PhasePlan, is_annealed, learning_rate_factor, plan_phases
 from tst_study.config.schema import Schedule
+from tst_study.cost.compute import count_flops, steps_at_equal_flops
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,20 @@ def test_small_steps_read_every_part_of_a_whole_step_once_and_then_whole_ones(
     batch = range(config.batch.sequences), range(config.batch.sequence_length)
     whole_steps = len(read) // config.batch.positions
     assert sorted(read) == list(product(range(whole_steps), *batch))
+
+
+@pytest.mark.parametrize("rival", WARM_UPS)
+@pytest.mark.parametrize("steps", [40, 1000, 20_000])
+def test_a_warm_up_of_equal_flops_has_more_steps_and_costs_the_same_in_total(
+    rival: str, steps: int
+) -> None:
+    key, size = WARM_UPS[rival]
+    run = (f"{rival}={{parts = 4, step_ratio = 0.3}}", f"{key}={size}", f"schedule.steps={steps}")
+    config = example("superposition={}", *run)
+    more = steps_at_equal_flops(config)
+    flops = count_flops(example("superposition={}", *run, f"schedule.steps={more}"))
+    assert more == pytest.approx(steps / (1 - 0.3 * 0.75), rel=0.02, abs=2)
+    assert flops.total == pytest.approx(steps * flops.per_step, abs=0.55 * flops.per_step)
 
 
 PAPER = Schedule(steps=20_000, kind="wsd", warmup_steps=2_000, decay_ratio=0.1)

@@ -9,6 +9,7 @@ import pytest
 
 from tst_study.config.identity import fingerprint
 from tst_study.config.schema import Config
+from tst_study.cost.compute import count_flops
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.studies.catalogue import GRIDS, load
@@ -343,3 +344,18 @@ def test_a_folder_of_another_file_s_runs_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", GRIDS)
 def test_bundled_grids_are_files_like_a_user_s(name: str) -> None:
     assert load(name).runs(Bowl(2e-3))
+
+
+def test_arms_of_cheaper_steps_are_longer_until_all_have_the_same_total_flops() -> None:
+    """Unless the file gives their length. The questions about them ask for those lengths."""
+    rivals = load("rivals", "laptop")
+    measured = [run for run in rivals.runs(Bowl(2e-3)) if run.seed == 3]
+    steps = [run.schedule.steps for run in measured]
+    assert steps == [5000, 5000, 5000, 6152, 6184]
+    costs = [count_flops(run) for run in measured]
+    assert [round(cost.total / cost.per_step) for cost in costs] == [5000] * 5
+    asked = {one.arm.name: one.arm.where["schedule.steps"] for one in rivals.questions}
+    assert asked == {
+        "both, s = 4, r = 0.25": 5000, "output, s = 4, r = 0.25": 5000, "batch": 6152,
+        "sequence": 6184,
+    }  # fmt: skip

@@ -115,6 +115,22 @@ def count_flops(config: Config) -> Flops:
     )
 
 
+def steps_at_equal_flops(config: Config) -> int:
+    """Return the number of steps with which a run costs, as nearly as possible, the FLOPs of
+    `schedule.steps` whole steps. They are more if its first steps are smaller."""
+    steps, whole = config.schedule.steps, count_flops(config).per_step
+
+    def away(other: int) -> int:
+        schedule = config.schedule.model_copy(update={"steps": other})
+        changed = config.model_copy(update={"schedule": schedule})
+        return abs(flops_until(config.model, plan_phases(changed), other) - steps * whole)
+
+    ratio = sum(rival.step_ratio for rival in config.rivals.values())
+    saved = ratio * (1 - flops_until(config.model, plan_phases(config), 1) / whole)
+    near, parts = round(steps / (1 - saved)), max(plan_phases(config).parts)
+    return min(range(max(steps, near - parts), near + parts + 1), key=away)
+
+
 def gpu_hours(flops: float, peak_flops: float, mfu: float) -> float:
     """Return the hours that one device needs if it works at the share `mfu` of its peak FLOP/s."""
     return flops / (peak_flops * mfu) / 3600.0
