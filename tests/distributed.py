@@ -22,10 +22,11 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
+HANG_SECONDS = 3600.0
+"""Where ranks hang, a test fails after this time, whatever the load of the machine."""
 
-def run_ranks(
-    world_size: int, function: Callable[..., Any], *args: Any, timeout: float = 60.0
-) -> list[Any]:
+
+def run_ranks(world_size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     """`function(*args)` on `world_size` ranks of a gloo group; their results in rank order.
 
     The function asks `torch.distributed` for its rank. Results travel through `torch.save`:
@@ -34,14 +35,14 @@ def run_ranks(
     Raises:
         torch.multiprocessing.ProcessRaisedException: with the traceback of the first rank that
             failed; ProcessExitedException where it has none.
-        TimeoutError: some ranks did not end in `timeout` seconds. All have ended by then.
+        TimeoutError: some ranks did not end in `HANG_SECONDS`. All have ended by then.
     """
     # A process group that is freed after the fork waits for threads that are not there.
     gc.collect()
     with tempfile.TemporaryDirectory() as folder:
         work = (world_size, folder, function, args)
         context = start_processes(_work, work, world_size, False, True, "fork")
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + HANG_SECONDS
         try:
             while not context.join(max(0.0, deadline - time.monotonic()), grace_period=0.5):
                 if time.monotonic() >= deadline:

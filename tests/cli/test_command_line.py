@@ -38,7 +38,6 @@ def tst_study(
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "COLUMNS": "200", **variables},
         capture_output=True,
         text=True,
-        timeout=120,
     )
 
 

@@ -57,9 +57,7 @@ def test_a_run_whose_terminal_hangs_up_is_then_stopped_then_left_alone(
         assert second.poll() is None
         time.sleep(0.005)
     second.send_signal(signal.SIGTERM)
-    asked = time.monotonic()
     out, error = second.communicate()
-    assert time.monotonic() - asked < 20.0
     assert (second.returncode, out.splitlines()[-1]) == (
         1,
         f"preempted: {folder}; the same command goes on from there",

@@ -1,6 +1,5 @@
 """`parallel = "auto"` picks what fits and says why; what cannot fit is told with what it needs."""
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from tests.examples import example
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Batch, Config, from_dict, to_dict
 from tst_study.cost.auto_layout import USABLE, describe, resolve
-from tst_study.cost.devices import device_or_usual
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.parallel_layout import check, layout_of
 from tst_study.cost.traffic import count_traffic
@@ -69,25 +67,6 @@ def test_less_memory_is_answered_by_tensor_ranks_then_by_computing_again(preset:
         order.append((parallel.expert > 8, recomputed, parallel.tensor))
     assert order == sorted(order)
     assert len(set(order)) > 1
-
-
-@pytest.mark.parametrize("gpus", [8, 64, 512])
-@pytest.mark.parametrize(("name", "memory"), [("H100", 80), ("H200", 141), ("B200", 180)])
-def test_experts_are_spread_over_a_node_before_anything_is_computed_again(
-    name: str, memory: int, gpus: int
-) -> None:
-    """And of the sizes that fit, the one is taken that moves its bytes in the shortest time."""
-    given, device = asked("moe-10b-a1b", 8192), device_or_usual(name)
-    found = resolve(given, gpus, memory * GB, on_gpu=True, device=name).config
-    seconds = {}
-    for expert, micro_batch in product((1, 2, 4, 8), (1, 2)):
-        parallel = layout_of(found).model_copy(update={"expert": expert})
-        other = found.executed(parallel=parallel, micro_batch=micro_batch)
-        if estimate_memory(other, gpus, on_gpu=True).total <= USABLE * memory * GB:
-            seconds[expert, micro_batch] = count_traffic(other, gpus, 8).seconds(device)
-    chosen = layout_of(found).expert, found.execution.micro_batch
-    assert (found.execution.recompute, seconds[chosen]) == ("none", min(seconds.values()))
-    assert (chosen == (8, 1)) == (name == "H100")
 
 
 def test_a_node_is_as_large_as_the_launch_says() -> None:

@@ -204,9 +204,9 @@ def test_two_submitters_at_once_start_each_run_once_and_no_more_than_asked_for(
 def test_signal_stops_runs_behind_a_checkpoint_within_seconds(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    study = study_of(config("seconds_60", "seed=0"), config("seconds_61", "seed=1"))
+    study = study_of(config("seconds_3600", "seed=0"), config("seconds_61", "seed=1"))
     assert stopped_by(number, study, tmp_path) == 128 + number
-    for name in ("seconds_60", "seconds_61"):
+    for name in ("seconds_3600", "seconds_61"):
         said = run_state(tmp_path, name)
         assert (said["state"], said["message"].partition(" ")[0]) == ("preempted", "SIGTERM")
         (folder,) = tmp_path.glob(f"{name}-*")
@@ -282,7 +282,7 @@ from tst_study.data import run_data
 from tst_study.experiments.launcher import Options, launcher_of
 from tst_study.experiments.local.queue import launch
 run_data.fingerprints = lambda config: DATA
-study = at(study_of(config("seconds_60", "execution.device=" + sys.argv[2])), Path(sys.argv[1]))
+study = at(study_of(config("seconds_3600", "execution.device=" + sys.argv[2])), Path(sys.argv[1]))
 if __name__ == "__main__":
     launch(study, Options(), target=fake_training.run)
 """
@@ -348,9 +348,9 @@ def test_runs_end_with_a_launcher_that_is_killed(tmp_path: Path, device: str) ->
     wait_until(lambda: any(root.glob("*/checkpoints/*")))
     launcher.kill()
     launcher.wait()
-    (folder,) = root.glob("seconds_60-*")
+    (folder,) = root.glob("seconds_3600-*")
     wait_until(lambda: not file_lock.is_held(folder))
-    assert run_state(root, "seconds_60")["message"].startswith("SIGTERM at step ")
+    assert run_state(root, "seconds_3600")["message"].startswith("SIGTERM at step ")
 
 
 def test_what_was_preempted_or_killed_is_taken_up_again_as_long_as_it_gets_on(
@@ -410,7 +410,7 @@ def test_a_wanted_run_gets_a_prefix_run_that_results_add(tmp_path: Path) -> None
     def in_time(queue: Queue) -> None:
         assert time.monotonic() < end
 
-    study, end = replace(study_of(), runs=grows, folder=tmp_path), time.monotonic() + 60
+    study, end = replace(study_of(), runs=grows, folder=tmp_path), time.monotonic() + 3600
     launch(
         study,
         Options(parallel=1),
@@ -424,7 +424,7 @@ def test_a_wanted_run_gets_a_prefix_run_that_results_add(tmp_path: Path) -> None
 def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_path: Path) -> None:
     """Runs that wait are not started in place of those that were stopped."""
     waiting = config("seconds_0.1", "seed=2")
-    study = study_of(config("seconds_60", "seed=0"), waiting, config("run", "seed=1"))
+    study = study_of(config("seconds_3600", "seed=0"), waiting, config("run", "seed=1"))
 
     def cancel_soon() -> None:
         wait_until(lambda: bool(launches(tmp_path)))
@@ -439,10 +439,10 @@ def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_pa
     assert {run.run_id: why for run, why in queue.failed.values()} == dict.fromkeys(
         cancelled, "cancelled"
     )
-    assert run_state(tmp_path, "seconds_60")["state"] == "preempted"
-    assert launches(tmp_path) == {"seconds_60": 1, "run": 1}
+    assert run_state(tmp_path, "seconds_3600")["state"] == "preempted"
+    assert launches(tmp_path) == {"seconds_3600": 1, "run": 1}
     submit(study_of(waiting), tmp_path)
-    assert launches(tmp_path) == {"seconds_60": 1, "run": 1, "seconds_0.1": 1}
+    assert launches(tmp_path) == {"seconds_3600": 1, "run": 1, "seconds_0.1": 1}
 
 
 def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:

@@ -17,8 +17,6 @@ from tst_study.experiments.studies import catalogue
 from tst_study.experiments.studies.scales import SCALES
 
 PUBLISHED = Path(__file__).parents[2] / "analysis" / "published"
-OTHERS = ("batch", "laptop", "gate", "mixture-10b-a1b", "optimizers", "what-does-the-work", "tuned")
-FIXED = [name for name in catalogue.described() if name not in OTHERS]
 Row = dict[str, str]
 
 
@@ -77,18 +75,6 @@ def test_grids_are_the_published_cells(name: str, tables: str, without_a_cell: i
     assert cells <= ours
     assert {(ratio) for *_, ratio, _ in ours - cells} == {1.0}
     assert len(ours - cells) == without_a_cell
-
-
-@pytest.mark.parametrize("name", FIXED)
-def test_batch_and_schedule_at_scale_paper(name: str) -> None:
-    for config in runs(name, "paper"):
-        assert config.batch.sequences * config.batch.sequence_length == 2**21
-        assert config.schedule.kind == "wsd"
-        assert (config.schedule.warmup_steps, config.schedule.decay_ratio) == (2000, 0.1)
-        assert (config.optimizer.beta1, config.optimizer.beta2) == (0.9, 0.95)
-        if name not in ("learning-rates", "loss-against-compute"):
-            rate = {"270M": 2e-3, "600M": 1e-3, "3B": 2e-4}[size(config)]
-            assert config.optimizer.learning_rate == rate
 
 
 def is_published(config: Config, row: Row) -> bool:

@@ -48,7 +48,6 @@ def test_the_same_inputs_give_the_same_bytes_in_another_process(tmp_path: Path) 
         [sys.executable, "-c", program, str(tmp_path / "there")],
         check=True,
         env={**os.environ, "PYTHONHASHSEED": "7"},
-        timeout=120,
     )
     assert {path.suffix for path in here.written} >= {".png", ".svg", ".pdf", ".csv", ".json"}
     for path in here.written:

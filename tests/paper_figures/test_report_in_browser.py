@@ -56,7 +56,7 @@ def ask(report: Path, script: str, width: int = 1280, scheme: str = "light") -> 
     chosen = ["--window-size=1400,1000", f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}"]
     profile = f"--user-data-dir={report.parent.with_name('browser')}"
     command = [CHROMIUM, *FLAGS.split(), *chosen, profile, asked.as_uri()]
-    dumped = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    dumped = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     (body,) = re.findall(r"<body>(.*)</body>", dumped, re.DOTALL)
     return json.loads(html.unescape(body))
 

@@ -82,7 +82,7 @@ def test_gradients_and_twenty_steps_across_the_switch_are_those_of_one_process(
 ) -> None:
     corpus = documents if model in DOCUMENTS.values() else words
     work = (gradients_and_run, corpus, tmp_path, *model, *layout)
-    of_ranks = run_ranks(ranks, *work, timeout=120.0)
+    of_ranks = run_ranks(ranks, *work)
     gradients, reference = alone(corpus, model)
     for phase in (0, 1):
         mine, theirs = (assembled([rank[phase] for rank in one]) for one in (of_ranks, gradients))

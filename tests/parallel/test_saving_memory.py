@@ -56,7 +56,7 @@ def test_saving_and_loading_take_hardly_more_than_training(
 ) -> None:
     config = step_config(MODEL | model, 8, 64, dtype=dtype)
     config = config.executed(parallel=Parallel(optimizer=optimizer))
-    for trained, saved, loaded in run_ranks(4, peaks, config, tmp_path, timeout=120.0):
+    for trained, saved, loaded in run_ranks(4, peaks, config, tmp_path):
         assert max(saved, loaded) <= 1.15 * trained
     # What was loaded is what was saved.
     assert_same_tensors(*(tensors_of(checkpoint_place(tmp_path, step)) for step in (1, 2)))

@@ -20,7 +20,8 @@ from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
 Running = tuple[Path, subprocess.Popen[str]]
-LONG = ("schedule.steps=100000", "execution.log_every=5", "execution.timeout_seconds=5")
+# Far longer than ranks of a busy machine are apart: waiting costs no processor time.
+LONG = ("schedule.steps=10000000", "execution.log_every=5", "execution.timeout_seconds=60")
 COMMAND = """
 from tst_study.command_line import main
 from tst_study.process import local_ranks
@@ -50,10 +51,8 @@ def running(words: Path, tmp_path: Path) -> Running:
     """Two ranks in the middle of a long run."""
     folder = tmp_path / "run"
     launcher = start(words, folder, *LONG)
-    deadline = time.monotonic() + 300
     while logged_step(folder) < 10:
         assert launcher.poll() is None, launcher.communicate()[1]
-        assert time.monotonic() < deadline
         time.sleep(0.05)
     return folder, launcher
 
@@ -71,7 +70,7 @@ def test_two_processes_train_a_run(words: Path, tmp_path: Path) -> None:
     # As some job managers do for a job of one process.
     alone = [("RANK", "0"), ("WORLD_SIZE", "1")]
     launcher = start(words, folder, "execution.parallel=auto", variables=alone)
-    said, errors = launcher.communicate(timeout=120)
+    said, errors = launcher.communicate()
     assert launcher.returncode == 0, errors
     assert said.splitlines().count(f"done: {folder}") == 1
     record = run_record.read(folder)
@@ -102,7 +101,7 @@ def test_ranks_do_not_outlive_one_that_dies_or_hangs(
 ) -> None:
     folder, launcher = running
     os.kill(process_of_rank(launcher, rank), number)
-    errors = launcher.communicate(timeout=60)[1].splitlines()
+    errors = launcher.communicate()[1].splitlines()
     assert launcher.returncode != 0
     assert any(said in line for line in errors), errors
     assert sum(line.startswith("error:") for line in errors) <= 1, errors
@@ -116,7 +115,7 @@ def test_one_ctrl_c_stops_all_ranks_with_a_checkpoint(running: Running) -> None:
     """A terminal sends Ctrl-C to its whole process group."""
     folder, launcher = running
     os.killpg(launcher.pid, signal.SIGINT)
-    output, errors = launcher.communicate(timeout=60)
+    output, errors = launcher.communicate()
     assert output.splitlines()[-1] == f"preempted: {folder}; the same command goes on from there", (
         errors
     )
@@ -133,7 +132,7 @@ def test_ranks_listen_on_the_loopback_alone_and_do_not_outlive_their_launcher(
     assert {door.laddr.ip for door in doors} == {"127.0.0.1"}
     launcher.kill()
     # Both pipes are at their end once every rank is gone.
-    assert "preempted" not in launcher.communicate(timeout=60)[0]
+    assert "preempted" not in launcher.communicate()[0]
     assert not file_lock.is_held(folder)
 
 
