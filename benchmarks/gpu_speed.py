@@ -200,11 +200,12 @@ def runs(request: argparse.Namespace) -> Results:
     seconds = time.monotonic() - began
     records = [run_record.read(folder) for folder in (whole, stopped)]
     losses = [[row["loss"] for row in record.metrics] for record in records]
-    apart = max(abs(a - b) for a, b in zip(*losses, strict=True))
-    yield "resumed", {"same bits": apart == 0.0, "largest difference of a loss": apart}
-    step = statistics.median(row["step_seconds"] for row in records[0].metrics[count // 2 :])
+    apart = max(abs(a - b) for a, b in zip(*losses, strict=False))  # one may have diverged
+    same = losses[0] == losses[1]
+    yield "resumed", {"same bits": same, "largest difference of a loss": apart}
+    seen = [row["step_seconds"] for row in records[0].metrics]
+    step = statistics.median(seen[len(seen) // 2 :])
     around = max(0.0, seconds - step * (count - count // 2))
-    yield "evaluation seconds", records[0].evals[-1]["seconds"]
     yield "seconds beside its steps", around
     yield "step seconds", step
     # A tenth for what varies; and the superposed arm compiles a loss of its own.
@@ -235,15 +236,11 @@ def _trained(arms: Iterable[tuple[str, int]], steps: int, request: argparse.Name
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         add_to_archive(request.archive, read_tables(folder.parent))
         record = run_record.read(folder)
-        last, held_out = record.metrics[-1], record.evals[-1]
+        last, held_out = record.metrics[-1], (record.evals or [{}])[-1]
         counters = ("flops", "raw_tokens", "latent_tokens", "epochs", "training_seconds", "mfu")
         quality = ("nats_per_token", "standard_error", "annealed")
-        yield (
-            folder.name,
-            {"state": state, "seconds": time.monotonic() - began}
-            | {key: last[key] for key in counters}
-            | {key: held_out[key] for key in quality},
-        )
+        found = {key: last[key] for key in counters} | {key: held_out.get(key) for key in quality}
+        yield folder.name, {"state": state, "seconds": time.monotonic() - began} | found
 
 
 def _arm(arm: str, seed: int, steps: int, request: argparse.Namespace) -> Config:
