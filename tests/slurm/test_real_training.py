@@ -12,6 +12,7 @@ import pytest
 from tests.slurm.cluster import Cluster
 from tests.slurm.test_launching import ROOT, rows, submit, wait_for_end, wait_until
 from tests.tiny_runs import assert_same_run, logged_step, run, tiny
+from tst_study.config.schema import to_toml
 from tst_study.data.manifest import read_manifest
 from tst_study.data.preparation.prepare import merge, prepare
 from tst_study.data.preparation.request import Request
@@ -134,20 +135,41 @@ def test_the_array_of_the_documents_prepares_what_one_process_prepares(
     assert merge(tmp_path / "prepared" / "mine") == read_manifest(tmp_path / "alone")
 
 
-def test_what_depends_on_results_is_submitted_by_a_last_job(
-    cluster: Cluster, tmp_path: Path
+GRID = """
+study = "ours"
+base = "run.toml"
+seeds = [1]
+[arms]
+baseline = {}
+both = {bag_size = 4, step_ratio = 0.3}
+[tune]
+"optimizer.learning_rate" = [1e-3, 2e-3]
+per = "baseline"
+seeds = [100]
+extend = 0
+[resources.base]
+cpus_per_task = 2
+"""
+
+
+def test_a_grid_is_tuned_and_a_last_job_submits_what_depends_on_that(
+    cluster: Cluster, words: Path, tmp_path: Path
 ) -> None:
-    """Rates are tuned first, then two runs are measured at the best of them."""
-    study = ("optimizers", "--scale", "smoke")
     (tmp_path / "slurm.toml").write_text(PROFILE)
-    submitted = tst_study("submit", *study, "--launcher", "slurm", cwd=tmp_path)
+    (tmp_path / "run.toml").write_text(to_toml(tiny(words)))
+    (tmp_path / "ours.toml").write_text(GRID)
+    submitted = tst_study("submit", "ours.toml", "--launcher", "slurm", cwd=tmp_path)
     assert submitted.returncode == 0, submitted.stderr
-    command = "tst-study submit optimizers --scale smoke --launcher slurm --top-up"
+    command = "tst-study submit ours.toml --launcher slurm --top-up"
     (line,) = re.findall("^2 more depend on these results: (.*)", submitted.stdout, re.MULTILINE)
     assert re.fullmatch(rf"job [0-9]+ submits them; or do so by: {command}", line)
-    again = tst_study("submit", *study, "--launcher", "slurm", cwd=tmp_path).stdout
+    again = tst_study("submit", "ours.toml", "--launcher", "slurm", cwd=tmp_path).stdout
     assert line in again  # no second one while that one waits
-    root = tmp_path / "runs" / "optimizers-smoke"
+    root = tmp_path / "runs" / "ours"
+    (kept,) = root.glob("code/*/study/ours.toml")
+    assert kept.read_text() == GRID
     wait_for_end(root, 900.0)
-    ended = tst_study("status", *study, cwd=tmp_path).stdout
-    assert ended.splitlines()[0] == "runs/optimizers-smoke: 8 done", ended
+    ended = tst_study("status", "ours.toml", cwd=tmp_path).stdout
+    assert ended.splitlines()[0] == "runs/ours: 4 done", ended
+    scripts = [path.read_text() for path in root.glob("slurm/*/script.sh")]
+    assert sum("--cpus-per-task=2" in script for script in scripts) == 2

@@ -17,6 +17,7 @@ import pytest
 from tests.examples import example
 from tests.experiments.fake_training import at, config, study_of
 from tests.input.answers import answer
+from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 from tst_study.experiments.code_copy import keep_code
 from tst_study.experiments.launcher import Options, submission_lock
@@ -104,6 +105,23 @@ def test_an_empty_answer_about_jobs_that_were_there_is_doubted_once(
     says(programs / "squeue", f"[ ! -e {tmp_path}/asked ] || {job}; touch {tmp_path}/asked")
     monkeypatch.setattr(submission, "SECOND_LOOK", 0.0)
     assert [job.state for job in Slurm(Options()).jobs(tmp_path).values()] == ["queued"]
+
+
+def test_status_prints_the_command_where_no_job_will_submit_what_waits(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "SECOND_LOOK", 0.0)
+    submitted(tmp_path, programs)
+    says(programs / "squeue", "")
+    write_json(tmp_path / "slurm" / "command.json", ["submit", "our grid.toml", "--top-up"])
+    waiting, command = [RUN, "b-45674567"], "tst-study submit 'our grid.toml' --top-up"
+    assert Slurm(Options()).hint(tmp_path, waiting) == f"1 can be submitted now: {command}"
+    assert Slurm(Options()).hint(tmp_path, waiting[:1]) == ""
+    last = submission.new(tmp_path, ())
+    with submission_lock(tmp_path) as lock:
+        submission.submit(last, "", lock)
+    says(programs / "squeue", f"echo '13|0|PENDING|Dependency|{last.comment}'")
+    assert Slurm(Options()).hint(tmp_path, waiting) == ""
 
 
 def test_jobs_on_another_cluster_are_named_and_left(
