@@ -73,8 +73,10 @@ class Advice:
     sentence above the table; `Table` has those below it."""
     data: dict[str, Any]
     """The same answer as JSON values: the numbers by name, and the sections under `said`."""
-    base: str
+    base: Path
     """The run config that `write_pilot` names as the pilot's base."""
+    config: Config | None
+    """The same, if it was read."""
 
     def lines(self) -> list[str]:
         """Return lines for the terminal, wrapped to its width, or to 100 columns if it is wider."""
@@ -102,7 +104,8 @@ class Advice:
         if Path(path).exists():
             raise UserError(f"--write {path}: it exists; name another file, or remove it")
         rule = [line for part in self.sections["How to find out"][:-1] for line in wrap(part, 90)]
-        write_grid(Path(path), self.pilot, self.base, [self.sections[""][0], *rule])
+        rule = [self.sections[""][0], *rule]
+        write_grid(Path(path), self.pilot, self.base, self.config, rule)
 
     def draw(self, path: str | Path) -> None:
         """Write the picture as an SVG file. Raises `UserError` if there is none."""
@@ -190,7 +193,7 @@ def advise(
         numbers["tokens"],
         numbers.get("text", math.inf),
     )
-    return _Screen(run, numbers, device, currency, runs, plan).advice(str(config or "run.toml"))
+    return _Screen(run, numbers, device, currency, runs, plan).advice(Path(config or "run.toml"))
 
 
 def _checked(device: str | None, given: dict[str, Any]) -> dict[str, float]:
@@ -242,7 +245,7 @@ class _Screen:
         self.pilot = plan_pilot(run, self.length, budget, config, deviation)
         self.plans = plans(run)
 
-    def advice(self, base: str) -> Advice:
+    def advice(self, base: Path) -> Advice:
         words, context = _words(), self._context()
 
         def say(name: str, item: Any = None) -> str:
@@ -266,7 +269,8 @@ class _Screen:
             ],
         }
         sections = {title: said for title, said in sections.items() if said}
-        return Advice(self.run, self.pilot, self._rows(), sections, self._data(sections), base)
+        parts = self.run, self.pilot, self._rows(), sections, self._data(sections)
+        return Advice(*parts, base, self.config)
 
     def _rows(self) -> list[list[str]]:
         """Return the head and the three rows of the table; a column is left out if no cell of it
@@ -356,7 +360,9 @@ class _Screen:
         own = [row for row in published.evidence()["own"] if row["arm"] == OUTPUT_ONLY]
         is_published = run.regime.startswith("published")
         provided = "law_holds_for_mixtures" if run.mixture else "law_holds"
+        last = self.measured[-1] if self.measured else None
         names = {
+            "own_sweep": "swept" if last and last.tuned else "no_sweep",
             "assumed": "" if "sequence-length" in self.numbers else "assumed_length",
             "in_paper": "in_paper_mixture"
             if setting == Choice(*MIXTURE)
@@ -381,8 +387,8 @@ class _Screen:
             "most_hours": "most_hours" if self.hours else "",
             "over_budget": "over_budget" if pilot.share > 1.005 * pilot.budget else "",
         }
-        sizes = ["known before", *(big(one.run.size) for one in self.measured)]
-        parts = zip(sizes, self.weights, strict=False)
+        sizes = [f"{big(one.run.size)} × {big(one.run.tokens)}" for one in self.measured]
+        parts = zip(["known before", *sizes], self.weights, strict=False)
         checks = {row["run"]: row for row in rows_of(published_beside_law(published_law()))}
         return names | {
             "run": run,
@@ -412,7 +418,7 @@ class _Screen:
             "pilot": pilot,
             "tuning": 2 * len(RATES),
             "most_seeds": MOST_SEEDS,
-            "last": self.measured[-1] if self.measured else None,
+            "last": last,
             "weights": ", ".join(f"{name} {100 * weight:.0f}%" for name, weight in parts),
         }
 

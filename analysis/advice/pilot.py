@@ -3,6 +3,7 @@ before it starts, that says when to go on, when to stop, and when to add seeds; 
 pilot's results say about the planned run."""
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,11 @@ from tst_study.analysis.advice.planned_run import OUTPUT_ONLY, PLAIN, PlannedRun
 from tst_study.analysis.fits.law.rows import TOKENS_PER_STEP
 from tst_study.analysis.fits.law.superposition_law import DATA_EXPONENT, published_law
 from tst_study.analysis.statistics import smallest_detectable
-from tst_study.analysis.summary import summarise
+from tst_study.analysis.summary import Summary, summarise
 from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
+from tst_study.analysis.verdict.planned import labelled
 from tst_study.atomic_files import written_atomically
 from tst_study.config.schema import Config, Model
 from tst_study.config.superposition_setting import SuperpositionSetting
@@ -30,6 +32,9 @@ from tst_study.cost.compute import count_parameters, flops_per_position
 from tst_study.errors import UserError
 from tst_study.text import listed
 
+SHAPE = {"layers", "hidden_size", "attention_heads", "key_value_heads", "head_size"}
+SHAPE |= {"feed_forward_size", "experts"}
+"""The keys of `[model]` that a pilot's size sets."""
 LEAST = (4e7, 1e9)
 """Fewest active parameters outside the embeddings, and fewest positions, of a pilot that is smaller
 than the planned run. Below them the sign is not to be trusted: ours changed below 1.1 million
@@ -62,6 +67,8 @@ class Rung:
     """Keys of `[model]` that the size sets."""
     sequences: int
     length: int
+    is_smaller: bool
+    """Whether the runs are smaller than the planned run."""
     rate: float
     """The expected rate of the baseline."""
     flops: float
@@ -119,7 +126,7 @@ class Pilot:
     @property
     def is_smaller(self) -> bool:
         """Whether its runs are smaller than the planned run."""
-        return len(self.rungs) > 1 or self.share < self.runs
+        return self.rungs[0].is_smaller
 
 
 def plan_pilot(
@@ -212,15 +219,13 @@ def _rung(run: PlannedRun, factor: float, length: int, whole: Model, config: Con
     rates = [published.LEARNING_RATE[name] for name in ("270M", "600M", "3B")]
     here, planned = np.exp(np.interp(np.log([size, run.size]), np.log(sizes), np.log(rates)))
     rate = config.optimizer.learning_rate * here / planned if config else here
-    keys = ("layers", "hidden_size", "attention_heads", "key_value_heads", "head_size")
-    chosen = {key: getattr(model, key) for key in (*keys, "feed_forward_size")}
-    if model.experts:
-        chosen["experts"] = model.experts.model_dump()
+    chosen = model.model_dump(mode="json", include=SHAPE, exclude_none=True)
     flops = tokens * flops_per_position(model, length)
     if factor == 1 and not config:
         flops = flops_of(run, length)
     worthwhile = worth_of_steps(smaller, LONGER)
-    return Rung(smaller, chosen, sequences, length, float(f"{rate:.2g}"), flops, worthwhile)
+    rate = float(f"{rate:.2g}")
+    return Rung(smaller, chosen, sequences, length, factor > 1, rate, flops, worthwhile)
 
 
 def _scaled(like: Model, inner: float) -> Model:
@@ -252,9 +257,12 @@ def _scaled(like: Model, inner: float) -> Model:
     return min(tried, key=lambda model: abs(math.log(_inner(model) / inner)))
 
 
-def write_grid(path: Path, pilot: Pilot, base: str, rule: Sequence[str]) -> None:
+def write_grid(
+    path: Path, pilot: Pilot, base: Path, config: Config | None, rule: Sequence[str]
+) -> None:
     """Write a pilot as a grid file, which `tst-study submit` takes. `base`: the run config that has
-    its text. `rule`: the stop rule in sentences, which stand above it as comments."""
+    its text; `config`: the same, if it was read. `rule`: the stop rule in sentences, which stand
+    above it as comments."""
     setting = pilot.rungs[0].run.setting
     superposed: dict[str, Any] = {"bag_size": setting.bag_size, "step_ratio": setting.step_ratio}
     if setting.output_only:
@@ -262,7 +270,7 @@ def write_grid(path: Path, pilot: Pilot, base: str, rule: Sequence[str]) -> None
     grid = {
         "study": path.stem,
         "asks": "Does superposition gain enough in smaller runs to use it in the planned one?",
-        "base": base,
+        "base": os.path.relpath(base, path.parent),
         "seeds": list(range(pilot.pairs)),
         "arms": {"baseline": {}, "superposed": superposed},
         "tune": {
@@ -271,7 +279,8 @@ def write_grid(path: Path, pilot: Pilot, base: str, rule: Sequence[str]) -> None
             "seeds": [TUNING_SEED],
             "extend": 2,
         },
-        "setups": {"base": {"skip": True}} | {rung.name: _setup(rung) for rung in pilot.rungs},
+        "setups": {"base": {"skip": True}}
+        | {rung.name: _setup(rung, config) for rung in pilot.rungs},
         "questions": [
             {
                 "family": "pilot",
@@ -287,12 +296,17 @@ def write_grid(path: Path, pilot: Pilot, base: str, rule: Sequence[str]) -> None
         file.write(("".join(lines) + "\n" + tomli_w.dumps(grid)).encode())
 
 
-def _setup(rung: Rung) -> dict[str, Any]:
+def _setup(rung: Rung, config: Config | None) -> dict[str, Any]:
+    """Return the keys in which a size differs from the base."""
+    rates = {"optimizer": {"learning_rate": rung.rates}}
+    if config and not rung.is_smaller:
+        return rates
+    known = config.model.model_dump(mode="json") if config else {}
     return {
-        "model": rung.model,
+        "model": {key: value for key, value in rung.model.items() if known.get(key) != value},
         "batch": {"sequences": rung.sequences, "sequence_length": rung.length},
         "schedule": {"steps": rung.steps, "warmup_steps": rung.steps // 50},
-        "optimizer": {"learning_rate": rung.rates},
+        **rates,
     }
 
 
@@ -305,6 +319,8 @@ class Measured:
     gain: Gain
     """At this size and length."""
     deviation: float
+    tuned: bool = False
+    """Whether a sweep beside these runs chose their rates."""
 
     @property
     def worthwhile(self) -> float:
@@ -344,21 +360,27 @@ def measured_in(sources: Sequence[str | Path], run: PlannedRun) -> list[Measured
     """Read a lab's own runs of the advised setting, and return their gains, those nearest to the
     planned run last: of each size and length those with the most seeds.
 
-    Raises `UserError` for runs that are not whole: while some are still queued or running, or have
-    a seed that the other arm lacks, a look at the others would make the rule's errors larger than
-    it says. Raises it, too, if no pair of the advised setting has `FEWEST_SEEDS` seeds.
+    Raises `UserError` for runs that are not whole: while some are queued or running, are missing of
+    the seeds that a registered question names, or have a seed that the other arm lacks, a look at
+    the others would make the rule's errors larger than it says. Raises it, too, if no pair of the
+    advised setting has `FEWEST_SEEDS` seeds.
     """
     tables = read_tables([str(source) for source in sources])
     runs = tables.runs[(tables.runs["exclusion"] == "") & (tables.runs["role"] != "trunk")]
     waiting = runs["run_id"][~runs["state"].isin(["done", "diverged", "failed"])].tolist()
+    summary, table = summarise(tables), labelled(runs)
+    for asked in summary.questions:
+        for arm, rows in zip((asked.arm, asked.against), asked.runs(table), strict=True):
+            seeds = arm.where.get("seed", ())
+            wanted = set(seeds) if isinstance(seeds, tuple) else {seeds}
+            waiting += [f"{arm.name}, seed {seed}" for seed in sorted(wanted - {*rows["seed"]})]
     if waiting:
         raise UserError(
-            f"--runs: {len(waiting)} of {len(runs)} runs are not finished "
-            f"({listed(waiting, 3)}); looking at a pilot before it is whole makes chance look like "
-            "a gain, so wait for them"
+            f"--runs: {len(waiting)} runs are not finished ({listed(waiting, 3)}); looking at a "
+            "pilot before it is whole makes chance look like a gain, so wait for them"
         )
-    found = dict[tuple[float, float], Measured]()
-    for row, first in _judged(tables):
+    found, is_tuned = dict[tuple[float, float], Measured](), bool((runs["role"] == "pilot").any())
+    for row, first in _judged(summary):
         setting = SuperpositionSetting.of_row(first)
         given = setting.bag_size, first["mode"] == "output_only"
         if given != (run.setting.bag_size, run.setting.output_only) or pd.isna(row["low"]):
@@ -379,7 +401,7 @@ def measured_in(sources: Sequence[str | Path], run: PlannedRun) -> list[Measured
         gain = Gain(row["gain"], row["low"], row["high"], "your runs")
         size = float(first["parameters"]), float(first["active_parameters"])
         own = PlannedRun(*size, float(first["latent_tokens"]), chosen=run.setting)
-        one = Measured(own, int(row["seeds"]), gain, float(row["deviation"]))
+        one = Measured(own, int(row["seeds"]), gain, float(row["deviation"]), is_tuned)
         known = found.setdefault((own.size, own.tokens), one)
         found[own.size, own.tokens] = max(known, one, key=lambda each: each.seeds)
     if not found:
@@ -392,10 +414,10 @@ def measured_in(sources: Sequence[str | Path], run: PlannedRun) -> list[Measured
     return [list(found.values())[place] for place in np.argsort(-far, kind="stable")]
 
 
-def _judged(tables: Tables) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def _judged(summary: Summary) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Return the verdicts on superposed arms against baselines, each with one of the arm's runs."""
-    runs = tables.runs.drop_duplicates("run_id").set_index("run_id", drop=False)
-    for row in rows_of(summarise(tables).comparison.verdicts):
+    runs = summary.tables.runs.drop_duplicates("run_id").set_index("run_id", drop=False)
+    for row in rows_of(summary.comparison.verdicts):
         arms = runs.loc[[name for name in row["run_ids"] if name in runs.index]]
         superposed = arms[arms["method"] != "baseline"]
         if not superposed.empty and len(superposed) < len(arms):
@@ -408,7 +430,7 @@ def evidence_rows(tables: Tables) -> str:
     empty. Runs whose learning rate was not annealed are compared with none, so the grade is A from
     three seeds on, else B; a gain in training loss must be graded C by hand."""
     rows = []
-    for row, first in _judged(tables):
+    for row, first in _judged(summarise(tables)):
         setting = f"s = {first['bag_size']}, r = {first['step_ratio']:g}"
         if row["seeds"] < 1:
             continue

@@ -6,6 +6,7 @@ import math
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,9 @@ from tst_study.analysis.fits.law.superposition_law import fit_law, published_law
 from tst_study.analysis.fits.scaling.repetition import fit_repetition
 from tst_study.analysis.tables.archive import read_archive
 from tst_study.command_line import program
+from tst_study.cost.compute import count_flops
 from tst_study.errors import UserError
+from tst_study.experiments.studies.study_file import StudyFile
 
 
 def test_the_committed_fit_is_what_a_new_one_finds() -> None:
@@ -507,7 +510,7 @@ def test_a_pilot_that_is_not_whole_is_not_looked_at(tmp_path: Path) -> None:
         analysis.advise(**TINY, runs=[tmp_path])
     state = json.loads((extra / "status.json").read_text())
     (extra / "status.json").write_text(json.dumps({**state, "state": "queued"}))
-    with pytest.raises(UserError, match=r"1 of 9 runs are not finished .* before it is whole"):
+    with pytest.raises(UserError, match=r"1 runs are not finished .* before it is whole"):
         analysis.advise(**TINY, runs=[tmp_path])
 
 
@@ -603,6 +606,26 @@ corpora = [{path = "text"}]
 """
 
 
+def test_submit_reads_the_pilot_as_advise_counts_it(tmp_path: Path) -> None:
+    """Sizes, steps, both arms' ladders and the question with the least gain that counts."""
+    (tmp_path / "run.toml").write_text(RUN)
+    advice = analysis.advise(config=tmp_path / "run.toml")
+    advice.write_pilot(tmp_path / "pilot.toml")
+    study = StudyFile(tmp_path / "pilot.toml")
+    cells = [(cell.setup, cell.setting.steps) for cell in study.cells]
+    assert cells == [(rung.name, rung.steps) for rung in advice.pilot.rungs]
+    smallest = [question.smallest_gain for question in study.questions()]
+    assert smallest == [float(f"{rung.worthwhile:.2g}") for rung in advice.pilot.rungs]
+    nothing_yet: Any = SimpleNamespace(held_out=lambda config: None)
+    configs = study.runs(nothing_yet)
+    assert len(configs) == 2 * 3 * len(cells)  # the sweep comes first
+    flops = sum(count_flops(run).total for run in configs) / len(configs)
+    counted = advice.pilot.flops / advice.pilot.runs / len(cells)
+    assert flops == pytest.approx(counted, rel=1e-3)
+    rates = {run.optimizer.learning_rate for run in configs}
+    assert rates == {rate for rung in advice.pilot.rungs for rate in rung.rates}
+
+
 def test_the_command_takes_numbers_as_people_write_them(tmp_path: Path) -> None:
     def answered(*options: str) -> dict[str, Any]:
         shown = CliRunner().invoke(program(), ["advise", *options, "--json"])
@@ -619,7 +642,7 @@ def test_the_command_takes_numbers_as_people_write_them(tmp_path: Path) -> None:
     of_config = answered("--config", str(tmp_path / "run.toml"), *written_to)
     assert of_config["regime"] == "published"
     assert of_config["asked"]["tokens"] == 20_000 * 2**21
-    assert tomllib.loads(pilot_.read_text())["base"] == str(tmp_path / "run.toml")
+    assert tomllib.loads(pilot_.read_text())["base"] == "run.toml"
     assert "same text" in drawn.read_text() or "<svg" in drawn.read_text()
     refused = CliRunner().invoke(program(), ["advise", "--params", "1B"])
     assert "give --params and --tokens" in str(refused.exception)
