@@ -50,7 +50,7 @@ def test_a_run_follows_from_its_record_not_from_its_name_or_role(tmp_path: Path)
     named = config(0, bag_size=4, step_ratio=0.0, name="tst", role="superposition")
     folder = write_run(tmp_path, named, loss=None, state="running")
     header = json.loads((folder / "run.json").read_text())
-    header["flops"]["total"] = 10**22 + 1
+    header["flops"] |= {"total": 10**22 + 1, "superposition": 0, "recovery": 10**22 + 1}
     (folder / "run.json").write_text(json.dumps(header))
     (row,) = load([tmp_path, folder]).to_dict("records")  # named twice, read once
     assert (row["method"], row["bag_size"], row["mode"]) == ("baseline", 1, None)

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,45 @@ def test_broken_line_in_the_middle_names_file_and_line(tmp_path: Path) -> None:
         path.write_text(f"{first}\n{line}\n{last}\n")
         with pytest.raises(UserError, match=complaint):
             run_record.read(tmp_path)
+
+
+CHANGES: list[tuple[Callable[[dict[str, Any]], object], str, bool]] = [
+    (lambda header: header["flops"].update(total=7), "flops: total 7 is not the sum of its", True),
+    (lambda header: header["flops"].update(per_step=7), "flops is .*, but the config gives", False),
+    (lambda header: header["plan"].update(superposed_steps=7), "plan is ", False),
+    (lambda header: header.update(raw_tokens=7), "raw_tokens is 7, but the config gives", False),
+    (lambda header: header["config"]["optimizer"].update(learning_rate=7.0), "config or da", False),
+    (lambda header: header["data"]["corpora"][0].update(fingerprint="7"), "config or data", False),
+]
+
+
+@pytest.mark.parametrize(("change", "said", "by_reader"), CHANGES, ids=range(len(CHANGES)))
+def test_a_number_of_the_header_that_changed_is_named_before_the_run_goes_on(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str, by_reader: bool
+) -> None:
+    open_run(tmp_path, "name=other")
+    open_run(tmp_path, "name=renamed")  # a name is a label
+    header = json.loads((tmp_path / "run.json").read_bytes())
+    change(header)
+    (tmp_path / "run.json").write_text(json.dumps(header))
+    with pytest.raises(UserError, match=f"run.json: .*{said}"):
+        open_run(tmp_path)
+    if by_reader:
+        with pytest.raises(UserError, match=said):
+            run_record.read(tmp_path)
+    else:
+        run_record.read(tmp_path)
+
+
+def test_a_damaged_row_is_named_before_the_run_goes_on(tmp_path: Path) -> None:
+    launch(tmp_path, None, range(1, 5), 3.0)
+    log = tmp_path / "metrics.jsonl"
+    first, rest = log.read_bytes().split(b"\n", 1)
+    log.write_bytes(first.replace(b'"loss"', b'"lops"') + b"\n" + rest)
+    with pytest.raises(UserError, match=r"metrics.jsonl:1: .*; restore or delete the line"):
+        open_run(tmp_path)
+    log.write_bytes(rest)
+    assert open_run(tmp_path).start_segment(4, {}) == 1
 
 
 def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:

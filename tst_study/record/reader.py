@@ -100,6 +100,13 @@ def _has(*keys: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _total_of_parts(flops: dict[str, int]) -> dict[str, int]:
+    parts = flops["superposition"] + flops["recovery"]
+    if flops["total"] != parts:
+        raise ValueError(f"total {flops['total']} is not the sum of its parts, {parts}")
+    return flops
+
+
 @with_config(_STRICT)
 class RunHeader(TypedDict):
     """`run.json`: the facts of a run that are known before its first step."""
@@ -113,7 +120,11 @@ class RunHeader(TypedDict):
     config: dict[str, Any]
     """The resolved config with every key, defaults included (`schema.to_dict`)."""
     parameters: Annotated[dict[str, Whole], _has("total", "active")]
-    flops: Annotated[dict[str, Large], _has("per_step", "total")]
+    flops: Annotated[
+        dict[str, Large],
+        _has("per_step", "total", "superposition", "recovery"),
+        AfterValidator(_total_of_parts),
+    ]
     """The fields of `cost.compute.Flops`, for the steps that the run trains (see `raw_tokens`)."""
     plan: _Plan
     """The plan for all `schedule.steps`, even if `schedule.stop_after` ends the run earlier."""
@@ -464,7 +475,8 @@ def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tu
         try:
             row = schema.validate_json(line)
         except ValidationError as error:
-            raise UserError(f"{path}:{number}: {first_problem(error)}") from None
+            problem = f"{first_problem(error)}; restore or delete the line"
+            raise UserError(f"{path}:{number}: {problem}") from None
         if row["segment"] < segment or row["segment"] not in limits:
             raise UserError(f"{path}:{number}: segment {row['segment']} is out of order")
         segment = row["segment"]

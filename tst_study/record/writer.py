@@ -13,16 +13,22 @@ from pydantic_core import to_json
 from tst_study.atomic_files import disk_errors_named, write_json, written_atomically
 from tst_study.config.identity import SCHEMA_VERSION, fingerprint, run_id
 from tst_study.config.phase_plan import plan_phases
-from tst_study.config.schema import Config, Execution, to_dict
+from tst_study.config.schema import Config, Execution, from_dict, of_record, to_dict
 from tst_study.cost.compute import count_flops, count_parameters
+from tst_study.errors import UserError
 from tst_study.record.reader import (
     RunHeader,
     RunRecord,
     State,
     check_same_run,
+    read,
     read_segments,
     read_status,
 )
+from tst_study.text import short
+
+COUNTED = ("parameters", "flops", "plan", "raw_tokens", "latent_tokens", "unique_raw_tokens")
+"""Keys of `run.json` that follow from the config and the text."""
 
 
 def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
@@ -56,10 +62,11 @@ class RunWriter:
     writer."""
 
     def __init__(self, folder: str | Path, header: RunHeader) -> None:
-        """Create the folder with its `run.json`, or check that an existing one holds the same run.
+        """Create the folder with its `run.json`, or check that an existing one holds the same run
+        and that its record can be read.
 
-        Raises `UserError` if the folder holds another run, if its `run.json` or `status.json` is
-        damaged, or if `run.json` cannot be written.
+        Raises `UserError` if the folder holds another run, if what `run.json` counts is not what
+        `header` does, if a file of the record is damaged, or if `run.json` cannot be written.
         """
         self.folder = Path(folder)
         self.header = header
@@ -67,11 +74,26 @@ class RunWriter:
         self.steps: int = stop_after or header["plan"]["steps"]
         self.folder.mkdir(parents=True, exist_ok=True)
         check_same_run(self.folder, header["fingerprint"])
-        if not (self.folder / "run.json").is_file():
-            write_json(self.folder / "run.json", header)
+        path = self.folder / "run.json"
+        if not path.is_file():
+            write_json(path, header)
+        # Damage is an error before the first step, not when the finished run is analysed.
+        there = read(self.folder).header
+        recorded, ours = (cast(Mapping[str, Any], one) for one in (there, header))
+        if (
+            fingerprint(from_dict(of_record(there["config"])), there["data"])
+            != there["fingerprint"]
+        ):
+            raise UserError(f"{path}: config or data has changed since it was written; restore it")
+        for key in COUNTED:
+            if recorded[key] != ours[key]:
+                raise UserError(
+                    f"{path}: {key} is {short(recorded[key])}, but the config gives "
+                    f"{short(ours[key])}; restore it, or train in a new folder if another version "
+                    "counted otherwise"
+                )
         self.segment = 0
         self._segment_open = False
-        read_status(self.folder)  # so that a damaged status is an error before the first step
 
     def start_segment(self, resumed_from: int | None, facts: Mapping[str, Any]) -> int:
         """Begin a new segment and return its number.
