@@ -62,6 +62,8 @@ class Text:
     source: str
     tokenizer: str
     limit_bytes: int | None = None
+    validation_share: float | None = None
+    within_documents: bool = False
 
     def prepare(self, folder: Path) -> None:
         if _is_whole(folder):
@@ -71,7 +73,14 @@ class Text:
         from tst_study.data.preparation.prepare import prepare
         from tst_study.data.preparation.request import Request
 
-        prepare(Request([self.source], self.tokenizer, limit_bytes=self.limit_bytes), folder)
+        request = Request(
+            [self.source],
+            self.tokenizer,
+            validation_share=self.validation_share,
+            within_documents=self.within_documents,
+            limit_bytes=self.limit_bytes,
+        )
+        prepare(request, folder)
 
     @property
     def is_remote(self) -> bool:

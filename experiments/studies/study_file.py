@@ -22,6 +22,7 @@ from tst_study.config.schema import (
     RIVALS,
     Config,
     FolderName,
+    Fraction,
     NotNegative,
     PathText,
     Positive,
@@ -86,6 +87,8 @@ class TextSource(Strict):
     source: PathText
     tokenizer: PathText = "bpe:1024"
     limit_bytes: Positive | None = None
+    validation_share: Fraction | None = None
+    within_documents: bool = False
 
 
 class Asked(Strict):
@@ -358,7 +361,12 @@ class StudyFile:
         by the folder of the text. Relative paths start from `home`."""
         own = {
             PREPARED / name: Text(
-                name, _local(text.source, home), _local(text.tokenizer, home), text.limit_bytes
+                name,
+                _local(text.source, home),
+                _local(text.tokenizer, home),
+                text.limit_bytes,
+                text.validation_share,
+                text.within_documents,
             )
             for name, text in self.grid.text.items()
         }
@@ -506,7 +514,7 @@ class StudyFile:
             raise self.fail(f"[[questions]] {asked.family!r}: against names {len(others)} arms")
         (other_cell, other), seeds = others[0], tuple(columns.get("seed", cell.seeds))
         where = "".join(f", {_in_words(key, value)}" for key, value in cell.crossed.items())
-        several = len({each.setup for each in self.cells}) > 1
+        several = len({each.setup for each in self.cells if not each.plan_only}) > 1
         setup, other_setup = f" ({cell.setup})" * several, f" ({other_cell.setup})" * several
         if setup == other_setup:
             setup = ""  # which stands at the end
