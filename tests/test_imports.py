@@ -110,6 +110,20 @@ def test_no_subpackage_imports_what_imports_it(package: str) -> None:
     TopologicalSorter(below).prepare()  # raises CycleError
 
 
+def test_no_module_imports_what_imports_it() -> None:
+    """Also where only a type is imported, or inside a function."""
+    known = {*every_module()}
+    below: dict[str, set[str]] = {}
+    for package in LAYERS:
+        for path in (ROOT / package).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if not parts[-1].startswith("__"):
+                name = ".".join((FOLDERS[package], *parts[1:]))
+                below[name] = _imported(path) & known - {name}
+    assert any(below.values())
+    TopologicalSorter(below).prepare()  # raises CycleError
+
+
 def test_help_answers_without_heavy_imports() -> None:
     program = (
         "import sys; from tst_study.command_line import main\n"
