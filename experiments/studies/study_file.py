@@ -624,7 +624,8 @@ def _word(key: str, value: Any) -> str:
     last = key.rpartition(".")[2]
     name = {**SYMBOLS, "learning_rate": "lr"}.get(last, last)
     text = f"{value:g}" if isinstance(value, float) else str(value)
-    return re.sub(r"[^\w.+=-]", "", f"{name}{text}")
+    words = text if isinstance(value, str) else f"{name}{text}"
+    return re.sub(r"[^\w.+=-]", "", words)
 
 
 def _value(value: Any) -> Value:
