@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.verdict.registration import AFTERWARDS, PLANNED, TIME_UNKNOWN
 from tst_study.config.schema import of_record
 from tst_study.text import ENDLESS, big, fitted, listed, wrapped
 
@@ -127,7 +128,11 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
         several = int(rows["comparisons"].max())
         words += [f"intervals hold for all {several} together"] if several > 1 else []
         commits = sorted({item[:7] for item in rows["registered"] if item and pd.notna(item)})
-        words += [f"registered in {', '.join(commits)}"] if commits else []
+        times = sorted({item for item in rows["registered_at"] if item and pd.notna(item)})
+        where = [f" in {', '.join(commits)}"] if commits else []
+        where += [f" at {times[0]} UTC"] if times else []
+        late = ", after its runs had begun" if times else ", which is not shown to be older"
+        words += [f"registered{''.join(where)}{late * (heading != PLANNED)}"] if where else []
         cells = []
         for row in rows_of(rows):
             after = ""
@@ -140,7 +145,7 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
                     "question": row["question"],
                     "gain": gain(row),
                     "verdict": f"{row['verdict']}{_remarks(row)}",
-                    "predicted": _predicted(row),
+                    "predicted": _predicted(row) if heading == PLANNED else "",
                     "cost": _cost(row),
                     "during training": row.get("since", ""),
                     "chosen afterwards": after,
@@ -151,13 +156,24 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
         yield title, words, [{item: cell[item] for item in filled} for cell in cells]
 
 
+MEANINGS = {
+    PLANNED: "Registered before the runs of one side began. That proves the order, not honesty.",
+    TIME_UNKNOWN: "Neither recorded times nor commits here show whether the runs came later.",
+    AFTERWARDS: "Not registered before the runs began, so results may have shaped the question.",
+}
+"""What the headings of questions mean, where the heading does not say it all."""
+
+
 def verdict_lines(verdicts: pd.DataFrame, width: int = ENDLESS) -> list[str]:
     """Return all verdicts as lines for a terminal: the planned questions, family by family, and
     then the settings that they do not cover."""
     lines: list[str] = []
     dropped: dict[str, None] = {}
     for heading, words, cells in verdict_parts(verdicts):
-        lines += [] if heading in lines else ["", heading]
+        said = MEANINGS.get(heading)
+        lines += (
+            [] if heading in lines else ["", heading, *wrapped([f"  {said}"] * bool(said), width)]
+        )
         lines += wrapped([f"  {', '.join(words)}"], width)
         rows = [[_titled(*cell) for cell in row.items()] for row in cells]
         titles = list(cells[0])
@@ -209,6 +225,7 @@ def _remarks(row: Mapping[str, Any]) -> str:
         f"{number(count, 'seed')} of {name} diverged" for name, count in diverged.items() if count
     ]
     parts += ["unpaired: no seeds"] if row["unpaired"] else []
+    parts += [row["order"]] if row["order"] else []
     return f" ({'; '.join(parts)})" if parts else ""
 
 

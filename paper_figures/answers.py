@@ -10,24 +10,25 @@ import pandas as pd
 from tst_study.analysis.summary import Summary, verdict_counts
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.question import Question
+from tst_study.analysis.verdict.registration import AFTERWARDS, TIME_UNKNOWN
 from tst_study.analysis.wording import gain, number
 from tst_study.paper_figures.style import BASELINE, OTHER_BASELINE, Mark, marks_of
 
-COLUMNS: tuple[str, ...] = ("heading", "planned", "name", "arm", "against", "mark", "family")
+COLUMNS: tuple[str, ...] = ("heading", "when", "asked", "name", "arm", "against", "mark", "family")
 COLUMNS += ("question", "primary", "seeds", "comparisons", "gain", "low", "high", "verdict")
 COLUMNS += ("run_ids",)
-"""Columns of the table of answers. `answers` explains the first six; the others are those of the
+"""Columns of the table of answers. `answers` explains the first seven; the others are those of the
 verdicts (`analysis.verdict.decide`)."""
 
 
 def answers(summary: Summary) -> pd.DataFrame:
-    """Return a row for each planned question, then one for each setting whose runs the planned
-    questions do not cover.
+    """Return a row for each question, then one for each setting that no question compares.
 
     `heading`: the family of questions, or "every setting, not planned"; if the whole family is
-    compared with one arm, also "against" and the name of that arm. `planned`: whether the question
-    was planned. `name`: the question's name, which says "against …" only if the heading does not.
-    `arm`: the name of the question's arm, empty if the question was not planned. `against`: the
+    compared with one arm, also "against" and the name of that arm; and when it was asked, unless
+    that was before the runs. `when`: the heading of the verdict. `asked`: whether somebody asked
+    the question, at any time. `name`: the question's name, which says "against …" only if the
+    heading does not. `arm`: the name of the question's arm, empty if nobody asked. `against`: the
     name of the arm that this arm is compared with. `mark`: colour, marker and dash pattern of the
     arm's setting."""
     asked = {(question.family, question.name): question for question in summary.questions}
@@ -35,23 +36,25 @@ def answers(summary: Summary) -> pd.DataFrame:
     by_label = marks_of(runs, "setting")
     settings = dict(zip(table["run_ids"], table["setting"].map(by_label), strict=True))
     rows: list[dict[str, Any]] = []
-    for (_, family), verdicts in summary.verdicts.groupby(["heading", "family"], sort=False):
+    for (when, family), verdicts in summary.verdicts.groupby(["heading", "family"], sort=False):
         questions = [asked.get((row["family"], row["question"])) for row in rows_of(verdicts)]
         against = {question.against.name if question else "the baseline" for question in questions}
         shared = against.pop() if len(against) == 1 else ""
         words = [str(family)] if any(questions) else ["every setting, not planned"]
         if shared and "against" not in str(family):
             words.append(f"against {_with_article(shared)}")
+        if when in (TIME_UNKNOWN, AFTERWARDS):
+            words.append(when.lower())
         for row, question in zip(rows_of(verdicts), questions, strict=True):
             name = row["question"].removesuffix(f" against {shared}")
             name = name.removesuffix(f" against {_with_article(shared)}")
             if question and not shared and "against" not in name:
                 name += f" against {question.against.name}"
             mark = _mark_of(question, runs, by_label) if question else settings[row["run_ids"]]
-            own = {"planned": question is not None, "mark": mark, "name": name}
+            own = {"asked": question is not None, "mark": mark, "name": name}
             own["arm"] = question.arm.name if question else ""
             own["against"] = question.against.name if question else "the baseline"
-            rows.append({**row, **own, "heading": ", ".join(words)})
+            rows.append({**row, **own, "heading": ", ".join(words), "when": when})
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"primary": bool})
 
 

@@ -2,8 +2,9 @@
 
 A run is compared if it is eligible (`analysis.tables.eligible`) and has a baseline that agrees with
 it in data, model, batch, schedule, learning rate, held-out text and seed. Other runs are returned
-with the reason why not, unless a planned question compares them. Runs without seeds are compared
-unpaired. Intervals and verdicts come from `analysis.verdict.decide`.
+with the reason why not, unless a question compares them. If a study has questions, only the runs
+that these cover are compared. Runs without seeds are compared unpaired. Intervals and verdicts come
+from `analysis.verdict.decide`.
 """
 
 import math
@@ -17,7 +18,7 @@ import pandas as pd
 from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
 from tst_study.analysis.verdict.decide import Contrast, Estimate, decide
-from tst_study.analysis.verdict.planned import asked_contrasts, labelled
+from tst_study.analysis.verdict.planned import asked_contrasts, labelled, uncovered
 from tst_study.analysis.verdict.question import Question
 from tst_study.analysis.wording import disambiguate_by_set_up
 from tst_study.config.superposition_setting import COLUMNS as SETTING
@@ -84,6 +85,11 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
     reason = "another run has the same setting, rate and seed; give each its own seed"
     excluded += [excluded_row(run, reason) for run in rows_of(kept[twice])]
     kept = labelled(kept[~twice])
+    beside = uncovered(runs, questions)
+    reason = "no question covers it, and its study has questions"
+    out = kept["folder"].isin(beside)
+    excluded += [excluded_row(run, reason) for run in rows_of(kept[out])]
+    kept = kept[~out]
     baselines = list(rows_of(kept[kept["method"] == "baseline"]))
     pairs: list[dict[str, Any]] = []
     for run in rows_of(kept[kept["method"] == "superposition"]):
@@ -106,6 +112,7 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
     diverged = (runs["state"] == "diverged") & (runs["role"] != "trunk")
     lost = runs[diverged & (runs["exclusion"] == "")]
     lost = labelled(lost.drop_duplicates("fingerprint"))
+    lost = lost[~lost["folder"].isin(beside)]
     planned = decide(asked_contrasts(kept, lost, questions))
     asked = {name for names in planned["run_ids"] for name in names}
     studies = [question.within for question in questions if question.within]

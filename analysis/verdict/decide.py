@@ -1,8 +1,9 @@
 """Decides who won: every page, figure and command takes its verdicts from here.
 
-Planned questions come first, family by family. The intervals of a family are made by the method
-that its questions name (`question.Method`), and are widened (by Bonferroni's adjustment) so that
-all of them hold together with a probability of 95%. Then every setting that no question covers is
+Planned questions come first, family by family, then those that were asked afterwards
+(`registration`). The intervals of a family are made by the method that its questions name
+(`question.Method`), and are widened (by Bonferroni's adjustment) so that all of them hold together
+with a probability of 95%. Then every setting that no question covers is
 compared with its baseline. These intervals hold together for all such settings of a study that have
 enough seeds to be judged.
 """
@@ -10,6 +11,7 @@ enough seeds to be judged.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import UTC
 from itertools import zip_longest
 from typing import Any, Literal
 
@@ -26,6 +28,7 @@ from tst_study.analysis.verdict.intervals import (
     paired_difference,
 )
 from tst_study.analysis.verdict.question import DEFAULT_METHOD, Method, Question
+from tst_study.analysis.verdict.registration import HEADINGS
 from tst_study.errors import UserError
 
 Verdict = Literal[
@@ -38,7 +41,7 @@ Verdict = Literal[
     "unstable",
     "no pair yet",
 ]
-PLANNED, ALSO_SEEN = "Planned", "Also seen"
+ALSO_SEEN = "Also seen"
 UNSTABLE_FROM = 2
 """If this many seeds of an arm diverged, or more, the verdict on it is `unstable`, whatever its
 interval says."""
@@ -116,7 +119,7 @@ def _estimate(own: Difference, judged: Difference, allowed: int) -> Estimate:
 
 @dataclass(frozen=True)
 class Contrast:
-    """An arm and what it is compared with: a planned question, or a setting and its baseline."""
+    """An arm and what it is compared with: a question, or a setting and its baseline."""
 
     name: str
     losses: pd.Series
@@ -137,33 +140,38 @@ class Contrast:
     """The folder of the study that an unplanned contrast belongs to; empty if it belongs to none of
     the studies that have questions."""
     asked: Question | None = None
-    """The planned question; None for any other contrast."""
+    """The question; None for a contrast that nobody asked about."""
+    when: tuple[str, str] = (ALSO_SEEN, "")
+    """Its heading, which says when it was asked, and a note (`registration.asked_when`)."""
 
     @property
     def family(self) -> tuple[bool, str]:
-        """A key of the contrasts whose intervals hold together: whether they were planned, and the
+        """A key of the contrasts whose intervals hold together: whether they were asked, and the
         name of their family or the folder of their study."""
         return (True, self.asked.family) if self.asked else (False, self.study)
 
 
 _ENDS = ("gain", "low", "high")
 COLUMNS = (
-    *("heading", "family", "question", "primary", "method", "registered", "against_loss", "loss"),
+    *("heading", "family", "question", "primary", "method", "registered", "registered_at", "order"),
+    *("against_loss", "loss"),
     *(one.name for one in fields(Estimate)),
     *("diverged", "diverged_against", "text", "flops", "predicted"),
     *("afterwards", *(f"afterwards_{end}" for end in _ENDS), "run_ids"),
 )
 """Columns of the verdicts that `decide` returns. `afterwards` is the verdict by the default method
 where the questions named `paired`, and the columns `afterwards_…` are its gain and interval;
-elsewhere they are None."""
+elsewhere they are None. `registered` is a commit, `registered_at` a time (UTC), `order` a note on
+runs that are older than a planned question."""
 
 
 def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
     """Return the verdict on each contrast, one row (`COLUMNS`) each.
 
-    Families of questions come first, those with a primary question before the others; the intervals
-    of a family are adjusted for its number of questions. Then come unplanned contrasts; those of a
-    study are adjusted for the number of them that can be judged.
+    Questions come first, by `registration.HEADINGS`, families with a primary question before the
+    others. The intervals of a family are adjusted for its number of questions, whenever these were
+    asked. Then come unplanned contrasts; those of a study are adjusted for the number of them that
+    can be judged.
 
     Raises `UserError` for a family whose questions name several methods.
     """
@@ -193,12 +201,14 @@ def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
                 losses = [arm[both] for arm in losses]
             rows.append(
                 {
-                    "heading": PLANNED if contrast.asked else ALSO_SEEN,
+                    "heading": contrast.when[0],
                     "family": name,
                     "question": contrast.name,
                     "primary": _primary(contrast),
                     "method": method,
                     "registered": contrast.asked and contrast.asked.registered,
+                    "registered_at": contrast.asked and _registered_at(contrast.asked),
+                    "order": contrast.when[1],
                     "loss": float(losses[0].mean()),
                     "against_loss": float(losses[1].mean()),
                     **asdict(estimate),
@@ -213,7 +223,13 @@ def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
                     "run_ids": contrast.run_ids,
                 }
             )
+    rows.sort(key=lambda row: [*HEADINGS, ALSO_SEEN].index(row["heading"]))
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _registered_at(question: Question) -> str | None:
+    known = question.registration
+    return f"{known.time.astimezone(UTC):%Y-%m-%d %H:%M}" if known else None
 
 
 def _primary(contrast: Contrast) -> bool:

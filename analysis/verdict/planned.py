@@ -9,6 +9,7 @@ import pandas as pd
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.decide import Contrast, block, paired
 from tst_study.analysis.verdict.question import Question
+from tst_study.analysis.verdict.registration import asked_when
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
@@ -37,6 +38,10 @@ def asked_contrasts(
             arm_runs, against_runs = (
                 own[own["eval_set"].isin(texts)] for own in (arm_runs, against_runs)
             )
+        everyone = (
+            pd.concat([own, gone])
+            for own, gone in zip((arm_runs, against_runs), diverged, strict=True)
+        )
         costs = arm_runs[COSTS].mean() / against_runs[COSTS].mean()
         contrasts.append(
             Contrast(
@@ -49,9 +54,25 @@ def asked_contrasts(
                 text=costs["raw_tokens"],
                 flops=costs["flops"],
                 asked=question,
+                when=asked_when(question, *everyone),
             )
         )
     return contrasts
+
+
+def uncovered(runs: pd.DataFrame, questions: Sequence[Question]) -> set[str]:
+    """Return the folders of the runs that no question covers, although there are questions about
+    other runs of their study: sweeps, trials, and runs that the study no longer asks for. `runs`: a
+    run table."""
+    runs = labelled(runs)
+    covered: set[str] = set()
+    beside: set[str] = set()
+    sides = [(question.within, pd.concat(question.runs(runs))) for question in questions]
+    for within, own in sides:
+        covered |= set(own["folder"])
+        study = runs["study"].isin(own["study"]) & runs["folder"].str.startswith(within)
+        beside |= set(runs["folder"][study])
+    return beside - covered
 
 
 def arms(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:

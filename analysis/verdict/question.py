@@ -2,7 +2,7 @@
 
 `tst-study submit` writes a study's questions to `questions.json` beside its runs, each with its
 registration: when it was first submitted, from which files and which commit. Nothing else registers
-a question. Whether it was asked before its runs began follows from these times (`asked_when`). When
+a question. Whether it was asked before its runs began follows from that (`registration`). When
 runs are kept in an archive, their questions are copied there, too.
 """
 
@@ -210,7 +210,8 @@ def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
 
     Each question is about the runs below the folder of its file. If several folders have questions,
     the name of a family begins with that of its folder, or with the whole path if two folders have
-    one name.
+    one name. A question whose seeds grew after runs had ended is two: one of the seeds that were
+    registered first, and one of all, which is not registered.
     """
     files = ((root, path) for root in roots for path in sorted(root.rglob(FILE)))
     # An archive that is being written has folders whose names begin with a dot.
@@ -230,8 +231,22 @@ def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
             }
         )
         for folder, questions in by_folder.items()
-        for question in questions
+        for question in (part for whole in questions for part in _by_registration(whole))
     )
+
+
+def _by_registration(question: Question) -> list[Question]:
+    first = question.registration.seeds if question.registration else None
+    if first is None:
+        return [question]
+    arms = {
+        side: arm.model_copy(update={"where": {**arm.where, "seed": first}})
+        for side, arm in (("arm", question.arm), ("against", question.against))
+    }
+    family = f"{question.family}, with the seeds that were added later"
+    every: dict[str, Any] = {"family": family, "primary": False}
+    every |= {"registered": None, "registration": None}
+    return [question.model_copy(update=arms), question.model_copy(update=every)]
 
 
 def add_questions(folder: Path, questions: Sequence[Question], asks: str = "") -> None:

@@ -189,7 +189,7 @@ def _finding(
         # In planned questions, `superposition` is the name of the paper's own method, with both
         # sides.
         direct = (asked["arm"] == "superposition") & asked["against"].isin(labels)
-        for row in rows_of(asked[asked["planned"] & direct]):
+        for row in rows_of(asked[asked["asked"] & direct]):
             measured.append(f"planned: {which.claim} against {row['against']} {gain(row)}")
             verdict = "disagrees" if row["verdict"] == "worse" else verdict
     return Finding(theirs, "gains, " + "; ".join(measured), groups[0].scale, verdict)

@@ -12,7 +12,9 @@ import pandas as pd
 
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import gain, number, span, verdict_parts
+from tst_study.analysis.verdict.question import asks_of
+from tst_study.analysis.verdict.registration import PLANNED
+from tst_study.analysis.wording import MEANINGS, gain, number, span, verdict_parts
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.answers import answer_of, capitalized, question_of
 from tst_study.paper_figures.sources import Sources
@@ -35,19 +37,21 @@ NAMED = 6
 
 
 def lead(sources: Sources) -> list[tuple[str, str, str]]:
-    """Return the first paragraphs: each primary question with its answer, the meaning of the words,
-    what else was asked, and facts about the runs.
+    """Return the first paragraphs: what the study asks in its own words, each primary question with
+    its answer, the meaning of the words, what else was asked, and facts about the runs.
 
     Each paragraph is a tuple of its kind (a CSS class), its start in bold, which may be empty, and
     its text. Without a primary question, `ASKED` stands in its place.
     """
     rows = sources.answers
-    paragraphs: list[tuple[str, str, str]] = []
+    paragraphs = [("question", "", asks) for asks in asks_of(sources.summary.tables.roots)]
     for row in rows_of(rows[rows["primary"]]):
-        paragraphs += [("question", "", question_of(row)), ("answer", "", answer_of(row))]
-    families = rows[rows["planned"] & ~rows["primary"]]
-    if not paragraphs:
-        paragraphs = [("question", "", ASKED), ("answer", "", sources.summary.headline())]
+        late = "" if row["when"] == PLANNED else f"{row['when']}:"
+        paragraphs += [("question", late, question_of(row)), ("answer", "", answer_of(row))]
+    families = rows[rows["asked"] & ~rows["primary"]]
+    if not rows["primary"].any():
+        paragraphs = paragraphs or [("question", "", ASKED)]
+        paragraphs.append(("answer", "", sources.summary.headline()))
         families = rows
     paragraphs.append(("note", "", GLOSSARY))
     for heading, own in list(families.groupby("heading", sort=False))[:FEW]:
@@ -145,8 +149,11 @@ def verdicts(summary: Summary, rows: pd.DataFrame) -> list[Grid]:
     ]
     for heading, words, cells in verdict_parts(table.assign(question=names)):
         body = tuple(tuple(map(Entry, row.values())) for row in cells)
+        said = [", ".join(words)]
+        if heading != last_heading and heading in MEANINGS:
+            said.insert(0, MEANINGS[heading])
         title, last_heading = heading if heading != last_heading else "", heading
-        grids.append(Grid(title, tuple(cells[0]), body, ", ".join(words)))
+        grids.append(Grid(title, tuple(cells[0]), body, " ".join(said)))
     if len(set(table["run_ids"])) < len(table):
         twice = "A question under two headings has two intervals, one for each."
         grids[0] = replace(grids[0], note=f"{grids[0].note}. {twice}")

@@ -50,7 +50,7 @@ def overview(sources: Sources) -> Item | None:
     """Show the first `FEW` planned questions that have a gain; families with a primary question
     come first. Without planned questions, show the first settings."""
     rows = sources.answers[sources.answers["gain"].notna()]
-    rows = rows[rows["planned"] == rows["planned"].any()]
+    rows = rows[rows["asked"] == rows["asked"].any()]
     return _picture(sources, rows, FEW, message(rows), *HALF) if len(rows) else None
 
 
@@ -151,7 +151,7 @@ def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
 def gain_against_size(sources: Sources) -> Picture | None:
     """Show a panel for each family of planned questions that asks about several model sizes; None
     if there is no such family."""
-    rows = sources.answers[sources.answers["planned"] & sources.answers["gain"].notna()]
+    rows = sources.answers[sources.answers["asked"] & sources.answers["gain"].notna()]
     used = [sources.runs[sources.runs["run_id"].isin(ids)] for ids in rows["run_ids"]]
     rows = rows.assign(
         parameters=[runs["parameters"].max() for runs in used],

@@ -3,6 +3,7 @@ intervals that equal textbook tests and cover wherever that was simulated."""
 
 import subprocess
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from tst_study.analysis.verdict.planned import labelled
 from tst_study.analysis.verdict.question import (
     Arm,
     Question,
+    Questions,
+    Registration,
     add_questions,
     asks_of,
     read_questions,
@@ -27,8 +30,12 @@ from tst_study.analysis.verdict.question import (
 from tst_study.analysis.wording import verdict_parts
 from tst_study.errors import UserError
 from tst_study.experiments.studies import catalogue
+from tst_study.record.launch_facts import descends
 
 RECORDS = Path(__file__).parents[2] / "docs/records"
+
+
+EARLY = Registration(time=datetime(2026, 1, 1, tzinfo=UTC))
 
 
 def question(bag: int, family: str = "family", **more: Any) -> Question:
@@ -37,8 +44,13 @@ def question(bag: int, family: str = "family", **more: Any) -> Question:
         arm=Arm(name=f"s = {bag}", setting=f"s = {bag}, r = 0.2", where=more.pop("where", {})),
         against=Arm(name="baseline", setting="baseline"),
         family=family,
-        **more,
+        **{"registration": EARLY, **more},
     )
+
+
+def two_arms(one: Question, other: Question, family: str) -> Question:
+    update = {"name": "two arms", "against": other.arm, "family": family}
+    return one.model_copy(update=update)
 
 
 @pytest.fixture
@@ -55,12 +67,13 @@ def runs(tmp_path: Path) -> Path:
 
 def test_planned_questions_stand_first_each_family_with_its_own_allowance(runs: Path) -> None:
     asked = [question(2), question(4), question(4, "main", primary=True)]
+    asked += [two_arms(asked[1], question(8), "parts")]
     table = compare(load(runs), asked).verdicts
-    assert list(table["heading"]) == ["Planned"] * 3 + ["Also seen"]
-    assert list(table["family"]) == ["main", "family", "family", "Also seen"]
-    assert list(table["comparisons"]) == [1, 2, 2, 1]
+    assert list(table["heading"]) == ["Planned"] * 4 + ["Also seen"]
+    assert list(table["family"]) == ["main", "family", "family", "parts", "Also seen"]
+    assert list(table["comparisons"]) == [1, 2, 2, 1, 1]
     assert list(table["question"])[-1].startswith("s = 8, r = 0.2")
-    assert list(table["verdict"]) == ["better", "better", "better", "worse"]
+    assert list(table["verdict"]) == ["better", "better", "better", "better", "worse"]
     assert table["afterwards"].isna().all()
     alone = [heading for heading, *_ in verdict_parts(compare(load(runs)).verdicts)]
     assert alone == ["All settings; no question was registered"]
@@ -68,7 +81,7 @@ def test_planned_questions_stand_first_each_family_with_its_own_allowance(runs: 
 
 def test_a_setting_takes_the_verdict_of_the_question_about_all_its_runs(runs: Path) -> None:
     whole, part = question(4, "main", primary=True), question(2, where={"seed": (0, 1, 2)})
-    found = compare(load(runs), [part, whole])
+    found = compare(load(runs), [part, whole, two_arms(question(2), question(8), "parts")])
     table = found.table.set_index("bag_size")
     assert list(table["heading"]) == ["Also seen", "Planned", "Also seen"]
     (main,) = found.verdicts[found.verdicts["primary"]].to_dict("records")
@@ -83,13 +96,14 @@ def test_diverged_seeds_are_counted_and_two_of_them_take_the_verdict(
     for seed in range(10, 10 + lost):
         for bag in (2, 4):
             write_run(runs, config(seed, bag, 0.2), None, state="diverged")
-    table = compare(load(runs), [question(4)]).verdicts.set_index("question")
+    asked = [question(4), two_arms(question(8), question(2), "parts")]
+    table = compare(load(runs), asked).verdicts.set_index("question")
     assert (table.loc["s = 4", "verdict"], table.loc["s = 4", "diverged"]) == (verdict, lost)
     for seed in range(4):
         write_run(runs, config(seed, steps=1600), 3.5)  # as much text as s = 4, r = 0.2
     equal = matched(compare(load(runs))).query("kind == 'equal data'")
     assert (set(equal["verdict"].dropna()) == {"unstable"}) == (lost == 2)
-    assert table["verdict"].iloc[1] == verdict
+    assert table["verdict"].iloc[2] == verdict
 
 
 def test_a_shared_prefix_run_that_diverged_is_no_seed_of_its_own(runs: Path) -> None:
@@ -159,10 +173,11 @@ def test_questions_of_several_folders_are_asked_of_their_own_runs(tmp_path: Path
             for bag, more in ((2, gain), (4, 2 * gain), (8, 3 * gain)):
                 arm = config(seed, bag, 0.2, steps=steps)
                 write_run(tmp_path / place, arm, 3.5 + 0.0101 * seed - more)
-        add_questions(tmp_path / place, [question(2, "main", primary=True)])
+        asked = [question(2, "main", primary=True), two_arms(question(4), question(8), "parts")]
+        add_questions(tmp_path / place, asked)
     found = summarise(read_tables([tmp_path / "one", tmp_path / "other"])).comparison
     assert list(found.verdicts["family"])[:2] == ["one: main", "other: main"]
-    assert list(found.verdicts["comparisons"]) == [1, 1, 2, 2, 2, 2]
+    assert list(found.verdicts["comparisons"]) == [1, 1, 1, 1, 2, 2, 2, 2]
     assert list(found.verdicts["verdict"])[:2] == ["better", "worse"]
     means = found.table["baseline"] - found.table["superposed"]
     assert list(found.table["gain"]) == pytest.approx(list(means))
@@ -175,8 +190,9 @@ def test_questions_of_several_folders_are_asked_of_their_own_runs(tmp_path: Path
 )
 def test_the_questions_of_a_campaign_are_those_of_its_study(record: str, study: str) -> None:
     asked = catalogue.load(study, "desktop").questions
-    kept = [one.model_copy(update={"registered": None}) for one in read_questions(RECORDS / record)]
-    assert kept == [one.model_copy(update={"registered": None}) for one in asked]
+    unstamped = {"registered": None, "registration": None}
+    kept = [one.model_copy(update=unstamped) for one in read_questions(RECORDS / record)]
+    assert kept == [one.model_copy(update=unstamped) for one in asked]
 
 
 BASELINE = Arm(name="baseline", setting="baseline", where={"steps": (10, 20)})
@@ -258,6 +274,68 @@ def test_seeds_that_are_named_after_a_run_has_ended_are_added(tmp_path: Path) ->
     (chosen,) = read_questions(tmp_path)
     assert chosen.registration
     assert chosen.registration.time > first.registration.time
+
+
+def test_a_question_is_planned_if_its_runs_came_later(tmp_path: Path) -> None:
+    """Before, beside and after the runs; by hand; and with the commit of another repository."""
+
+    def trained(bag: int, ratio: float = 0.2) -> None:
+        for seed in range(3):
+            luck = 0.01 * seed * bag
+            write_run(tmp_path, config(seed, bag, ratio if bag > 1 else 0.0), 3.5 - luck)
+
+    def found() -> tuple[str, str, bool]:
+        tables = read_tables(tmp_path)
+        (row,) = summarise(tables).verdicts.query("question == 's = 4'").to_dict("records")
+        return row["heading"], row["order"], "right" in "\n".join(summarise(tables).lines())
+
+    asked = question(4, primary=True, predicted=(-1.0, 1.0))
+    register(tmp_path, [asked])
+    assert found() == ("Planned", "", False)
+    trained(1)
+    trained(4)
+    assert found() == ("Planned", "", True)
+    late = asked.model_copy(update={"predicted": (0.0, 1.0)})
+    register(tmp_path, [late])
+    assert found() == ("Asked afterwards", "", False)
+    for stamp in ({}, {"registered": "ab" * 20}):
+        by_hand = Questions(questions=(late.model_copy(update={"registration": None, **stamp}),))
+        (tmp_path / "questions.json").write_text(by_hand.model_dump_json())
+        assert found() == ("Asked afterwards", "", False)
+    register(tmp_path, [question(4), question(8)])
+    trained(8)
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    rows = summarise(read_tables(tmp_path)).verdicts.set_index("question")
+    assert list(rows["heading"]) == ["Planned", "Asked afterwards"]
+    assert rows.loc["s = 8", "order"] == f"against runs from {today}"
+
+
+def test_added_seeds_have_a_row_of_their_own(runs: Path) -> None:
+    """The planned row keeps the seeds that were named before any run had ended."""
+    seeds = Registration(time=EARLY.time, seeds=(0, 1, 2))
+    asked = question(4, "main", primary=True, registration=seeds)
+    sides = {
+        side: arm.model_copy(update={"where": {"seed": (0, 1, 2, 3)}})
+        for side, arm in (("arm", asked.arm), ("against", asked.against))
+    }
+    add_questions(runs, [asked.model_copy(update=sides)])
+    rows = summarise(read_tables(runs)).verdicts
+    assert list(rows["heading"]) == ["Planned", "Asked afterwards"]
+    assert list(rows["seeds"]) == [3, 4]
+    assert list(rows["primary"]) == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("record", "older"), [("campaign", 2), ("what-does-the-work", 0), ("tuned", 0)]
+)
+def test_the_campaigns_keep_what_they_planned(record: str, older: int) -> None:
+    """The first has neither starts nor one commit: it needs the history of this repository."""
+    if record == "campaign" and not descends(RECORDS, "c1e38ddf4048", "cc7af1a58396"):
+        pytest.skip("no history of this repository here")
+    rows = summarise(read_tables(RECORDS / record)).verdicts
+    asked = rows[rows["heading"] != "Also seen"]
+    assert set(asked["heading"]) == {"Planned"}
+    assert (asked["order"] != "").sum() == older
 
 
 def test_arms_are_found_by_declared_values_of_the_config(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Facts about a launch for its row in `segments.jsonl`: host, job, command, versions, code."""
 
+import functools
 import os
 import platform
 import socket
@@ -66,6 +67,21 @@ def commit_of(files: Sequence[Path]) -> str | None:
         if not _git(Path(top), "status", "--porcelain", "--", *names).strip():
             return _git(Path(top), "rev-parse", "HEAD").strip()
     return None
+
+
+@functools.cache
+def descends(folder: Path, commit: str, ancestor: str) -> bool | None:
+    """Return whether a commit is, or descends from, another one, by the git repository that holds a
+    folder; None if there is none, or if it lacks one of them."""
+    if commit == ancestor:
+        return True
+    try:
+        _git(folder, "merge-base", "--is-ancestor", ancestor, commit)
+    except subprocess.CalledProcessError as error:
+        return False if error.returncode == 1 else None
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return True
 
 
 def _git(root: Path, *arguments: str) -> str:
