@@ -55,35 +55,38 @@ def import_(
         int, _option("0|1", "Number of the first step in the logs.", min=0, max=1)
     ] = 1,
 ) -> None:
-    """Turn logs of other trainers, or tables of finished runs, into an archive."""
+    """Turn logs of other trainers, tables of finished runs, or run folders into an archive."""
     from tst_study.errors import UserError
 
     with waiting("reading the logs") as said:
         from tst_study.analysis.tables.archive import add_to_archive
+        from tst_study.analysis.tables.columns import merged
         from tst_study.analysis.tables.facts import pairs
         from tst_study.analysis.tables.imports import import_logs, write_template
+        from tst_study.analysis.tables.source import own_runs
+        from tst_study.analysis.verdict.question import add_questions, read_questions
         from tst_study.analysis.wording import number
 
         columns = pairs(column, "--column")
+        own, logs = own_runs(sources)
+        if own is not None and (template or facts or given):
+            raise UserError("import: runs of tst_study know their facts; import them by themselves")
         if template is not None and (given or unit or facts):
             raise UserError("--template: goes with --column, --line and --arm-from alone")
         if template is not None and to is None:
             rows = number(write_template(template, sources, columns, arm_from, line or ()), "run")
             lines = [f"{template}: a row for each of {rows}; fill it in for --facts"]
         elif to is not None and template is None:
-            runs = import_logs(
-                sources,
-                pairs(given, "--set"),
-                facts,
-                columns,
-                unit or (),
-                arm_from=arm_from,
-                steps_from=steps_from,
-                lines=line or (),
-                said=said,
-            )
+            parts = [own] if own is not None else []
+            if logs:
+                known = pairs(given, "--set"), facts, columns, unit or ()
+                how: dict[str, Any] = {"arm_from": arm_from, "steps_from": steps_from}
+                parts.append(import_logs(logs, *known, **how, lines=line or (), said=said))
+            runs = merged(parts)
             said("writing the archive")
-            replaced = add_to_archive(to, runs)
+            asked = [one for root in own.roots for one in read_questions(root)] if own else []
+            there = read_questions(to)
+            replaced = add_to_archive(to, runs, lambda new: add_questions(new, [*there, *asked]))
             written = f"{to}: {number(len(runs.runs), 'run')} written"
             written += f", {replaced} in place of runs of the same names" * bool(replaced)
             lines = [*map(printable, runs.problems), written]
@@ -162,6 +165,7 @@ def advise(
     verbs,
     RESULTS,
     "tst-study analyse --runs runs/laptop-quick",
+    "tst-study analyse --runs runs/ours --arm 'both, s=4' --against baseline --where steps=20000",
     "tst-study analyse law --published --at 5e8,1e11",
 )
 def analyse(
@@ -188,6 +192,20 @@ def analyse(
     row: Annotated[
         bool, typer.Option("--row", help="Print rows for docs/evidence.md, and nothing else.")
     ] = False,
+    arm: Annotated[
+        Text, _option("ARM", "Ask now whether this arm, such as 'both, s=4', beats --against.")
+    ] = None,
+    against: Annotated[Text, _option("ARM", "The arm that --arm is compared with.")] = None,
+    where: Annotated[
+        Texts, _option("COLUMN=VALUE", "Runs of --arm and --against, such as steps=20000.")
+    ] = None,
+    method: Annotated[Text, _option("METHOD", "Method of intervals (docs/analysis.md).")] = None,
+    smallest_gain: Annotated[
+        Number, _option("NATS", "The smallest gain that is worth having.", min=1e-12)
+    ] = None,
+    own_rates: Annotated[
+        bool, typer.Option("--own-rates", help="Compare arms at learning rates of their own.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Answer one question about runs, or about the published numbers, with intervals."""
@@ -204,6 +222,17 @@ def analyse(
         from tst_study.analysis.questions import ask
 
         answer = ask(
-            question, runs or None, of_published=published, at=at, tokens=tokens, huber=huber
+            question,
+            runs or None,
+            of_published=published,
+            at=at,
+            tokens=tokens,
+            huber=huber,
+            own_rates=own_rates,
+            arm=arm,
+            against=against,
+            where=where or (),
+            method=method,
+            smallest_gain=smallest_gain,
         )
     print(answer.to_json() if as_json else answer)

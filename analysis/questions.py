@@ -1,10 +1,10 @@
 """The questions of `tst-study analyse`, and `ask`, which answers one of them from runs or from the
 published numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 
@@ -19,14 +19,22 @@ from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.columns import Tables
 from tst_study.analysis.tables.eligible import eligible
 from tst_study.analysis.tables.source import Folders, read_tables
+from tst_study.analysis.verdict.asked_now import asked_now
 from tst_study.analysis.verdict.comparison import compare, refuse_copies
 from tst_study.analysis.verdict.matched import matched_answer
-from tst_study.analysis.verdict.question import questions_of
+from tst_study.analysis.verdict.planned import uncovered
+from tst_study.analysis.verdict.question import Method, questions_of
 from tst_study.analysis.wording import number
 from tst_study.errors import UserError, one_of
 from tst_study.text import amount
 
-_USED_BY = {"at": "law", "tokens": "mutual-information", "huber": "chinchilla"}
+_USED_BY = {
+    "at": ("law",),
+    "tokens": ("mutual-information",),
+    "huber": ("chinchilla",),
+    "own_rates": ("comparison", "matched", "bag-size", "compute"),
+    **dict.fromkeys(("arm", "against", "where", "method", "smallest_gain"), ("comparison",)),
+}
 
 
 def ask(
@@ -37,6 +45,12 @@ def ask(
     at: str | None = None,
     tokens: Path | None = None,
     huber: float | None = None,
+    own_rates: bool = False,
+    arm: str | None = None,
+    against: str | None = None,
+    where: Sequence[str] = (),
+    method: str | None = None,
+    smallest_gain: float | None = None,
 ) -> Answer:
     """Answer one of `QUESTIONS`.
 
@@ -45,18 +59,32 @@ def ask(
     `mutual-information` needs it in place of runs.
 
     at: PARAMS,TOKENS of a run for which `law` is to recommend s and r. huber: delta of the Huber
-    loss of `chinchilla`.
+    loss of `chinchilla`. own_rates: compare arms at learning rates of their own. The other options
+    ask a question of `comparison` (`verdict.asked_now`), in place of those that lie beside the
+    runs.
 
     Raises `UserError` for an unknown question, for an option that the question does not use, if no
     source is given or more than one, and if the data do not allow an answer.
     """
     one_of(question, QUESTIONS, "question")
     of_own, of_paper = QUESTIONS[question]
-    given = {"at": at, "tokens": tokens, "huber": huber}
+    given: dict[str, Any] = {
+        "at": at,
+        "tokens": tokens,
+        "huber": huber,
+        "own_rates": own_rates or None,
+    }
+    given |= {"arm": arm, "against": against, "where": tuple(where) or None, "method": method}
+    given |= {"smallest_gain": smallest_gain}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     for name in options:
-        if question != _USED_BY[name]:
-            raise UserError(f"--{name}: not used by {question}; only by {_USED_BY[name]}")
+        if question not in _USED_BY[name]:
+            raise UserError(
+                f"--{name.replace('_', '-')}: not used by {question}; only by "
+                f"{' and '.join(_USED_BY[name])}"
+            )
+    if method is not None:
+        one_of(method, get_args(Method), "--method")
     own, name = runs, "--runs DIR"
     if question == "mutual-information":
         own, name = tokens, "--tokens PREFIX"
@@ -81,6 +109,9 @@ def ask(
         reasons = pd.Series([row["reason"] for row in excluded]).value_counts()
         raise UserError(f"{number(int(reasons.iloc[0]), 'run')} left out: {reasons.index[0]}")
     refuse_copies(source)
+    if question not in ("comparison", "mutual-information"):
+        beside = uncovered(source.runs, questions_of(source.roots))
+        source = source.only(~source.runs["folder"].isin(beside))
     answer: Answer = of_own(source, **options)
     problems = (f"Problem: {problem}" for problem in source.problems)
     return replace(answer, inputs=marks, sentences=(*answer.sentences, *problems))
@@ -93,24 +124,25 @@ def _target(text: str) -> tuple[float, float]:
     return amount(params, "--at, params"), amount(tokens, "--at, tokens")
 
 
-def _comparison(source: Tables) -> Answer:
-    summary = summarise(source)
+def _comparison(source: Tables, own_rates: bool = False, **asked: Any) -> Answer:
+    questions = questions_of(source.roots)
+    if asked:
+        asked = {"arm": None, "against": None, **asked}
+        questions = asked_now(source.runs, questions, **asked)
+    summary = summarise(source, questions, own_rates)
+    tables = {"Verdicts": summary.verdicts, "Arms": summary.arms}
+    tables |= {"On the way": summary.gains_over_training, "Equal loss": summary.equal_loss}
     return Answer(
         "comparison",
-        {
-            "Verdicts": summary.verdicts,
-            "Arms": summary.arms,
-            "On the way": summary.gains_over_training,
-            "Equal loss": summary.equal_loss,
-        },
+        tables,
         tuple(sweep.sentence() for sweep in summary.sweeps),
         excluded=summary.comparison.excluded,
         text=summary.lines,
     )
 
 
-def _bag_size(source: Tables) -> Answer:
-    compared = compare(source.runs)
+def _bag_size(source: Tables, own_rates: bool = False) -> Answer:
+    compared = compare(source.runs, questions_of(source.roots), own_rates)
     return replace(bag_size_answer(grid_of_runs(compared.pairs)), excluded=compared.excluded)
 
 
@@ -123,12 +155,15 @@ def _chinchilla(source: Tables, **huber: float) -> Answer:
 QUESTIONS: dict[str, tuple[Callable[..., Answer], Callable[..., Answer] | str]] = {
     "comparison": (_comparison, "the paper has one run of each setting, which allows no verdict"),
     "matched": (
-        lambda of: matched_answer(of.runs, questions=questions_of(of.roots)),
+        lambda of, **own: matched_answer(of.runs, questions=questions_of(of.roots), **own),
         matched_answer,
     ),
     "bag-size": (_bag_size, bag_size_answer),
     "law": (lambda of, **at: law_on_runs(of.runs, **at), law_answer),
-    "compute": (lambda of: compute_answer(of.runs), compute_answer),
+    "compute": (
+        lambda of, **own: compute_answer(of.runs, questions_of(of.roots), **own),
+        compute_answer,
+    ),
     "chinchilla": (_chinchilla, "the paper has too few baselines"),
     "mutual-information": (mutual_information_answer, mutual_information_answer),
 }

@@ -2,7 +2,7 @@
 `tst-study analyse` prints it, and the pages and figures of the report are made from it."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.verdict.comparison import Comparison, compare, refuse_copies
 from tst_study.analysis.verdict.intervals import FEW
 from tst_study.analysis.verdict.learning_rate import Sweep, sweeps
-from tst_study.analysis.verdict.matched import EQUAL_LOSS, matched
+from tst_study.analysis.verdict.matched import matched, worth
 from tst_study.analysis.verdict.planned import arms, gains_over_training, since
 from tst_study.analysis.verdict.question import Question, questions_of
 from tst_study.analysis.wording import bounds, left_out, number, verdict_lines
@@ -29,7 +29,7 @@ class Summary:
     sweeps: list[Sweep]
     """Learning-rate sweeps, each with its best rate."""
     questions: tuple[Question, ...] = ()
-    """The questions that were planned before the runs."""
+    """The questions that were asked, before the runs or afterwards."""
 
     @functools.cached_property
     def arms(self) -> pd.DataFrame:
@@ -59,11 +59,10 @@ class Summary:
         equal loss (`matched`)."""
         return matched(self.comparison)
 
-    @property
+    @functools.cached_property
     def equal_loss(self) -> pd.DataFrame:
-        """The rows of `matches` at equal loss that have a number."""
-        rows = self.matches
-        return rows[(rows["kind"] == EQUAL_LOSS) & rows["steps_ratio"].notna()]
+        """The answers to questions of an equal loss (`matched.worth`)."""
+        return worth(self.comparison.eligible, self.questions)
 
     def headline(self) -> str:
         """Return one sentence: how many settings are better than the baseline, worse, or not shown
@@ -77,7 +76,8 @@ class Summary:
 
     def lines(self, width: int = ENDLESS) -> list[str]:
         """Return lines for a terminal of this width: the verdicts, the headline, a sentence for
-        each match at equal loss and for each sweep, the runs that were left out, and problems."""
+        each question of an equal loss and for each sweep, the runs that were left out, and
+        problems."""
         verdicts = verdict_lines(self.verdicts, width)
         text = [self.headline(), *(_equal_loss(row) for row in rows_of(self.equal_loss))]
         text += (sweep.sentence() for sweep in self.sweeps)
@@ -88,12 +88,16 @@ class Summary:
 
 
 def _equal_loss(row: Mapping[str, Any]) -> str:
+    start = f"Equal loss, {row['family']}, {row['question']}: "
+    if pd.isna(row["steps_ratio"]):
+        return f"{start}{row['note']}."
     known = FEW.get(row["seeds"], "95%: open on both sides")
     if found := bounds(row):
         known = f"95%: {found}"
+    note = f"; {row['note']}" if row["note"] else ""
     return (
-        f"Equal loss: {row['setting']} at {row['steps']:,} steps is worth "
-        f"{row['baseline_steps']:,.0f} baseline steps ({row['steps_ratio']:.2f} times; {known})."
+        f"{start}{row['steps']:,} steps are worth {row['baseline_steps']:,.0f} baseline steps "
+        f"({row['steps_ratio']:.2f} times; {known}{note})."
     )
 
 
@@ -107,16 +111,19 @@ def verdict_counts(table: pd.DataFrame) -> str:
         f"{why}: no claim": f"with {why} and no claim"
         for why in ("one seed", "two seeds", "no variation")
     }
+    rest |= {"no worthwhile gain": "with no worthwhile gain", "undecided": "undecided"}
     rest |= {"no pair yet": "without a pair of runs", "unstable": "unstable"}
     words |= {verdict: said for verdict, said in rest.items() if verdict in counts}
     return ", ".join(f"{counts.get(verdict, 0)} {said}" for verdict, said in words.items())
 
 
-def summarise(tables: Tables) -> Summary:
-    """Compare runs, and answer the questions that lie beside them (`questions.json`). Raises
-    `UserError` for a run that is a copy of another, for questions that cannot be read, and as
-    `compare` does."""
+def summarise(
+    tables: Tables, questions: Sequence[Question] | None = None, own_rates: bool = False
+) -> Summary:
+    """Compare runs, and answer these questions, by default those that lie beside the runs
+    (`questions.json`). Raises `UserError` for a run that is a copy of another, for questions that
+    cannot be read, and as `compare` does."""
     refuse_copies(tables)
-    questions = questions_of(tables.roots)
-    comparison = compare(tables.runs, questions)
+    questions = tuple(questions_of(tables.roots) if questions is None else questions)
+    comparison = compare(tables.runs, questions, own_rates)
     return Summary(tables, comparison, sweeps(tables.runs), questions)

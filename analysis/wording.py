@@ -145,6 +145,7 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
                     "question": row["question"],
                     "gain": gain(row),
                     "verdict": f"{row['verdict']}{_remarks(row)}",
+                    "differs": row["differs"],
                     "predicted": _predicted(row) if heading == PLANNED else "",
                     "cost": _cost(row),
                     "during training": row.get("since", ""),
@@ -226,6 +227,8 @@ def _remarks(row: Mapping[str, Any]) -> str:
     ]
     parts += ["unpaired: no seeds"] if row["unpaired"] else []
     parts += [row["order"]] if row["order"] else []
+    if row["verdict"] == "better" and (row["smallest_gain"] or 0) > row["high"]:
+        parts.append(f"by less than the smallest gain worth having, {row['smallest_gain']:g}")
     return f" ({'; '.join(parts)})" if parts else ""
 
 

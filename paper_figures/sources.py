@@ -59,7 +59,7 @@ class Sources:
         """The compared settings, in a `Group` for each comparison group, learning rate and held-out
         text; sorted by these three."""
         table = self.summary.comparison.table
-        return [Group(self.summary, rows) for _, rows in table.groupby(list(SAME), sort=True)]
+        return [Group(self.summary, rows) for _, rows in table.groupby(list(SAME), dropna=False)]
 
     @functools.cached_property
     def accuracies(self) -> pd.DataFrame:
@@ -90,7 +90,8 @@ not say whether its dense models use grouped-query attention; if they used it as
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Settings with the same comparison group, learning rate and held-out text, and their runs.
+    """Settings with the same comparison group, held-out text and learning rate, unless each arm is
+    compared at its own; and their runs.
 
     Runs of one comparison group differ at most in their arm, seeds and learning rate; model, data,
     batch and number of steps are the same.
@@ -102,11 +103,13 @@ class Group:
 
     @functools.cached_property
     def members(self) -> pd.DataFrame:
-        """Rows of the run table with the settings' comparison group and learning rate. Runs of
-        other settings, unfinished runs and runs on other held-out texts are among them."""
+        """Rows of the run table with the settings' comparison group, at a learning rate of theirs
+        or of their baselines. Runs of other settings, unfinished runs and runs on other held-out
+        texts are among them."""
         runs = self.summary.tables.runs
         same = runs["group"].isin(self.rows["group"])
-        return runs[same & runs["learning_rate"].isin(self.rows["learning_rate"])]
+        rates = {*self.rows["learning_rate"], *self.baselines["learning_rate"]}
+        return runs[same & runs["learning_rate"].isin(rates)]
 
     @functools.cached_property
     def pairs(self) -> pd.DataFrame:
@@ -183,7 +186,9 @@ class Group:
     @property
     def rate(self) -> str:
         """`, learning rate 0.002` if settings of the comparison group were compared at several
-        rates, otherwise empty."""
+        rates, `, each arm at its own learning rate` if that is so, otherwise empty."""
+        if self.compared["rate"].isna().all() and self.compared["learning_rate"].nunique() > 1:
+            return ", each arm at its own learning rate"
         table = self.summary.comparison.table
         rates = set(table["learning_rate"][table["group"].isin(self.rows["group"])])
         own = set(self.rows["learning_rate"])

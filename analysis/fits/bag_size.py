@@ -91,10 +91,10 @@ def grid_of_runs(pairs: pd.DataFrame) -> pd.DataFrame:
 
 def _labels(pairs: pd.DataFrame) -> pd.Series:
     """Label each pair by its corpus. The group's key is added if several groups share corpus and
-    length, the learning rate if the group has several, and likewise the held-out
+    length, the learning rate if the group was compared at several, and likewise the held-out
     text."""
     groups = pairs.groupby(["corpus", "steps"])["group"].transform("nunique")
-    rates = pairs.groupby("group")["learning_rate"].transform("nunique")
+    rates = pairs.groupby("group")["rate"].transform("nunique", dropna=False)
     texts = pairs.groupby("group")["eval_set"].transform("nunique")
     label = pairs["corpus"].where(groups == 1, pairs["corpus"] + " " + pairs["group"])
     label = label.where(rates == 1, label + pairs["learning_rate"].map(" at {:g}".format))

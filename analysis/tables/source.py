@@ -1,11 +1,9 @@
 """Reads run folders and archives into the three tables from which every analysis, figure and page
 of runs is made, wherever the runs were trained."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -61,44 +59,7 @@ def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str])
             runs.loc[meant, "exclusion"] = reason
             if not meant:
                 problems.append(f"{path.name}: {run} matches no run here (excluded for: {reason})")
-    return replace(tables, runs=_without_rates_of_arms(runs), problems=tuple(problems))
-
-
-def _without_rates_of_arms(runs: pd.DataFrame) -> pd.DataFrame:
-    """Set the learning rates of imported runs to 0 where arms are to be compared although their
-    rates differ or are unknown.
-
-    Finished imported runs that agree in group and held-out text, and are not excluded, are judged
-    together. Their rates are set to 0 if each arm has one rate and, in addition, either a rate is
-    unknown, or the arms differ in rate and one of the runs has a named arm. So are then the rates
-    of the same arms at other lengths.
-
-    A run that did not finish has no held-out text, and if it ended in the warm-up its log shows a
-    rate below the one that was planned. So if each arm has one rate, an unfinished run of an arm
-    gets that rate, unless its own is higher."""
-    imported = runs[runs["config"].isna() & (runs["exclusion"] == "")]
-    is_done = imported["state"] == "done"
-    judged: dict[tuple[str, str], list[Any]] = defaultdict(list)
-    differ = set()
-    for (group, eval_set), members in imported[is_done].groupby(
-        ["group", "eval_set"], dropna=False
-    ):
-        rates = members[["arm", "learning_rate"]].drop_duplicates()
-        if not rates["arm"].is_unique:
-            continue
-        cut = imported[~is_done & (imported["group"] == group) & imported["arm"].isin(rates["arm"])]
-        planned = cut["arm"].map(rates.set_index("arm")["learning_rate"]).astype(float)
-        planned = planned[~(cut["learning_rate"] > planned)]
-        runs.loc[planned.index, "learning_rate"] = planned
-        different = rates["learning_rate"].nunique(dropna=False) > 1
-        named = different and members["named_arm"].notna().any()
-        kind = (str(members["family"].iloc[0]), str(eval_set))
-        judged[kind] += [*members.index, *planned.index]
-        if named or rates["learning_rate"].isna().any():
-            differ.add(kind)
-    for kind in differ:
-        runs.loc[judged[kind], "learning_rate"] = 0.0
-    return runs
+    return replace(tables, runs=runs, problems=tuple(problems))
 
 
 def _read_exclusions(path: Path) -> dict[str, str]:
@@ -117,6 +78,21 @@ def _read_exclusions(path: Path) -> dict[str, str]:
         if reasons.setdefault(run, reason) != reason:
             raise UserError(f"{path}, line {line}: {run} has two reasons; keep one")
     return reasons
+
+
+def own_runs(sources: Iterable[str]) -> tuple[Tables | None, list[str]]:
+    """Read those sources of an import that are, or hold, run folders of this package; None if none
+    does. Also return the other sources.
+
+    Raises `UserError` for a run that cannot be read."""
+    found = {source: find_run_folders(source) for source in sources if Path(source).is_dir()}
+    folders = [folder for source in found for folder in found[source]]
+    if not folders:
+        return None, list(sources)
+    tables = replace(read_folders(folders), roots=tuple(map(Path, found)))
+    if tables.problems:
+        raise UserError(tables.problems[0])
+    return tables, [source for source in sources if not found.get(source)]
 
 
 def load(sources: Folders) -> pd.DataFrame:

@@ -18,25 +18,27 @@ import pandas as pd
 from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
 from tst_study.analysis.verdict.decide import Contrast, Estimate, decide
-from tst_study.analysis.verdict.planned import asked_contrasts, labelled, uncovered
+from tst_study.analysis.verdict.planned import asked_contrasts, differences, labelled, uncovered
 from tst_study.analysis.verdict.question import Question
 from tst_study.analysis.wording import disambiguate_by_set_up
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
-SAME = ("group", "learning_rate", "eval_set")
-"""Columns in which the two runs of a pair agree, beside their FLOPs and seeds."""
-PAIRED = (*SAME, "seed", "data_seed")
+SAME = ("group", "rate", "eval_set")
+"""Columns in which the two runs of a pair agree, beside their FLOPs and seeds. `rate` is the
+learning rate, but NaN where each arm is compared at its own (`rates`)."""
+PAIRED = ("group", "learning_rate", "eval_set", "seed", "data_seed")
 """Columns that tell the runs of one setting apart. `data_seed` is the seed of the order of the
 text. Imported runs have none, and some have no `seed` either."""
 TOLERANCE = 0.005
 """Largest relative difference of FLOPs or raw tokens that counts as equal. The rounding of the
 numbers of steps changes them by less."""
-SAME_BUT_LENGTH = ("family", "learning_rate", "eval_set")
+SAME_BUT_LENGTH = ("family", "rate", "eval_set")
 """Columns in which two runs must agree to be matched although their lengths differ."""
 
-_SHARED: tuple[str, ...] = ("group", "family", "corpus", "steps", "learning_rate", "eval_set")
+_SHARED: tuple[str, ...] = ("group", "family", "corpus", "steps", "learning_rate", "rate")
+_SHARED += ("eval_set",)
 _SHARED += ("flops", "setting", *SETTING, "data_multiplier")
 """Columns of both tables of a comparison: that of pairs and that of settings."""
 COPIED_ROWS = 3
@@ -70,9 +72,13 @@ class Comparison:
     """Rows of the run table that may be compared, with or without a partner, `labelled`."""
 
 
-def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Comparison:
+def compare(
+    runs: pd.DataFrame, questions: Sequence[Question] = (), own_rates: bool = False
+) -> Comparison:
     """Compare every superposed run of a run table (`source.load`) with its baseline, and answer the
-    planned questions. Every run that is not a baseline counts as superposed.
+    questions. Every run that is not a baseline counts as superposed.
+
+    own_rates: compare arms that have one learning rate each although their rates differ.
 
     Raises `UserError` if an arm of a question names a column that the table lacks, or holds two
     runs of one seed.
@@ -90,6 +96,13 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
     out = kept["folder"].isin(beside)
     excluded += [excluded_row(run, reason) for run in rows_of(kept[out])]
     kept = kept[~out]
+    # A shared prefix run is no seed of its own: its branches diverge and count.
+    diverged = (runs["state"] == "diverged") & (runs["role"] != "trunk")
+    lost = runs[diverged & (runs["exclusion"] == "")]
+    lost = labelled(lost.drop_duplicates("fingerprint"))
+    lost = lost[~lost["folder"].isin(beside)]
+    tried = labelled(eligible(runs, pilots=True)[0])
+    kept, lost = with_rates(kept, lost, tried, questions, own_rates)
     baselines = list(rows_of(kept[kept["method"] == "baseline"]))
     pairs: list[dict[str, Any]] = []
     for run in rows_of(kept[kept["method"] == "superposition"]):
@@ -108,11 +121,6 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
     pairs = [pair for pair in pairs if pair["superposed_folder"] not in mixed]
     reason = "it has no seed, and others of its setting have one"
     excluded += [excluded_row(run, reason) for run in rows_of(kept[kept["folder"].isin(mixed)])]
-    # A shared prefix run is no seed of its own: its branches diverge and count.
-    diverged = (runs["state"] == "diverged") & (runs["role"] != "trunk")
-    lost = runs[diverged & (runs["exclusion"] == "")]
-    lost = labelled(lost.drop_duplicates("fingerprint"))
-    lost = lost[~lost["folder"].isin(beside)]
     planned = decide(asked_contrasts(kept, lost, questions))
     asked = {name for names in planned["run_ids"] for name in names}
     studies = [question.within for question in questions if question.within]
@@ -126,6 +134,60 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
         ),
         eligible=kept,
     )
+
+
+def with_rates(
+    kept: pd.DataFrame,
+    lost: pd.DataFrame,
+    tried: pd.DataFrame,
+    questions: Sequence[Question],
+    own_rates: bool,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Add the column `rate` (`SAME`) to runs that may be compared and to those that diverged.
+
+    An arm is compared at its own rate, whatever the baseline's, if both have one rate in each group
+    of their family, and one of these holds: the user says so (`own_rates`); both were run at
+    several rates (`tried` has the runs of sweeps, too); a question compares them; or the runs are
+    imported, and an arm has a name or a rate is unknown. Arms at the baseline's rate stay with it.
+    """
+    cell = ["group", "eval_set", "setting"]
+    rates = kept["learning_rate"].astype(float)
+    kept = kept.assign(rate=rates)
+    single = rates.groupby([kept[name] for name in cell]).transform("nunique", dropna=False) == 1
+    swept = tried.groupby(["family", "setting"])["learning_rate"].nunique()
+    tuned = set(swept.index[swept > 1])
+    for question in questions:
+        sides = pd.concat(question.runs(kept))[["family", "setting"]]
+        tuned |= set(sides.itertuples(index=False, name=None))
+    for (family, _), members in kept.groupby(["family", "eval_set"], dropna=False):
+        known, is_baseline = members["learning_rate"], members["method"] == "baseline"
+        alone = single[members.index]
+        are_equal = known.notna().all() and known.nunique() == 1
+        if are_equal or not alone[is_baseline].all():
+            continue
+        named = bool(members["config"].isna().all()) and bool(
+            known.isna().any() or members["named_arm"].notna().any()
+        )
+        own = pd.Series([(family, label) in tuned for label in members["setting"]], members.index)
+        own = alone & (own | own_rates | named)
+        if own[is_baseline].any():
+            of_baseline = members[is_baseline].groupby("group")["learning_rate"].first()
+            own |= known == members["group"].map(of_baseline)
+            kept.loc[own.index[own], "rate"] = math.nan
+    arms = kept[single].drop_duplicates(["group", "setting"]).set_index(["group", "setting"])
+    return kept, lost.assign(rate=[_rate_of_arm(run, arms) for run in rows_of(lost)])
+
+
+def _rate_of_arm(run: Mapping[str, Any], arms: pd.DataFrame) -> float:
+    """Return the rate at which a run that diverged is counted: that of its arm, if it had the arm's
+    learning rate. The log of an imported run that ended in its warm-up shows a lower one."""
+    known = run["learning_rate"]
+    if (key := (run["group"], run["setting"])) in arms.index:
+        arm = arms.loc[key]
+        cut = not isinstance(run["config"], str) and not known > arm["learning_rate"]
+        if cut or known == arm["learning_rate"]:
+            return float(arm["rate"])
+    return float(known)
 
 
 def refuse_copies(tables: Tables) -> None:
@@ -163,14 +225,14 @@ def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict
     tokens = run.get("eval_tokens")
     text = run["eval_set"] if pd.isna(tokens) else f"{run['eval_set']}, {int(tokens):,} tokens"
     rate = (
-        f"at its learning rate {run['learning_rate']:g}; where arms have names (docs/import.md), "
-        "each is compared at its own rate"
+        f"at its learning rate {run['learning_rate']:g}; --own-rates compares arms at rates of "
+        "their own, if each has one"
     )
     if pd.isna(run["learning_rate"]):
         rate = "of unknown learning rate, as its own is; exclude the baseline's other rates"
     narrowing = (
         ("group", "of the same data, model, steps, batch and schedule"),
-        ("learning_rate", rate),
+        ("rate", rate),
         ("eval_set", f"evaluated on the same held-out text ({text})"),
         ("flops", "of equal FLOPs"),
         ("seed", seed),
@@ -273,6 +335,9 @@ def _settings(
             diverged=sum(one == of_setting for one in settings_tried),
             diverged_against=int((tried["method"] == "baseline").sum()),
             run_ids=row["run_ids"],
+            differs=differences(
+                kept[kept["folder"].isin([pair["superposed_folder"] for pair in members])], against
+            ),
             text=first["data_multiplier"],
             flops=first["flops"] / against["flops"].mean() if of_setting.is_rival else 1.0,
             study=next((one for one in studies if first["superposed_folder"].startswith(one)), ""),

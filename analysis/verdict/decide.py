@@ -35,6 +35,8 @@ Verdict = Literal[
     "better",
     "worse",
     "no difference shown",
+    "no worthwhile gain",
+    "undecided",
     "one seed: no claim",
     "two seeds: no claim",
     "no variation: no claim",
@@ -141,6 +143,8 @@ class Contrast:
     the studies that have questions."""
     asked: Question | None = None
     """The question; None for a contrast that nobody asked about."""
+    differs: str = ""
+    """In what the arms differ besides superposition."""
     when: tuple[str, str] = (ALSO_SEEN, "")
     """Its heading, which says when it was asked, and a note (`registration.asked_when`)."""
 
@@ -156,7 +160,7 @@ COLUMNS = (
     *("heading", "family", "question", "primary", "method", "registered", "registered_at", "order"),
     *("against_loss", "loss"),
     *(one.name for one in fields(Estimate)),
-    *("diverged", "diverged_against", "text", "flops", "predicted"),
+    *("diverged", "diverged_against", "text", "flops", "differs", "predicted", "smallest_gain"),
     *("afterwards", *(f"afterwards_{end}" for end in _ENDS), "run_ids"),
 )
 """Columns of the verdicts that `decide` returns. `afterwards` is the verdict by the default method
@@ -217,6 +221,8 @@ def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
                     "diverged_against": contrast.diverged_against,
                     "text": contrast.text,
                     "flops": contrast.flops,
+                    "differs": contrast.differs,
+                    "smallest_gain": contrast.asked and contrast.asked.smallest_gain,
                     "predicted": contrast.asked and contrast.asked.predicted,
                     "afterwards": after and _verdict(after, contrast),
                     **{f"afterwards_{end}": after and getattr(after, end) for end in _ENDS},
@@ -237,7 +243,12 @@ def _primary(contrast: Contrast) -> bool:
 
 
 def _verdict(estimate: Estimate, contrast: Contrast) -> Verdict:
-    return "unstable" if contrast.diverged >= UNSTABLE_FROM else estimate.verdict
+    if contrast.diverged >= UNSTABLE_FROM:
+        return "unstable"
+    smallest = contrast.asked.smallest_gain if contrast.asked else None
+    if smallest is None or estimate.verdict != "no difference shown" or estimate.high is None:
+        return estimate.verdict
+    return "no worthwhile gain" if estimate.high < smallest else "undecided"
 
 
 def block(row: Mapping[str, Any]) -> str:

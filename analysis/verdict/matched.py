@@ -1,7 +1,7 @@
 """Matches each superposed setting with baselines at equal FLOPs, equal data and equal loss.
 
-The baselines agree with the setting in data, model, batch, learning rate, held-out text and
-schedule, except that steps and warm-up may differ.
+The baselines agree with the setting in data, model, batch, held-out text and schedule, except that
+steps and warm-up may differ, and in learning rate unless each arm is compared at its own.
 
 - At equal FLOPs the verdict is that of `comparison`.
 - At equal data the baseline has read as many raw tokens. If no question was planned, the intervals
@@ -36,6 +36,7 @@ from tst_study.analysis.verdict.decide import estimates
 from tst_study.analysis.verdict.intervals import FEW, difference
 from tst_study.analysis.verdict.length_curve import speed_up
 from tst_study.analysis.verdict.question import Question
+from tst_study.analysis.verdict.registration import asked_when
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
@@ -44,6 +45,7 @@ from tst_study.text import big
 EQUAL_FLOPS, EQUAL_DATA, EQUAL_LOSS = "equal FLOPs", "equal data", "equal loss"
 
 COLUMNS: tuple[str, ...] = (*SAME_BUT_LENGTH, "group", "corpus", "params", "setting", "steps")
+COLUMNS += ("learning_rate",)
 COLUMNS += ("kind", "baseline_steps", "seeds", "gain", "steps_ratio", "flops_ratio")
 COLUMNS += ("hours_ratio", "low", "high", "smallest_detectable", "verdict", "note")
 """Columns of the table of matches."""
@@ -79,7 +81,7 @@ def matched(found: Comparison) -> pd.DataFrame:
     for members in settings:
         near = alike(baselines, members.iloc[0], SAME_BUT_LENGTH)
         first = next(rows_of(members))
-        same = (*SAME_BUT_LENGTH, "group", "corpus", "setting", "steps")
+        same = (*SAME_BUT_LENGTH, "group", "corpus", "setting", "steps", "learning_rate")
         shared = {**{name: first[name] for name in same}, "params": big(first["parameters"])}
         allowed = max(1, tried[_together(members)])
         decided = next(rows_of(alike(found.table, first, (*SAME, *SETTING))), None)
@@ -92,6 +94,39 @@ def matched(found: Comparison) -> pd.DataFrame:
         asked = decided["comparisons"] if decided else allowed
         rows.append({**shared, "kind": EQUAL_LOSS, **_equal_loss(members, near, asked)})
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+WORTH: tuple[str, ...] = (
+    "family",
+    "question",
+    "when",
+    "steps",
+    "baseline_steps",
+    "seeds",
+    "steps_ratio",
+)
+WORTH += ("flops_ratio", "low", "high", "note")
+"""Columns of `worth`."""
+
+
+def worth(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
+    """Answer the questions of an equal loss: to how many baseline steps an arm's loss is worth, as
+    in `matched`, with intervals that hold together for those of a family. `kept`: the runs that may
+    be compared. Raises `UserError` if an arm has several lengths."""
+    asked = [question for question in questions if question.matched == "loss"]
+    families = Counter(question.family for question in asked)
+    rows = []
+    for question in asked:
+        members, baselines = (ledger(runs) for runs in question.runs(kept))
+        row: dict[str, Any] = {"note": "no run of it yet"}
+        if members["steps"].nunique() > 1:
+            raise UserError(f"arm {question.arm.name!r}: several lengths; name one in its `where`")
+        if len(members):
+            row = _equal_loss(members, baselines, families[question.family])
+            row["steps"] = int(members["steps"].iloc[0])
+        when, _ = asked_when(question, members, baselines)
+        rows.append({"family": question.family, "question": question.name, "when": when, **row})
+    return pd.DataFrame(rows, columns=list(WORTH))
 
 
 def _order(members: pd.DataFrame) -> tuple[Any, ...]:
@@ -112,15 +147,16 @@ def matched_answer(
     runs: pd.DataFrame | None = None,
     inputs: dict[str, str] | None = None,
     questions: Sequence[Question] = (),
+    own_rates: bool = False,
 ) -> Answer:
     """Answer `tst-study analyse matched` for a run table, or without one for the paper's Tables 1
-    and 2. `inputs`: fingerprints of the runs. `questions`: the planned ones.
+    and 2. `inputs`: fingerprints of the runs. `questions` and `own_rates` are those of `compare`.
 
     Raises `UserError` if there is no superposed run to match.
     """
     if runs is None:
         runs = published.runs().query("source in ['Table 1', 'Table 2']")
-    compared = compare(runs, questions)
+    compared = compare(runs, questions, own_rates)
     matches = matched(compared)
     if matches.empty:
         out = compared.excluded
@@ -132,7 +168,7 @@ def matched_answer(
         for kind in (EQUAL_FLOPS, EQUAL_DATA)
     )
     title = "Matches (gains in nats; ratios are baseline over superposed)"
-    shown = matches.drop(columns=["family", "eval_set", "group"])
+    shown = matches.drop(columns=["family", "eval_set", "group", "rate"])
     marks = inputs or published.fingerprints("headline_runs")
     return Answer("matched", {title: shown}, counts, marks, compared.excluded)
 

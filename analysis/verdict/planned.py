@@ -2,7 +2,9 @@
 which `decide` judges. For reports it computes the losses and costs of the questions' arms, and the
 gains in the course of training."""
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -10,6 +12,7 @@ from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.decide import Contrast, block, paired
 from tst_study.analysis.verdict.question import Question
 from tst_study.analysis.verdict.registration import asked_when
+from tst_study.config.schema import of_record
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
@@ -55,9 +58,58 @@ def asked_contrasts(
                 flops=costs["flops"],
                 asked=question,
                 when=asked_when(question, *everyone),
+                differs=differences(arm_runs, against_runs),
             )
         )
     return contrasts
+
+
+DIFFER: tuple[str, ...] = (
+    "corpus",
+    "parameters",
+    "steps",
+    "sequences",
+    "sequence_length",
+    "schedule",
+)
+DIFFER += ("learning_rate",)
+"""Columns of what arms may differ in besides superposition."""
+
+
+def differences(arm: pd.DataFrame, against: pd.DataFrame) -> str:
+    """Say in what two arms differ besides superposition: `learning rate 0.002 against 0.004`.
+    Empty if in nothing, or if an arm has no runs."""
+    if arm.empty or against.empty:
+        return ""
+    tables = []
+    for runs in (arm, against):
+        shown = runs[list(DIFFER)].map(_plain)
+        configs = [of_record(json.loads(text)) for text in runs["config"] if isinstance(text, str)]
+        rest = pd.json_normalize(configs).filter(regex=r"^(optimizer|batch)\.")
+        known = [name for name in rest if str(name).partition(".")[2] not in DIFFER]
+        tables.append({**_values(shown), **_values(rest[known].map(json.dumps))})
+    parts = []
+    for name, own in tables[0].items():
+        if (other := tables[1].get(name, own)) != own:
+            words = name.rpartition(".")[2].replace("_", " ")
+            parts.append(f"{words} {' or '.join(own)} against {' or '.join(other)}")
+    return "; ".join(parts)
+
+
+def _values(table: pd.DataFrame) -> dict[str, list[str]]:
+    return {str(name): sorted(set(cells)) for name, cells in table.items()}
+
+
+def _plain(value: Any) -> str:
+    if pd.isna(value):
+        return "unknown"
+    return (
+        f"{value:,}"
+        if isinstance(value, int)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def uncovered(runs: pd.DataFrame, questions: Sequence[Question]) -> set[str]:

@@ -116,7 +116,7 @@ def _measured(summary: Summary) -> list[Pair]:
     """
     pairs: list[Pair] = []
     points = points_of(summary.comparison.eligible)
-    for _, family in points.groupby(list(SAME_BUT_LENGTH), sort=True):
+    for _, family in points.groupby(list(SAME_BUT_LENGTH), dropna=False):
         for _, members, table in multipliers_of(family, losses=LOSSES):
             setting = SuperpositionSetting.of_row(next(rows_of(members)))
             if setting.is_plain and isinstance(table, pd.DataFrame):

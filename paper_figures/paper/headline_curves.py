@@ -212,7 +212,7 @@ def _measured(summary: Summary) -> Side | None:
     key = [*SAME_BUT_LENGTH, "steps", "setting"]
     matches = summary.matches[summary.matches["baseline_steps"].notna()]
     candidates = []
-    for name, rows in plain.groupby(key, sort=False):
+    for name, rows in plain.groupby(key, sort=False, dropna=False):
         kinds = {row["kind"]: row for row in rows_of(alike(matches, rows.iloc[0], key))}
         weight = (len(kinds), len(rows), int(rows["steps"].iloc[0]))
         candidates += [(weight, name, rows, kinds)] if kinds else []

@@ -10,9 +10,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from tst_study.analysis.summary import verdict_counts
+from tst_study.analysis.summary import Summary, verdict_counts
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.planned import settled
+from tst_study.analysis.verdict.question import Question
 from tst_study.analysis.wording import gain, group_details, group_label, number, signed, span
 from tst_study.paper_figures import curves, style
 from tst_study.paper_figures.answers import message
@@ -246,6 +247,8 @@ def _draw_losses(data: pd.DataFrame, looks: dict[str, style.Mark]) -> Figure:
 
 OFTEN = 5
 """An arm has a panel only if it has at least this many evaluations after the switch."""
+PANELS = 12
+"""The most panels with which arms of several baselines are drawn."""
 COLUMNS = 4
 """The number of panels in a row."""
 DEEP = 3
@@ -263,33 +266,22 @@ an arm is far behind."""
 def gain_over_training(sources: Sources) -> Item | None:
     """Show when the arms of planned questions take the lead over the arm they are compared with.
 
-    Each arm has a panel with its gain and the interval at every evaluation after the switch. The
-    arms are those of the primary question's study that are compared with the baselines of that
-    question, more than half of them, and that have `OFTEN` evaluations. An arm whose final gain is
-    much further from zero than the others' (`FAR`) is only named in the caption. None if there is
-    no primary question, or no arm with `OFTEN` evaluations.
+    Each arm has one panel with its gain and the interval at every evaluation after the switch. The
+    arms are those that the primary question's study compares with a baseline of equal FLOPs; if
+    they are more than `PANELS`, only those that are compared with the primary question's own
+    baseline. An arm needs `OFTEN` evaluations. One whose final gain is much further from zero than
+    the others' (`FAR`) is only named in the caption. None if there is no primary question, or no
+    arm with `OFTEN` evaluations.
     """
     summary = sources.summary
     primary = next((question for question in summary.questions if question.primary), None)
     if primary is None:
         return None
-    found = sources.answers.set_index(["family", "question"])["run_ids"]
-    against = found.map(lambda names: set(names[len(names) // 2 :]))
-    usual = against.get((primary.family, primary.name), set())
-    keys = {
-        (question.family, question.name): question.arm.name
-        for question in summary.questions
-        if question.within == primary.within
-    }
-    shared = [
-        key
-        for key in against.index
-        if key in keys and against[key] <= usual and 2 * len(against[key]) > len(usual)
-    ]
-    # Of several questions about one arm the one with the most seeds counts: it comes last.
-    asked = {keys[key]: key for key in sorted(shared, key=lambda key: len(against[key]))}
+    asked = _asked_arms(summary, primary)
     data, answers = (
-        table.set_index(["family", "question"]).loc[lambda rows: rows.index.isin(asked.values())]
+        table.set_index(["family", "question"])
+        .loc[lambda rows: rows.index.isin(list(asked))]
+        .assign(arm=lambda rows: [asked[key] for key in rows.index])
         for table in (summary.gains_over_training, sources.answers)
     )
     data = data[data["low"].notna() & (data.groupby("arm")["share"].transform("size") >= OFTEN)]
@@ -317,6 +309,34 @@ def gain_over_training(sources: Sources) -> Item | None:
         folders=tuple(sorted(set(used["folder"].astype(str)))),
         draw=partial(_draw_gains, data[data["arm"].isin(ends[near].index)], looks, _times(used)),
     )
+
+
+def _asked_arms(summary: Summary, primary: Question) -> dict[tuple[str, str], str]:
+    """Return the questions whose gains are drawn, by family and name, each with the name of its
+    arm. Of several questions about one arm the one with the most seeds counts, and the shortest
+    name."""
+    kept, found = summary.comparison.eligible, []
+    usual = set(primary.runs(kept)[1]["run_id"])
+    for question in summary.questions:
+        own, against = question.runs(kept)
+        if question.within != primary.within or question.matched != "flops" or own.empty:
+            continue
+        if (
+            set(against["setting"]) != {"baseline"}
+            or len(set(own["flops"]) | set(against["flops"])) > 1
+        ):
+            continue
+        arm = tuple(sorted(set(own["group"] + own["setting"] + own["learning_rate"].map(str))))
+        is_usual = set(against["run_id"]) <= usual and 2 * len(against) > len(usual)
+        found.append((arm, len(own), question, is_usual))
+    if len({arm for arm, *_ in found}) > PANELS:
+        found = [item for item in found if item[-1]]
+    drawn = {}
+    for arm in dict.fromkeys(item[0] for item in found):
+        same = [(seeds, question) for own, seeds, question, _ in found if own == arm]
+        _, most = max(reversed(same), key=lambda item: item[0])  # the last of equals
+        drawn[most.family, most.name] = min((one.arm.name for _, one in same), key=len)
+    return drawn
 
 
 def _times(runs: pd.DataFrame) -> dict[str, float]:

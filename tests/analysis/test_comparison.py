@@ -99,7 +99,7 @@ OTHER_GROUP = "same data, model, steps, batch and schedule"
         ({}, {"evaluated_step": 900}, "no held-out evaluation after the last step"),
         ({}, {"eval_set": "validation-ffffffffffffffff"}, "same held-out text"),
         ({"step_ratio": 1.0}, {}, "never recovered"),
-        ({"optimizer__learning_rate": 1e-3}, {}, "at its learning rate 0.001; where arms"),
+        ({"optimizer__learning_rate": 1e-3}, {}, "at its learning rate 0.001; --own-rates"),
         ({"seed": 5}, {}, "of its seed 5"),
         ({"steps": 500}, {}, OTHER_GROUP),
         ({"model__hidden_size": 128}, {}, OTHER_GROUP),
@@ -240,7 +240,12 @@ def test_arms_of_imported_runs_may_differ_in_rate_if_other_rates_are_excluded(
     runs = read_tables(archive).runs
     assert compare(runs).table.empty
     one = runs[runs["learning_rate"] != 0.01]
-    why, *_ = reasons(compare(one.assign(learning_rate=one["learning_rate"].replace(0.02, np.nan))))
+    unknown = one.assign(learning_rate=one["learning_rate"].replace(0.02, np.nan))
+    assert list(compare(unknown).table["seeds"]) == [4]
+    two = unknown["learning_rate"].mask(
+        (unknown["arm"] == "baseline") & (unknown["seed"] > 1), 0.002
+    )
+    why, *_ = reasons(compare(unknown.assign(learning_rate=two)))
     assert why.endswith("learning rate, as its own is; exclude the baseline's other rates")
     tuned = Arm(name="tuned", setting="muon", where={"learning_rate": 0.02})
     usual = Arm(name="usual", setting="baseline")

@@ -1,6 +1,7 @@
 """One function decides: planned questions first, by the method each declared, then all else; by
 intervals that equal textbook tests and cover wherever that was simulated."""
 
+import itertools
 import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ import pandas as pd
 import pytest
 
 from tests.analysis.made_runs import config, write_run
+from tst_study.analysis.questions import ask
 from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
@@ -308,6 +310,67 @@ def test_a_question_is_planned_if_its_runs_came_later(tmp_path: Path) -> None:
     rows = summarise(read_tables(tmp_path)).verdicts.set_index("question")
     assert list(rows["heading"]) == ["Planned", "Asked afterwards"]
     assert rows.loc["s = 8", "order"] == f"against runs from {today}"
+
+
+@pytest.mark.parametrize(
+    ("smallest", "verdict"), [(0.06, "no worthwhile gain"), (0.001, "undecided")]
+)
+def test_a_gain_may_be_shown_to_be_too_small(tmp_path: Path, smallest: float, verdict: str) -> None:
+    for seed, luck in enumerate((0.01, -0.01, 0.004, -0.002)):
+        write_run(tmp_path, config(seed), 3.5)
+        write_run(tmp_path, config(seed, 4, 0.2), 3.5 + luck)
+    write_run(tmp_path, config(9, 4, 0.2, role="pilot", optimizer__learning_rate=1e-3), 3.0)
+    answer = ask(
+        "comparison", tmp_path, arm="both, s=4", against="baseline", smallest_gain=smallest
+    )
+    (row,) = answer.tables["Verdicts"].to_dict("records")
+    assert (row["heading"], row["verdict"]) == ("Asked afterwards", verdict)
+    assert row["seeds"] == 4
+    with pytest.raises(UserError, match="--arm 's=9': no such arm among the runs; known: baseline"):
+        ask("comparison", tmp_path, arm="s=9", against="baseline")
+
+
+def test_arms_at_rates_of_their_own(tmp_path: Path) -> None:
+    """If the user says so, or if both were swept; what differs is said. Every kind of match and
+    the curve over lengths take the same arms."""
+    rates = {1: 4e-3, 4: 2e-3}
+    for steps, seed, bag in itertools.product((1000, 1600), range(3), (1, 4)):
+        ratio, worse = (0.2, 0.02) if bag > 1 else (0.0, 0.0)
+        of = {"steps": steps, "optimizer__learning_rate": rates[bag]}
+        loss = 3.5 - 0.01 * seed * bag + worse - steps / 1e4
+        write_run(tmp_path, config(seed, bag, ratio, **of), loss)
+    assert summarise(read_tables(tmp_path)).comparison.table.empty
+    told = summarise(read_tables(tmp_path), own_rates=True)
+    assert list(told.comparison.table["learning_rate"]) == [2e-3, 2e-3]
+    assert {"differs": "learning rate 0.002 against 0.004"}.items() <= dict(
+        told.verdicts.iloc[0]
+    ).items()
+    for bag, rate in itertools.product((1, 4), (2e-3, 4e-3)):
+        of = {"role": "pilot", "optimizer__learning_rate": rate}
+        write_run(tmp_path, config(9, bag, 0.2 if bag > 1 else 0.0, **of), 3.4)
+    swept = summarise(read_tables(tmp_path))
+    assert list(swept.comparison.table["run_ids"]) == list(told.comparison.table["run_ids"])
+    assert set(swept.matches.query("kind == 'equal data'")["baseline_steps"].dropna()) == {1600}
+    multipliers = next(iter(ask("compute", tmp_path).tables.values()))
+    assert set(multipliers["setting"]) == {"s = 4, r = 0.2"}
+
+
+def test_an_equal_loss_is_answered_by_an_interval(tmp_path: Path) -> None:
+    """The arm after 1,000 steps has the loss of the baseline after 1,400."""
+    for seed in range(3):
+        luck = 0.001 * seed
+        for steps in (500, 1000, 2000):
+            write_run(tmp_path, config(seed, steps=steps), 2 + 3 * steps**-0.3 + luck)
+        arm = 2 + 3 * 1400**-0.3 + luck + 0.0005 * (seed % 2)
+        write_run(tmp_path, config(seed, 4, 0.2), arm)
+    add_questions(tmp_path, [question(4, "primary, equal loss", matched="loss")])
+    summary = summarise(read_tables(tmp_path))
+    (row,) = summary.equal_loss.to_dict("records")
+    assert row["steps_ratio"] == pytest.approx(1.4, rel=0.02)
+    assert row["low"] < 1.4 < row["high"]
+    assert (row["when"], row["seeds"]) == ("Planned", 3)
+    said = [line for line in summary.lines() if line.startswith("Equal loss")]
+    assert said[0].startswith("Equal loss, primary, equal loss, s = 4: 1,000 steps are worth 1,")
 
 
 def test_added_seeds_have_a_row_of_their_own(runs: Path) -> None:

@@ -1,6 +1,8 @@
 """The compute multiplier: how many times as much compute the baseline needs for the same loss, as a
 function of that loss. Also the answer of `tst-study analyse compute`."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -15,9 +17,9 @@ from tst_study.analysis.fits.scaling.points import (
     points_of,
 )
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.tables.eligible import eligible
-from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH
+from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH, compare
 from tst_study.analysis.verdict.length_curve import LengthCurve, floors, hull, paired_tables
+from tst_study.analysis.verdict.question import Question
 from tst_study.analysis.wording import disambiguate_by_set_up
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
@@ -76,12 +78,15 @@ def compute_multiplier(
     return table
 
 
-def compute_answer(runs: pd.DataFrame | None = None) -> Answer:
+def compute_answer(
+    runs: pd.DataFrame | None = None, questions: Sequence[Question] = (), own_rates: bool = False
+) -> Answer:
     """Answer `tst-study analyse compute`: compute multipliers, and compute-optimal sizes by
     Chinchilla's second approach (`laws` has the third).
 
-    runs: a run table (`source.load`); by default the published runs. If the runs do not allow a
-    number, a sentence says what is missing.
+    runs: a run table (`source.load`); by default the published runs. `questions` and `own_rates`
+    are those of `comparison.compare`. If the runs do not allow a number, a sentence says what is
+    missing.
     """
     inputs: dict[str, str] = {}
     of_paper = runs is None
@@ -91,12 +96,13 @@ def compute_answer(runs: pd.DataFrame | None = None) -> Answer:
         # again, which `eligible` counts once.
         runs = published.runs().query("source != 'Table 2'")
         inputs = published.fingerprints("headline_runs", "final_loss_grid")
-    kept, excluded = eligible(runs)
-    points = points_of(kept)
+    found = compare(runs, questions, own_rates)
+    points = points_of(found.eligible)
+    excluded = found.excluded[~found.excluded["folder"].isin(points["folder"])]
     tables: dict[str, pd.DataFrame] = {}
     sentences: list[str] = []
     multipliers: list[pd.DataFrame] = []
-    families = [own for _, own in points.groupby(list(SAME_BUT_LENGTH), sort=True)]
+    families = [own for _, own in points.groupby(list(SAME_BUT_LENGTH), dropna=False)]
     firsts = [own.iloc[0] for own in families]
     labels = disambiguate_by_set_up([str(first["corpus"]) for first in firsts], firsts)
     for label, family in zip(labels, families, strict=True):
@@ -133,7 +139,7 @@ def compute_answer(runs: pd.DataFrame | None = None) -> Answer:
         sentences += [f"{title}: {note}." for note in notes if note]
     if not (tables or sentences):
         raise UserError("no baseline among these runs, and no setting at two lengths or more")
-    return Answer("compute", tables, tuple(sentences), inputs, pd.DataFrame(excluded))
+    return Answer("compute", tables, tuple(sentences), inputs, excluded)
 
 
 def multipliers_of(
