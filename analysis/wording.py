@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.verdict.registration import AFTERWARDS, PLANNED, TIME_UNKNOWN
 from tst_study.config.schema import of_record
 from tst_study.text import ENDLESS, big, fitted, listed, wrapped
 
@@ -157,6 +156,8 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
         yield title, words, [{item: cell[item] for item in filled} for cell in cells]
 
 
+PLANNED, TIME_UNKNOWN, AFTERWARDS = "Planned", "Time unknown", "Asked afterwards"
+"""The headings under which questions stand (`verdict.registration`)."""
 MEANINGS = {
     PLANNED: "Registered before the runs of one side began. That proves the order, not honesty.",
     TIME_UNKNOWN: "Neither recorded times nor commits here show whether the runs came later.",

@@ -10,8 +10,7 @@ import pandas as pd
 from tst_study.analysis.summary import Summary, verdict_counts
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.question import Question
-from tst_study.analysis.verdict.registration import AFTERWARDS, TIME_UNKNOWN
-from tst_study.analysis.wording import gain, number
+from tst_study.analysis.wording import AFTERWARDS, TIME_UNKNOWN, gain, number
 from tst_study.paper_figures.style import BASELINE, OTHER_BASELINE, Mark, marks_of
 
 COLUMNS: tuple[str, ...] = ("heading", "when", "asked", "name", "arm", "against", "mark", "family")

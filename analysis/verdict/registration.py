@@ -16,9 +16,9 @@ from typing import Any
 import pandas as pd
 
 from tst_study.analysis.verdict.question import Question
+from tst_study.analysis.wording import AFTERWARDS, PLANNED, TIME_UNKNOWN
 from tst_study.record.launch_facts import descends
 
-PLANNED, TIME_UNKNOWN, AFTERWARDS = "Planned", "Time unknown", "Asked afterwards"
 HEADINGS = (PLANNED, TIME_UNKNOWN, AFTERWARDS)
 """The headings under which questions stand, in this order."""
 

@@ -13,8 +13,7 @@ import pandas as pd
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.question import asks_of
-from tst_study.analysis.verdict.registration import PLANNED
-from tst_study.analysis.wording import MEANINGS, gain, number, span, verdict_parts
+from tst_study.analysis.wording import MEANINGS, PLANNED, gain, number, span, verdict_parts
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.answers import answer_of, capitalized, question_of
 from tst_study.paper_figures.sources import Sources
