@@ -82,7 +82,7 @@ def known() -> list[Triple]:
     sizes[4] = first["lengths-20000-s4-r0.25"]
     bags = pd.DataFrame({s: usual - loss for s, loss in sizes.items()}).dropna()
     per_doubling = np.polyfit(np.log2(bags.columns.to_numpy(float)), bags.T.to_numpy(), 1)[0]
-    worth = summary("campaign").equal_loss
+    worth = summary("campaign").matches.query("kind == 'equal loss'")
     worth = worth[(worth["seeds"] == 8) & (worth["setting"] == "s = 4, r = 0.25")]
     (row,) = worth[worth["steps"] == 20_000].to_dict("records")
     before, after = (f"laptop-64-8000-{{}}-lr0.002-decay0.3{norm}" for norm in ("", "-qknorm"))

@@ -10,8 +10,7 @@ import pytest
 
 from tests.analysis.made_runs import config, write_run
 from tst_study.analysis import published
-from tst_study.analysis.summary import summarise
-from tst_study.analysis.tables.source import load, read_tables
+from tst_study.analysis.tables.source import load
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.learning_rate import Sweep, sweeps
 from tst_study.analysis.verdict.length_curve import speed_up
@@ -115,7 +114,7 @@ def test_equal_loss_of_a_known_power_law_is_exact(tmp_path: Path) -> None:
             write_run(tmp_path, config(seed, steps=steps), 2 + 3 * steps**-0.3 + luck)
         loss = 2 + 3 * (1000 * math.sqrt(2)) ** -0.3 + luck
         write_run(tmp_path, config(seed, 4, 0.2), loss)
-    (row,) = summarise(read_tables(tmp_path)).equal_loss.to_dict("records")
+    (row,) = rows_of_kind(matched(compare(load(tmp_path))), "equal loss").to_dict("records")
     assert row["steps_ratio"] == pytest.approx(math.sqrt(2), rel=1e-4)
     assert row["baseline_steps"] == 1414
 
