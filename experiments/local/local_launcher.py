@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from glob import glob
 from pathlib import Path
 from shlex import quote
 
@@ -13,7 +14,6 @@ from tst_study import file_lock
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, check_can_be_trained
 from tst_study.experiments.local import progress
-from tst_study.experiments.local.devices import Devices, visible
 from tst_study.experiments.local.queue import StoppedError, launch
 from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
@@ -34,7 +34,8 @@ class Local:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._devices: Devices | None = None
+        self._seats: list[str] = []
+        """GPUs for one run each, separated by commas; none if all runs see the same."""
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
         """Prepare the text, train the runs, draw the report and print what it shows.
@@ -50,7 +51,7 @@ class Local:
         study.prepare()
         try:
             with progress.shown() as draw:
-                queue = launch(study, self._options, draw, wanted, devices=self._devices)
+                queue = launch(study, self._options, draw, wanted, seats=self._seats)
         except StoppedError as stopped:
             print(f"Stopped ({stopped}). The same command resumes from the last checkpoints.")
             return stopped.status
@@ -116,13 +117,14 @@ class Gpus(Local):
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
         """Train the runs as `Local` does. Also raises `UserError` if there are too few GPUs."""
-        names, need = visible(), self._options.processes
-        if len(names) < need:
+        names, need = _gpus(), self._options.processes
+        starts = range(0, len(names) - need + 1, need)
+        self._seats = [",".join(names[start : start + need]) for start in starts]
+        if not self._seats:
             raise UserError(
                 f"GPUs on this machine: {len(names)}, of which each run needs {need}; give fewer "
                 "--processes, or name the GPUs in CUDA_VISIBLE_DEVICES"
             )
-        self._devices = Devices(names)
         return super().submit(study, wanted)
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
@@ -133,6 +135,15 @@ class Gpus(Local):
 
     def allocation(self, study: Study, run: PlannedRun) -> Allocation:
         return Allocation(self._options.processes, on_gpu=True)
+
+
+def _gpus() -> list[str]:
+    """The names of the GPUs that may be used here, as CUDA_VISIBLE_DEVICES gives them, or else the
+    numbers of all of NVIDIA's on this machine. Touches none of them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return [str(number) for number in range(len(glob("/proc/driver/nvidia/gpus/*")))]
+    return [name for word in named.split(",") if (name := word.strip()) and name != "-1"]
 
 
 def _stop(folder: Path) -> bool:

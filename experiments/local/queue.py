@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -26,7 +26,6 @@ from tst_study.config.schema import Config
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Options
 from tst_study.experiments.launches import RETRIES, given_up
-from tst_study.experiments.local.devices import Devices
 from tst_study.experiments.plan.planned_run import PlannedRun, state, state_and_damage
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import (
@@ -77,8 +76,10 @@ class Queue:
     """How many runs may train at a time."""
     processes: int = 1
     """Ranks of each run."""
-    devices: Devices | None = None
-    """The GPUs, if they are shared out."""
+    seats: list[str] = field(default_factory=list)
+    """The GPUs that are shared out and free now: for one run each, separated by commas."""
+    seat_of: dict[str, str] = field(default_factory=dict)
+    """The GPUs of each run that is training."""
 
     @property
     def waiting(self) -> list[PlannedRun]:
@@ -102,27 +103,25 @@ def launch(
     show: Callable[[Queue], None] = lambda queue: None,
     wanted: Callable[[PlannedRun], bool] = lambda run: True,
     target: Callable[..., None] = run,
-    devices: Devices | None = None,
+    seats: Sequence[str] = (),
 ) -> Queue:
     """Train every wanted run of the study that is not over, and return the queue when none is left
     to train.
 
     `show` is called with the queue several times a second and at the end. A run that fails is noted
     in `Queue.failed`, and all runs that do not need it go on. `target` is the function that each
-    process calls. `devices`: GPUs, of which each rank gets one. Raises `StoppedError` on Ctrl-C or
-    SIGTERM, and `UserError` if the runs cannot be planned, for example because a corpus is not
-    prepared.
+    process calls. `seats`: GPUs for one run each, separated by commas. Raises `StoppedError` on
+    Ctrl-C or SIGTERM, and `UserError` if the runs cannot be planned, for example because a corpus
+    is not prepared.
     """
     # Every run inherits these; a run whose config asks for more threads sets them itself.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     planning = Planner(study)
-    queue = Queue(processes=options.processes, devices=devices)
+    queue = Queue(processes=options.processes, seats=list(seats))
     planned_with = 0  # how many runs were over at the last planning, which knew their results
     _plan(planning, queue, wanted)
-    queue.slots = options.parallel or fitting(queue.decided, options.processes)
-    if devices:
-        most = len(devices.names) // options.processes
-        queue.slots = min(options.parallel or most, most)
+    queue.slots = options.parallel or len(seats) or fitting(queue.decided, options.processes)
+    queue.slots = min(queue.slots, len(seats) or queue.slots)
     for planned in queue.decided:
         cancel_mark(planned.folder).unlink(missing_ok=True)
     _settle_all(queue)
@@ -220,18 +219,15 @@ def _start(
                 why = f"its shared prefix run {planned.prefix.run_id} is not trained"
                 queue.failed[planned.fingerprint] = (planned, why)
         else:
-            config, taken = planned.config, ""
-            if queue.devices:
-                taken = queue.devices.take(planned.fingerprint, queue.processes) or ""
-                if not taken:  # another launcher has them
-                    return
-                if config.execution.device == "auto":  # which would train on CPUs without a GPU
-                    config = config.executed(device="cuda")
+            config, seat = planned.config, queue.seats.pop(0) if queue.seats else ""
+            queue.seat_of[planned.fingerprint] = seat
+            if seat and config.execution.device == "auto":  # which would do without a GPU
+                config = config.executed(device="cuda")
             queue.begun_at[planned.fingerprint] = last_checkpoint(planned.folder)
             queue.running[planned.fingerprint] = planned
             port = free_port() if queue.processes > 1 else 0
             for number in range(queue.processes):
-                rank = Rank(number, queue.processes, port, taken)
+                rank = Rank(number, queue.processes, port, seat)
                 arguments = (config, planned.folder, rank)
                 child = _started(_context(config), target, arguments, planned.run_id)
                 children.setdefault(planned.fingerprint, []).append(child)
@@ -262,8 +258,7 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
         if code is None:
             continue
         del children[key]
-        if queue.devices:
-            queue.devices.free(key)
+        queue.seats += filter(None, [queue.seat_of.pop(key)])
         planned = queue.running.pop(key)
         if _settle(queue, planned) or code == Exit.HELD:
             continue  # after `HELD`, the run waits for the process that holds it

@@ -26,12 +26,7 @@ class SlurmError(UserError):
 
 
 class LimitError(SlurmError):
-    """Slurm has no room for so many jobs, now or in one array."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.of_array = ARRAY in text
-        self.waits = WAITS in text
+    """Slurm has no room for so many jobs, now or (`ARRAY`) in one array."""
 
 
 class NoAnswerError(SlurmError):

@@ -34,8 +34,6 @@ ALLOWED = frozenset(_ALLOWED.split())
 """Options of sbatch that a profile may set: those that change nothing that the launcher relies
 on."""
 ELSEWHERE = {
-    **dict.fromkeys(("array", "partition", "nodes", "time", "cpus-per-task", "ntasks-per-node"),
-                    "other keys of the profile set it (docs/slurm.md)"),
     **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "cpus-per-gpu", "gpus-per-socket"),
                     "say gpus_per_node, by which each run is also kept from training on a CPU"),
     **dict.fromkeys(("clusters", "cluster-constraint"),

@@ -138,11 +138,10 @@ def new(
 def submit(submission: Submission, script: str, lock: int, seconds: float = SECONDS) -> str:
     """Write the submission's folder, call `sbatch`, and record the job id. Returns the job id.
 
-    `seconds`: the time in which Slurm must answer.
-
-    `lock`: the file descriptor of the study's lock. `sbatch` inherits it, so that the lock is held
-    until `sbatch` ends, even if this process is killed. Until then no other command can submit runs
-    of the study. Raises `SlurmError` if Slurm does not take the job.
+    `seconds`: the time in which Slurm must answer. `lock`: the file descriptor of the study's lock.
+    `sbatch` inherits it, so that the lock is held until `sbatch` ends, even if this process is
+    killed. Until then no other command can submit runs of the study. Raises `SlurmError` if Slurm
+    does not take the job.
     """
     folder = submission.folder
     folder.mkdir(parents=True)
@@ -193,11 +192,10 @@ def release(submission: Submission, *, again: bool = False) -> None:
 
 def cluster_name(seconds: float = SECONDS) -> str:
     """The name of the cluster that Slurm's programs ask here; empty if they do not say it."""
-    text = ""
     with suppress(SlurmError):
         text = call("scontrol", "show", "config", seconds=seconds)
-    match = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
-    return match[1] if match else ""
+        return "".join(re.findall(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE))
+    return ""
 
 
 def all_of(root: Path) -> list[Submission]:
@@ -222,7 +220,9 @@ def tasks(root: Path) -> Iterator[tuple[str, Job]]:
     """
     submissions = all_of(root)
     known = in_the_queue(submissions) if submissions else {}
-    if not known and any(not is_over(root / run) for each in submissions for run in each.runs):
+    names = {submission.folder.name for submission in submissions}
+    open_ = (run for each in submissions for run in each.runs if not is_over(root / run))
+    if names.isdisjoint(name for name, _ in known) and any(open_):
         time.sleep(SECOND_LOOK)
         known = in_the_queue(submissions)
     here = ""

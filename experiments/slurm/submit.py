@@ -24,7 +24,7 @@ from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import submitted_anew
 from tst_study.experiments.slurm import follow_up, submission
 from tst_study.experiments.slurm.batch_script import array_script
-from tst_study.experiments.slurm.commands import LimitError, SlurmError, call
+from tst_study.experiments.slurm.commands import ARRAY, WAITS, LimitError, SlurmError, call
 from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.slurm.submission import SECOND_LOOK, known_jobs
 from tst_study.experiments.study import Study
@@ -178,9 +178,9 @@ def submit_to_slurm(
                     call("sbatch", "--test-only", "--dependency=singleton", standard_input=script)
             except LimitError as error:
                 shutil.rmtree(array.folder, ignore_errors=True)
-                if len(members) > 1 and not error.waits:  # Slurm may have room for fewer
+                if len(members) > 1 and WAITS not in str(error):  # there may be room for fewer
                     size = len(members) // 2
-                    result.largest = size if error.of_array else result.largest
+                    result.largest = size if ARRAY in str(error) else result.largest
                     continue
                 result.refused = error
                 break

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import ExitStack
@@ -33,7 +32,6 @@ from tst_study.experiments.launcher import Options, launcher_of
 from tst_study.experiments.launches import RETRIES
 from tst_study.experiments.local import local_launcher as launcher_local
 from tst_study.experiments.local import queue as local_queue
-from tst_study.experiments.local.devices import Devices
 from tst_study.experiments.local.local_launcher import Local
 from tst_study.experiments.local.progress import _summary
 from tst_study.experiments.local.queue import Queue, StoppedError, launch
@@ -289,14 +287,10 @@ if __name__ == "__main__":
 
 
 def test_runs_share_the_gpus_of_a_machine_each_with_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two ranks a run on five devices, one of which another launcher has: two runs at a time."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,GPU-a1,5,MIG-b/1/0")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    elsewhere = Devices(["1"])
-    assert elsewhere.take("another study's run", 1) == "1"
+    """Two ranks a run on five devices: two runs at a time, and one device is left."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-a1,5,MIG-b/1/0,1")
     most = 0
 
     def training(*words: object, **more: object) -> Queue:
@@ -315,7 +309,6 @@ def test_runs_share_the_gpus_of_a_machine_each_with_its_own(
     assert [len(rows) for rows in segments] == [1] * 4
     assert {rows[0]["devices_seen"] for rows in segments} == {"0,GPU-a1", "5,MIG-b/1/0"}
     assert most == 2
-    assert Devices(["0", "GPU-a1", "5"]).take("another", 3) == "0,GPU-a1,5"  # all are free again
     for count, said in ((6, "GPUs on this machine: 5, of which each run needs 6"), (1, "")):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "" if count == 1 else "0,1,2,3,4")
         with pytest.raises(UserError, match=said or "GPUs on this machine: 0"):

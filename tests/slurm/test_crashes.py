@@ -78,7 +78,7 @@ def test_a_dead_rank_takes_its_job_down_and_the_job_comes_back(tmp_path: Path) -
     wait_for_end(tmp_path)
     assert (state(tmp_path, "seconds_4"), launches(tmp_path)) == ("done", {"seconds_4": 2})
     (folder,) = tmp_path.glob("seconds_4-*")
-    assert remark(folder).endswith(": task 1: Killed")
+    assert ": task 1: Killed, for its memory? Raise memory_gb" in remark(folder)
 
 
 def test_a_run_that_is_held_is_waited_for(held: Path) -> None:
