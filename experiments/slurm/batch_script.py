@@ -150,6 +150,7 @@ def _setup(submission: Submission, code: Path, profile: Profile) -> list[str]:
     return [
         f'TST_RUN={shlex.quote(str(submission.study.absolute()))}/"$({line})"',
         f"TST_PYTHON={shlex.quote(sys.executable)} TST_CODE={shlex.quote(str(code))}",
+        f"export TST_ANSWER_SECONDS={profile.answer_seconds}",
         'source "$TST_CODE/tst_study/experiments/slurm/launch.sh" || exit 1',
         # The colon, a command that does nothing, is for lines that are only a comment: bash refuses
         # empty braces.

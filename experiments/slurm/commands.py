@@ -12,8 +12,9 @@ from tst_study.process.rank_environment import VARIABLES
 
 INHERITED = ("SLURM_", "SBATCH_", "SUBMITIT_", "SRUN_", "SQUEUE_", "SALLOC_")
 """Prefixes of variables that an enclosing job has set, or that set options of Slurm's programs."""
-SECONDS = 30.0
-"""The seconds within which a program of Slurm must answer, by default."""
+SECONDS = float(os.environ.get("TST_ANSWER_SECONDS", "30"))
+"""The seconds within which a program of Slurm must answer, by default; the batch script sets the
+variable."""
 ARRAY, WAITS = "nvalid job array spec", "it waits: "
 LIMIT = f"{ARRAY}|MaxSubmit|GrpSubmit|{WAITS}"
 """A pattern of what Slurm, or `call`, says where a limit on the number of jobs is reached."""

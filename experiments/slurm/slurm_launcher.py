@@ -115,8 +115,10 @@ class Slurm:
         runs = {run for run, _ in own if run != follow_up.RUN}
         for run in runs:
             cancel_mark(root / run).touch()
+        seconds = max((each.origin.seconds for each in submission.all_of(root)), default=None)
         for start in range(0, len(own), JOBS_PER_CALL):
-            call("scancel", *(id for _, id in own[start : start + JOBS_PER_CALL]))
+            ids = (id for _, id in own[start : start + JOBS_PER_CALL])
+            call("scancel", *ids, seconds=seconds)
         return runs
 
     def logs(self, root: Path, run_id: str) -> list[Path]:

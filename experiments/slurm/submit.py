@@ -175,7 +175,11 @@ def submit_to_slurm(
                     job = submission.submit(array, script, lock, profile.answer_seconds)
                 elif asks:
                     # This replaces the script's dependency, whose job a dry run has not submitted.
-                    call("sbatch", "--test-only", "--dependency=singleton", standard_input=script)
+                    call(
+                        *("sbatch", "--test-only", "--dependency=singleton"),
+                        standard_input=script,
+                        seconds=profile.answer_seconds,
+                    )
             except LimitError as error:
                 shutil.rmtree(array.folder, ignore_errors=True)
                 if len(members) > 1 and WAITS not in str(error):  # there may be room for fewer

@@ -302,6 +302,7 @@ IN_IMAGE = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())} pyth
     ("how", "there", "absent"),
     [
         ({"sbatch": {"nice": 5, "reboot": True}}, "#SBATCH --reboot\n", "wckey"),
+        ({"answer_seconds": 90}, "export TST_ANSWER_SECONDS=90\n", "--gpu"),
         ({"sbatch": {"comment": "grant 42"}}, " grant 42'\n", "--hold"),
         ({"sbatch": {"gres": "tmp:1"}, "resources": GPUS}, "gres=gpu:a100:2,tmp:1\n", "--mem"),
         ({"sbatch": {"exclusive": False}, "setup": ("cd /",)}, f"cd {ROOT}\n", "exclusive"),
