@@ -132,25 +132,13 @@ def advise(
     as_json: AsJson = False,
 ) -> None:
     """Say whether to superpose a planned run, how, what it gains and costs, and how to test it."""
+    asked = locals() | {"runs": runs or ()}
+    for name in ("write", "picture", "as_json"):
+        del asked[name]
     with waiting("comparing the planned run with the published runs and ours"):
         from tst_study.analysis.advice.advise import advise
 
-        advice = advise(
-            params,
-            tokens,
-            config=config,
-            active=active,
-            text=text,
-            sequence_length=sequence_length,
-            gpus=gpus,
-            device=device,
-            mfu=mfu,
-            price=price,
-            currency=currency,
-            runs=runs or (),
-            pilot_budget=pilot_budget,
-            deadline=deadline,
-        )
+        advice = advise(**asked)
         if write is not None:
             advice.write_pilot(write)
         if picture is not None:

@@ -2,10 +2,11 @@
 it. This module decides what is said; `screen.jinja` has the words."""
 
 import io
+import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
 from textwrap import wrap
@@ -187,13 +188,7 @@ def advise(
     given |= {"text": text, "gpus": gpus, "price": price, "mfu": mfu}
     given |= {"pilot-budget": pilot_budget, "deadline": deadline}
     numbers = _checked(device, given)
-    run = PlannedRun(
-        numbers["params"],
-        numbers.get("active", numbers["params"]),
-        numbers["tokens"],
-        numbers.get("text", math.inf),
-    )
-    return _Screen(run, numbers, device, currency, runs, plan).advice(Path(config or "run.toml"))
+    return _Screen(numbers, device, currency, runs, plan).advice(Path(config or "run.toml"))
 
 
 def _checked(device: str | None, given: dict[str, Any]) -> dict[str, float]:
@@ -222,13 +217,14 @@ class _Screen:
 
     def __init__(
         self,
-        run: PlannedRun,
         numbers: dict[str, float],
         device: str | None,
         currency: str,
         runs: Sequence[str | Path],
         config: Config | None,
     ) -> None:
+        params, text = numbers["params"], numbers.get("text", math.inf)
+        run = PlannedRun(params, numbers.get("active", params), numbers["tokens"], text)
         self.run, self.numbers, self.currency, self.config = run, numbers, currency, config
         self.length = int(numbers.get("sequence-length", LENGTH))
         self.flops = count_flops(config).total if config else flops_of(run, self.length)
@@ -361,31 +357,26 @@ class _Screen:
         is_published = run.regime.startswith("published")
         provided = "law_holds_for_mixtures" if run.mixture else "law_holds"
         last = self.measured[-1] if self.measured else None
+        in_paper = {Choice(*MIXTURE): "in_paper_mixture", Choice(*ALWAYS): "in_paper_3b"}
+        two = is_published and near["gain"] != near["other"]
+        # Each is the name of a sentence; an empty one says nothing.
         names = {
             "own_sweep": "swept" if last and last.tuned else "no_sweep",
-            "assumed": "" if "sequence-length" in self.numbers else "assumed_length",
-            "in_paper": "in_paper_mixture"
-            if setting == Choice(*MIXTURE)
-            else "in_paper_3b"
-            if setting == Choice(*ALWAYS)
-            else "",
+            "assumed": "assumed_length" * ("sequence-length" not in self.numbers),
+            "in_paper": in_paper.get(setting, ""),
             "as_text": "repeated_text"
             if run.raw > run.text
-            else "if_you_have"
-            if setting.text > 1
-            else "",
+            else "if_you_have" * (setting.text > 1),
             "provided": "repetition_holds" if run.raw > EPOCHS * run.text else provided,
-            "far_out": "far_out" if self._far() and not is_published else "",
-            "covers": "two_numbers"
-            if is_published and near["gain"] != near["other"]
-            else "one_pair",
-            "check": "check_at_3b" if run.regime in ("beyond", "far beyond") else "",
-            "explained": "tokens_in_bags_out" if setting.output_only else "",
-            "too_small": "" if run.small else "smaller_might_flip",
+            "far_out": "far_out" * (bool(self._far()) and not is_published),
+            "covers": "two_numbers" if two else "one_pair",
+            "check": "check_at_3b" * (run.regime in ("beyond", "far beyond")),
+            "explained": "tokens_in_bags_out" * setting.output_only,
+            "too_small": "smaller_might_flip" * (not run.small),
             "pilot_share": "percent_of_the_run" if pilot.share < 1 else "times_the_run",
-            "pilot_hours": "hours_of_pilot" if self.hours else "",
-            "most_hours": "most_hours" if self.hours else "",
-            "over_budget": "over_budget" if pilot.share > 1.005 * pilot.budget else "",
+            "pilot_hours": "hours_of_pilot" * bool(self.hours),
+            "most_hours": "most_hours" * bool(self.hours),
+            "over_budget": "over_budget" * (pilot.share > 1.005 * pilot.budget),
         }
         sizes = [f"{big(one.run.size)} × {big(one.run.tokens)}" for one in self.measured]
         parts = zip(["known before", *sizes], self.weights, strict=False)
@@ -423,36 +414,36 @@ class _Screen:
         }
 
     def _data(self, sections: dict[str, list[str]]) -> dict[str, Any]:
-        run = self.run
-        asked = {"params": run.params, "active": run.size, "tokens": run.tokens, "text": run.text}
-        measured = [{**asdict(one), "decision": one.decision} for one in self.measured]
+        run, facts = self.run, ("params", "tokens", "text")
+        asked = {name: getattr(run, name) for name in facts} | {"active": run.size}
         return {
             "schema_version": SCHEMA_VERSION,
-            "asked": _finite(asked | {"sequence_length": self.length}),
-            "regime": run.regime,
-            "word": run.word,
-            "setting": asdict(run.setting),
-            "gain": asdict(self.gain),
-            "raw_tokens": run.raw,
-            "flops": self.flops,
-            "gpu_hours": self.hours or None,
-            "mfu_source": self.rate.source,
-            "plans": [asdict(plan) for plan in self.plans],
-            "others": [{"grade": row["grade"], "source": row["source"]} for row in run.others],
-            "pilot": _finite(asdict(self.pilot)),
-            "measured": _finite(measured),
-            "weights": self.weights,
             "said": sections,
+            "word": run.word,
+            **_plain(
+                asked=asked | {"sequence_length": self.length},
+                regime=run.regime,
+                setting=run.setting,
+                gain=self.gain,
+                raw_tokens=run.raw,
+                flops=self.flops,
+                gpu_hours=self.hours or None,
+                mfu_source=self.rate.source,
+                plans=self.plans,
+                others=[{key: row[key] for key in ("grade", "source")} for row in run.others],
+                pilot=self.pilot,
+                measured=[{**vars(one), "decision": one.decision} for one in self.measured],
+                weights=self.weights,
+            ),
         }
 
 
-def _finite(value: Any) -> Any:
-    """Return JSON values with null for numbers that are not finite."""
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _plain(**values: Any) -> Any:
+    """Return JSON values: dataclasses as objects, and null for numbers that are not finite."""
+    text = json.dumps(
+        values, default=lambda one: {f.name: getattr(one, f.name) for f in fields(one)}
+    )
+    return json.loads(text, parse_constant=lambda name: None)
 
 
 def _words() -> dict[str, Any]:

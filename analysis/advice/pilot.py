@@ -176,7 +176,7 @@ def plan_pilot(
         chosen = rungs(most, 1)
     else:
         # The largest runs that the budget pays for, of as many sizes as it does.
-        factors = np.geomspace(most, 8.0, 24)
+        factors = np.geomspace(most, 8.0, 24).tolist()
         affordable = [
             tried
             for sizes in (3, 2)
