@@ -116,14 +116,15 @@ def _multiplier(
         yield row["low"], row["high"], float(worth(of_method))
 
 
-def _equal_loss(lengths: tuple[int, ...], random: Random, seeds: int) -> Shown:
+def _equal_loss(lengths: tuple[int, ...], random: Random, seeds: int, bend: float = 0.0) -> Shown:
     """Ratio of steps at equal loss, for a setting whose loss after 1,000 steps is that of the
-    baseline after 1,500."""
+    baseline after 1,500. With `bend`, the curve is no power law."""
     rows = []
     for seed in range(seeds):
         luck = LUCK * random.standard_normal()
         for steps, worth in (*((steps, 1.0) for steps in lengths), (1000, 1.5)):
-            loss = 1.8 + 1.6 * (worth * steps / 1000) ** -0.35 + luck
+            done = worth * steps / 1000
+            loss = 1.8 + 1.6 * done**-0.35 + bend * np.exp(-done) + luck
             loss += NOISE * random.standard_normal()
             rows.append({"steps": steps, "seed": seed, "loss": loss, "worth": worth})
     table = pd.DataFrame(rows)
@@ -211,6 +212,7 @@ def gains(random: Random, seeds: int, settings: int, gain: float) -> pd.DataFram
 def circumstances() -> list[Circumstance]:
     """Return all cases, in the order of the table in `docs/research/coverage.md`."""
     doubled, few = (1, 2, 4, 8), (2, 4, 8, 16)
+    far = (200, 1000, 5000)
     also_one, only_one, no_two = (1, *SEEDS), (1,), SEEDS[1:]
     rows: list[tuple[Any, ...]] = [
         ("multiplier", "4 lengths, each twice the last", partial(_multiplier, doubled)),
@@ -223,6 +225,13 @@ def circumstances() -> list[Circumstance]:
             partial(_multiplier, doubled, shrinking=True),
         ),
         ("equal loss", "baselines of 3 lengths", partial(_equal_loss, (500, 1000, 2000)), no_two),
+        ("equal loss", "3 lengths, each five times the last", partial(_equal_loss, far), no_two),
+        (
+            "equal loss",
+            "the same, on a curve that bends",
+            partial(_equal_loss, far, bend=0.3),
+            no_two,
+        ),
         ("equal loss", "baselines of 2 lengths", partial(_equal_loss, (1000, 3000)), no_two),
         ("best s", "parabola is true", partial(_optimum, _parabola), also_one),
         ("best s", "asymmetric form is true", partial(_optimum, _asymmetric), also_one),

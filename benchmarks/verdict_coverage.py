@@ -42,16 +42,18 @@ SPREADS: dict[str, Callable[[int], np.ndarray]] = {
     "one arm × 3": lambda arms: np.where(np.arange(arms) == 1, 3.0, 1.0),
     "one arm × 10": lambda arms: np.where(np.arange(arms) == 1, 10.0, 1.0),
     "every other arm × 10": lambda arms: np.where(np.arange(arms) % 2, 10.0, 1.0),
+    "baseline and one arm ÷ 20": lambda arms: np.where(np.arange(arms) < 2, 0.05, 1.0),
     "t4 tails": np.ones,
+    "uneven": np.ones,
     "incomplete": np.ones,
     "unpaired": np.ones,
 }
 """The other spreads. Each function takes the number of arms, the baseline included, and returns the
 standard deviation of each arm's losses in units of `DEVIATION`, the baseline's first.
 
-Under the last three names all arms have equal deviations, and something else is special: the noise
-follows Student's t with four degrees of freedom, each arm but the baseline lacks half of the seeds,
-or the arms have no seeds in common."""
+Under the last four names all arms have equal deviations, and something else is special: the noise
+follows Student's t with four degrees of freedom, every third arm has three seeds alone, each arm
+but the baseline lacks half of the seeds, or the arms have no seeds in common."""
 DEVIATION, SHARED = 5.5, 0.64
 """Standard deviation of a loss over seeds, in 10⁻³ nats, and the share of its variance that all
 runs of a seed have in common."""
@@ -102,6 +104,8 @@ class Case:
         if self.spread == "incomplete":  # arms have the second half of the seeds or the first
             half = self.seeds // 2
             kept = [slice(half, None) if arm % 2 else slice(half) for arm in range(len(losses))]
+        if self.spread == "uneven":
+            kept = [slice(3) if arm % 3 == 0 else slice(None) for arm in range(len(losses))]
         return [
             paired_difference((losses[0] - arm)[own].tolist())
             for arm, own in zip(losses[1:], kept[1:], strict=True)
@@ -181,7 +185,7 @@ def cases() -> list[Case]:
         Case(seeds, contrasts, spread)
         for seeds, contrasts, spread in made
         if (contrasts <= 9 or spread not in (MEASURED, "unpaired"))
-        and (seeds >= 8 or spread != "incomplete")
+        and (seeds >= 8 or spread not in ("incomplete", "uneven"))
     ]
 
 

@@ -70,6 +70,7 @@ _WANTED = {
     "truth": "true or false",
 }
 _LONGEST_TEXT = 10_000
+_MANY_ROWS = 200_000
 _LOGS = ("curves", "evaluations")
 _FILES: dict[str, tuple[Column, ...]] = {
     "runs": RUNS,
@@ -166,7 +167,8 @@ def add_to_archive(
             for name, part in parts.items():
                 part = part.replace_schema_metadata({**part.schema.metadata, _DIGEST: digest})
                 with written_atomically(staged / f"{name}.parquet") as file:
-                    pq.write_table(part, file, write_page_checksum=True, **_encodings(name))
+                    how = _encodings(name, len(part))
+                    pq.write_table(part, file, write_page_checksum=True, **how)
             if beside is not None:
                 beside(staged)
             staged.rename(folder / _READY)
@@ -183,14 +185,15 @@ def _digest(parts: Iterable[pa.Table]) -> str:
     return digest.hexdigest()
 
 
-def _encodings(name: str) -> dict[str, Any]:
+def _encodings(name: str, rows: int) -> dict[str, Any]:
     """Return the options with which `write_table` encodes a table. A column of numbers is stored as
     the first bytes of all its numbers, then their second bytes, and so on. Curves stored like this
-    compress to about two thirds of the size, and no number changes."""
+    compress to about two thirds of the size, and no number changes. A table of more than
+    `_MANY_ROWS` is compressed less, as a log of a million rows would take half a minute."""
     numbers = [column.name for column in _FILES[name] if column.kind == "number"]
     others = [column.name for column in _FILES[name] if column.kind != "number"]
     how = {"use_byte_stream_split": numbers, "use_dictionary": others}
-    return {**how, "compression": "zstd", "compression_level": 19}
+    return {**how, "compression": "zstd", "compression_level": 19 if rows <= _MANY_ROWS else 3}
 
 
 @contextmanager
@@ -292,10 +295,12 @@ def _stored(table: pd.DataFrame, name: str) -> pa.Table:
     stored."""
     cells = {}
     for column in _FILES[name]:
-        values = table[column.name].tolist()
-        if column.kind == "number":  # FLOPs are whole numbers, but outgrow 64-bit integers
-            values = [None if value is None else float(value) for value in values]
+        values: Any = table[column.name]
         try:
+            if column.kind == "number":  # FLOPs are whole numbers, but outgrow 64-bit integers
+                values = values.astype(float)
+            elif values.dtype == object:
+                values = values.tolist()
             cells[column.name] = pa.array(values, from_pandas=True).cast(_TYPES[column.kind])
         except (pa.ArrowException, OverflowError, ValueError) as error:
             raise UserError(f"{name}, column {column.name}: {first_line(error)}") from None

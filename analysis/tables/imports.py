@@ -181,8 +181,8 @@ def _settings(members: Sequence[tuple[Run, dict[str, Any]]]) -> list[str]:
     sweep do: each of their values is in several rows. Add them to the label `batch`."""
     table = pd.DataFrame([run.log.facts for run, _ in members]).astype("str")
     known = {*Facts.model_fields, *LOSSES, "flops", *(run.log.run for run, _ in members)}
-    cell = [values.get(name) for _, values in members for name in ("parameters", "tokens")]
-    cells = pd.Series([str(pair) for pair in zip(cell[::2], cell[1::2], strict=True)])
+    same = ("parameters", "tokens", "flops", "steps")
+    cells = pd.Series([str([values.get(name) for name in same]) for _, values in members])
     mapped = {name for names in FINAL.values() for name in names}
     varied = [
         name
@@ -439,17 +439,21 @@ def _placed(run: Run, facts: Facts, units: Mapping[str, str], offset: int) -> pd
     plan, steps = facts.plan, rows["step"].to_numpy()
     before = np.minimum(steps, plan.superposed_steps)  # steps of the superposition phase
     superposed = np.maximum(steps, 1) <= plan.superposed_steps
-    names = pd.Series(np.where(superposed, "bag loss", "next_token"), rows.index)
+    phases = pd.Categorical.from_codes(
+        superposed.astype(int), pd.Index(["recovery", "superposition"])
+    )
+    names = pd.Categorical.from_codes(superposed.astype(int), pd.Index(["next_token", "bag loss"]))
+    given, one = rows["loss_name"], np.zeros(len(rows), int)
     return rows.assign(
-        phase=np.where(superposed, "superposition", "recovery"),
+        phase=phases,
         raw_tokens=plan.tokens_per_sequence("superposition") * before
         + plan.tokens_per_sequence("recovery") * (steps - before),
         latent_tokens=facts.tokens_per_step * steps,
-        loss_name=rows["loss_name"].fillna(names),
-        folder=run.name,
+        loss_name=given.fillna(pd.Series(names, rows.index)) if given.notna().any() else names,
+        folder=pd.Categorical.from_codes(one, pd.Index([run.name])),
         bag_size=np.where(superposed, facts.bag_size, 1),
         flops=facts.used_flops / facts.steps * rows["step"],
-        eval_set=facts.eval_set,
+        eval_set=pd.Categorical.from_codes(one, pd.Index([facts.eval_set])),
         # `facts.annealed` is about the last step; no row before it counts as annealed.
         annealed=None if facts.annealed is None else facts.annealed & (steps >= facts.steps),
     )

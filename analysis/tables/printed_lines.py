@@ -12,7 +12,7 @@ the dictionaries that Hugging Face's Trainer prints.
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tst_study.errors import UserError
 from tst_study.text import decimal, short
@@ -87,6 +87,7 @@ PROGRAMS: Mapping[str, tuple[Line, ...]] = {
         _line(r"^step (?P<step>\d+): train loss \S+, val loss (?P<nats_per_token>\S+)"),
         _line(r"^iter (?P<step>\d+): loss (?P<loss>[^\s,]+), time", 1),
     ),
+    "build-nanogpt": (_line(r"^step +(?P<step>\d+) \| loss: (?P<loss>[^\s|]+) \|", 1),),
     "modded-nanogpt": (
         _line(
             r"step:(?P<step>\d+)/(?P<steps>\d+) (?:val_loss:(?P<nats_per_token>\S+)"
@@ -133,7 +134,16 @@ def patterns(given: Sequence[str]) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def matches(block: str, lines: Sequence[Line]) -> Iterator[tuple[int, dict[str, object]]]:
+def _number(text: Any) -> Any:
+    """Return a number, which is much smaller than its text; any other text as it is."""
+    try:
+        return float(text)
+    except ValueError:
+        number = decimal(text)
+        return text if number is None else number
+
+
+def matches(block: str, lines: Sequence[Line]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each match in a block of whole lines, in the order of the text: how many line breaks
     are before it, and its groups that matched, with the number of steps done as `step`."""
     block = _COLOURS.sub("", block) if "\x1b" in block else block
@@ -146,19 +156,24 @@ def matches(block: str, lines: Sequence[Line]) -> Iterator[tuple[int, dict[str, 
     for start, kind, match in sorted(found, key=lambda one: one[:2]):
         breaks += block.count("\n", last, start)
         last = start
-        row: dict[str, object] = {k: v for k, v in match.groupdict().items() if v is not None}
+        row: dict[str, Any] = {k: v for k, v in match.groupdict().items() if v is not None}
         if "row" in row:
-            row = dict(ast.literal_eval(str(row["row"])))
+            row = dict(ast.literal_eval(row["row"]))
         elif "key" in row:
-            row = {str(row.pop("key")): row.pop("value"), **row}
-        if "step" in row and lines[kind].more:
-            row["step"] = int(str(row["step"])) + lines[kind].more
+            row = {row.pop("key"): row.pop("value"), **row}
+        if "step" in row:
+            row["step"] = _number(row["step"])
+            if lines[kind].more and isinstance(row["step"], float):
+                row["step"] += lines[kind].more
+        for name in ("loss", "nats_per_token", "gradient_norm", "learning_rate"):
+            if name in row:
+                row[name] = _number(row[name])
         if "milliseconds" in row:
-            row["training_seconds"] = int(str(row.pop("milliseconds"))) / 1000
+            row["training_seconds"] = int(row.pop("milliseconds")) / 1000
         yield breaks, row
 
 
-_STEP = re.compile(r"((?:step|iter(?:ation)?)s?\W{1,3})([\d,]+)", re.IGNORECASE)
+_STEP = re.compile(r"((?:step|iter(?:ation)?)s?\W{1,3})(\d[\d,]*\b)", re.IGNORECASE)
 _LOSS = re.compile(r"(loss\w*\W{1,3})(\d+\.\d+\S*?)(?=[\s,;|}\]]|$)", re.IGNORECASE)
 
 

@@ -100,16 +100,20 @@ def read_sheet(path: Path) -> pd.DataFrame:
 
 
 def _csv(content: bytes) -> pd.DataFrame:
-    text = content.decode("utf-8-sig")
-    header, _, _ = text.partition("\n")
-    table = pd.read_csv(
-        io.StringIO(text),
-        sep=max(",;\t", key=header.count),
-        header=None,
-        dtype="str",
-        keep_default_na=False,
-        skip_blank_lines=False,
-    )
+    header = content.partition(b"\n")[0].decode("utf-8-sig")
+    try:
+        table = pd.read_csv(
+            io.BytesIO(content),
+            sep=max(",;\t", key=header.count),
+            header=None,
+            dtype="str",
+            keep_default_na=False,
+            skip_blank_lines=False,
+            encoding="utf-8-sig",
+        )
+    except UnicodeDecodeError:
+        content.decode("utf-8-sig")  # raises it again, with the place in the whole file
+        raise
     table.index += 1
     table = table.apply(lambda column: column.str.strip())
     names = pd.Index(table.iloc[0].to_list())

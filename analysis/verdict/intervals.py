@@ -28,6 +28,11 @@ FAMILY_SHARE = 1 / 3
 contrast has itself. In a family of n contrasts the limit is (n − 2)/n of that. With a higher limit,
 the 95% intervals of a family whose arms differ tenfold in spread would hold together in less than
 93% of cases."""
+QUIET, APART = 0.01, 0.1
+"""A contrast is judged alone, without the family, if its deviation is below `APART` times the
+family's median and lower than that of any in a family of equal ones with probability 1 − `QUIET`.
+With a baseline and one arm at a twentieth of the others' deviation, the family would otherwise hold
+together in 92% of cases."""
 UNPAIRED = "unpaired "
 """The beginning of the label (`decide.block`) of a run without a seed."""
 
@@ -104,23 +109,40 @@ def moderated(family: Sequence[Difference]) -> list[Difference]:
     """Return a family's differences, with moderated variances and degrees of freedom for those that
     allow an interval (`claims`).
 
-    If fewer than three do, they say nothing about a typical variance, and all stay as they are.
+    If fewer than three do, they say nothing about a typical variance, and all stay as they are. So
+    does a contrast that is far quieter than the others (`quiet`): it is a family of its own.
     """
-    claiming = [contrast for contrast in family if contrast.claims]
+    apart = quiet(family)
+    claiming = [c for c, alone in zip(family, apart, strict=True) if c.claims and not alone]
     count = len(claiming)
     if count < 3:
         return list(family)
     variances, freedoms = zip(*((own.variance, own.freedom) for own in claiming), strict=True)
     typical, strength = _prior(variances, freedoms)
     results = []
-    for contrast in family:
-        if contrast.claims:
+    for contrast, alone in zip(family, apart, strict=True):
+        if contrast.claims and not alone:
             own = contrast.freedom
             prior = min(strength, FAMILY_SHARE * own * (count - 2) / count)
             variance = (prior * typical + own * contrast.variance) / (prior + own)
             contrast = replace(contrast, variance=variance, freedom=prior + own)
         results.append(contrast)
     return results
+
+
+def quiet(family: Sequence[Difference]) -> list[bool]:
+    """Return for each contrast of a family whether it is far quieter than the others (`QUIET`)."""
+    claiming = [contrast for contrast in family if contrast.claims]
+    if len(claiming) < 3:
+        return [False] * len(family)
+    typical = float(np.median([contrast.variance for contrast in claiming]))
+    return [
+        contrast.claims
+        and contrast.variance < APART**2 * typical
+        and float(special.chdtr(contrast.freedom, contrast.freedom * contrast.variance / typical))
+        < QUIET / len(claiming)
+        for contrast in family
+    ]
 
 
 def _prior(variances: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:

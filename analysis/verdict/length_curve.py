@@ -3,8 +3,9 @@ given loss. `matched` and `fits.scaling.compute_multiplier` use it to compare ar
 
 Between the lengths that were run, log(L − E) is taken to be linear in the log of the length, which
 makes the loss L a power law above a floor E. With three lengths or more, E is fitted. With two
-lengths, which say nothing about the curvature, results are computed for five floors, from zero to
-the one at which the exponent would be 1, and the interval spans those of all five. The interval for
+lengths, which say nothing about the curvature, and where neighbouring lengths are far apart
+(`WIDE`), results are computed for five floors, from zero to the one at which the exponent would be
+1, and the interval spans those of all of them. The interval for
 a given floor holds the lengths at which a t-test of the seeds' paired differences shows no
 difference. It is valid for few seeds, too, and an end is open where the curve is too flat to tell.
 """
@@ -24,6 +25,10 @@ from tst_study.analysis.statistics import critical_t
 from tst_study.analysis.verdict.intervals import FEW, paired_difference
 from tst_study.errors import UserError
 
+WIDE = 3.0
+"""Ratio of neighbouring lengths up to which a fitted power law may stand alone between them. With
+five-fold gaps, a curve that bends is covered in 2% of simulated cases by one form, and in all of
+them by the span of forms."""
 Ratio = tuple[float, float | None, float | None]
 """Log of a ratio of lengths, and the ends of its 95% interval; None for an open end."""
 
@@ -133,8 +138,10 @@ def floors(curves: list[LengthCurve]) -> Floats:
     """Return the floors (nats per token) for which results are to be computed. The result for the
     first floor is the estimate.
 
-    If a curve has three lengths or more, there is one floor, fitted to all curves together, because
-    they are over the same held-out text. Otherwise there are five, and the first is the middle of
+    If a curve has three lengths or more, one floor is fitted to all curves together, because they
+    are over the same held-out text; it is the only one unless neighbouring lengths are more than
+    `WIDE` apart. Then the form of the curve between them matters more than the seeds, and five
+    further floors span the forms. Two lengths alone have these five, and the first is the middle of
     their range.
     """
     highest = min(
@@ -142,8 +149,9 @@ def floors(curves: list[LengthCurve]) -> Floats:
         for curve in curves
     )
     highest = max(highest, 0.0)
+    forms = highest * np.array([0.5, 0.0, 0.25, 0.75, 1.0])
     if max(len(curve.x) for curve in curves) < 3:
-        return highest * np.array([0.5, 0.0, 0.25, 0.75, 1.0])
+        return forms
 
     def misfit(floor: float) -> float:
         """Fit a power law above this floor to each curve. Return the sum of all squared residuals,
@@ -156,7 +164,8 @@ def floors(curves: list[LengthCurve]) -> Floats:
         return total
 
     best = optimize.minimize_scalar(misfit, bounds=(0.0, max(highest, 1e-9)), method="bounded").x
-    return np.array([float(best)])
+    apart = max(float(np.diff(curve.x).max()) for curve in curves)
+    return np.array([float(best), *(forms if apart > math.log(WIDE) + 1e-9 else ())])
 
 
 def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataFrame], str]:

@@ -792,6 +792,7 @@ PRINTED = {
         "{{'loss': {loss}, 'grad_norm': 1.2, 'learning_rate': 0.001, 'epoch': {epoch:.2f}}}",
         "{{'eval_loss': {held_out}, 'eval_runtime': 3.1, 'epoch': {epoch:.2f}}}",
     ),
+    "build-nanogpt": ("step {before:5d} | loss: {loss:.6f} | lr 1.0e-03 | norm: 1.2 | dt: 9ms",),
     "--line": ("at {step} of thirty the loss was {loss:.4f}; on unseen text {held_out:.4f}",),
 }
 LINE = r"at (?P<step>\d+) of .* was (?P<loss>[\d.]+)(; on unseen text (?P<nats_per_token>\S+))?"
@@ -825,6 +826,16 @@ def test_a_line_that_no_known_program_prints_comes_with_a_pattern_that_reads_it(
     for bad, words in (("(", "no regular expression"), (r"(?P<step>\d+)", r"needs a group")):
         with pytest.raises(UserError, match=words):
             import_logs([place], FACTS, lines=[bad])
+
+
+def test_tables_are_known_by_what_they_hold(tmp_path: Path) -> None:
+    """A JSON array of finished runs, and a log with a header whose name does not end in .csv."""
+    rows = [{"parameters": n, "compute_budget": 6 * n * 1e9, "final_loss": 3.0} for n in (1e8, 2e8)]
+    path = tmp_path / "isoflops.json"
+    path.write_text(json.dumps(rows, indent=1))
+    assert amounts(str(path)) == [(10**8, 10**9), (2 * 10**8, 10**9)]
+    log = table(tmp_path, "step\tloss\n" + "".join(f"{s}\t{loss(s)}\n" for s in STEPS), "train.log")
+    assert tables(Path(log)).curves["step"].tolist() == list(STEPS)
 
 
 def test_csv_files_that_trainers_write_are_read(tmp_path: Path) -> None:

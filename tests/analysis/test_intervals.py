@@ -18,7 +18,7 @@ from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.decide import Estimate, estimates
-from tst_study.analysis.verdict.intervals import paired_difference
+from tst_study.analysis.verdict.intervals import moderated, paired_difference
 from tst_study.errors import UserError
 
 RECORD = Path(__file__).parents[2] / "benchmarks" / "records" / "verdict_coverage.json"
@@ -145,3 +145,14 @@ def test_a_spike_elsewhere_widens_an_interval_by_a_tenth_at_most_in_the_median()
     assert max(row["wider, most"] for row in rows) <= 4 / 3
     eight = [row["found"] for row in rows if row["case"].startswith("8 seeds")]
     assert min(eight) > 0.9
+
+
+def test_a_contrast_far_quieter_than_its_family_is_judged_alone() -> None:
+    """Pooling would widen it several times, and narrow the others."""
+    random = np.random.default_rng(0)
+    family = [paired_difference(random.standard_normal(4) * size) for size in (0.02, *[1.0] * 8)]
+    alone, *others = moderated(family)
+    assert alone == family[0]
+    assert others == moderated(family[1:])
+    near = [paired_difference(random.standard_normal(4) * size) for size in (0.3, *[1.0] * 8)]
+    assert moderated(near)[0].freedom > near[0].freedom

@@ -186,3 +186,20 @@ def test_an_interval_that_is_open_on_one_side_is_said_so() -> None:
     ends = [(0.75, 1.5), (0.75, None), (None, -1.5), (None, None)]
     said = [bounds({"low": low, "high": high}) for low, high in ends]
     assert said == ["0.75, 1.50", "0.75, open", "open, −1.50", ""]
+
+
+def test_between_lengths_five_fold_apart_the_interval_spans_the_forms_of_the_curve() -> None:
+    """A curve that bends is no power law: one fitted form misses the truth, 1.5, by 3%."""
+
+    def loss(steps: float) -> float:
+        return 1.8 + 1.6 * (steps / 1000) ** -0.35 + 0.3 * math.exp(-steps / 1000)
+
+    luck = (0.004, -0.003, 0.001, -0.002)
+    own = arm({1000: [loss(1500) + 0.5 * one for one in luck]})
+    found = {}
+    for lengths in ((200, 1000, 5000), (500, 1000, 2000)):
+        curve = arm({steps: [loss(steps) + one for one in luck] for steps in lengths})
+        match = speed_up(curve, own)
+        assert match["low"] < 1.5 < match["high"]
+        found[lengths] = match["high"] - match["low"]
+    assert found[200, 1000, 5000] > 3 * found[500, 1000, 2000]

@@ -94,15 +94,16 @@ def at_best_settings(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     A law of badly tuned runs would describe the tuning. Runs of one setting agree in the columns
     `learning_rate` and `family`; rates that are not known count as one. The best setting has the
     lowest mean loss over the seeds that the settings share, or over all seeds if they share none.
-    Lengths that differ by less than `SAME_SIZE` count as one. The note says how many runs were left
-    out, and what varied."""
+    Sizes are compared as they are, as those of a table read off a figure are all different; lengths
+    that differ by less than `SAME_SIZE` count as one, as a batch may not divide them. The note says
+    how many runs were left out, and what varied."""
     points = points.assign(learning_rate=points.get("learning_rate", 0.0)).reset_index(drop=True)
     points = points.fillna({"learning_rate": 0.0})
     settings = points[["learning_rate", "family"]].apply(tuple, axis=1)
     seeds = points.assign(seed=points.get("seed", 0), setting=pd.factorize(settings)[0])
     best = pd.Series(False, index=points.index)
     most = 1
-    for _, own in seeds.groupby([sizes_of(points["params"]), sizes_of(points["tokens"])]):
+    for _, own in seeds.groupby([points["params"], sizes_of(points["tokens"])]):
         means = over_shared_seeds(own, "setting", "loss").mean(axis=1)
         best[own.index] = own["setting"] == means.idxmin()
         most = max(most, len(means))
