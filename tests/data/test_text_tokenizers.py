@@ -1,14 +1,16 @@
 """Tokenizers: text survives them."""
 
+import random
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as LibraryTokenizer
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from tst_study.data.manifest import read_manifest
+from tst_study.data.preparation import text_tokenizers as module
 from tst_study.data.preparation.prepare import prepare
 from tst_study.data.preparation.request import Request
 from tst_study.data.preparation.text_tokenizers import (
@@ -111,5 +113,61 @@ def test_a_corpus_ends_its_documents_as_the_one_whose_tokenizer_it_takes(sentenc
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe"])
 def test_a_broken_config_beside_a_tokenizer_is_a_user_error(sentence_piece_like, content):
     (sentence_piece_like / "tokenizer_config.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"tokenizer_config\.json: cannot be read "):
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: is damaged "):
         read_tokenizer(sentence_piece_like)
+
+
+LONG = {
+    "prose": "The cat's 12 hats, weren't there;  it said:\n\n\t\"no\" — naïve café… don't! 3 x_y ",
+    "Chinese": "天地玄黄，宇宙洪荒。日月盈昃，辰宿列张、寒来暑往！",
+    "one word": "abcdefgh",
+}
+
+
+@pytest.mark.parametrize("text", LONG)
+def test_a_long_text_has_the_ids_of_the_whole(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Though it is cut, which the library's memory asks for; the tokenizer is the same, too."""
+    letters = random.Random(1)
+    parts = [LONG[text]] + ["".join(letters.choices(LONG[text], k=60)) for _ in range(200)]
+    whole = "".join(parts)
+    trained = module.train_byte_pair_tokenizer([whole, *LONG.values()], 300)
+    (expected,) = trained.encode_batch([whole])
+    monkeypatch.setattr(module, "STRETCH", 500)
+    again = module.train_byte_pair_tokenizer([whole, *LONG.values()], 300)
+    assert again.json == trained.json
+    (found,) = trained.encode_batch([whole])
+    assert found.tolist() == expected.tolist()
+    assert "".join(module.stretches(whole)) == whole
+    assert (len(list(module.stretches(whole))) > 10) == (text != "one word")
+
+
+GPT_4 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def test_a_later_pattern_is_cut_and_what_looks_across_words_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library = module.LibraryTokenizer.from_str(
+        module.train_byte_pair_tokenizer(LONG.values(), 290).json.decode()
+    )
+    library.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(GPT_4), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    later = module.Tokenizer(library.to_str().encode())
+    library.normalizer = normalizers.Prepend("_")
+    across = module.Tokenizer(library.to_str().encode())
+    whole = "".join(LONG.values()) * 50
+    expected = [one.encode_batch([whole])[0].tolist() for one in (later, across)]
+    monkeypatch.setattr(module, "STRETCH", 500)
+    found = [one.encode_batch([whole])[0].tolist() for one in (later, across)]
+    assert found == expected
+    monkeypatch.setattr(module, "LONGEST", 5000)
+    assert later.encode_batch([whole])[0].tolist() == expected[0]
+    with pytest.raises(UserError, match=r"a document of \S+ MB that begins .The cat"):
+        across.encode_batch([whole])

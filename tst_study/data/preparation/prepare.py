@@ -394,13 +394,16 @@ def _make_piece(
 
     Each document ends with an end-of-document id, but an empty one has no ids at all.
     """
-    dtype, rows = dtype_for_vocabulary(tokenizer.vocabulary_size), rows.copy()
-    ids, end = [np.empty(0, dtype)], np.array([tokenizer.end_of_document], dtype)
-    for number, tokens in enumerate(tokenizer.encode_batch(texts)):
-        if texts[number]:
-            ids += [tokens.astype(dtype), end]
-            rows["tokens"][number] = tokens.size + 1
-    return rows, np.concatenate(ids)
+    rows, tokens = rows.copy(), tokenizer.encode_batch(texts)
+    rows["tokens"] = [of.size + 1 if text else 0 for of, text in zip(tokens, texts, strict=True)]
+    ends = rows["tokens"].cumsum()
+    # Filled in place, since a text may be as large as the memory allows.
+    dtype = dtype_for_vocabulary(tokenizer.vocabulary_size)
+    ids = np.full(ends[-1], tokenizer.end_of_document, dtype)
+    for end, of, text in zip(ends, tokens, texts, strict=True):
+        if text:
+            ids[end - 1 - of.size : end - 1] = of
+    return rows, ids
 
 
 def _make_tokenizer(request: Request, sources: Sequence[Source]) -> Tokenizer:
@@ -440,6 +443,8 @@ def _read(path: Path, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
     with np.load(path) as shard:
         rows, ids = shard["documents"], shard["ids"]
     chosen = rows["held_out"] == (split == "validation")
+    if chosen.all():  # as of a piece that is one long document, of which a copy would be large
+        return rows, ids
     return rows[chosen], ids[np.repeat(chosen, rows["tokens"])]
 
 

@@ -170,9 +170,13 @@ def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
                 content = unpacked.read()
                 yield len(content), content.decode("utf-8-sig")
                 return
-            for number, line in enumerate(unpacked, start=1):
+            number = 0  # `enumerate` would keep the line
+            for line in unpacked:
+                number += 1  # noqa: SIM113
                 at = f"{place}, line {number}"
-                yield len(line), _field(_parsed(line, text_field, at), text_field, at)
+                size, text = len(line), _field(_parsed(line, text_field, at), text_field, at)
+                del line  # which may be large, while its text is used
+                yield size, text
     except UserError:
         raise
     except UnicodeDecodeError as error:

@@ -8,7 +8,11 @@ id, provided that the `tokenizer.json` marks the token as special; those made he
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +25,13 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from tst_study.atomic_files import read_json
 from tst_study.data.manifest import TOKENIZER, TokenizerRecord, folder_manifest
 from tst_study.errors import UserError, first_line
+from tst_study.text import memory_size, short
 
 END_OF_DOCUMENT = "<|endoftext|>"
 """The token that ends a document, in the tokenizers that are made here."""
+STRETCH, LONGEST = 1 << 18, 1 << 24
+"""Texts of more characters than `STRETCH` are cut; what cannot be cut may have `LONGEST`."""
+_CUT = re.compile(r"(?<=[^\W\d_])(?=[ \n.,;:!?，。、；：！？])")
 KNOWN_ENDS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 """Tokens that usually end a document, in the order in which a vocabulary is searched for them."""
 CONVERSION = "docs/data.md converts files of SentencePiece and tiktoken by a line each"
@@ -90,13 +98,70 @@ class Tokenizer:
         """Describe the tokenizer for a manifest."""
         return TokenizerRecord.model_validate(self, from_attributes=True)
 
-    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """Tokenise texts: return for each one its ids, a vector of int64, without the id that ends
-        a document."""
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.integer[Any]]]:
+        """Tokenise texts: return for each one its ids, a vector of whole numbers, without the id
+        that ends a document.
+
+        The library needs over 100 times the memory of a text, so long texts are tokenised in
+        stretches. Raises `UserError` for a text of over `LONGEST` characters that cannot be cut.
+        """
         if self.kind == "bytes":  # the same ids as the library's, many times faster
-            return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) for text in texts]
+            return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
+        if max(map(len, texts), default=0) > STRETCH:
+            return [self._encode_long(text) for text in texts]
+        return self._encoded(texts)
+
+    def _encoded(self, texts: Sequence[str]) -> list[NDArray[np.integer[Any]]]:
         encodings = self.library.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+    def _encode_long(self, text: str) -> NDArray[np.integer[Any]]:
+        ids: list[NDArray[np.integer[Any]]] = []
+        rest = iter(stretches(text) if self._may_cut else [text])
+        while parts := list(islice(rest, 4)):
+            if max(map(len, parts)) > LONGEST:
+                raise UserError(
+                    f"a document of {memory_size(len(text))} that begins {short(text[:30])}: this "
+                    "tokenizer would need a hundred times its size; split it into documents"
+                )
+            ids += self._encoded(parts)
+        return np.concatenate(ids)
+
+    @cached_property
+    def _may_cut(self) -> bool:
+        """Whether the tokens of a text are those of its `stretches`: the tokenizer splits a text
+        into words by a pattern as GPT-2's or a later one, and nothing else looks across a word."""
+        described = json.loads(self.json)
+        steps = described.get("pre_tokenizer") or {}
+        kinds = [(step["type"], step.get("use_regex", True)) for step in _steps(steps)]
+        by_pattern = kinds == [("ByteLevel", True)] or (
+            kinds == [("Split", True), ("ByteLevel", False)]
+            and "Regex" in _steps(steps)[0]["pattern"]
+        )
+        normal = {step["type"] for step in _steps(described.get("normalizer") or {})}
+        added = (token["content"] for token in described.get("added_tokens", ()))
+        return by_pattern and normal <= {"NFC", "NFD"} and not any(map(_CUT.search, added))
+
+
+def _steps(part: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the steps of a normaliser or pre-tokenizer in a `tokenizer.json`."""
+    if part.get("type") == "Sequence":
+        return list(part.get("normalizers") or part.get("pretokenizers") or ())
+    return [part] if part else []
+
+
+def stretches(text: str) -> Iterator[str]:
+    """Cut a text into stretches of about `STRETCH` characters or fewer, each of which ends between
+    a letter and a space, a line break or a punctuation mark."""
+    begin = 0
+    while len(text) - begin > STRETCH:
+        end = begin + STRETCH
+        found = [match.start() for match in _CUT.finditer(text, end - 1000, end)]
+        later = None if found else _CUT.search(text, end)
+        cut = found[-1] if found else later.start() if later else len(text)
+        yield text[begin:cut]
+        begin = cut
+    yield text[begin:]
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -121,7 +186,7 @@ def train_byte_pair_tokenizer(texts: Iterable[str], vocabulary_size: int) -> Tok
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    library.train_from_iterator(texts, trainer)
+    library.train_from_iterator((part for text in texts for part in stretches(text)), trainer)
     if library.get_vocab_size() < vocabulary_size:
         raise UserError(
             f"bpe:{vocabulary_size}: the text yields only {library.get_vocab_size()} tokens"
