@@ -17,7 +17,7 @@ import pandas as pd
 
 from tst_study.analysis import published
 from tst_study.analysis.advice.expected_gain import beyond, expected
-from tst_study.analysis.advice.planned_run import ALWAYS, OUTPUT_ONLY, PLAIN, POWER_LAW
+from tst_study.analysis.advice.intended_run import ALWAYS, OUTPUT_ONLY, PLAIN, POWER_LAW
 from tst_study.analysis.fits.law.held_out import copied, nearest, observed_gains, splits
 from tst_study.analysis.fits.law.rows import published_rows, settings
 from tst_study.analysis.fits.law.superposition_law import DATA_EXPONENT, Law, as_data, fit_law

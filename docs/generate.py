@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import verdict_coverage
 from tst_study.analysis import published
-from tst_study.analysis.advice.planned_run import REGIMES
+from tst_study.analysis.advice.intended_run import REGIMES
 from tst_study.analysis.summary import Summary, summarise
 from tst_study.analysis.tables.columns import CURVES, EVALUATIONS, RUNS, rows_of
 from tst_study.analysis.tables.source import read_tables

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tst_study.text import aligned, shortened, wrapped
 
 
-def fitted(
+def table_of_runs(
     rows: Sequence[Sequence[str]], width: int, numbers: Sequence[str], optional: Sequence[str] = ()
 ) -> list[str]:
     """Return the lines of a table that should be at most `width` characters wide. The first row

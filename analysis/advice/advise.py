@@ -18,6 +18,17 @@ from tst_study.analysis import published
 from tst_study.analysis.advice import costs
 from tst_study.analysis.advice.costs import LENGTH, Plan, flops_of, plans, rate_of
 from tst_study.analysis.advice.expected_gain import SLIGHT, Gain, nearest_gain, own_gain
+from tst_study.analysis.advice.intended_run import (
+    ALWAYS,
+    EPOCHS,
+    MIXTURE,
+    OUTPUT_ONLY,
+    PLAIN,
+    REGIMES,
+    Choice,
+    IntendedRun,
+    own_arm,
+)
 from tst_study.analysis.advice.pilot import (
     BUDGET,
     MOST_SEEDS,
@@ -27,17 +38,6 @@ from tst_study.analysis.advice.pilot import (
     plan_pilot,
     together,
     write_grid,
-)
-from tst_study.analysis.advice.planned_run import (
-    ALWAYS,
-    EPOCHS,
-    MIXTURE,
-    OUTPUT_ONLY,
-    PLAIN,
-    REGIMES,
-    Choice,
-    PlannedRun,
-    own_arm,
 )
 from tst_study.analysis.fits.law.law_answer import published_beside_law
 from tst_study.analysis.fits.law.rows import settings
@@ -65,7 +65,7 @@ Amount = float | str
 class Advice:
     """The answer of `advise`, for people (`rows`, `sections`) and for programs (`data`)."""
 
-    run: PlannedRun
+    run: IntendedRun
     pilot: Pilot
     rows: list[list[str]]
     """The table of the three ways to plan the superposed run, with its head."""
@@ -224,7 +224,7 @@ class _Screen:
         config: Config | None,
     ) -> None:
         params, text = numbers["params"], numbers.get("text", math.inf)
-        run = PlannedRun(params, numbers.get("active", params), numbers["tokens"], text)
+        run = IntendedRun(params, numbers.get("active", params), numbers["tokens"], text)
         self.run, self.numbers, self.currency, self.config = run, numbers, currency, config
         self.length = int(numbers.get("sequence-length", LENGTH))
         self.flops = count_flops(config).total if config else flops_of(run, self.length)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tst_study.analysis import published
 from tst_study.analysis.advice.expected_gain import Gain
-from tst_study.analysis.advice.planned_run import ALWAYS, Choice, PlannedRun
+from tst_study.analysis.advice.intended_run import ALWAYS, Choice, IntendedRun
 from tst_study.analysis.fits.law.law_answer import CHINCHILLA
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Model
@@ -21,7 +21,7 @@ LENGTH = 2048
 """The sequence length, in positions, that is assumed where none is given."""
 
 
-def shape_like(run: PlannedRun) -> tuple[str, Model]:
+def shape_like(run: IntendedRun) -> tuple[str, Model]:
     """Return the name and the shape of the preset that is nearest to a run in active parameters,
     among those of its kind, dense or mixture."""
     models = {name: Model(**shape) for name, shape in PRESETS.items()}
@@ -31,7 +31,7 @@ def shape_like(run: PlannedRun) -> tuple[str, Model]:
     )
 
 
-def flops_of(run: PlannedRun, length: int) -> float:
+def flops_of(run: IntendedRun, length: int) -> float:
     """Return the FLOPs of a run of which only the size is known, attention included.
 
     The shape is that of the nearest preset (`shape_like`). FLOPs of its matrices grow with the
@@ -62,7 +62,7 @@ class Rate:
         return [] if math.isnan(self.least) else [flops * self.least, flops * self.most]
 
 
-def rate_of(run: PlannedRun, name: str | None, mfu: float | None = None) -> Rate:
+def rate_of(run: IntendedRun, name: str | None, mfu: float | None = None) -> Rate:
     """Return how fast a GPU of this name trains such a run, by published MFUs or by `mfu`. Raises
     `UserError` for a device that is not listed."""
     if name is None:
@@ -107,7 +107,7 @@ OWN_DATA = (0.603, 0.439)
 parameters on fresh text (`fit_repetition`)."""
 
 
-def data_term(run: PlannedRun) -> float:
+def data_term(run: IntendedRun) -> float:
     """Return what a baseline of this length still loses for want of text, nats per token: the data
     term of Chinchilla's law or, below `SMALL`, where that law says nothing, of `OWN_DATA`."""
     if run.small:
@@ -116,13 +116,13 @@ def data_term(run: PlannedRun) -> float:
     return float(CHINCHILLA.terms(0.0, np.log(run.tokens))[2])
 
 
-def worth_of_steps(run: PlannedRun, share: float) -> float:
+def worth_of_steps(run: IntendedRun, share: float) -> float:
     """Return how much lower the loss of a baseline of this length would be with `share` times as
     many steps, nats per token, by the data term."""
     return data_term(run) - data_term(replace(run, tokens=share * run.tokens))
 
 
-def plans(run: PlannedRun) -> list[Plan]:
+def plans(run: IntendedRun) -> list[Plan]:
     """Return the three ways to plan the superposed run.
 
     Same loss: the number of steps at which the low end of the gain, which is taken to be no larger

@@ -16,7 +16,7 @@ import tomli_w
 from tst_study.analysis import published
 from tst_study.analysis.advice.costs import flops_of, shape_like, worth_of_steps
 from tst_study.analysis.advice.expected_gain import Gain, pair_deviation
-from tst_study.analysis.advice.planned_run import OUTPUT_ONLY, PLAIN, PlannedRun, own_arm
+from tst_study.analysis.advice.intended_run import OUTPUT_ONLY, PLAIN, IntendedRun, own_arm
 from tst_study.analysis.fits.law.rows import TOKENS_PER_STEP
 from tst_study.analysis.fits.law.superposition_law import DATA_EXPONENT, published_law
 from tst_study.analysis.statistics import smallest_detectable
@@ -62,7 +62,7 @@ TUNING_SEED = 100
 class Rung:
     """The runs of one size of the pilot."""
 
-    run: PlannedRun
+    run: IntendedRun
     model: dict[str, Any]
     """Keys of `[model]` that the size sets."""
     sequences: int
@@ -130,7 +130,7 @@ class Pilot:
 
 
 def plan_pilot(
-    run: PlannedRun,
+    run: IntendedRun,
     length: int,
     budget: float = BUDGET,
     config: Config | None = None,
@@ -201,13 +201,15 @@ def _inner(model: Model) -> int:
     return count.active - count.input_embedding - count.output_head
 
 
-def _rung(run: PlannedRun, factor: float, length: int, whole: Model, config: Config | None) -> Rung:
+def _rung(
+    run: IntendedRun, factor: float, length: int, whole: Model, config: Config | None
+) -> Rung:
     """Return the runs whose parameters outside the embeddings, and whose positions, are `factor`
     times fewer than those of the planned run, which has the shape `whole`."""
     model = whole if factor == 1 else _scaled(whole, _inner(whole) / factor)
     count, tokens = count_parameters(model), run.tokens / factor
     size = run.size if factor == 1 else count.active
-    smaller = PlannedRun(
+    smaller = IntendedRun(
         run.params if factor == 1 else count.total, size, tokens, run.text / factor, run.setting
     )
     # The critical batch grows about with the root of the length (arXiv 2410.21676).
@@ -314,7 +316,7 @@ def _setup(rung: Rung, config: Config | None) -> dict[str, Any]:
 class Measured:
     """The gain that a lab measured in its own pairs of one size and length."""
 
-    run: PlannedRun
+    run: IntendedRun
     seeds: int
     gain: Gain
     """At this size and length."""
@@ -344,7 +346,7 @@ class Measured:
         enough = (n for n in counts if (smallest_detectable(n) or 0) * self.deviation <= off)
         return next(enough, MOST_SEEDS)
 
-    def at(self, run: PlannedRun) -> Gain:
+    def at(self, run: IntendedRun) -> Gain:
         """Return the gain that these pairs let expect of the planned run: in a longer run it is
         decreased by the power of the length of Chinchilla's data term, in a shorter one it is left
         as it is. Half of that change, and `SHIFT` for each e-fold of size, are added to the
@@ -356,7 +358,7 @@ class Measured:
         return Gain(kept * nats, kept * nats - half, kept * nats + half, "your runs")
 
 
-def measured_in(sources: Sequence[str | Path], run: PlannedRun) -> list[Measured]:
+def measured_in(sources: Sequence[str | Path], run: IntendedRun) -> list[Measured]:
     """Read a lab's own runs of the advised setting, and return their gains, those nearest to the
     planned run last: of each size and length those with the most seeds.
 
@@ -400,7 +402,7 @@ def measured_in(sources: Sequence[str | Path], run: PlannedRun) -> list[Measured
             )
         gain = Gain(row["gain"], row["low"], row["high"], "your runs")
         size = float(first["parameters"]), float(first["active_parameters"])
-        own = PlannedRun(*size, float(first["latent_tokens"]), chosen=run.setting)
+        own = IntendedRun(*size, float(first["latent_tokens"]), chosen=run.setting)
         one = Measured(own, int(row["seeds"]), gain, float(row["deviation"]), is_tuned)
         known = found.setdefault((own.size, own.tokens), one)
         found[own.size, own.tokens] = max(known, one, key=lambda each: each.seeds)
@@ -453,7 +455,7 @@ def evidence_rows(tables: Tables) -> str:
     return str(pd.DataFrame(rows, columns=columns).to_csv(index=False, lineterminator="\n"))
 
 
-def together(run: PlannedRun, measured: Sequence[Measured]) -> tuple[Gain, list[float]]:
+def together(run: IntendedRun, measured: Sequence[Measured]) -> tuple[Gain, list[float]]:
     """Return the gain to expect by the published runs and the lab's own, and the weights of both:
     first that of the published runs, then one for each size.
 

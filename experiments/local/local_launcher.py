@@ -19,7 +19,7 @@ from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark, log_path
 from tst_study.experiments.state.collect import collect
-from tst_study.experiments.state.status import folders_below, row, rows_of
+from tst_study.experiments.state.status import folders_below, row, rows_of_study
 from tst_study.experiments.study import Study
 from tst_study.record.reader import FINAL_STATES
 from tst_study.text import screen_width, wrapped
@@ -64,7 +64,7 @@ class Local:
         at_scale = f" at scale {study.scale}" if study.scale else ""
         lines = ["", f"What {study.name}{at_scale} says", study.claims, ""]
         try:
-            lines += collect(study.folder, rows_of(study))
+            lines += collect(study.folder, rows_of_study(study))
             print(*wrapped(lines, screen_width()), sep="\n")
         finally:  # The disk may be full, which both runs and the report fail for.
             if queue.failed:

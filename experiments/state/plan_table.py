@@ -23,7 +23,7 @@ from tst_study.experiments.corpora import Text
 from tst_study.experiments.plan.layouts import Allocation, AllocationOf, problems
 from tst_study.experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops, totals
 from tst_study.experiments.plan.planner import Planner
-from tst_study.experiments.screen import fitted
+from tst_study.experiments.screen import table_of_runs
 from tst_study.experiments.state.status import folders_below, rows_in
 from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
@@ -126,10 +126,10 @@ def table(
     return [
         *wrapped(text, width),
         "",
-        *fitted(rows, width, numbers, optional),
+        *table_of_runs(rows, width, numbers, optional),
         "",
         *wrapped([ARMS_NOTE], width),
-        *fitted(rows_of_arms, width, numbers, optional),
+        *table_of_runs(rows_of_arms, width, numbers, optional),
     ]
 
 

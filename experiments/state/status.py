@@ -112,7 +112,7 @@ def _state(status: run_record.Status | None, folder: Path, job: Job | None) -> t
     return state, message
 
 
-def rows_of(study: Study) -> list[StatusRow]:
+def rows_of_study(study: Study) -> list[StatusRow]:
     """Return the status of every run that is decided so far (`Planner.decided`), and of the shared
     prefix runs that were trained before. Raises `UserError` if the study's corpora are not
     prepared."""
@@ -125,7 +125,7 @@ def left_runs(study: Study) -> list[Path]:
     """Return the folders of runs that the study asked for once, and does not ask for any more.
 
     They stay on disk, and are neither missing nor judged. Shared prefix runs are not among them.
-    Raises `UserError` as `rows_of` does.
+    Raises `UserError` as `rows_of_study` does.
     """
     return _left(study, Planner(study).decided())
 
@@ -218,7 +218,7 @@ def stopped(study: Study, pattern: str) -> Callable[[PlannedRun], bool]:
     retried too. Raises `UserError` as `check_holds_runs` and `matching` do.
     """
     check_holds_runs(study.folder)
-    rows = matching(rows_of(study), pattern, study.folder)
+    rows = matching(rows_of_study(study), pattern, study.folder)
     chosen = {entry.run_id for entry in rows if entry.state in STOPPED}
     planned = Planner(study).decided()
     prefixes = {run.prefix.run_id for run in planned if run.prefix and run.run_id in chosen}

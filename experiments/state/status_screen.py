@@ -8,13 +8,13 @@ from shlex import quote
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import launchers
 from tst_study.experiments.plan.planned_run import totals
-from tst_study.experiments.screen import fitted
+from tst_study.experiments.screen import table_of_runs
 from tst_study.experiments.state.status import (
     StatusRow,
     check_holds_runs,
     left_runs,
     rows_below,
-    rows_of,
+    rows_of_study,
 )
 from tst_study.experiments.studies.catalogue import is_study, load
 from tst_study.experiments.study import Study
@@ -50,7 +50,7 @@ def study_rows(
     """
     if is_study(sources):
         try:
-            return rows_of(load(sources, scale, root, share, recorded))
+            return rows_of_study(load(sources, scale, root, share, recorded))
         except UserError as error:
             check_holds_runs(root)
             print(f"only runs that have a folder are shown: {error}", file=sys.stderr)
@@ -88,4 +88,6 @@ def lines(rows: Sequence[StatusRow], width: int = ENDLESS) -> list[str]:
                 "" if entry.state == "done" else printable(entry.message),
             ]
         )
-    return fitted(cells, width, NUMBERS, ("tokens/s", "phase", "training", "job", "held-out"))
+    return table_of_runs(
+        cells, width, NUMBERS, ("tokens/s", "phase", "training", "job", "held-out")
+    )

@@ -21,12 +21,12 @@ from tst_study import analysis
 from tst_study.analysis import published
 from tst_study.analysis.advice import costs, pilot
 from tst_study.analysis.advice.expected_gain import Gain, expected, nearest_gain, own_gain
-from tst_study.analysis.advice.planned_run import (
+from tst_study.analysis.advice.intended_run import (
     OUTPUT_ONLY,
     OWN_REPEATED,
     PLAIN,
     REGIMES,
-    PlannedRun,
+    IntendedRun,
 )
 from tst_study.analysis.fits.law.rows import published_rows, settings
 from tst_study.analysis.fits.law.superposition_law import fit_law, published_law
@@ -397,7 +397,7 @@ def test_hours_are_those_that_plan_and_train_compute() -> None:
     for size in ("270M", "600M", "3B"):
         shape, (sequences, length) = published.model(size), published.batch(size)
         by_size = costs.flops_of(
-            PlannedRun(*[published.PARAMS[size]] * 2, sequences * length * 20_000.0), length
+            IntendedRun(*[published.PARAMS[size]] * 2, sequences * length * 20_000.0), length
         )
         assert by_size == pytest.approx(20_000 * published.step_flops(size)), shape
 
@@ -517,11 +517,11 @@ def test_a_pilot_that_is_not_whole_is_not_looked_at(tmp_path: Path) -> None:
 def own(size: float, tokens: float, seeds: int, gain: float, deviation: float) -> pilot.Measured:
     half = float(stats.t.ppf(0.975, seeds - 1)) * deviation / math.sqrt(seeds)
     ends = Gain(gain, gain - half, gain + half, "")
-    return pilot.Measured(PlannedRun(size, size, tokens), seeds, ends, deviation)
+    return pilot.Measured(IntendedRun(size, size, tokens), seeds, ends, deviation)
 
 
 def test_a_labs_own_pairs_enter_with_the_weights_that_are_said() -> None:
-    run, pairs = PlannedRun(1e9, 1e9, 1e11), own(1e9, 1e11, 12, 0.02, 0.002)
+    run, pairs = IntendedRun(1e9, 1e9, 1e11), own(1e9, 1e11, 12, 0.02, 0.002)
     alone = run.gain
     together, weights = pilot.together(run, [pairs])
     halves = [((gain.high or 0) - (gain.low or 0)) / 2 for gain in (alone, pairs.gain)]
@@ -541,7 +541,7 @@ def test_the_interval_with_own_pairs_holds_the_truth_as_often_as_it_says(
     """Also with few seeds, where gains fall by other powers of the length than ours, and where the
     published gain is wrong by several times its interval."""
     random, held = np.random.default_rng(0), []
-    run = PlannedRun(1e9, 1e9, 1e11)
+    run = IntendedRun(1e9, 1e9, 1e11)
     for _ in range(1500):
         seeds, power = int(random.choice([3, 5, 12])), random.uniform(0.0, 0.6)
         truth, size = 0.054 + published_is_off, float(random.choice([1e9, 2e8]))

@@ -30,7 +30,7 @@ from tst_study.experiments.run_process import write_config
 from tst_study.experiments.state.clean import delete, not_needed
 from tst_study.experiments.state.collect import collect, keep
 from tst_study.experiments.state.jobs import cancel_runs, log_tails
-from tst_study.experiments.state.status import rows_below, rows_of, stopped
+from tst_study.experiments.state.status import rows_below, rows_of_study, stopped
 from tst_study.experiments.studies.catalogue import folder_of, load
 from tst_study.record import reader as run_record
 
@@ -69,7 +69,7 @@ def test_a_damaged_run_is_one_row_and_all_others_go_on(
     (bad.folder / "status.json").write_bytes(b"")
     damage = f"{bad.folder}/status.json: is damaged (Invalid JSON"
     with file_lock.hold(bad.folder), file_lock.hold(fail.folder):
-        rows = {row.run_id: row for row in rows_of(study)}
+        rows = {row.run_id: row for row in rows_of_study(study)}
         assert rows[bad.run_id].message.startswith(damage)
         states = [rows[run.run_id].state for run in (bad, fail, good)]
         assert states == ["damaged", "running", "waiting"]
@@ -80,7 +80,7 @@ def test_a_damaged_run_is_one_row_and_all_others_go_on(
         assert asked == [(os.getpid(), signal.SIGTERM)] * 2
     assert f"=== {bad.run_id}: damaged {damage}" in "\n".join(log_tails(tmp_path, "", 9))
     assert not_needed(tmp_path) == []
-    assert f"  {bad.run_id}: damaged {damage}" in "\n".join(collect(tmp_path, rows_of(study)))
+    assert f"  {bad.run_id}: damaged {damage}" in "\n".join(collect(tmp_path, rows_of_study(study)))
     assert stopped(study, "")(bad)
     queue = launch(study, Options(), target=fake_training.run)
     assert {run.run_id for run in queue.over.values()} == {good.run_id}

@@ -20,7 +20,7 @@ from tst_study.experiments.slurm.slurm_launcher import Slurm
 from tst_study.experiments.slurm.submission import in_the_queue
 from tst_study.experiments.slurm.submit import Submitted, submit_to_slurm
 from tst_study.experiments.state.jobs import cancel_runs
-from tst_study.experiments.state.status import StatusRow, rows_of, stopped
+from tst_study.experiments.state.status import StatusRow, rows_of_study, stopped
 from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 
@@ -33,7 +33,7 @@ def seeded(*names: str) -> Study:
 
 
 def rows(study: Study, root: Path) -> list[StatusRow]:
-    return rows_of(at(study, root))
+    return rows_of_study(at(study, root))
 
 
 def submit(study: Study, root: Path, how: Profile | None = None) -> Submitted:

@@ -81,7 +81,7 @@ class Regime:
     word: str
     """The first word of the answer, if it expects a gain that its interval confirms."""
     where: str
-    """Which runs belong here, for a page; `PlannedRun.regime` says it in numbers."""
+    """Which runs belong here, for a page; `IntendedRun.regime` says it in numbers."""
     evidence: str
     """What the answer rests on."""
 
@@ -118,7 +118,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class PlannedRun:
+class IntendedRun:
     """A run that somebody plans, with the evidence near it, the setting to advise, and its gain."""
 
     params: float
@@ -343,7 +343,7 @@ class PlannedRun:
         half = float(high - low) / 2
         return Gain(ends[0], min(ends) - half, max(row["gain"], row["other"]) + half, row["source"])
 
-    def with_steps(self, share: float) -> "PlannedRun":
+    def with_steps(self, share: float) -> "IntendedRun":
         """Return the run with this share of the steps, and the setting that is advised here."""
         return replace(self, tokens=share * self.tokens, chosen=self.setting)
 
