@@ -130,7 +130,7 @@ def _end(folder: Path, status: int) -> tuple[str, str]:
     is_memory = re.search(MEMORY, errors)
     if is_memory or words.endswith(": Killed"):
         given = os.environ.get("SLURM_MEM_PER_NODE", "")
-        now = f", now {int(given) / 1024:g}" if given.isdecimal() else ""
+        now = f", now {int(given) / 1024:.3g}" if given.isdecimal() else ""
         words += f", for its memory{': raise' if is_memory else '? Raise'} memory_gb{now}"
     if ended == words.rpartition(" ")[2] == str(Exit.PREEMPTED.value):
         words = "stopped by a signal"

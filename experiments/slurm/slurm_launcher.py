@@ -64,7 +64,8 @@ class Slurm:
         while True:
             with waiting("copying the code and submitting runs"):
                 done = submit_to_slurm(study, profile, self._options, wanted, shares)
-            print(*done.lines(), sep="\n", flush=True)
+            if shares is None or done.new:
+                print(*done.lines(), sep="\n", flush=True)
             if not (self._options.top_up and isinstance(done.refused, LimitError)):
                 break
             shares = done.shares

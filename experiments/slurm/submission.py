@@ -285,7 +285,7 @@ def in_the_queue(submissions: Sequence[Submission] = ()) -> dict[Key, Job]:
 def _job(id: str, state: str, reason: str) -> Job:
     """Return the `Job` for a state and a reason as Slurm gives them. `state` is in Slurm's long
     form: PENDING, TIMEOUT, …"""
-    remark = f"job {id}: {state}"
+    remark = f"job {id}: {state}{'; raise memory_gb' * (state == 'OUT_OF_MEMORY')}"
     if state == "CANCELLED" or reason == NEVER:
         return Job(id, "cancelled", remark)
     if state in ENDED:
