@@ -4,8 +4,8 @@ In the order of the data's flow: `studies/` says which runs each `study` has and
 runs read. `plan/` gives each run its identity and folder, and finds steps that several runs share.
 A `launcher` starts the runs, on this machine (`local/`) or as Slurm's jobs (`slurm/`); what the
 process of a run does in either case is in `run_process`; in jobs, `rank` is such a process,
-`code_copy` keeps the code that it runs, and `launches` counts how often it began. `state/` shows how far the runs are, and
-collects their results. `cli` has the commands for all this.
+`code_copy` keeps the code that it runs, and `launches` counts how often it began. `state/` shows
+how far the runs are, and collects their results. `cli` has the commands for all this.
 
 Importing these modules does not import torch, except for `local/warm_server`. Processes that train
 import torch when they begin, unless they are forked from that server, which has imported it.
