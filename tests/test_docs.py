@@ -44,10 +44,11 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert link.startswith("http") or (path.parent / link).exists(), link
 
 
-def test_the_lines_of_python_in_the_readme_run(
+def test_the_lines_of_python_about_a_campaign_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf8"), re.DOTALL)
+    page = (ROOT / "docs" / "analysis.md").read_text("utf8")
+    *_, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(code.splitlines()) <= 14
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     (tmp_path / "lines.py").write_text(code)
