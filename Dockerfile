@@ -6,8 +6,10 @@ ARG BASE=python:3.11-slim
 FROM ${BASE}
 RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
     git make g++ python3 python3-dev python3-venv && rm -rf /var/lib/apt/lists/*
+RUN useradd --create-home trainer && install -d -o trainer /tst_study
+USER trainer
 WORKDIR /tst_study
-COPY . .
+COPY --chown=trainer . .
 RUN make setup
 ENV PATH="/tst_study/.venv/bin:$PATH"
 CMD ["make", "study"]

@@ -18,8 +18,8 @@ from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.eligible import eligible
 from tst_study.analysis.tables.imports import import_logs
-from tst_study.analysis.tables.source import load, read_tables
-from tst_study.analysis.verdict.comparison import Comparison, compare
+from tst_study.analysis.tables.source import EXCLUSIONS, load, read_tables
+from tst_study.analysis.verdict.comparison import Comparison, compare, refuse_copies
 from tst_study.analysis.verdict.decide import paired
 from tst_study.analysis.verdict.matched import matched
 from tst_study.analysis.verdict.question import Arm, Question, add_questions
@@ -27,6 +27,7 @@ from tst_study.analysis.wording import disambiguate_by_set_up
 from tst_study.config.schema import to_dict
 from tst_study.errors import UserError
 
+LOG = "metrics.jsonl"
 TST: dict[str, Any] = {"bag_size": 4, "step_ratio": 0.2}
 
 
@@ -135,6 +136,32 @@ def test_a_run_recorded_twice_counts_once(tmp_path: Path) -> None:
     result = compared(tmp_path)
     assert list(result.table["seeds"]) == [1]
     assert "counted once" in reasons(result)[0]
+
+
+@pytest.mark.parametrize("copied", range(2, 5))
+def test_a_copied_curve_under_another_seed_is_refused(tmp_path: Path, copied: int) -> None:
+    """Copies would make every interval too short. Two equal rows may be chance."""
+    first, second = (write_run(tmp_path, config(seed), 3.5) for seed in (0, 1))
+    losses = [json.loads(line)["loss"] for line in (first / LOG).read_text().splitlines()]
+    rows = [json.loads(line) for line in (second / LOG).read_text().splitlines()][:copied]
+    (first / LOG).write_text("".join((first / LOG).read_text().splitlines(True)[:copied]))
+
+    def write(of: list[float]) -> None:
+        changed = ({**row, "loss": loss} for row, loss in zip(rows, of, strict=True))
+        (second / LOG).write_text("".join(json.dumps(row) + "\n" for row in changed))
+
+    write([loss + 1e-3 for loss in losses[:copied]])
+    refuse_copies(read_tables(tmp_path))
+    write(losses[:copied])
+    if copied == 2:
+        refuse_copies(read_tables(tmp_path))
+        return
+    one, other = read_tables(tmp_path).runs["run_id"]
+    with pytest.raises(UserError, match=rf"runs '{one}' and '{other}': seeds 0 and 1, but the sa"):
+        refuse_copies(read_tables(tmp_path))
+    write_run(tmp_path, config(0), 3.5, folder="again")  # a second record of one seed is no copy
+    (tmp_path / EXCLUSIONS).write_text(f"run,reason\n{other},a copy\n")
+    refuse_copies(read_tables(tmp_path))
 
 
 @pytest.mark.parametrize("names", ["ab", "ba"])

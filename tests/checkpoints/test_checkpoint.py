@@ -1,6 +1,8 @@
 """Checkpoints are whole or not there, and what cannot be written or read is said in one line."""
 
+import contextlib
 import errno
+import io
 import json
 import os
 import re
@@ -200,7 +202,9 @@ def test_what_the_disk_of_one_rank_refuses_all_of_them_say(words: Path, tmp_path
     assert run_ranks(2, train, config, tmp_path) == ["done"] * 2
 
 
-def test_ranks_resume_from_one_step_and_agree_on_the_layout(words: Path, finished: Path) -> None:
+def test_ranks_resume_from_one_step_and_agree_on_the_layout(
+    words: Path, finished: Path, tmp_path: Path
+) -> None:
     """Though a node may list an older state of the folder, or have other memory."""
 
     def resumed() -> object:
@@ -208,10 +212,14 @@ def test_ranks_resume_from_one_step_and_agree_on_the_layout(words: Path, finishe
             patch.setattr(Checkpoints, "_restore", lambda self, step, *unused: {"step": step})
             if dist.get_rank() == 1:
                 patch.setattr("tst_study.checkpoints.checkpoint.checkpoint_steps", lambda run: [])
-            return Checkpoints(finished, keep=2).load_last(None, None)  # type: ignore[arg-type]
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                step = Checkpoints(folder, keep=2).load_last(None, None)  # type: ignore[arg-type]
+            return step, said.getvalue().count("going on from step 15")
 
-    first, other = run_ranks(2, resumed)
-    assert first == other is not None
+    folder = shutil.copytree(finished, tmp_path / "run")
+    flip(checkpoint_folders(folder)[-1] / "__0_0.distcp")
+    # The first rank says for all which checkpoint is passed over.
+    assert run_ranks(2, resumed) == [({"step": 15}, 1), ({"step": 15}, 0)]
 
     def refused() -> None:
         recompute = "layer" if dist.get_rank() else "none"

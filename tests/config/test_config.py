@@ -57,6 +57,15 @@ def test_layers_are_compiled_on_gpus_alone_unless_that_is_said() -> None:
         assert (asked(on_gpu=True), asked(on_gpu=False)) == happens
 
 
+def test_a_checkpoint_beyond_the_last_step_is_refused(file: Path) -> None:
+    steps = load(file).schedule.last_step
+    load(file, [f"execution.keep_steps=[1, {steps}]"])
+    with pytest.raises(
+        UserError, match=rf"keep_steps: {steps + 1} is beyond the last step, {steps}"
+    ):
+        load(file, [f"execution.keep_steps=[{steps + 1}]"])
+
+
 def test_a_run_json_is_a_config_with_later_keys_as_its_run_had_them(tmp_path: Path) -> None:
     values = to_dict(example("optimizer.learning_rate=0.125"))
     del values["data"]["held_out"], values["label_smoothing"]

@@ -8,6 +8,7 @@ from tests.tiny_runs import MIXTURE, MUON, tiny
 from tst_study.cost.auto_layout import resolve
 from tst_study.cost.parallel_layout import check
 from tst_study.errors import UserError
+from tst_study.superposition.loss_kinds import LOSSES
 
 REFUSALS = [
     (3, ("tensor=2",), (), "does not divide the 3 processes"),
@@ -29,6 +30,13 @@ REFUSALS = [
     (2, ("tensor=2",), MUON, 'optimizer.kind = "muon" needs whole matrices on a rank'),
     (2, ('optimizer="distributed"',), MUON, 'optimizer = "distributed": optimizer.kind = "muon"'),
 ]
+
+
+def test_every_loss_is_accepted_on_tensor_ranks(tmp_path: Path) -> None:
+    """They are computed there, as `tests/superposition` shows."""
+    for kind in LOSSES:
+        config = tiny(tmp_path, f"superposition.loss.kind={kind}", "execution.parallel.tensor=2")
+        check(config, 2)
 
 
 @pytest.mark.parametrize(("ranks", "layout", "others", "message"), REFUSALS, ids=str)

@@ -644,7 +644,16 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
         values = _read_recorded(Path(path)) if Path(path).suffix == ".json" else read_toml(path)
     for override in overrides:
         apply_override(values, override)
-    return from_dict(values, source=str(path) if path is not None else "--set")
+    source = str(path) if path is not None else "--set"
+    config = from_dict(values, source)
+    # Not checked in `from_dict`, since configs are recorded in which it was not.
+    last = config.schedule.last_step
+    if (beyond := max(config.execution.keep_steps, default=0)) > last:
+        raise UserError(
+            f"{source}: execution.keep_steps: {beyond} is beyond the last step, {last}; leave it "
+            "out, or raise schedule.steps"
+        )
+    return config
 
 
 def apply_override(values: dict[str, Any], override: str) -> None:
