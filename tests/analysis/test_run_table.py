@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -19,6 +20,7 @@ import pytest
 
 from tests.analysis.made_runs import BOOKS, config, write_run
 from tests.analysis.test_verdict import question
+from tst_study.analysis.cli import import_
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
@@ -295,3 +297,20 @@ def test_rows_of_unknown_runs_and_runs_without_rows_are_named(tmp_path: Path, na
             pq.write_table(pq.read_table(path).filter(pc.field("run_id") == first), path)
         with pytest.raises(UserError, match=rf"{name}\.parquet: run {second}, {what}"):
             load(mixed)
+
+
+def test_import_takes_our_own_run_folders_whole(tmp_path: Path) -> None:
+    """One row a run, with every fact, and the questions beside them."""
+    runs, archive = tmp_path / "mine", tmp_path / "archive"
+    for seed in range(2):
+        write_run(runs, config(seed), 3.5)
+    add_questions(runs, [question(4)])
+    imported: dict[str, Any] = {"sources": [str(runs)], "steps_from": 1}
+    import_(**imported, to=archive)
+    read, stored = load(runs), load(archive)
+    assert list(stored["run_id"]) == list(read["run_id"])
+    for name in ("launches", "config", "nats_per_token", "learning_rate", "devices"):
+        assert list(stored[name]) == list(read[name])
+    assert read_questions(archive) == (question(4),)
+    with pytest.raises(UserError, match="know their facts"):
+        import_(**imported, to=archive, given=["seed=1"])
