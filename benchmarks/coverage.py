@@ -23,7 +23,9 @@ from tst_study.analysis.fits.scaling.frontier import isoflop
 from tst_study.analysis.fits.scaling.laws import Base, fit_chinchilla
 from tst_study.analysis.tables.columns import finished
 from tst_study.analysis.verdict.comparison import compare
+from tst_study.analysis.verdict.decide import Contrast, decide
 from tst_study.analysis.verdict.length_curve import speed_up
+from tst_study.analysis.verdict.question import Arm, Question
 from tst_study.errors import UserError
 
 Random = np.random.Generator
@@ -190,6 +192,26 @@ def _gains(settings: int, random: Random, seeds: int) -> Shown:
         yield row["low"], row["high"], 0.01
 
 
+def _worthwhile(questions: int, random: Random, seeds: int) -> Shown:
+    """Upper end of the gain that came out lowest in a family of `questions`, where each is the
+    smallest worth having, 0.01 nats. Below that, `no worthwhile gain` is claimed wrongly."""
+    baseline = NOISE * random.standard_normal(seeds)
+    contrasts = []
+    for number in range(questions):
+        own = NOISE * random.standard_normal(seeds) - 0.01
+        side = Arm(name=f"arm {number}")
+        asked = Question(name=side.name, arm=side, against=side, family="made", smallest_gain=0.01)
+        losses, against = (
+            pd.Series(values, [f"seed {seed}" for seed in range(seeds)])
+            for values in (own, baseline)
+        )
+        contrasts.append(Contrast(asked.name, losses, against, 0, 0, (), asked=asked))
+    table = decide(contrasts)
+    lowest = table["high"].astype(float).min()
+    assert table["verdict"].eq("no worthwhile gain").any() <= (lowest < 0.01)
+    yield None, lowest, 0.01
+
+
 def gains(random: Random, seeds: int, settings: int, gain: float) -> pd.DataFrame:
     """Return a run table of one baseline and a number of `settings`, each with a true gain of
     `gain` nats."""
@@ -238,6 +260,8 @@ def circumstances() -> list[Circumstance]:
         ("best s", "4 values of s", partial(_optimum, _parabola, bags=few), also_one),
         ("gain", "one setting", partial(_gains, 1)),
         ("gain", "the best of ten settings", partial(_gains, 10)),
+        ("no worthwhile gain", "one question", partial(_worthwhile, 1), no_two),
+        ("no worthwhile gain", "a family of ten", partial(_worthwhile, 10), no_two),
         ("IsoFLOP", "3 budgets", partial(_isoflop, 3), only_one),
         ("IsoFLOP", "7 budgets", partial(_isoflop, 7), only_one),
         ("IsoFLOP", "7 budgets, rows by model", partial(_isoflop, 7, shared=0.001), only_one),

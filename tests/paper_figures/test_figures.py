@@ -279,11 +279,15 @@ def test_a_gain_of_zero_has_its_curve_and_baselines_without_seeds_all_count(tmp_
     assert len(group.folders) == 6
 
 
-def test_arms_share_a_picture_if_their_baselines_are_those_of_the_primary_question() -> None:
-    """Others have 12 of its 20 seeds here. Half as long runs have baselines of their own."""
-    arms = picture("gain_over_training", CAMPAIGN.parent / "tuned").data["arm"].unique()
-    others = ["output only", "superposition, power law", "superposition"]
-    assert list(arms) == ["the better of output only and power law", *others]
+def test_every_declared_arm_has_one_panel() -> None:
+    """Two questions are about one arm here. Other lengths and sizes have baselines of their own."""
+    item = picture("gain_over_training", CAMPAIGN.parent / "tuned")
+    sizes = [f"output only, {size} million weights" for size in ("0.23", "1.07")]
+    arms = ["output only", "superposition, power law", "superposition", *sizes]
+    assert list(item.data["arm"].unique()) == arms
+    assert item.title.startswith("2 of 3 arms that ended ahead took the lead in the second half")
+    used = read_tables(CAMPAIGN.parent / "tuned").runs.set_index("folder").loc[list(item.folders)]
+    assert not used["name"].str.contains("pilot").any()
 
 
 def test_fresh_texts_of_two_sizes_are_not_called_repeated(tmp_path: Path) -> None:
