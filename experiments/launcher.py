@@ -157,8 +157,15 @@ def launcher_of(name: str | None, options: Options = Options()) -> Launcher:
 
 
 def launchers() -> list[Launcher]:
-    """Return all launchers. Any of them can be asked about the jobs of any study."""
-    return [launcher_of(name) for name in _known()]
+    """Return all launchers. Any of them can be asked about the jobs of any study. One that cannot
+    be imported is named and left out."""
+    made = []
+    for name in _known():
+        try:
+            made.append(launcher_of(name))
+        except UserError as error:
+            print(f"left out: {error}", file=sys.stderr)
+    return made
 
 
 def _known() -> dict[str, str]:

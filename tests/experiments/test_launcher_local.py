@@ -28,7 +28,7 @@ from tst_study.config.schema import Config
 from tst_study.data import run_data
 from tst_study.errors import OtherRankError, UserError
 from tst_study.experiments import cli
-from tst_study.experiments.launcher import Options, launcher_of
+from tst_study.experiments.launcher import Options, launcher_of, launchers
 from tst_study.experiments.launches import RETRIES
 from tst_study.experiments.local import local_launcher as launcher_local
 from tst_study.experiments.local import queue as local_queue
@@ -316,7 +316,7 @@ def test_runs_share_the_gpus_of_a_machine_each_with_its_own(
 
 
 def test_a_launcher_of_another_package_is_found_by_its_entry_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = tmp_path / "theirs-1.0.dist-info"
     facts.mkdir()
@@ -325,6 +325,8 @@ def test_a_launcher_of_another_package_is_found_by_its_entry_point(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UserError, match="launcher theirs: No module named 'theirs'; reinstall"):
         launcher_of("theirs")
+    assert [type(each).__name__ for each in launchers()] == ["Local", "Gpus", "Slurm"]
+    assert "left out: launcher theirs" in capsys.readouterr().err
     (tmp_path / "theirs.py").write_text("class Theirs:\n    def __init__(self, options): ...\n")
     assert type(launcher_of("theirs")).__name__ == "Theirs"
     profile = tmp_path / "theirs.toml"
