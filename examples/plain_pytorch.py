@@ -10,6 +10,7 @@ changes, apart from the import and from what is printed and logged.
 import argparse
 import json
 import lzma
+import time
 from pathlib import Path
 
 import torch
@@ -87,14 +88,17 @@ def train(options: argparse.Namespace) -> list[dict[str, object]]:
     loss. The training loss of the superposition phase is the bag loss."""
     torch.manual_seed(options.seed)
     generator = torch.Generator().manual_seed(options.seed)
-    text, held_out = read("books.train-00.jsonl.xz"), read("books.val.jsonl.xz")
-    model = GPT(options.width, options.layers, options.heads, options.length)
+    parts = (read(f"books.{part}.jsonl.xz") for part in ("train-00", "val"))
+    text, held_out = (part.to(options.device) for part in parts)
+    model = GPT(options.width, options.layers, options.heads, options.length).to(options.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate, weight_decay=0.1)
     tst = Superposition(options.bag_size, options.step_ratio, options.steps)  # TST
     print(tst)
     rows: list[dict[str, object]] = []
-    tokens_read = 0
+    tokens_read, began = 0, time.monotonic()
     for step in range(options.steps):
+        if options.minutes and time.monotonic() - began > 60 * options.minutes:
+            raise SystemExit(f"{options.minutes:g} minutes are over at step {step}: fewer --steps")
         length = tst.raw_length(step, options.length)  # TST
         tokens = batch(text, options.sequences, length + 1, generator)
         hidden = tst.embed(model.embedding, tokens[:, :-1], step)  # TST
@@ -134,6 +138,8 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
     parser.add_argument("--every", type=int, default=100, help="steps between rows of the log")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda", "mps"))
+    parser.add_argument("--minutes", type=float, help="stop without a result after these")
     parser.add_argument("--log", type=Path, help="JSON lines, which `tst-study import` reads")
     return parser.parse_args(given)
 

@@ -31,6 +31,9 @@ data = typer.Typer(
 verbs.add_typer(data, name="data", rich_help_panel=ONE_RUN)
 
 
+SOON = 0.1
+"""The share of all steps after the switch within which the switch is taken for the cause of a
+divergence."""
 TrainedRunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 TokenizerFile = Annotated[
     Path | None,
@@ -285,7 +288,7 @@ def train_here(config: Config, folder: Path, processes: int = 1) -> int:
 
         state = train_run(config, folder)
     if first:
-        print(*_ending(folder, state), sep="\n")
+        print(*_ending(folder, state, config), sep="\n")
     return int(state != "done")
 
 
@@ -318,8 +321,9 @@ def _say_prepared(folder: Path, manifest: Manifest, more: str = "") -> None:
     print(f"{folder}: model.vocabulary_size = {manifest.tokenizer.vocabulary_size}")
 
 
-def _ending(folder: Path, state: run_record.State) -> list[str]:
+def _ending(folder: Path, state: run_record.State, config: Config) -> list[str]:
     """Say how a run ended, and what to type next."""
+    from tst_study.config.phase_plan import plan_phases
     from tst_study.record import reader as run_record
 
     if state == "done":
@@ -328,10 +332,16 @@ def _ending(folder: Path, state: run_record.State) -> list[str]:
     status = run_record.read_status(folder)
     if state != "diverged" or status is None:
         return [f"{state}: {folder}; the same command goes on from there"]
-    return [
-        f"diverged: {folder} ({status['message']}); try a lower optimizer.learning_rate or a "
-        "longer schedule.warmup_steps"
-    ]
+    phases = plan_phases(config)
+    after = status["step"] - phases.superposed_steps
+    remedy = "try a lower optimizer.learning_rate or a longer schedule.warmup_steps"
+    if phases.superposed_steps and 0 <= after <= SOON * phases.steps:
+        remedy = (
+            f"{after} steps after the switch: keep its checkpoint by execution.keep_steps = "
+            f"[{phases.superposed_steps}], and try a lower optimizer.learning_rate "
+            "(docs/in_your_trainer.md#at-the-switch)"
+        )
+    return [f"diverged: {folder} ({status['message']}); {remedy}"]
 
 
 def _reached(folder: Path) -> list[str]:

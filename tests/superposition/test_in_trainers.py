@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -119,3 +120,41 @@ def test_torch_s_tensor_parallelism_computes_what_one_process_does(attached: str
     alone = tensor_parallel(1)
     for there in run_ranks(2, tensor_parallel, 2, attached):
         torch.testing.assert_close(there, alone)
+
+
+class Stage(nn.Module):
+    """A stage of a pipeline: the first one embeds, the last one has the head."""
+
+    def __init__(self, tst: Superposition, model: Model, first: bool) -> None:
+        super().__init__()
+        self.tst, self.first = tst, first
+        self.part = model.embedding if first else model.head
+
+    def forward(self, given: Tensor) -> Tensor:
+        if self.first:
+            return self.tst.embed(self.part, given)
+        logits: Tensor = self.part(given.tanh())
+        return logits
+
+
+def pipelined(ranks: int) -> list[Tensor]:
+    """The gradients of a superposed step on this rank's stage, of two micro-batches."""
+    torch.manual_seed(0)
+    tst = Superposition(bag_size=2, step_ratio=1.0, steps=STEPS, positions=POSITIONS)
+    model = Model(tst)
+    tokens = torch.randint(WORDS, (SEQUENCES, tst.raw_length(0) + 1))
+    ids, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    stages = [Stage(tst, model, first) for first in (True, False)]
+    if ranks == 1:
+        tst.loss(stages[1](stages[0](ids)), labels).backward()
+        return [parameter.grad for stage in stages for parameter in stage.parameters()]  # type: ignore[misc]
+    rank = dist.get_rank()
+    stage = PipelineStage(stages[rank], rank, ranks, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=tst.loss)
+    schedule.step(ids) if rank == 0 else schedule.step(target=labels)
+    return [parameter.grad for parameter in stages[rank].parameters()]  # type: ignore[misc]
+
+
+def test_a_pipeline_of_torch_trains_as_one_process_does() -> None:
+    there = run_ranks(2, pipelined, 2)
+    torch.testing.assert_close([each for grads in there for each in grads], pipelined(1))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_runs import MIXTURE, MUON, VOCABULARY, run, tiny
+from tst_study.cli import _ending
 from tst_study.config.phase_plan import learning_rate_factor, plan_phases
 from tst_study.cost.compute import count_flops
 from tst_study.errors import UserError
@@ -157,3 +158,18 @@ def test_attention_is_computed_as_asked_and_the_record_says_how_and_where(
     assert losses["flash"] == pytest.approx(losses["math"], abs=1e-3)
     with pytest.raises(UserError, match=r"execution\.attention = 'cudnn': .* on cpu; leave it out"):
         run(words, tmp_path / "cudnn", "execution.attention=cudnn")
+
+
+def test_a_divergence_soon_after_the_switch_gets_its_own_advice(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A longer warm-up, at step 0, would not reach it. The switch is at step 10 of 20."""
+    for step, advice in (
+        (11, "1 steps after the switch: keep its checkpoint by execution.keep_steps = [10], and"),
+        (6, "a longer schedule.warmup_steps"),
+        (15, "a longer schedule.warmup_steps"),
+    ):
+        status = {"state": "diverged", "step": step, "message": "loss nan"}
+        monkeypatch.setattr("tst_study.record.reader.read_status", lambda _, now=status: now)
+        (line,) = _ending(tmp_path, "diverged", tiny(words))
+        assert advice in line
