@@ -8,7 +8,7 @@ It checks losses and gradients against the CPU's. It measures the speed and memo
 in bfloat16 beside those of plain PyTorch, trains a baseline and superposed runs, which are kept as
 an archive beside the record, and times saving, loading, the loss and attention.
 
-The record, `<device>-<date>.json`, is written from the start and again with every result. So it
+The record, `cuda-<date>.json`, is written from the start and again with every result. So it
 holds all that was found until then, however this process ends: at its end, by SIGTERM, Ctrl-C or
 SIGKILL. A part that did not end is called "cut" in it. At the end a table is printed from it. The
 exit status is 1 if a correctness check failed, or was asked for and not made.
@@ -46,8 +46,6 @@ if LACKING:
         "(make gpu PYTHON=…), or install what requirements.lock names beside this machine's torch"
     )
 sys.path.insert(0, str(ROOT))  # the machine need not have the package installed
-
-import torch  # noqa: E402
 
 
 class Kind(NamedTuple):
@@ -101,15 +99,23 @@ def main(arguments: list[str] | None = None) -> int:
     for part in options.parts:
         if (other := PARTS[part].needs) and other not in options.parts:
             parser.error(f"the part {part} needs the part {other}: name both")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        print("error: --device cuda: no GPU here; --device cpu --small tries the script without")
-        return 2
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _stop)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         options.work = Path(folder)
         record = Record(options)
         try:
+            # After the record is there, because importing torch can take a minute.
+            from benchmarks.measuring import has_device, machine_facts
+
+            if not has_device(options.device):
+                record.path.unlink()
+                print(
+                    f"error: --device {options.device}: no GPU here; --device cpu --small tries "
+                    "the script without"
+                )
+                return 2
+            record.facts["machine"] = machine_facts(options.device)
             measure(options, record)
             record.end("after all parts")
         except Stopped as stopped:
@@ -171,17 +177,14 @@ class Record:
     """The record on disk, and the parts that were begun."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        from benchmarks.measuring import machine_facts
-
-        facts = machine_facts(options.device)
-        date = facts["date"][:19].replace(":", "-")
-        device = "-".join(facts["device"].lower().split()) + ("-small" if options.small else "")
-        self.path = options.to / f"{device}-{date}.json"
+        date = time.strftime("%Y-%m-%dT%H-%M-%S")
+        small = "-small" if options.small else ""
+        self.path = options.to / f"{options.device}{small}-{date}.json"
         options.archive = (options.to / f"runs-{date}").absolute()
         self.options, self.parts = options, dict[str, Part]()
-        self.facts = {
+        self.facts: dict[str, Any] = {
             "schema_version": 5,
-            "machine": facts,
+            "machine": None,
             "small": options.small,
             "minutes": options.minutes,
             "ended": "killed, or not yet",
