@@ -385,7 +385,6 @@ def asked_of(planned: pd.DataFrame, run_ids: Iterable[str]) -> list[dict[str, An
     """Return the rows of `planned`, a table of verdicts, that rest on no other runs than these.
     Primary questions come first, then those with the most seeds."""
     own = set(run_ids)
-    verdicts = [
-        row for row in rows_of(planned) if row["run_ids"] and own.issuperset(row["run_ids"])
-    ]
+    resting = [bool(ids) and own.issuperset(ids) for ids in planned.get("run_ids", ())]
+    verdicts = rows_of(planned[resting])
     return sorted(verdicts, key=lambda row: (row["primary"], row["seeds"]), reverse=True)

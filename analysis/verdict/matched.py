@@ -80,11 +80,11 @@ def matched(found: Comparison) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for members in settings:
         near = alike(baselines, members.iloc[0], SAME_BUT_LENGTH)
-        first = next(rows_of(members))
+        first = next(rows_of(members.head(1)))
         same = (*SAME_BUT_LENGTH, "group", "corpus", "setting", "steps", "learning_rate")
         shared = {**{name: first[name] for name in same}, "params": big(first["parameters"])}
         allowed = max(1, tried[_together(members)])
-        decided = next(rows_of(alike(found.table, first, (*SAME, *SETTING))), None)
+        decided = next(rows_of(alike(found.table, first, (*SAME, *SETTING)).head(1)), None)
         for column, kind in (("flops", EQUAL_FLOPS), ("raw_tokens", EQUAL_DATA)):
             unstable = decided is not None and decided["verdict"] == "unstable"
             row = _equal(members, near, column, kind, allowed, found.verdicts, unstable)
@@ -130,7 +130,7 @@ def worth(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
 
 
 def _order(members: pd.DataFrame) -> tuple[Any, ...]:
-    first = next(rows_of(members))
+    first = next(rows_of(members.head(1)))
     return (first["family"], first["steps"], *SuperpositionSetting.of_row(first).order)
 
 
@@ -232,7 +232,7 @@ def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, allowed: int) ->
         return {**row, "note": match["note"]}
     # A step of superposition costs as much as one of its baseline, and a small one of a rival less.
     per_step, cheaper = ((each["flops"] / each["steps"]).mean() for each in (baselines, members))
-    rival = SuperpositionSetting.of_row(next(rows_of(members))).is_rival
+    rival = SuperpositionSetting.of_row(next(rows_of(members.head(1)))).is_rival
     known = baselines.groupby("steps")["hours"].mean()
     spent = float(np.interp(match["baseline_steps"], known.index.astype(float), known))
     return {

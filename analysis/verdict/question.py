@@ -18,6 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from tst_study.atomic_files import write_json
@@ -28,6 +29,7 @@ from tst_study.record.reader import find_run_folders, is_over, read_header
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
 FILE = "questions.json"
 """Name of the file that holds the questions, in a folder of runs or an archive."""
@@ -71,23 +73,28 @@ class Arm(_Strict):
 
         Raises `UserError` for a column that the table lacks.
         """
+        return table[self.among(table, np.ones(len(table), bool))]
+
+    def among(self, table: pd.DataFrame, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which of the chosen rows are the arm's, as `runs` does. Each column is looked at
+        alone: to select rows of a whole run table takes as long as all else."""
         if self.setting is not None:
-            table = table[table["setting"].isin(_several(self.setting))]
+            chosen = chosen & table["setting"].isin(_several(self.setting)).to_numpy()
         for name, value in self.where.items():
             values = _several(value)
             if "." in name:
-                declared = [_declared(config, name) for config in table["config"]]
-                table = table.loc[[any(_same(cell, one) for one in values) for cell in declared]]
+                declared = [_declared(config, name) for config in table["config"].array[chosen]]
+                chosen = chosen.copy()
+                chosen[chosen] = [any(_same(cell, one) for one in values) for cell in declared]
                 continue
             if name not in table:
                 raise UserError(f"arm {self.name!r}: the run table has no column {name!r}")
+            cells = table[name]
             if isinstance(value, str):
-                cells = table[name].astype(str)
+                cells = cells.astype(str)
                 values = tuple(cell for cell in cells.unique() if fnmatchcase(cell, value))
-                table = table[cells.isin(values)]
-            else:
-                table = table[table[name].isin(values)]
-        return table
+            chosen = chosen & cells.isin(values).to_numpy()
+        return chosen
 
 
 def _several(value: Value | tuple[Value, ...]) -> tuple[Value, ...]:
@@ -166,10 +173,11 @@ class Question(_Strict):
     def runs(self, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the runs of `arm` and of `against` among those that the question covers, as
         `Arm.runs` does. Runs of a pilot sweep are never among them."""
-        table = table[table["role"] != "pilot"]
+        covered = (table["role"] != "pilot").to_numpy()
         if self.within:
-            table = table[table["folder"].str.startswith(self.within)]
-        return self.arm.runs(table), self.against.runs(table)
+            covered = covered & table["folder"].str.startswith(self.within).to_numpy()
+        own, against = (arm.among(table, covered) for arm in (self.arm, self.against))
+        return table[own], table[against]
 
 
 class Questions(_Strict):
