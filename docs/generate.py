@@ -112,8 +112,8 @@ def others() -> str:
         losses = f"{row['baseline']:g} → {row['superposed']:g}, **{signed(row['gain'])}**"
         setting = f"s = {row['s']:.0f}, r = {row['r']:g}, {row['variant']}"
         where = f"[{row['who']}]({row['source']})"
-        rows.append([row["grade"], where, f"{size}, {length}", setting, losses, row["remarks"]])
-    return _table(["grade", "who", "size, tokens", "setting", "loss", "remarks"], rows)
+        rows.append([row["grade"], where, f"{size}, {length}", setting, losses])
+    return _table(["grade", "who", "size, tokens", "setting", "loss"], rows)
 
 
 @functools.cache
