@@ -362,6 +362,7 @@ class _Screen:
         # Each is the name of a sentence; an empty one says nothing.
         names = {
             "own_sweep": "swept" if last and last.tuned else "no_sweep",
+            "no_more": "at_most" * bool(last and (last.gain.high or 0.0) >= last.worthwhile),
             "assumed": "assumed_length" * ("sequence-length" not in self.numbers),
             "in_paper": in_paper.get(setting, ""),
             "as_text": "repeated_text"

@@ -269,7 +269,7 @@ SITUATIONS: dict[str, tuple[str, dict[str, int] | None]] = {
 }
 
 
-def flops_by_hand(run: PlannedRun, length: int, shape: dict[str, int], vocabulary: int) -> float:
+def flops_by_hand(run: IntendedRun, length: int, shape: dict[str, int], vocabulary: int) -> float:
     """Six for each weight of a matrix, and the scores of attention over the whole sequence."""
     width, layers = shape["width"], shape["layers"]
     attention = 2 * width * (shape["attention"] + shape["kv"])
@@ -465,6 +465,7 @@ def test_the_stop_rule_goes_stops_or_asks_for_more(
     first, second = advice.sections["Verdict"]
     assert first.startswith(decision)
     assert f"{seeds} pairs of" in first
+    assert ("12 pairs are the most" in first) == (seeds == 12)
     worth = 0.603 * (1.024**-0.439) * (1 - 1.05**-0.439)
     assert f"{worth:.2g}" in first
     assert "Without your runs: no number" in second
