@@ -155,16 +155,10 @@ def of_config(config: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, A
         flops = count_flops(from_dict(of_record(config)))
         steps = {"steps": round(flops.total / flops.per_step)}
         config = {**config, "schedule": {**config["schedule"], **steps}}
-    return {
-        **columns_of(setting),
-        "group": _group(config, data, VARIED),
-        "family": _group(config, data, (*VARIED, "schedule.steps", "schedule.warmup_steps")),
-    }
-
-
-def _group(config: Mapping[str, Any], data: Mapping[str, Any], varied: Sequence[str]) -> str:
-    """Return a key (12 hex digits) that runs have in common if they differ at most in `varied`."""
-    return digest(identity_form(config, data, varied))[:12]
+    form = identity_form(config, data, VARIED)
+    rest = {k: v for k, v in form["schedule"].items() if k not in ("steps", "warmup_steps")}
+    family = {**form, "schedule": rest}
+    return {**columns_of(setting), "group": digest(form)[:12], "family": digest(family)[:12]}
 
 
 def _evaluations(record: RunRecord) -> list[Mapping[str, Any]]:

@@ -198,7 +198,8 @@ def refuse_copies(tables: Tables) -> None:
     marks = rows.groupby(curves["folder"].astype(str)).agg(["sum", "size"])
     runs = tables.runs[tables.runs["exclusion"] == ""]
     runs = runs[["folder", "run_id", "seed"]].merge(marks, left_on="folder", right_index=True)
-    for _, same in runs[runs["size"] >= COPIED_ROWS].groupby(["sum", "size"]):
+    runs = runs[(runs["size"] >= COPIED_ROWS) & runs.duplicated(["sum", "size"], keep=False)]
+    for _, same in runs.groupby(["sum", "size"]):
         different = same.drop_duplicates("seed")
         if len(different) > 1:
             first, second = different["run_id"].iloc[:2]
