@@ -477,8 +477,9 @@ def _run_row(
     label = ", ".join(filter(None, family))
     names = {"study", "seed", "learning_rate", "corpus", "parameters"}
     known = facts.model_dump(include=names | {"embeddings", "non_embedding_parameters"})
-    trained, final = (next(rows_of(table.tail(1)), {}) for table in (curve, evaluations))
     measured = ("nats_per_token", "bits_per_byte", "annealed", "eval_set")
+    trained = _last(curve, ("loss", "loss_name"))
+    final = _last(evaluations, (*measured, "step", "phase"))
     state, message = "done", ""
     if run.diverged:
         state, message = "diverged", "the loss is not finite at the end"
@@ -514,6 +515,12 @@ def _run_row(
         # Finished runs without seeds may well have equal losses, which are rounded.
         fingerprint=digest([facts.model_dump(mode="json"), _content(run.rows), *alone]),
     )
+
+
+def _last(table: pd.DataFrame, names: Iterable[str]) -> dict[str, Any]:
+    """Return these cells of a table's last row; nothing for an empty table."""
+    cells = {name: table[name].iloc[-1] for name in names} if len(table) else {}
+    return {k: cell.item() if isinstance(cell, np.generic) else cell for k, cell in cells.items()}
 
 
 def _content(rows: pd.DataFrame) -> str:
