@@ -62,7 +62,7 @@ def isoflop(points: pd.DataFrame) -> Frontier:
     moves it, because it goes through every point. The form matters if the ratio of the two sizes
     changes with the budget by more than its scatter (t-test, 5%), and the parabola's interval does
     not hold the exponent that the interpolation gives. Then the interval is widened to hold the
-    intervals of both forms, and `note` says so.
+    intervals of both forms, and otherwise to hold that exponent; `note` says so.
 
     points: columns params, flops, loss (nats per token) and, if there, tokens and annealed (rows
     for which it is false are left out). Raises `UserError` for a missing column, a bad value, no
@@ -78,7 +78,11 @@ def isoflop(points: pd.DataFrame) -> Frontier:
         gap = np.log(both["params_y"]) - np.log(both["params_x"])
         slope, half = _slope(np.log(both["flops"]), gap)
         if abs(slope) <= half:
-            return chosen
+            return replace(
+                chosen,
+                params_interval=(min(interval[0], exponent), max(interval[1], exponent)),
+                note=f"{chosen.note}, widened to akima's {exponent:.3f}",
+            )
     ends = [*interval, *(rival.params_interval or ()), exponent]
     note = f"form not settled: akima gives {exponent:.3f}, so the interval holds both forms"
     return replace(chosen, params_interval=(min(ends), max(ends)), note=f"{chosen.note}; {note}")
