@@ -81,7 +81,7 @@ def ask(
         if question not in _USED_BY[name]:
             raise UserError(
                 f"--{name.replace('_', '-')}: not used by {question}; only by "
-                f"{' and '.join(_USED_BY[name])}"
+                f"{', '.join(_USED_BY[name])}"
             )
     if method is not None:
         one_of(method, get_args(Method), "--method")
