@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas
+import pyarrow
+import pyarrow.parquet
 import pytest
 import zstandard
 
@@ -328,3 +330,10 @@ def test_the_bundled_books_are_the_ones_described_and_come_with_held_out_ones(tm
     assert done.licence == "public domain"
     assert done.splits["validation"].documents == 15
     assert done.splits["validation"].text_bytes == 2_367_246
+
+
+def test_a_row_without_text_is_named(tmp_path):
+    table = pyarrow.table({"text": ["one", "two", None]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet, row 3: has no text in the field 'text'"):
+        quietly([tmp_path / "a.parquet"], tmp_path / "out", "bytes")

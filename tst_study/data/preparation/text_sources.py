@@ -157,8 +157,8 @@ def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
     place = f"{source.path or source.record.name}"
     try:
         if source.path is None or source.kind == "parquet":
-            for row in _rows(source.path or place, text_field):
-                text = _field(row, text_field, f"source {place}")
+            for number, row in enumerate(_rows(source.path or place, text_field), start=1):
+                text = _field(row, text_field, f"source {place}, row {number}")
                 yield len(text.encode()), text
             return
         with open(source.path, "rb") as file:
