@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.superposition.naive import IGNORE, bag_set_loop, multi_hot_loop, targets_of_labels
+from tests.tiny_runs import run
 from tst_study.superposition import BagLoss, Superposition, bag_loss
 from tst_study.superposition.bags import count_valid_targets
 from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS, LOSSES, MultiHot, loss_of
@@ -230,3 +231,25 @@ def test_a_loss_is_a_class_with_its_parameters_and_takes_weights_and_repeats(mon
     tst = Superposition(3, 0.5, 4, loss_kind=Focal(0.5), weighting="power_law")
     assert torch.equal(tst.loss(logits, labels, 0), loss)
     assert tst.objective(0).name == "bag_test_focal"
+
+
+def test_our_trainer_takes_a_loss_of_one_s_own(words, tmp_path):
+    """Its parameters and its code are part of the run's identity."""
+    place = {"kind": f"{__name__}:Focal", "gamma": 0.5}
+    record = run(
+        words, tmp_path / "run", f'superposition.loss={{"kind"="{place["kind"]}", "gamma"=0.5}}'
+    )
+    assert {row["loss_name"] for row in record.metrics} == {"bag_Focal", "next_token"}
+    kept = record.header["config"]["superposition"]["loss"]
+    assert (kept["kind"], kept["gamma"], len(kept["source"])) == (place["kind"], 0.5, 12)
+    plain = run(words, tmp_path / "plain", 'superposition.loss={"kind"="mce"}')
+    assert record.metrics[0]["loss"] != plain.metrics[0]["loss"]
+    assert loss_of(kept) == Focal(0.5)
+    for wrong, line in (
+        ({**kept, "source": "another"}, "has other code than when the run was made"),
+        ({"kind": "nowhere:Focal"}, "cannot be imported: No module named 'nowhere'"),
+        ({"kind": "json:dumps"}, "is no subclass of BagLoss"),
+        ({"kind": f"{__name__}:Focal", "delta": 1.0}, "has no parameter delta"),
+    ):
+        with pytest.raises(ValueError, match=line):
+            loss_of(wrong)

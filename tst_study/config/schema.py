@@ -8,7 +8,6 @@ content, not by their paths.
 The docstrings of sections and keys are published in `docs/config.md`.
 """
 
-import dataclasses
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -79,9 +78,9 @@ def _plainest(setting: Any) -> Any:
     identity. It is the loss's name if all parameters have their defaults, and otherwise a table of
     `kind` and all parameters."""
     loss = loss_of(setting)
-    if loss == LOSSES[loss.name]():
+    if loss.name in LOSSES and loss == LOSSES[loss.name]():
         return loss.name
-    return _Table({"kind": loss.name, **dataclasses.asdict(loss)})
+    return _Table(loss.setting)
 
 
 class _Table(dict[str, Any]):
@@ -199,7 +198,8 @@ class SuperposedPhase(Strict):
     tokens in, next bag out."""
     loss: Annotated[BagLossKind | dict[str, float | int | str], AfterValidator(_plainest)] = "mce"
     """`mce`: multi-hot cross-entropy, the paper's; the others see the next bag as a set. A table
-    sets a loss's parameters: `{kind = "mce", label_smoothing = 0.1}`."""
+    sets a loss's parameters: `{kind = "mce", label_smoothing = 0.1}`. A class of your own, a
+    `BagLoss`: `{kind = "my_losses:Focal", gamma = 2.0}`; its code is part of the run's identity."""
     weighting: (
         NamedWeighting | tuple[NotNegativeFloat, ...] | tuple[tuple[NotNegativeFloat, ...], ...]
     ) = Field(default="uniform", union_mode="left_to_right")

@@ -5,8 +5,13 @@ To add a loss, write its class here, its entry in `LOSSES` and its name in `BagL
 
 from __future__ import annotations
 
+import inspect
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from hashlib import sha256
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 from tst_study.superposition.weighting import WeightingOverSteps, offset_weights, weight_rows
@@ -66,6 +71,15 @@ class BagLoss:
         """The loss's name in `LOSSES`, or that of its class if it is not there."""
         names = {kind: name for name, kind in LOSSES.items()}
         return names.get(type(self), type(self).__name__)
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """The table that names this loss to `loss_of`: `kind` and all parameters. For a class that
+        is not in `LOSSES`, `kind` is where it is imported from, and `source` a hash of its code."""
+        if self.name in LOSSES:
+            return {"kind": self.name, **asdict(self)}
+        place = f"{type(self).__module__}:{type(self).__qualname__}"
+        return {"kind": place, "source": _source(type(self)), **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -146,7 +160,9 @@ LOSSES: dict[str, type[BagLoss]] = {
 """The losses by the names that configurations and logs use."""
 
 LossSetting: TypeAlias = BagLossKind | Mapping[str, Any] | BagLoss
-"""The name of a loss, a table with its name as `kind` and its parameters, or the loss itself."""
+"""The name of a loss, a table with its name as `kind` and its parameters, or the loss itself. A
+`kind` such as `my_losses:Focal` is a subclass of `BagLoss` in a module of one's own, which may lie
+in the working directory."""
 
 
 def loss_of(setting: LossSetting) -> BagLoss:
@@ -158,9 +174,16 @@ def loss_of(setting: LossSetting) -> BagLoss:
         return setting
     parameters = {} if isinstance(setting, str) else dict(setting)
     kind = setting if isinstance(setting, str) else parameters.pop("kind", None)
-    if kind not in LOSSES:
-        raise ValueError(f"loss kind {kind!r} is unknown: use one of {', '.join(LOSSES)}")
-    known = asdict(LOSSES[kind]())
+    found = _imported(kind) if isinstance(kind, str) and ":" in kind else LOSSES.get(kind or "")
+    if found is None:
+        raise ValueError(
+            f"loss kind {kind!r} is unknown: use one of {', '.join(LOSSES)}, or MODULE:CLASS"
+        )
+    if parameters.pop("source", source := _source(found)) != source:
+        raise ValueError(
+            f"loss kind {kind!r} has other code than when the run was made: restore it"
+        )
+    known = asdict(found())
     for key, value in parameters.items():
         if key not in known or isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(
@@ -168,7 +191,27 @@ def loss_of(setting: LossSetting) -> BagLoss:
                 + (f"use numbers for {', '.join(known)}" if known else "it has none")
             )
     # Whether a parameter is given as 1 or as 1.0, the loss is the same, and so is the run's id.
-    return LOSSES[kind](**{key: type(known[key])(value) for key, value in parameters.items()})
+    return found(**{key: type(known[key])(value) for key, value in parameters.items()})
+
+
+def _imported(place: str) -> type[BagLoss]:
+    """Return the class at `MODULE:CLASS`. Raises ValueError if there is none of this kind."""
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
+    module, _, name = place.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"loss kind {place!r} cannot be imported: {error}") from None
+    if not (isinstance(found, type) and issubclass(found, BagLoss)):
+        raise ValueError(f"loss kind {place!r} is no subclass of BagLoss")
+    return found
+
+
+def _source(loss: type[BagLoss]) -> str:
+    if loss in LOSSES.values():
+        return ""
+    return sha256(inspect.getsource(loss).encode()).hexdigest()[:12]
 
 
 def check_loss_kind(setting: LossSetting, weighting: WeightingOverSteps = "uniform") -> None:
