@@ -14,6 +14,7 @@ STUDY = (
     "gain_over_training",
     "loss_curves",
     "overview",
+    "primary_answers",
 )
 NAMES = (*PAPER, *EXTENSIONS, *STUDY)
 """Every table and figure, in the order in which they are made. Each section of `reproduction.md`

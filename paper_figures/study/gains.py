@@ -56,6 +56,25 @@ def overview(sources: Sources) -> Item | None:
 
 
 @figure(
+    "primary_answers",
+    title="The primary answers of several studies",
+    lacks="several studies, each with a primary question",
+)
+def primary_answers(sources: Sources) -> Item | None:
+    """Show the primary question of each study, with the size of its models."""
+    rows = sources.answers[sources.answers["primary"] & sources.answers["gain"].notna()]
+    if rows["heading"].nunique() < 2:
+        return None
+    sizes = sources.runs.set_index("run_id")["parameters"]
+    names = [
+        f"{row['name']}; {big(sizes[list(row['run_ids'])].max())} parameters, {row['seeds']} seeds"
+        for row in rows_of(rows)
+    ]
+    title = f"Primary questions of {len(rows)} studies: {verdict_counts(rows)}"
+    return _picture(sources, rows.assign(name=names), FEW, title, *WHOLE)
+
+
+@figure(
     "effects",
     title="Every gain, with its interval",
     lacks="a setting and its baseline with two or more seeds: "
