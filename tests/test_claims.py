@@ -37,7 +37,7 @@ def words(page: str) -> str:
 
 README, FINDINGS = words("README.md"), words("docs/findings.md")
 CAMPAIGNS = words("docs/research/campaign.md")
-ANALYSIS = words("docs/analysis.md")
+METHODS = words("docs/research/methods.md")
 INTERVAL = (
     r"(-?\+?[\d.]+)(?: nats)?(?: per token)?(?: times the steps,?)? \[([-+\d.]+), ([-+\d.]+)\]"
 )
@@ -331,14 +331,14 @@ def test_what_was_predicted_and_what_came() -> None:
 
 def test_the_law_of_the_published_tables() -> None:
     law = published_law()
-    cells, error = numbers(r"Over the (\d+) cells of Tables 4–7 it leaves (\S+) nats", ANALYSIS)
+    cells, error = numbers(r"Over the (\d+) cells of Tables 4–7 it leaves (\S+) nats", METHODS)
     assert int(cells) == len(law.rows)
     assert error == f"{np.sqrt((law.rows['error'] ** 2).mean()):.4f}"
     row = published_beside_law(law).iloc[0]
     assert numbers(
         r"it predicts (\S+), copying 600M ([\d.]+); the paper's Figure 3a shows (\S+), its Table 1 "
         r"([\d.]+)\.",
-        ANALYSIS,
+        METHODS,
     ) == shown(row["law"], row["copied"], row["figures"], row["table_1"])
 
 
@@ -354,7 +354,7 @@ def test_what_the_law_predicts_between_sizes_and_lengths(split: str, pattern: st
     rows = published_rows()
     table, _ = predictions(rows, splits(rows)[split])
     square = table[["law", "scaled"]].sub(table["observed"], axis=0) ** 2
-    stated = numbers(pattern, ANALYSIS)
+    stated = numbers(pattern, METHODS)
     assert stated == [
         f"{error:.{len(cell) - 2}f}"
         for cell, error in zip(stated, square.mean() ** 0.5, strict=True)
