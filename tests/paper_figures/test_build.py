@@ -195,10 +195,10 @@ def test_a_committed_report_says_what_its_record_says(record: str) -> None:
     assert {file.suffix for file in files} <= {".json", ".png", ".md"}
 
 
-def test_the_committed_page_has_both_campaigns() -> None:
-    """Made by `tst-study figures --only reproduction` from both archives, into docs."""
+def test_the_committed_page_has_all_campaigns() -> None:
+    """Made by `tst-study figures --only reproduction` from all archives, into docs."""
     text = COMMITTED.read_text("utf8")
-    records = [RECORDS / name for name in ("campaign", "what-does-the-work")]
+    records = [RECORDS / name for name in ("campaign", "what-does-the-work", "tuned")]
     prefixes = load(records)["role"] == "trunk"
     assert f"\n{(~prefixes).sum()} runs and {prefixes.sum()} shared prefix runs (studies" in text
     measured = text[text.index("## Measured") : text.index("## Not measured")]
