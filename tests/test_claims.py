@@ -38,6 +38,17 @@ def words(page: str) -> str:
 README, FINDINGS = words("README.md"), words("docs/findings.md")
 CAMPAIGNS = words("docs/research/campaign.md")
 METHODS = words("docs/research/methods.md")
+PAGES = {
+    path.name: words(str(path.relative_to(ROOT)))
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    if path.name not in ("config.md", "tables.md", "reproduction.md")
+}
+TITLES = " ".join(
+    f"{made['title']} {made['caption']}".replace("−", "-").replace(" +", " ").replace("[+", "[")
+    for path in sorted(RECORDS.glob("*-report/*.json"))
+    for made in [json.loads(path.read_text("utf8"))]
+)
+"""Titles and captions of the committed pictures of our studies."""
 INTERVAL = (
     r"(-?\+?[\d.]+)(?: nats)?(?: per token)?(?: times the steps,?)? \[([-+\d.]+), ([-+\d.]+)\]"
 )
@@ -132,17 +143,47 @@ def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
         (re.sub(r"```.*?```", "", README).partition("## What `make study`")[0], 9),
         (FINDINGS, 38),
         (CAMPAIGNS.partition("### The pilot sweep")[2].partition("### Predictions")[0], 2),
+        (TITLES, 3),
     ],
-    ids=["README", "findings", "pilot sweep"],
+    ids=["README", "findings", "pilot sweep", "titles and captions"],
 )
 def test_every_interval_in_prose_is_one_that_was_computed(prose: str, count: int) -> None:
-    verdicts = [of(record).verdicts for record in ("campaign", PARTS, "tuned")]
-    rows = pd.concat(verdicts).to_dict("records")
-    every = [*known(), *((row["gain"], row["low"], row["high"]) for row in rows)]
+    every = computed()
     found = [list(one.groups()) for one in re.finditer(INTERVAL, prose)]
     assert len(found) == count
     for stated in found:
         assert any(stated in as_stated(one, stated) for one in every), stated
+
+
+@functools.cache
+def computed() -> list[Triple]:
+    verdicts = [of(record).verdicts for record in ("campaign", PARTS, "tuned", "laptop")]
+    rows = pd.concat(verdicts).to_dict("records")
+    return [*known(), *((row["gain"], row["low"], row["high"]) for row in rows)]
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_every_page_that_names_a_gain_names_one_of_the_verdicts(page: str) -> None:
+    """And says beside the gain at 1.07 million parameters that the batch was not tuned."""
+    named = list(re.finditer(r"\bgain(?:s|ed)?\W{0,4}(?: of| by)? (0\.\d{3,4})", PAGES[page]))
+    assert len(named) == {"README.md": 2, "should_i_use_it.md": 1, "findings.md": 13}.get(page, 0)
+    for one in named:
+        digits = len(one[1]) - 2
+        assert any(f"{gain:.{digits}f}" == one[1] for gain, *_ in computed()), one[0]
+        if "1.07" in (around := PAGES[page][max(0, one.start() - 110) : one.end() + 110]):
+            assert "batch not tuned" in around
+
+
+def test_the_picture_of_the_primary_answers_is_called_what_it_shows() -> None:
+    rows = [
+        of(record).verdicts.query("family == 'primary' and heading == 'Planned'").iloc[0]
+        for record in ("campaign", PARTS, "tuned")
+    ]
+    assert [row["verdict"] for row in rows] == ["better", "better", "no difference shown"]
+    assert "Primary questions of 3 studies: 2 better, 0 worse, 1 with no diff" in TITLES
+    assert numbers(r"gains of (\S+) and (\S+) over untuned baselines, (\S+) over", README) == (
+        shown(*(row["gain"] for row in rows))
+    )
 
 
 def test_every_question_has_one_verdict_in_the_report_and_on_a_terminal() -> None:
