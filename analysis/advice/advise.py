@@ -475,4 +475,4 @@ def _span(ends: Sequence[float]) -> str:
 def _won(gain: Gain) -> str:
     if (gain.low or 0.0) > 0:
         return "gained"
-    return "lost" if (gain.high or 0.0) < 0 else "was not shown to gain"
+    return "lost" if (gain.high or 0.0) < 0 else "showed no gain"

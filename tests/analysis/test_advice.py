@@ -470,7 +470,7 @@ def test_the_stop_rule_goes_stops_or_asks_for_more(
     assert f"{worth:.2g}" in first
     assert "Without your runs: no number" in second
     assert f"({scatter:.4f})" in second
-    assert f"a pair scatters by {scatter:.4f} (as in your runs)" in str(advice.sections)
+    assert f"gains of pairs deviate by {scatter:.4f} (as in your runs)" in str(advice.sections)
 
 
 def test_a_pilot_that_is_not_whole_is_not_looked_at(tmp_path: Path) -> None:
