@@ -135,7 +135,8 @@ def studies(
 
 @verb(verbs, STUDIES, "tst-study new ours.toml")
 def new(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
-    """Write a grid with comments, to start a study of one's own from."""
+    """Write a grid with comments, to start a study of one's own from, and a run.toml as its base
+    if there is none."""
     from tst_study.experiments.studies.scales import HERE
 
     if file.suffix != ".toml" or file.exists():
@@ -144,7 +145,11 @@ def new(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> Non
         )
     text = (HERE / "scales" / "new.toml").read_text()
     file.write_text(text.replace("FILE", str(file)).replace('"ours"', f'"{file.stem}"'))
-    print(f"{file}: written; it needs a `base`, such as run.toml (docs/config.md)")
+    base, there = file.with_name("run.toml"), "is its base"
+    if not base.exists():
+        base.write_text((HERE / "scales" / "new-run.toml").read_text())
+        there = "is written as its base"
+    print(f"{file}: written; {base} {there}; adapt both, then: tst-study plan {file}")
 
 
 @_of_studies(
@@ -278,7 +283,7 @@ def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> 
     if not options.dry:
         study.keep_files()
         keep_existing(study)
-        register(study.folder, study.questions, study.files, study.asks)
+        register(study.folder, study.questions, study.files, study.asks, study.recorded)
         with suppress(UserError):  # while text is missing, no run can be recognised
             mark_left(study)
     status = launcher_of(launcher, options).submit(study, *wanted)

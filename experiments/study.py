@@ -84,16 +84,21 @@ class Study:
         fork = None if weights is None else f"{HUGGING_FACE}{home / weights}"
         return config.model_copy(update={"data": data, "fork_from": fork})
 
-    def keep_files(self) -> None:
-        """Copy the study's files into `study/` in its folder, for whoever reads its runs later.
-        Raises `UserError` if the folder holds the runs of another file."""
-        if not self.files:
-            return
-        kept, own = self.folder / "study", str(self.files[0].absolute())
-        there = read_json(kept / "study.json", TypeAdapter(dict[str, str]))
+    def check_folder(self) -> None:
+        """Raise `UserError` if the study's folder holds the runs of another file."""
+        there = read_json(self.folder / "study" / "study.json", TypeAdapter(dict[str, str]))
+        own = str(self.files[0].absolute()) if self.files else ""
         other = (there or {}).get("file", own)
         if other != own and Path(other).exists():
             raise UserError(f"{self.folder}: holds the runs of {other}; name another --runs")
+
+    def keep_files(self) -> None:
+        """Copy the study's files into `study/` in its folder, for whoever reads its runs later.
+        Raises `UserError` as `check_folder` does."""
+        if not self.files:
+            return
+        self.check_folder()
+        kept, own = self.folder / "study", str(self.files[0].absolute())
         above = os.path.commonpath([path.absolute().parent for path in self.files])
         for path in self.files:
             place = kept / path.absolute().relative_to(above)

@@ -275,7 +275,11 @@ def add_questions(folder: Path, questions: Sequence[Question], asks: str = "") -
 
 
 def register(
-    folder: Path, questions: Sequence[Question], files: Sequence[Path] = (), asks: str = ""
+    folder: Path,
+    questions: Sequence[Question],
+    files: Sequence[Path] = (),
+    asks: str = "",
+    archives: Sequence[Path] = (),
 ) -> None:
     """Replace the questions of a folder of runs by these, each with its registration. Without
     questions the folder stays as it is.
@@ -284,6 +288,7 @@ def register(
     one that now names further seeds, but if a measured run has ended, the seeds that were named
     before are kept in `Registration.seeds`. Every other change makes a new registration.
 
+    archives: where a question that a new folder does not hold may have been registered before.
     files: the study's file, its base and the Python that it imports; none for a study of this
     package. asks: what the study asks, in words. A question that names no commit gets that of the
     files' repository, if all of them are tracked and unmodified there; without files, that of this
@@ -292,7 +297,8 @@ def register(
     Raises `UserError` if the folder has questions, but none of the names of these.
     """
     there = read_questions(folder)
-    earlier = [_earlier(question, there) for question in questions]
+    known = there or [one for archive in archives for one in read_questions(archive)]
+    earlier = [_earlier(question, known) for question in questions]
     names = {question.name for question in questions}
     if there and names.isdisjoint(one.name for one in there) and names and not any(earlier):
         raise UserError(f"{folder}: holds the questions of another study; name another --runs")
@@ -300,7 +306,7 @@ def register(
     now = Registration(time=datetime.now(UTC), files=content if files else None)
     code = code_version()
     commit = commit_of(files) if files else None if code["dirty"] else code["commit"]
-    ended = bool(there) and _has_ended(folder)
+    ended = _has_ended(folder) if there else bool(known)
     stamped = []
     for question, old in zip(questions, earlier, strict=True):
         stamp = {"registered": question.registered or commit, "registration": now}

@@ -74,19 +74,13 @@ def keep(root: Path, to: Path) -> list[str]:
 def keep_existing(study: Study) -> None:
     """Write the runs of the study's `recorded` archives that the study itself plans, or that its
     questions cover, to the archive `existing/` in its folder. Whoever reads the folder then finds
-    them beside the runs that were trained for the study. Questions that an archive holds with
-    their registration keep it in a new folder."""
+    them beside the runs that were trained for the study."""
     from tst_study.analysis.tables.archive import add_to_archive
     from tst_study.analysis.tables.columns import Tables
     from tst_study.analysis.tables.source import read_tables
-    from tst_study.analysis.verdict.question import add_questions, read_questions
 
     if not study.recorded or not study.files:
         return
-    asked = {(question.family, question.name) for question in study.questions}
-    known = [one for archive in study.recorded for one in read_questions(archive)]
-    if not read_questions(study.folder):
-        add_questions(study.folder, [one for one in known if (one.family, one.name) in asked])
     tables = read_tables(study.recorded)
     tables = tables.only(tables.runs["role"] != "trunk")
     fingerprints = {run.fingerprint for run in Planner(study, unprepared=True).asked_for()}

@@ -112,7 +112,7 @@ def table(
     rows = [["run", "steps", *headings, "wall time", "state"]]
     arms: dict[str, list[PlannedRun]] = defaultdict(list)
     for run in shown:
-        arms[_form(run.config, *SEEDS)].append(run)
+        arms[f"{run.config.role} {_form(run.config, *SEEDS)}"].append(run)
         steps = f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}"
         wall = _range(costs[run.fingerprint].wall, lambda hours: duration(3600 * hours))
         state_there = states.get(run.fingerprint, "rate not chosen")
@@ -300,15 +300,20 @@ def detectable(
     for family, (count, seeds) in families.items():
         name = f"{family}: {count} question{'s' * (count > 1)}, {seeds} seeds"
         if seeds < FEWEST_SEEDS:
-            lines.append(f"{name}. Verdicts need {FEWEST_SEEDS}; fewer allow no claim.")
+            lines.append(
+                f"{name}. Verdicts need {FEWEST_SEEDS}; fewer allow no claim, and seeds that are "
+                "added once a run has ended do not count as planned."
+            )
             continue
         gain = known * (smallest_detectable(seeds, count) or math.nan)
         lines.append(f"{name}: they detect a gain of {gain:.2g} nats (80% power, 5% level).")
-        if wanted:
-            most = wanted / known
+        smallest = [q.smallest_gain for q in study.questions if q.family == family]
+        sought = [wanted] if wanted else [g for g in smallest[:1] if g and g < gain]
+        for goal in sought:
+            most = goal / known
             powers = ((n, smallest_detectable(n, count)) for n in range(FEWEST_SEEDS, 1001))
             needed = next((n for n, least in powers if least and least <= most), "over 1,000")
-            lines.append(f"  A gain of {wanted:g} nats needs {needed} seeds.")
+            lines.append(f"  A gain of {goal:g} nats needs {needed} seeds.")
     return [*lines, f"This takes pairs of runs to deviate by {known:.2g} nats, {source}."]
 
 

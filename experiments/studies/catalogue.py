@@ -115,6 +115,7 @@ def load(
         recorded=(*more, *study.recorded),
         planned_only=study.planned_only and replace(study.planned_only, folder=folder),
     )
+    study.check_folder()
     return study
 
 
@@ -232,8 +233,9 @@ def _of_grid(path: Path, scale: str | None, home: Path) -> Study:
             resources_of=file.resources_of,
         )
 
-    only = any(cell.plan_only for cell in file.cells)
-    return replace(part(False), planned_only=part(True) if only else None)
+    only = ", ".join(dict.fromkeys(cell.setup for cell in file.cells if cell.plan_only))
+    planned = replace(part(True), title=f"{only}: planned only, never trained", questions=())
+    return replace(part(False), planned_only=planned if only else None)
 
 
 def _of_configs(names: Sequence[str], scale: str | None) -> Study:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from tst_study.analysis.tables.columns import RUN_COLUMNS
 from tst_study.analysis.verdict.question import DEFAULT_METHOD, Arm, Method, Question, Value
 from tst_study.config.identity import digest, identity_form
 from tst_study.config.keys import dotted_keys, problem_of, sections_of
@@ -202,6 +203,8 @@ class StudyFile:
         path = self.path.parent / self.grid.base
         if path.suffix in (".yaml", ".yml"):
             raise self.fail(f"base = {self.grid.base!r} is YAML; give the keys of a run as TOML")
+        if not path.is_file():
+            raise self.fail(f"base = {self.grid.base!r}: no such file; name a file of a run")
         return Setting.read(path)
 
     def _variants(self) -> tuple[Variant, tuple[Variant, ...]]:
@@ -281,6 +284,9 @@ class StudyFile:
                 raise self.fail(
                     f"[tune] seeds: {min(both)} is a seed of the measured runs too; give others"
                 )
+        for seeds in [*(cell.seeds for cell in self.cells), grid.tune.seeds if grid.tune else ()]:
+            if len({*seeds}) < len(seeds):
+                raise self.fail(f"seeds = {[*seeds]}: one is there twice; take it out")
         for name in grid.resources:
             one_of(name, {"base": 0, **grid.setups}, f"{self.path}: [resources] set-up")
         count = sum(len(cell.variants) * len(cell.seeds) for cell in self.cells)
@@ -476,6 +482,9 @@ class StudyFile:
     def _asked(self, asked: Asked) -> Iterator[Question]:
         crossed = {key.rpartition(".")[2]: key for key in self.keys.get("cross", {})}
         columns = {key: value for key, value in asked.where.items() if key not in crossed}
+        for key in columns:
+            known = (*crossed, *RUN_COLUMNS, *KEYS)
+            one_of(key, known, f"{self.path}: [[questions]] {asked.family!r}: where: key")
         found = False
         for cell in self.cells:
             of_interest = {key: each for key, each in asked.where.items() if key in crossed}
@@ -487,7 +496,9 @@ class StudyFile:
                     found = True
                     yield from self._of_pair(asked, cell, variant, columns)
         if not found:
-            raise self.fail(f"[[questions]] {asked.family!r}: no arm is {asked.arm} {asked.where}")
+            wanted = ", ".join(f"{k} = {v}" for k, v in (asked.arm | asked.where).items())
+            arms = ", ".join(each.name for each in self.variants)
+            raise self.fail(f"[[questions]] {asked.family!r}: no arm is {wanted}; arms: {arms}")
 
     def _selects(self, selector: Mapping[str, Any], cell: Cell, variant: Variant) -> bool:
         known = {"setup": cell.setup, **to_dict_of(variant.superposition), **variant.declared}

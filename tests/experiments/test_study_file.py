@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tst_study.analysis.verdict.question import read_questions, register
 from tst_study.config.identity import fingerprint
 from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops
@@ -226,6 +227,10 @@ def test_scales_override_any_table_and_the_first_is_the_default(tmp_path: Path) 
         ('arm = "both", bag_size = 4', 'arm = "both", s = 4', "[[questions]] key 's' is not known"),
         ("seeds = [0, 1, 2]", f"seeds = {[*range(101, 5101)]}", "180,000 runs; at most 20,000"),
         ("predicted = [-0.01, 0.02]", "predicted = 0.02", "predicted"),
+        ("where = {steps = 20_000}", "where = {stepps = 20_000}", "did you mean 'steps'"),
+        ("seeds = [0, 1, 2]", "seeds = [0, 0]", "one is there twice; take it out"),
+        ("seeds = [0, 1, 2]", 'seeds = "0, 1"', "should be a list"),
+        ('base = "run.toml"', 'base = "nope.toml"', "base = 'nope.toml': no such file"),
     ],
 )  # fmt: skip
 def test_a_wrong_grid_is_refused_in_a_line(
@@ -336,9 +341,19 @@ def test_a_folder_of_another_file_s_runs_is_refused(tmp_path: Path) -> None:
     ours.keep_files()
     (tmp_path / "copy.toml").write_text(GRID)
     with pytest.raises(UserError, match=r"holds the runs of .*ours\.toml; name another --runs"):
-        load(str(tmp_path / "copy.toml")).keep_files()
+        load(str(tmp_path / "copy.toml"))
     os.remove(tmp_path / "ours.toml")  # renamed
     load(str(tmp_path / "copy.toml")).keep_files()
+
+
+def test_a_question_keeps_the_registration_that_an_archive_has(tmp_path: Path) -> None:
+    """As on another machine, which has the archive and not the folder of runs."""
+    ours = study(tmp_path)
+    register(tmp_path / "archive", ours.questions, ours.files)
+    register(ours.folder, ours.questions, ours.files, archives=[tmp_path / "archive"])
+    first, again = (read_questions(folder) for folder in (tmp_path / "archive", ours.folder))
+    assert [one.registration for one in first] == [one.registration for one in again]
+    assert again[0].registration is not None
 
 
 @pytest.mark.parametrize("name", GRIDS)

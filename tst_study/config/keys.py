@@ -37,7 +37,11 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
         if kind == "literal_error" and each is not first and _key(each, keys) == key:
             message += each["msg"].replace("Input should be", " or")
     message = message.replace("Input should", "should").replace("String should", "should")
-    message = message.replace("a valid boolean", "true or false").replace("an object", TABLE)
+    message = (
+        message.replace("a valid boolean", "true or false")
+        .replace("an object", TABLE)
+        .replace("a valid tuple", "a list")
+    )
     message = re.sub(r"a valid dictionary or instance of \w+", TABLE, message)
     value = "" if isinstance(given, dict | list) else f"{short(given)}: "
     return f"{key}: {value}{message}"
