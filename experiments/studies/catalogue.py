@@ -121,11 +121,12 @@ def load(
 
 def source_kind(source: str) -> str | None:
     """Return whether a word names a `grid`, a `python` file or a `run config` on disk; None if it
-    does not. A folder of run configs counts as one. Raises `UserError` for a file of another
-    kind."""
+    does not. A folder of run configs counts as one, unless it holds runs. Raises `UserError` for a
+    file of another kind."""
     path = Path(source)
     if path.is_dir():
-        return "run config" if run_configs(path) else None
+        holds_runs = any(path.glob("*/run.json")) or any(path.glob("*/job/config.toml"))
+        return None if holds_runs or not run_configs(path) else "run config"
     if path.suffix not in (".toml", ".py", ".yaml", ".yml"):
         if path.is_file():
             raise UserError(f"{path}: no study; give a grid or a run config in TOML, or Python")
