@@ -110,9 +110,7 @@ def run_row(record: RunRecord) -> dict[str, Any]:
         "parameters": header["parameters"]["total"],
         "active_parameters": header["parameters"]["active"],
         "embeddings": "counted",
-        "non_embedding_parameters": header["parameters"]["active"]
-        - header["parameters"]["input_embedding"]
-        - header["parameters"]["output_head"],
+        "non_embedding_parameters": _without_embeddings(header["parameters"]),
         "steps": plan["steps"],
         "corpus": _corpus(config, generated=optimum is not None),
         "learning_rate": config["optimizer"]["learning_rate"],
@@ -208,3 +206,10 @@ def _corpus(config: dict[str, Any], generated: bool) -> str:
 
 def _distinct(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(value for value in values if value))
+
+
+def _without_embeddings(parameters: Mapping[str, int]) -> int | None:
+    """Return the active parameters without both embeddings; None where these are not told."""
+    ends = [parameters.get(name) for name in ("input_embedding", "output_head")]
+    known = [number for number in ends if number is not None]
+    return parameters["active"] - sum(known) if len(known) == len(ends) else None

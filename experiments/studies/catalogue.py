@@ -129,7 +129,7 @@ def source_kind(source: str) -> str | None:
         return None if holds_runs or not run_configs(path) else "run config"
     if path.suffix not in (".toml", ".py", ".yaml", ".yml"):
         if path.is_file():
-            raise UserError(f"{path}: no study; give a grid or a run config in TOML, or Python")
+            raise UserError(f"{path}: no such folder, nor a study in TOML or Python; name one")
         return None
     if not path.is_file():
         raise UserError(f"{path}: no such file; `tst-study new {path}` writes a grid")

@@ -255,7 +255,7 @@ def test_what_is_no_study_is_refused_in_a_line(
     for words, says in (
         (["ours.yaml"], "YAML is not read"),
         (["empty.toml"], "neither a grid"),
-        (["notes.txt"], "no study"),
+        (["notes.txt"], "nor a study in TOML or Python"),
         (["absent.toml"], "no such file; `tst-study new absent.toml` writes a grid"),
         (["ours.toml", "run.toml"], "a study of its own"),
         (["bag-gird"], "did you mean 'bag-grid'"),

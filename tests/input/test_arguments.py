@@ -24,7 +24,7 @@ ARGUMENTS = [
     (["train", "folder"], "folder: cannot be read (Is a directory); name a TOML file"),
     (["train", "file"], "file: not valid TOML: "),
     (["train", "run.toml", "--folder", "file"], "file/status.json: cannot be read (Not a dir"),
-    (["train", "run.toml", "--folder", LONG], "cannot be read (File name too long); name a"),
+    (["train", "run.toml", "--folder", LONG], "cannot be read (File name too long); "),
     (["train", "run.toml", "--folder", "/proc/x"], "/proc/x: No such file or directory"),
     (["plan", "labtop"], "study 'labtop' is not known; did you mean 'laptop'?"),
     (["plan", "laptop", "--scale", "big"], "scale 'big' of study 'laptop' is not known"),
@@ -48,7 +48,7 @@ ARGUMENTS = [
     (["analyse"], "comparison: name --runs DIR"),
     (["analyse", "--runs", "folder"], "folder: no run folder there; name the folder that holds"),
     (["analyse", "mutual-information", "--tokens", "nowhere"], "nowhere.idx: cannot be read"),
-    (["data", "verify", "file"], "file/manifest.json: cannot be used"),
+    (["data", "verify", "file"], "file/manifest.json: cannot be read (Not a"),
     (["data", "verify", "folder"], "folder/manifest.json: no such file; `tst-study data prepare`"),
     (["export", "folder", "--to", "x"], "folder/run.json: missing; folder is not a run folder"),
     *(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -117,7 +118,7 @@ def test_every_verb_refuses_a_run_that_it_cannot_read(
     (copy / "run.json").write_text(json.dumps(header, indent=1))
     (copy.parent / "run.toml").write_text(to_toml(tiny(words, *AS_TRAINED)))
     given = answer(verb, copy.parent)
-    assert f"run.json: {expected}" in given.out + given.err
+    assert re.search(rf"run\.json: (is damaged \()?{re.escape(expected)}", given.out + given.err)
     assert "Traceback" not in given.err
     # Verbs of many runs show a damaged one as a row with its reason, and go on.
     assert given.status == (0 if verb[0] in ("status", "collect") else 2)
@@ -225,15 +226,16 @@ TEXTS = {
 }
 
 
+WITHIN = "--within-documents"
 REQUESTS = [
     (["--source", "hf:///nowhere"], "source hf:///nowhere: cannot be read"),
     (["--source", "fifo.txt"], "fifo.txt: is a folder, pipe or device"),
     (["--source", "/dev/zero"], "/dev/zero: "),
     (["--source", "empty"], "empty: no such file, or a folder without text"),
     (["--source", "~no-user/a.txt"], "~no-user/a.txt: no such file"),
-    (["--source", "good.txt", "--tokenizer", "bpe:"], "the size of the vocabulary, 257 to 1,0"),
-    (["--source", "good.txt", "--tokenizer", "bpe:5000"], "bpe:5000: the text yields only"),
-    (["--source", "good.txt", "--tokenizer", "good.txt"], "docs/data.md converts files of Sent"),
+    (["--source", "good.txt", WITHIN, "--tokenizer", "bpe:"], "the size of the vocabulary, 257"),
+    (["--source", "good.txt", WITHIN, "--tokenizer", "bpe:5000"], "bpe:5000: the text yields"),
+    (["--source", "good.txt", WITHIN, "--tokenizer", "good.txt"], "docs/data.md converts files"),
     (["--source", "good.txt", "--shard", "2/1"], "--shard 2/1: write it as i/n"),
     (["--source", "good.txt", "--shard", "1/2", "--limit-bytes", "9"], "--limit-bytes: is for"),
     (["--source", "good.txt", "--validation", "good.txt"], "is both training and held-out text"),
@@ -243,8 +245,8 @@ REQUESTS = [
     (["--source", "ids.bin"], "tst-study data adopt ids.bin"),
     (["--source", "good.txt", "--validation-share", "0.1", "--validation", "x"], "leave it out"),
     (["--source", "odd"], "its name is not UTF-8; rename it"),
-    (["--source", "good.txt", "--to", "good.txt"], "good.txt: cannot be written (File exists)"),
-    (["--source", "good.txt", "--to", "full"], "full: holds other files"),
+    (["--source", "good.txt", WITHIN, "--to", "good.txt"], "good.txt: cannot be written (File"),
+    (["--source", "good.txt", WITHIN, "--to", "full"], "full: holds other files"),
     *((["--source", name], expected) for name, (_, expected) in TEXTS.items()),
 ]  # fmt: skip
 
