@@ -634,6 +634,8 @@ def _word(key: str, value: Any) -> str:
     """Return the part of a run's name that stands for a key's value, such as `s4` or `lr0.002`."""
     last = key.rpartition(".")[2]
     name = {**SYMBOLS, "learning_rate": "lr"}.get(last, last)
+    if isinstance(value, bool):
+        return last if value else f"no_{last}"
     text = f"{value:g}" if isinstance(value, float) else str(value)
     words = text if isinstance(value, str) else f"{name}{text}"
     return re.sub(r"[^\w.+=-]", "", words)

@@ -98,7 +98,7 @@ def test_a_study_from_text_to_report(cluster: Cluster, tmp_path: Path) -> None:
     assert ended.splitlines()[0] == "runs/reinitialise-smoke: 4 done", ended
     assert "4 runs over, 0 missing" in tst_study("collect", *study, cwd=tmp_path).stdout
     assert (root / "report" / "report.html").exists()
-    record = run_record.read(next(root.glob("*-s4-*-reinitialized-*")))
+    record = run_record.read(next(root.glob("*-superposed-reinitialize_at_switch-*")))
     assert record.segments[0]["forked_from"]["run_id"].startswith("trunk-s4-50steps-seed0-")
     assert (
         record.segments[1]["code"]
