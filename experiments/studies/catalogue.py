@@ -91,7 +91,8 @@ def load(
         raise UserError(f"{runs}: Not a directory; name a folder")
     kind = None if {*names} & {*STUDIES, *GRIDS} else source_kind(names[0])
     if names[0] in GRIDS:
-        study = _of_grid(GRIDS[names[0]], scale, Path())
+        path = GRIDS[names[0]]
+        study = _of_grid(path, scale or ("quick" if scales(path) else None), Path())
     elif kind is None:
         study = _declared(
             names[0], STUDIES[one_of(names[0], [*STUDIES, *GRIDS], "study")], scale or "quick"

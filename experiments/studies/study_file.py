@@ -176,9 +176,6 @@ class StudyFile:
 
     def _read(self, values: Table) -> Grid:
         """Validate the file, after the keys of the config in its tables were moved to `keys`."""
-        for own in ("model", "data"):
-            if own in values:
-                raise self.fail(f"[{own}] beside a grid; put it into the file that `base` names")
         sections = sections_of(Config)
         for table in ("cross", "tune", "setups"):
             inner = values.get(table, {})
@@ -299,11 +296,8 @@ class StudyFile:
         """Build one run of every arm, and compare them."""
         there: dict[str, str] = {}
         for variant in cell.variants:
-            setting = self._with_arm(cell.setting, variant)
-            for key, ladder in self._ladders(cell, variant).items():
-                setting = setting.changed("", {key: ladder[0]})
-            config = self._config(setting, variant, 0)
-            what = f"[arms] {variant.name} at {setting.steps:,} steps"
+            config = self._untuned(cell, variant)
+            what = f"[arms] {variant.name} at {config.schedule.steps:,} steps"
             plain = variant == self.baseline or variant.changes
             if not plain and not plan_phases(config).superposed_steps:
                 raise self.fail(f"{what}: superposes no step; raise bag_size or step_ratio")
@@ -327,6 +321,13 @@ class StudyFile:
             return setting.config(self.grid.study, variant.superposition, seed, role)
         except UserError as error:
             raise self.fail(f"set-up {setting.grid}, arm {variant.name}: {error}") from None
+
+    def _untuned(self, cell: Cell, variant: Variant) -> Config:
+        """Return a run of an arm with the first value of every ladder, for whoever asks what does
+        not depend on the tuned keys."""
+        setting = self._with_arm(cell.setting, variant)
+        first = {key: ladder[0] for key, ladder in self._ladders(cell, variant).items()}
+        return self._config(setting.changed("", first), variant, 0)
 
     def runs(self, results: Results, plan_only: bool = False) -> list[Config]:
         """List the runs that can be planned with the results so far: the sweeps' runs, then the
@@ -464,10 +465,7 @@ class StudyFile:
 
     def _text(self, cell: Cell, variant: Variant) -> float:
         """How many times the baseline's text an arm reads."""
-        setting = self._with_arm(cell.setting, variant)
-        for key, ladder in self._ladders(cell, variant).items():
-            setting = setting.changed("", {key: ladder[0]})
-        plan = plan_phases(self._config(setting, variant, 0))
+        plan = plan_phases(self._untuned(cell, variant))
         return plan.raw_tokens(plan.steps) / plan.latent_tokens(plan.steps)
 
     def questions(self) -> list[Question]:
@@ -501,7 +499,8 @@ class StudyFile:
             raise self.fail(f"[[questions]] {asked.family!r}: no arm is {wanted}; arms: {arms}")
 
     def _selects(self, selector: Mapping[str, Any], cell: Cell, variant: Variant) -> bool:
-        known = {"setup": cell.setup, **to_dict_of(variant.superposition), **variant.declared}
+        phase = variant.superposition.model_dump(mode="json")
+        known = {"setup": cell.setup, **phase, **variant.declared}
         known["arm"] = variant.arm
         for key in selector:
             one_of(key, known, f"{self.path}: [[questions]] key")
@@ -562,11 +561,8 @@ class StudyFile:
         seeds: tuple[int, ...],
     ) -> Arm:
         """Return the runs of an arm as declared: by its keys of the config, but for tuned ones."""
-        setting = self._with_arm(cell.setting, variant)
         ladders = self._ladders(cell, variant)
-        for key, ladder in ladders.items():
-            setting = setting.changed("", {key: ladder[0]})
-        values = dict(_leaves(to_dict(self._config(setting, variant, 0))))
+        values = dict(_leaves(to_dict(self._untuned(cell, variant))))
         varied = {key for table in self.keys.values() for key in table}
         varied |= {key for each in self.variants for key in each.changes}
         if varied & {"model.preset"}:
@@ -613,10 +609,6 @@ def _scales(path: Path, values: Table) -> Table:
     shared = values.pop("scales_from", None)
     common = read_toml(path.parent / shared) if shared else {}
     return _merged(common, values.pop("scales", {}))
-
-
-def to_dict_of(phase: SuperposedPhase) -> dict[str, Any]:
-    return phase.model_dump(mode="json")
 
 
 def _numbers(variant: Variant) -> dict[str, Any]:

@@ -358,6 +358,7 @@ def test_a_question_keeps_the_registration_that_an_archive_has(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", GRIDS)
 def test_bundled_grids_are_files_like_a_user_s(name: str) -> None:
+    assert load(name).scale in ("quick", "")  # as every bundled study's default
     assert load(name).runs(Bowl(2e-3))
 
 
