@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NotRequired
 
-from pydantic import TypeAdapter, with_config
+from pydantic import ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from tst_study.atomic_files import read_json, write_json
@@ -24,7 +24,7 @@ DIGESTS = "digests.json"
 """The file in a checkpoint's folder that describes the others."""
 
 
-@with_config(extra="forbid")
+@with_config(ConfigDict(extra="forbid"))
 class _Described(TypedDict):
     """The content of that file."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import TypeAdapter, with_config
+from pydantic import ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from tst_study.atomic_files import read_json
@@ -26,7 +26,7 @@ from tst_study.text import is_file_name, short
 Part = Literal["whole", "query", "key", "value", "gate", "up"]
 
 
-@with_config(extra="allow")
+@with_config(ConfigDict(extra="allow"))
 class _Index(TypedDict):
     weight_map: dict[str, str]
 
