@@ -212,7 +212,7 @@ def _rung(
     smaller = IntendedRun(
         run.params if factor == 1 else count.total, size, tokens, run.text / factor, run.setting
     )
-    # The critical batch grows about with the root of the length (arXiv 2410.21676).
+    # The critical batch grows as the 0.47th power of the length (arXiv 2410.21676): about its root.
     batch = config.batch.positions if config else TOKENS_PER_STEP * math.sqrt(run.tokens / 4.19e10)
     sequences = 2 ** max(0, round(math.log2(batch / length / math.sqrt(factor))))
     if factor == 1 and config:

@@ -52,6 +52,7 @@ DEVICES = (
     Device("L40S", 362e12, 48e9, 864e9, 32e9),
     Device("L4", 121e12, 24e9, 300e9, 32e9),
     Device("A10G", 70e12, 24e9, 600e9, 32e9),
+    # GeForce cards reach these peaks with accumulation in float32 (half of those in float16).
     Device("RTX 5090", 209.5e12, 32e9, 1.792e12, 64e9, per_node=1),
     Device("RTX 4090", 165.2e12, 24e9, 1.008e12, 32e9, per_node=1),
     Device("RTX 3090", 71e12, 24e9, 936e9, 32e9, per_node=1),
