@@ -189,7 +189,7 @@ def plan(
     from tst_study.experiments.launcher import Options, launcher_of
     from tst_study.experiments.local.queue import fitting
     from tst_study.experiments.plan.layouts import Allocation, memory_by_part
-    from tst_study.experiments.plan.planner import Planner
+    from tst_study.experiments.plan.planner import Planner, prepare
     from tst_study.experiments.state.plan_table import changes, csv_lines, table
     from tst_study.experiments.studies.catalogue import load
 
@@ -207,7 +207,7 @@ def plan(
         print(*csv_lines(planner, pattern), sep="\n")
         return
     if time:
-        chosen.prepare()
+        prepare(chosen)
     for part in (chosen, chosen.planned_only):
         if part is None:
             continue

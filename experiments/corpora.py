@@ -3,7 +3,9 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
+from typing import Self
 
+from tst_study.config.schema import FolderName, Fraction, PathText, Positive, Strict
 from tst_study.data.manifest import MANIFEST
 from tst_study.errors import UserError
 from tst_study.waiting import waiting
@@ -52,18 +54,32 @@ class Books:
         prepare(books, folder)
 
 
-@dataclass(frozen=True)
-class Text:
-    """A text that `tst-study data prepare` reads: files of one's own, or a dataset of the Hugging
-    Face hub. The latter is too large to be prepared by the command that submits a study, so the
-    user prepares it first."""
+class TextSource(Strict):
+    """What `tst-study data prepare` reads, and how."""
 
-    name: str
-    source: str
-    tokenizer: str
-    limit_bytes: int | None = None
-    validation_share: float | None = None
+    source: PathText
+    tokenizer: PathText = "bpe:1024"
+    limit_bytes: Positive | None = None
+    validation_share: Fraction | None = None
     within_documents: bool = False
+
+
+class Text(TextSource):
+    """A text of one's own, or a dataset of the Hugging Face hub. The latter is too large to be
+    prepared by the command that submits a study, so the user prepares it first."""
+
+    name: FolderName
+
+    def placed(self, home: Path) -> Self:
+        """Return a copy in which paths of files start from `home`; other sources and tokenizers
+        keep their names."""
+        files = {"source": home / self.source, "tokenizer": home / self.tokenizer}
+        return self.model_copy(update={k: str(path) for k, path in files.items() if path.exists()})
+
+    def first(self, gigabytes: int) -> Self:
+        """Return the first gigabytes of a text of the hub, as a text of its own."""
+        limit = gigabytes * 10**9
+        return self.model_copy(update={"name": f"{self.name}-{gigabytes}GB", "limit_bytes": limit})
 
     def prepare(self, folder: Path) -> None:
         if _is_whole(folder):
@@ -126,11 +142,25 @@ continue and a `TopicalLanguage` starts over. A `Text` of the hub is never made:
 `UserError` if it is not complete."""
 
 
-FINEWEB_EDU = Text(
-    "fineweb-edu-llama3",
-    "hf://HuggingFaceFW/fineweb-edu/sample-100BT:train",
-    "meta-llama/Meta-Llama-3-8B",
+_LLAMA, _QWEN = "meta-llama/Meta-Llama-3-8B", "Qwen/Qwen3-30B-A3B"
+"""The Hugging Face models whose tokenizers are used. All of the Qwen3 family share theirs; their
+vocabulary is padded to 151,936 entries."""
+_EDU, _BASELINE = "hf://HuggingFaceFW/fineweb-edu/sample-", "hf://mlfoundations/dclm-baseline-1.0"
+FINEWEB_EDU = Text(name="fineweb-edu-llama3", source=f"{_EDU}100BT:train", tokenizer=_LLAMA)
+DCLM = Text(name="dclm-llama3", source=_BASELINE, tokenizer=_LLAMA)
+FINEWEB_EDU_QWEN = Text(name="fineweb-edu-qwen3", source=f"{_EDU}350BT:train", tokenizer=_QWEN)
+DCLM_QWEN = Text(name="dclm-qwen3", source=_BASELINE, tokenizer=_QWEN)
+KNOWN: tuple[Recipe, ...] = (
+    *(Books(), Books(1), *(Books(megabytes=size) for size in (1, 2, 8, 9, 32))),
+    *(TopicalLanguage(), TopicalLanguage(tokens=1_000_000, validation_tokens=65_536)),
+    *(FINEWEB_EDU, DCLM, FINEWEB_EDU_QWEN, DCLM_QWEN),
+    *(FINEWEB_EDU.first(gigabytes) for gigabytes in (2, 8, 32)),
+    *(DCLM.first(gigabytes) for gigabytes in (20, 80, 320)),
 )
-DCLM = Text("dclm-llama3", "hf://mlfoundations/dclm-baseline-1.0", "meta-llama/Meta-Llama-3-8B")
-KNOWN: tuple[Recipe, ...] = (Books(), Books(1), TopicalLanguage(), FINEWEB_EDU, DCLM)
 """Texts that this package can make, which any study may read by their folder in `PREPARED`."""
+
+
+def by_folder(*more: Recipe, home: Path = Path()) -> dict[Path, Recipe]:
+    """Return `KNOWN` and further recipes by the folder that the text is made in; paths start from
+    `home`."""
+    return {home / PREPARED / recipe.name: recipe for recipe in (*KNOWN, *more)}

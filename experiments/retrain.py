@@ -15,9 +15,8 @@ from tst_study.config.schema import Config, apply_override, from_dict, of_record
 from tst_study.data.run_data import fingerprints
 from tst_study.data.token_file import idx_path
 from tst_study.errors import UserError
-from tst_study.experiments.corpora import PREPARED
+from tst_study.experiments.corpora import PREPARED, by_folder
 from tst_study.experiments.plan.planned_run import matches
-from tst_study.experiments.studies.catalogue import recipes
 
 
 def recorded(archive: Path, name: str) -> Tables:
@@ -51,7 +50,7 @@ def config_of(record: Tables, overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         apply_override(values, override)
     config = from_dict(values, source=run["run_id"])
-    known = recipes()
+    known = by_folder()
     for folder in {Path(corpus.path) for corpus in config.data.corpora} & known.keys():
         known[folder].prepare(folder)
     if (mark := fingerprint(config, fingerprints(config))) != run["fingerprint"]:

@@ -46,7 +46,8 @@ class Study:
     claims: str
     """One or two sentences: what the study can show, and what it cannot show at this scale."""
     corpora: Mapping[Path, Recipe]
-    """A recipe for each corpus; its key is the folder from which the runs read the corpus."""
+    """A recipe for each corpus that can be made; its key is the folder in which runs look for the
+    corpus."""
     runs: Callable[[Results], list[Config]]
     folder: Path = Path("runs")
     """The parent of the run folders."""
@@ -106,10 +107,3 @@ class Study:
             with written_atomically(place) as file:
                 file.write(path.read_bytes())
         write_json(kept / "study.json", {"file": own})
-
-    def prepare(self) -> None:
-        """Make the corpora that are not complete yet. Raises `UserError` if a corpus from the
-        Hugging Face hub is incomplete: such a corpus must be prepared beforehand (`tst-study data
-        prepare`)."""
-        for folder, recipe in self.corpora.items():
-            recipe.prepare(folder)

@@ -17,6 +17,7 @@ from tst_study.experiments.local import progress
 from tst_study.experiments.local.queue import StoppedError, launch
 from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
+from tst_study.experiments.plan.planner import prepare
 from tst_study.experiments.run_process import cancel_mark, log_path
 from tst_study.experiments.state.collect import collect
 from tst_study.experiments.state.status import folders_below, row, rows_of_study
@@ -48,7 +49,7 @@ class Local:
             raise UserError("--dry-run and --top-up apply to Slurm only; `plan` lists the runs")
         check_can_be_trained(study, wanted, self.allocation)
         print(*wrapped([study.title, study.claims], screen_width()), sep="\n", flush=True)
-        study.prepare()
+        prepare(study)
         try:
             with progress.shown() as draw:
                 queue = launch(study, self._options, draw, wanted, seats=self._seats)

@@ -145,6 +145,17 @@ class Planner:
         return with_prefixes(runs, self) if self.study.share else runs
 
 
+def prepare(study: Study) -> None:
+    """Make the corpora that the study's runs read and that are not complete yet. Raises `UserError`
+    if a corpus from the Hugging Face hub is incomplete: such a corpus must be prepared beforehand
+    (`tst-study data prepare`)."""
+    runs = Planner(study, unprepared=True).whole()
+    read = {Path(corpus.path).absolute() for run in runs for corpus in run.config.data.corpora}
+    for folder, recipe in study.corpora.items():
+        if folder.absolute() in read:
+            recipe.prepare(folder)
+
+
 def _holds(folder: Path, identity: str) -> bool:
     """Return whether a folder holds this run, or one that has no record yet."""
     try:

@@ -13,6 +13,7 @@ from tst_study.experiments.launcher import Job, Options, check_can_be_trained
 from tst_study.experiments.launches import remark
 from tst_study.experiments.plan.layouts import Allocation
 from tst_study.experiments.plan.planned_run import PlannedRun
+from tst_study.experiments.plan.planner import prepare
 from tst_study.experiments.run_process import cancel_mark
 from tst_study.experiments.slurm import follow_up, submission
 from tst_study.experiments.slurm.batch_script import check_setup
@@ -59,7 +60,7 @@ class Slurm:
         check_setup(profile.setup)
         check_can_be_trained(study, wanted, self.allocation)
         if not dry:
-            study.prepare()
+            prepare(study)
         shares = None
         while True:
             with waiting("copying the code and submitting runs"):

@@ -5,13 +5,14 @@ read real text, and of runs on a generated language.
 All grids are in one study, so that they have baselines and shared prefix runs in common. A run's
 name begins with the name of the first grid that asks for it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from tst_study.analysis.verdict.question import Arm, Question
+from tst_study.analysis.verdict.question import Question
 from tst_study.config.schema import SuperposedPhase
 from tst_study.experiments.corpora import Books
-from tst_study.experiments.studies.grid import Part, Tuning, against_baseline, choice, grid
+from tst_study.experiments.studies.grid import Part, Tuning, against_baseline, arm, choice, grid
 from tst_study.experiments.studies.scales import SMALL_MAIN, main_with
 from tst_study.experiments.studies.setting import BASELINE, Setting
 
@@ -58,7 +59,8 @@ def campaign(setting: Setting, first_seed: int) -> list[Part | Tuning]:
     at_length, main = setting.with_steps(STEPS), SMALL_MAIN
     bag_sizes = grid(BAG_SIZES, (main.step_ratio,))
     step_ratios = grid((main.bag_size,), STEP_RATIOS)
-    little = setting.in_grid("little-text").with_steps(STEPS).with_corpus(LITTLE_TEXT, "9MB")
+    little = setting.in_grid("little-text").with_steps(STEPS).with_text(LITTLE_TEXT)
+    little = little.changed("9MB", {})
     rates = [at_length.in_grid("rates").with_rate(rate) for rate in (*RATES, LOWEST_RATE)]
     return [
         _lengths(setting, LENGTHS, (BASELINE, main), eight),
@@ -114,67 +116,65 @@ LOWEST_RATE_PLAN = "abfbb9ff776e4c71fd677672dbb87e93af579338"
 OUTPUT_ONLY_PLAN = "483855e746eb35193e7196077a82c0854de79f8e"
 
 
+def asked(
+    setting: Setting,
+    family: str,
+    superposition: SuperposedPhase,
+    where: Mapping[str, Any],
+    name: str = "",
+    against: SuperposedPhase = BASELINE,
+    registered: str = PLAN,
+) -> Question:
+    """Return the question whether one superposition is better than another (by default, than the
+    baseline) among the runs that `where` selects. Without a name it has the superposition's."""
+    label = setting.label(superposition)
+    other = "the baseline" if against == BASELINE else setting.label(against)
+    return Question(
+        name=name or label,
+        arm=arm(label, where, superposition),
+        against=arm(other, where, against),
+        family=family,
+        primary=family == "primary",
+        method="paired",
+        registered=registered,
+    )
+
+
 def questions(setting: Setting, first_seed: int) -> list[Question]:
     """Return the questions of `docs/research/plan-of-runs.md`. They are answered by paired t-tests.
     The intervals hold jointly for all questions of a family (Bonferroni)."""
     eight = tuple(range(first_seed, first_seed + SEEDS_OF_LENGTHS))
     four, others = eight[:SEEDS_OF_GRIDS], eight[SEEDS_OF_GRIDS:]
-    usual: dict[str, Any] = {"corpus": setting.texts[0].name, "seed": four, "steps": STEPS}
+    usual: dict[str, Any] = {"corpus": setting.text, "seed": four, "steps": STEPS}
     usual |= {"learning_rate": setting.learning_rate, "hidden_size": setting.hidden_size}
-    at_eight, last_four = usual | {"seed": eight}, usual | {"seed": others}
-
-    def asked(
-        family: str,
-        superposition: SuperposedPhase,
-        where: dict[str, Any] = usual,
-        name: str = "",
-        against: SuperposedPhase = BASELINE,
-        registered: str = PLAN,
-    ) -> Question:
-        label, other = setting.label(superposition), setting.label(against)
-        return Question(
-            name=name or label,
-            arm=Arm(name=label, setting=label, where=where),
-            against=Arm(
-                name="the baseline" if against == BASELINE else other, setting=other, where=where
-            ),
-            family=family,
-            primary=family == "primary",
-            method="paired",
-            registered=registered,
-        )
-
-    main, output_only = SMALL_MAIN, OUTPUT_ONLY
-    at_main = f"{setting.label(main)} at {STEPS:,} steps"
-    longer = Arm(
-        name=f"the baseline of {EQUAL_DATA_STEPS:,} steps, which reads as much text",
-        setting="baseline",
-        where=at_eight | {"steps": EQUAL_DATA_STEPS},
-    )
-    primary = asked("primary", main, at_eight, at_main)
+    at_eight, last_four, main = usual | {"seed": eight}, usual | {"seed": others}, SMALL_MAIN
+    about = partial(asked, setting)
+    primary = about("primary", main, at_eight, f"{setting.label(main)} at {STEPS:,} steps")
+    words = f"the baseline of {EQUAL_DATA_STEPS:,} steps, which reads as much text"
+    longer = arm(words, at_eight | {"steps": EQUAL_DATA_STEPS}, BASELINE)
     equal_data = {"against": longer, "family": "equal data", "primary": False}
     asked_for = [primary, primary.model_copy(update=equal_data)]
     for steps in sorted((*LENGTHS, HELD_OUT_STEPS)):
-        asked_for.append(asked("lengths", main, at_eight | {"steps": steps}, f"{steps:,} steps"))
+        asked_for.append(about("lengths", main, at_eight | {"steps": steps}, f"{steps:,} steps"))
     for rate in sorted((*RATES, LOWEST_RATE, setting.learning_rate)):
         plan = LOWEST_RATE_PLAN if rate == LOWEST_RATE else NEIGHBOURS_PLAN
         where, name = usual | {"learning_rate": rate}, f"learning rate {rate:g}"
-        asked_for.append(asked("rates", main, where, name, registered=plan))
+        asked_for.append(about("rates", main, where, name, registered=plan))
     for superposition in grid(sorted((*BAG_SIZES, main.bag_size)), (main.step_ratio,)):
-        asked_for.append(asked("bag sizes", superposition))
+        asked_for.append(about("bag sizes", superposition, usual))
     for superposition in grid((main.bag_size,), sorted((*STEP_RATIOS, main.step_ratio))):
-        asked_for.append(asked("step ratios", superposition))
+        asked_for.append(about("step ratios", superposition, usual))
     for superposition in _ablations():
         plain = main_with(bag_size=superposition.bag_size)
-        asked_for.append(asked("parts", superposition, against=plain))
+        asked_for.append(about("parts", superposition, usual, against=plain))
     for against, name in ((BASELINE, "against the baseline"), (main, "against superposition")):
         asked_for.append(
-            asked("output only", output_only, last_four, name, against, OUTPUT_ONLY_PLAN)
+            about("output only", OUTPUT_ONLY, last_four, name, against, OUTPUT_ONLY_PLAN)
         )
     for model in (SMALLER, setting["model.preset"], LARGER):
         where = usual | {"steps": SIZES_STEPS}
         where |= {"hidden_size": _of_model(setting, model).hidden_size}
         del where["learning_rate"]  # each size has a learning rate of its own
-        asked_for.append(asked("sizes", main, where, model))
+        asked_for.append(about("sizes", main, where, model))
     on_little = usual | {"corpus": LITTLE_TEXT.name}
-    return [*asked_for, *(asked("little text", arm, on_little) for arm in (main, output_only))]
+    return [*asked_for, *(about("little text", each, on_little) for each in (main, OUTPUT_ONLY))]

@@ -12,7 +12,7 @@ from tst_study.config.identity import digest, identity_form
 from tst_study.config.schema import load as load_config
 from tst_study.config.schema import read_toml, to_dict
 from tst_study.errors import UserError, one_line, one_of
-from tst_study.experiments.corpora import PREPARED, Recipe
+from tst_study.experiments.corpora import by_folder
 from tst_study.experiments.studies import (
     data_constrained,
     gate,
@@ -171,7 +171,7 @@ def _declared(name: str, declared: Declared, scale: str) -> Study:
         scale=scale,
         title=f"{declared.title}{at_scale}",
         claims=f"{declared.claims} {caveat}".strip(),
-        corpora={PREPARED / recipe.name: recipe for part in parts for recipe in part.corpora()},
+        corpora=by_folder(*declared.texts),
         runs=lambda results: [run for part in parts for run in part.runs(name, results)],
         questions=questions,
     )
@@ -271,13 +271,6 @@ def _of_configs(names: Sequence[str], scale: str | None) -> Study:
         runs=lambda results: list(configs.values()),
         files=tuple(paths),
     )
-
-
-def recipes() -> dict[Path, Recipe]:
-    """Return the recipe of every corpus that a study reads at some scale, by the corpus's
-    folder."""
-    studies = [load(name, scale) for name, declared in STUDIES.items() for scale in declared.scales]
-    return {folder: recipe for study in studies for folder, recipe in study.corpora.items()}
 
 
 def is_study(sources: Sequence[str]) -> bool:

@@ -6,7 +6,7 @@ much text as the baseline, and so repeat it more often."""
 
 from collections.abc import Sequence
 
-from tst_study.experiments.corpora import DCLM, FINEWEB_EDU, Books, Recipe, Text
+from tst_study.experiments.corpora import DCLM, FINEWEB_EDU, Books, Recipe
 from tst_study.experiments.studies.grid import Declared, Part, against_baseline
 from tst_study.experiments.studies.scales import Scale
 
@@ -28,8 +28,8 @@ def parts(scale: Scale) -> list[Part]:
             # Leave out runs shorter than twice their warm-up, and runs of more than eight times the
             # scale's steps.
             if 2 * scale.setting["schedule.warmup_steps"] <= steps <= 8 * scale.setting.steps:
-                setting = scale.setting.with_corpus(recipe, f"{tokens // 1000}k")
-                setting = setting.with_steps(steps)
+                setting = scale.setting.with_text(recipe).with_steps(steps)
+                setting = setting.changed(f"{tokens // 1000}k", {})
                 parts_by_epochs.append(against_baseline(setting, arms, scale.seeds))
     return parts_by_epochs
 
@@ -37,21 +37,14 @@ def parts(scale: Scale) -> list[Part]:
 def _texts(scale: Scale) -> Sequence[tuple[Recipe, int]]:
     """Return corpora, each with its approximate number of tokens. A run's record holds the exact
     number (`unique_raw_tokens`)."""
-    if isinstance(scale.setting.texts[0], Text):
+    if scale.name in ("one-gpu", "paper"):
+        # A token of Llama-3's tokenizer is about 4.5 bytes of English.
         whole, sizes = (DCLM, (20, 80, 320)) if scale.is_paper else (FINEWEB_EDU, (2, 8, 32))
-        return [_hub_text(whole, gigabytes) for gigabytes in sizes]
+        return [(whole.first(size), round(size * 10**9 / 4.5)) for size in sizes]
     megabytes = {"smoke": (1,), "quick": (1, 2), "laptop": (2, 8)}.get(scale.name, (2, 8, 32))
     # The bundled prose has 370,000 tokens per megabyte: 50.0 million tokens in 135.3 MB of records,
     # at a vocabulary of 1,024.
     return [(Books(megabytes=size), size * 370_000) for size in megabytes]
-
-
-def _hub_text(whole: Text, gigabytes: int) -> tuple[Recipe, int]:
-    """Return the first gigabytes of a corpus, and about how many tokens they hold: a token of
-    Llama-3's tokenizer is about 4.5 bytes of English."""
-    limit = gigabytes * 10**9
-    recipe = Text(f"{whole.name}-{gigabytes}GB", whole.source, whole.tokenizer, limit)
-    return recipe, round(limit / 4.5)
 
 
 STUDY = Declared(

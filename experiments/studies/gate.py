@@ -7,8 +7,6 @@ keys, the latter also at twice the learning rate. Every set-up is trained with a
 superposition. This shows, before a larger study is paid for, how much the difference between the
 two varies over seeds. The sweep is registered as G0 in `docs/research/plan-of-runs.md`."""
 
-from dataclasses import replace
-
 from tst_study.experiments.studies.grid import Declared, Part, Tuning, against_baseline, choice
 from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
 from tst_study.experiments.studies.setting import BASELINE, Setting
@@ -26,7 +24,6 @@ def parts(scale: Scale) -> list[Tuning]:
     steps = STEPS.get(scale.name, scale.setting.steps)
     first_tried = {"schedule.decay_ratio": 0.1, "model.qk_norm": False, "data.held_out": "spread"}
     setting = scale.setting.changed("", {**first_tried, "schedule.steps": steps})
-    setting = replace(setting, evaluations=4)
     seeds = SEEDS.get(scale.name, scale.seeds)
     candidates = tuple(
         setting.with_rate(rate).changed(f"decay{ratio:g}", {"schedule.decay_ratio": ratio})

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from tst_study.analysis.verdict.question import Question
+from tst_study.analysis.verdict.question import Arm, Question, Value
 from tst_study.config.schema import Config, SuperposedPhase
 from tst_study.experiments.corpora import Recipe
 from tst_study.experiments.studies.scales import SCALES, Scale
@@ -32,10 +34,6 @@ class Part:
             for setting in self.settings
             for arm in self.arms
         ]
-
-    def corpora(self) -> list[Recipe]:
-        """The corpora that the runs read."""
-        return [recipe for setting in self.settings for recipe in setting.texts]
 
 
 @dataclass(frozen=True)
@@ -125,14 +123,6 @@ class Tuning:
             ladder = (*ladder, _scaled(ladder[-1], math.sqrt(2)))
         return self._climbed(ladder, arm, study, results, tried, extensions - 1)
 
-    def corpora(self) -> list[Recipe]:
-        """The corpora that the runs read, those that follow the choice included."""
-        rungs = [rung for ladder in self.ladders for rung in ladder]
-        following = self.then(dict.fromkeys(self.arms, rungs[0]))
-        return [recipe for rung in rungs for recipe in rung.texts] + [
-            recipe for part in following for recipe in part.corpora()
-        ]
-
 
 def choice(
     candidates: Iterable[Setting],
@@ -173,6 +163,28 @@ class Declared:
     questions: Sequence[Question] | Callable[[Scale], Sequence[Question]] = ()
     scales: Sequence[str] = tuple(SCALES)
     """The names of its scales, if `parts` is a function."""
+    texts: Sequence[Recipe] = ()
+    """How texts are made that the runs read and this package does not know."""
+
+
+def arm(name: str, where: Mapping[str, Any], *phases: SuperposedPhase) -> Arm:
+    """Return the runs with one of these superpositions, found by its declared keys. `where`: as in
+    `Arm`. An arm of several superpositions is for studies in which a pilot sweep chooses one."""
+    tables = [phase.model_dump(mode="json") for phase in phases]
+    return Arm(
+        name=name,
+        where={
+            **{f"superposition.{key}": one_or_all(t[key] for t in tables) for key in tables[0]},
+            **where,
+        },
+    )
+
+
+def one_or_all(values: Iterable[Any]) -> Value | tuple[Value, ...]:
+    """Return values of the config as an `Arm` names them: each once, and one of them as it is."""
+    plain = (each if isinstance(each, int | float | str) else json.dumps(each) for each in values)
+    several = tuple(dict.fromkeys(plain))
+    return several[0] if len(several) == 1 else several
 
 
 def against_baseline(

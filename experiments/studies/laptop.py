@@ -7,10 +7,10 @@ mean of a bag reveals the topic. Such text suits superposition, so that a gain t
 demonstration under chosen conditions, and no evidence about real text."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from tst_study.analysis.verdict.question import Arm, Question
+from tst_study.analysis.verdict.question import Question
 from tst_study.experiments.corpora import TopicalLanguage
 from tst_study.experiments.studies import campaign
 from tst_study.experiments.studies.campaign import STEPS
@@ -67,19 +67,11 @@ def questions(scale: Scale) -> Sequence[Question]:
     (setting,), (_, *superposed) = generated.settings, generated.arms
     where: dict[str, Any] = {"corpus": GENERATED_TEXT, "steps": setting.steps}
     where |= {"seed": tuple(generated.seeds)}
-    asked = campaign.questions(scale.setting, scale.seeds.start)
-    for superposition in superposed:
-        label = setting.label(superposition)
-        question = Question(
-            name=f"s = {superposition.bag_size}",
-            arm=Arm(name=label, setting=label, where=where),
-            against=Arm(name="the baseline", setting="baseline", where=where),
-            family="generated language",
-            method="paired",
-            registered=GENERATED_PLAN,
-        )
-        asked.append(question)
-    return asked
+    about = partial(campaign.asked, setting, "generated language", registered=GENERATED_PLAN)
+    return [
+        *campaign.questions(scale.setting, scale.seeds.start),
+        *(about(each, where, f"s = {each.bag_size}") for each in superposed),
+    ]
 
 
 def _prose(scale: Scale) -> Sequence[Part | Tuning]:
@@ -105,9 +97,9 @@ def _generated(scale: Scale) -> Part:
         "schedule.warmup_steps": round(0.05 * steps),
         "optimizer.learning_rate": GENERATED_RATE,
         "data.validation_tokens": 32_768,
+        "execution.evaluate_every": steps // 2,
     }
-    setting = scale.setting.in_grid("generated").changed("", changes)
-    setting = replace(setting, corpora=(language,), evaluations=2)
+    setting = scale.setting.in_grid("generated").with_text(language).changed("", changes)
     superposed = grid(GENERATED_BAG_SIZES[scale.name], (GENERATED_RATIO,))
     return against_baseline(setting, superposed, GENERATED_SEEDS[scale.name])
 

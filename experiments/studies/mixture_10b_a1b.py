@@ -6,41 +6,37 @@ and 49,983 for the superposed run, the first 12,483 of them at s = 16. The other
 small twin: a model with fewer layers and small widths, but with the same kind of layers (128
 experts, top 8, normed queries and keys, 24 query heads in 4 groups, untied embedding and head)."""
 
-from dataclasses import replace
-
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import SuperposedPhase
-from tst_study.experiments.corpora import Text
+from tst_study.experiments.corpora import DCLM_QWEN, FINEWEB_EDU_QWEN
 from tst_study.experiments.studies.grid import Declared, Part
 from tst_study.experiments.studies.scales import SCALES, Scale
 from tst_study.experiments.studies.setting import BASELINE
-
-QWEN = "Qwen/Qwen3-30B-A3B"
-"""The Hugging Face model whose tokenizer is used. All of the Qwen3 family share it; their
-vocabulary is padded to 151,936 entries."""
-FINEWEB_EDU = Text("fineweb-edu-qwen3", "hf://HuggingFaceFW/fineweb-edu/sample-350BT:train", QWEN)
-DCLM = Text("dclm-qwen3", "hf://mlfoundations/dclm-baseline-1.0", QWEN)
 
 BASELINE_STEPS = 125_000
 SUPERPOSED = SuperposedPhase(bag_size=16, steps=12_483)
 SUPERPOSED_RUN_STEPS = 49_983
 
-PAPER = replace(SCALES["paper"].setting, corpora=(FINEWEB_EDU, DCLM)).changed(
-    "",
-    # Experts are split over the eight GPUs of a node, and the optimizer's state over the
-    # data-parallel ranks; the rest of the model is not split. By our estimate 64 GPUs of 80 GB hold
-    # that without recomputation if a micro-batch is one sequence, and larger GPUs hold more
-    # sequences.
-    {
-        "model.preset": "moe-10b-a1b",
-        "batch.sequence_length": 8192,
-        "optimizer.learning_rate": 3e-4,
-        "schedule.steps": BASELINE_STEPS,
-        "execution.parallel.expert": 8,
-        "execution.log_every": 312,
-        "execution.evaluate_every": 15_625,
-        "execution.checkpoint_every": 6_250,
-    },
+PAPER = (
+    SCALES["paper"]
+    .setting.with_text(FINEWEB_EDU_QWEN, DCLM_QWEN)
+    .changed(
+        "",
+        # Experts are split over the eight GPUs of a node, and the optimizer's state over the
+        # data-parallel ranks; the rest of the model is not split. By our estimate 64 GPUs of 80 GB
+        # hold that without recomputation if a micro-batch is one sequence, and larger GPUs hold
+        # more sequences.
+        {
+            "model.preset": "moe-10b-a1b",
+            "batch.sequence_length": 8192,
+            "optimizer.learning_rate": 3e-4,
+            "schedule.steps": BASELINE_STEPS,
+            "execution.parallel.expert": 8,
+            "execution.log_every": 312,
+            "execution.evaluate_every": 15_625,
+            "execution.checkpoint_every": 6_250,
+        },
+    )
 )
 
 

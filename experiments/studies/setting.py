@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from tst_study.config.schema import Config, SuperposedPhase, from_dict, read_toml, set_key
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.experiments.corpora import KNOWN, PREPARED, Recipe
+from tst_study.experiments.corpora import PREPARED, Recipe
 
 BASELINE = SuperposedPhase()
 """The arm without superposition."""
@@ -22,29 +22,19 @@ class Setting:
 
     values: Mapping[str, Any]
     """Sections of a config, as in a file that `train` takes, without the keys `LABELS`."""
-    corpora: tuple[Recipe, ...] = ()
-    """Texts to be made before the runs, blended in equal parts; the validation split of the first
-    is held out. They take the place of `data.corpora`; without any, that key counts."""
     grid: str = ""
     """The beginning of the runs' names; by default the model's preset, or else the study's name."""
     arm_name: str = ""
     """What the runs' names call the arm; by default they name its superposition."""
     tags: tuple[str, ...] = ()
     """Further parts of the runs' names."""
-    logged_as: int | None = None
-    """Log, evaluate and checkpoint at the same steps as a run of this many steps would; by default
-    `steps`. Runs of several lengths can then share the rows that record the steps they have in
-    common."""
-    evaluations: int | None = None
-    """Number of held-out evaluations in a run of `logged_as` steps, with rows and checkpoints to
-    match; without it, the section `execution` counts."""
 
     @classmethod
-    def read(cls, path: str | Path, *corpora: Recipe) -> Self:
+    def read(cls, path: str | Path) -> Self:
         """Return the set-up of a file that `train` takes. Raises `UserError` if it cannot be
         read."""
         values = {key: value for key, value in read_toml(path).items() if key not in LABELS}
-        return cls(values, corpora)
+        return cls(values)
 
     def config(
         self, study: str, superposition: SuperposedPhase = BASELINE, seed: int = 0, role: str = ""
@@ -59,17 +49,6 @@ class Setting:
             "seed": seed,
             "superposition": superposition.model_dump(),
         }
-        if self.corpora:
-            corpora = [{"path": str(PREPARED / recipe.name)} for recipe in self.corpora]
-            values["data"] = {**values.get("data", {}), "corpora": corpora}
-        if self.evaluations:
-            length = self.logged_as or self.steps
-            values["execution"] = {
-                **values.get("execution", {}),
-                "log_every": max(10, length // 400),
-                "evaluate_every": max(1, length // self.evaluations),
-                "checkpoint_every": max(500, length // 20),
-            }
         method = SuperpositionSetting.from_config(values)
         stem = self.grid or values["model"].get("preset", study)
         words = "-".join((stem, f"{self.steps}", self.arm_name or method.name, *self.tags))
@@ -79,14 +58,12 @@ class Setting:
         return from_dict(values, source=study)
 
     @property
-    def texts(self) -> tuple[Recipe, ...]:
-        """The recipes of the text that the runs read, as far as there are any."""
-        read = [Path(corpus["path"]) for corpus in self["data.corpora"] or ()]
-        known = {PREPARED / recipe.name: recipe for recipe in KNOWN}
-        return self.corpora or tuple(known[path] for path in read if path in known)
+    def text(self) -> str:
+        """The name of the prepared text that the runs read first."""
+        return Path(self["data.corpora"][0]["path"]).name
 
     def label(self, superposition: SuperposedPhase) -> str:
-        """Return the name that the run table gives this superposition at this length."""
+        """Return this superposition at this length in words."""
         values = {"superposition": superposition.model_dump(), "schedule": {"steps": self.steps}}
         return SuperpositionSetting.from_config(values).label
 
@@ -127,11 +104,9 @@ class Setting:
         return replace(self, grid=grid)
 
     def with_steps(self, steps: int) -> Self:
-        """Return a copy of another length. The warm-up and the logged steps stay the same, so that
-        runs of several lengths can share the steps before the learning rate decays, and the rows
-        of these steps."""
-        longer = self.changed("", {"schedule.steps": steps})
-        return replace(longer, logged_as=self.logged_as or self.steps)
+        """Return a copy of another length. The warm-up stays the same, so that runs of several
+        lengths can share the steps before the learning rate decays."""
+        return self.changed("", {"schedule.steps": steps})
 
     def with_batch(self, sequences: int) -> Self:
         """Return a copy with this many sequences per step. Its steps and warm-up steps change so
@@ -141,8 +116,7 @@ class Setting:
             f"schedule.{key}": round((self[f"schedule.{key}"] or 0) / factor)
             for key in ("steps", "warmup_steps")
         }
-        other = self.changed("", {"batch.sequences": sequences, **schedule})
-        return replace(other, logged_as=self.logged_as and round(self.logged_as / factor))
+        return self.changed("", {"batch.sequences": sequences, **schedule})
 
     def with_rate(self, learning_rate: float) -> Self:
         """Return a copy with another learning rate, which becomes part of the runs' names."""
@@ -150,6 +124,8 @@ class Setting:
         other = replace(self, tags=(*others, f"lr{learning_rate:g}"))
         return other.changed("", {"optimizer.learning_rate": learning_rate})
 
-    def with_corpus(self, corpus: Recipe, tag: str) -> Self:
-        """Return a copy that reads only this corpus. The `tag` becomes part of the runs' names."""
-        return replace(self, corpora=(corpus,), tags=(*self.tags, tag))
+    def with_text(self, *texts: Recipe) -> Self:
+        """Return a copy that reads these texts in equal parts. The validation split of the first is
+        held out."""
+        corpora = [{"path": str(PREPARED / recipe.name)} for recipe in texts]
+        return self.changed("", {"data.corpora": corpora})

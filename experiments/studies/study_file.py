@@ -23,7 +23,6 @@ from tst_study.config.schema import (
     RIVALS,
     Config,
     FolderName,
-    Fraction,
     NotNegative,
     PathText,
     Positive,
@@ -36,7 +35,7 @@ from tst_study.config.schema import (
 )
 from tst_study.cost.compute import steps_at_equal_flops
 from tst_study.errors import UserError, one_of
-from tst_study.experiments.corpora import PREPARED, Recipe, Text
+from tst_study.experiments.corpora import Recipe, Text, TextSource, by_folder
 from tst_study.experiments.studies.grid import Tuning
 from tst_study.experiments.studies.setting import LABELS, Setting
 from tst_study.experiments.study import Results
@@ -80,16 +79,6 @@ class SetUp(Strict):
     seeds: tuple[Seed, ...] | None = None
     skip: bool = False
     plan_only: bool = False
-
-
-class TextSource(Strict):
-    """How `prepared/NAME` is made."""
-
-    source: PathText
-    tokenizer: PathText = "bpe:1024"
-    limit_bytes: Positive | None = None
-    validation_share: Fraction | None = None
-    within_documents: bool = False
 
 
 class Asked(Strict):
@@ -364,23 +353,10 @@ class StudyFile:
         ]
 
     def corpora(self, home: Path) -> dict[Path, Recipe]:
-        """Return the recipe of every text that the runs read and the file or this package can make,
-        by the folder of the text. Relative paths start from `home`."""
-        own = {
-            PREPARED / name: Text(
-                name,
-                _local(text.source, home),
-                _local(text.tokenizer, home),
-                text.limit_bytes,
-                text.validation_share,
-                text.within_documents,
-            )
-            for name, text in self.grid.text.items()
-        }
-        settings = [cell.setting for cell in self.cells]
-        known = {PREPARED / text.name: text for each in settings for text in each.texts}
-        read = {Path(one["path"]) for each in settings for one in each["data.corpora"] or ()}
-        return {home / path: recipe for path, recipe in (known | own).items() if path in read}
+        """Return the recipe of every text that the file or this package can make, by the folder of
+        the text. Relative paths start from `home`."""
+        own = (Text(name=name, **dict(text)) for name, text in self.grid.text.items())
+        return by_folder(*(text.placed(home) for text in own), home=home)
 
     def resources_of(self, config: Config) -> Mapping[str, Any]:
         """Return the file's `[resources]` of the set-up that a run belongs to."""
@@ -583,12 +559,6 @@ class StudyFile:
 
 
 SYMBOLS = {"bag_size": "s", "step_ratio": "r"}
-
-
-def _local(source: str, home: Path) -> str:
-    """Return a source of text or a tokenizer as it is named from here: a file's path starts from
-    `home`, and names of other things stay."""
-    return str(home / source) if (home / source).exists() else source
 
 
 def scales(path: Path) -> list[str]:

@@ -9,12 +9,11 @@ tokens per weight as the half-length runs of part A."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from tst_study.analysis.verdict.question import Arm, Question
+from tst_study.analysis.verdict.question import Question
 from tst_study.config.schema import SuperposedPhase
-from tst_study.experiments.studies.grid import Declared, Part, Tuning
+from tst_study.experiments.studies.grid import Declared, Part, Tuning, arm
 from tst_study.experiments.studies.scales import SMALL_MAIN, Scale, main_with
 from tst_study.experiments.studies.setting import BASELINE, Setting
 
@@ -34,8 +33,6 @@ MORE_SEEDS = {"desktop": range(27, 35)}
 """Eight more seeds for the two arms of the primary question."""
 PILOT_SEEDS = {"desktop": range(23, 27)}
 """Seeds of the pilot sweeps; at other scales as many as the study has, after them."""
-EVALUATIONS = 16
-
 
 OUTPUT_ONLY = main_with(mode="output_only")
 ARMS = {
@@ -114,17 +111,14 @@ def questions(scale: Scale) -> list[Question]:
     larger = _setting(scale, LARGER, LARGER_STEPS)
     seeds = tuple(SEEDS.get(scale.name, scale.seeds))
     twenty = (*seeds, *MORE_SEEDS.get(scale.name, ()))
-    labels = {name: small.label(arm) for name, arm in ARMS.items()}
-
-    baseline = Arm(name="tuned baseline", setting="baseline")
 
     def asked(
-        name: str, settings: tuple[str, ...], family: str, where: dict[str, Any], key: str
+        name: str, family: str, where: dict[str, Any], key: str, *arms: SuperposedPhase
     ) -> Question:
         return Question(
             name=f"{name} against the tuned baseline",
-            arm=Arm(name=name, setting=settings, where=where),
-            against=baseline.model_copy(update={"where": where}),
+            arm=arm(name, where, *arms),
+            against=arm("tuned baseline", where, BASELINE),
             family=family,
             primary=family == "primary",
             method="moderated-1",
@@ -135,14 +129,14 @@ def questions(scale: Scale) -> list[Question]:
     whole = {"hidden_size": small.hidden_size, "latent_tokens": tokens, "seed": seeds}
     half = whole | {"latent_tokens": tokens // 2}
     more_weights = {"hidden_size": larger.hidden_size, "seed": seeds}
-    either = tuple(labels[name] for name in CANDIDATES)
+    either = [ARMS[name] for name in CANDIDATES]
     primary = {"name": "primary-*", "seed": twenty}
-    only = (labels["output only"],)
+    better = "the better of output only and power law"
     return [
-        asked("the better of output only and power law", either, "primary", primary, "primary"),
-        *(asked(name, (labels[name],), FAMILY, whole, name) for name in ARMS),
-        asked("output only, 0.23 million weights", only, SIZES, half, "as much text"),
-        asked("output only, 1.07 million weights", only, SIZES, more_weights, "larger"),
+        asked(better, "primary", primary, "primary", *either),
+        *(asked(name, FAMILY, whole, name, each) for name, each in ARMS.items()),
+        asked("output only, 0.23 million weights", SIZES, half, "as much text", OUTPUT_ONLY),
+        asked("output only, 1.07 million weights", SIZES, more_weights, "larger", OUTPUT_ONLY),
     ]
 
 
@@ -152,7 +146,7 @@ def _setting(scale: Scale, model: str, steps: Mapping[str, int]) -> Setting:
     setting = scale.setting.with_batch(BATCHES[0])
     steps_there = steps.get(scale.name, setting.steps)
     changes = {"model.preset": model, "schedule.steps": steps_there, "data.held_out": "spread"}
-    return replace(setting.changed("", changes), evaluations=EVALUATIONS)
+    return setting.changed("", changes)
 
 
 def _ladder(

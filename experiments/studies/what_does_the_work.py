@@ -7,11 +7,10 @@ becomes a second baseline of the study."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from tst_study.analysis.verdict.question import Arm, Question
-from tst_study.experiments.studies.grid import Declared, Part, Tuning, choice
+from tst_study.analysis.verdict.question import Question
+from tst_study.experiments.studies.grid import Declared, Part, Tuning, arm, choice
 from tst_study.experiments.studies.scales import SMALL_MAIN, Scale, main_with
 from tst_study.experiments.studies.setting import BASELINE, Setting
 from tst_study.superposition.steps import superposed_steps
@@ -27,7 +26,6 @@ PILOT_SHARE = 0.4
 """Length of the pilot sweep's runs, as a share of the study's."""
 BATCH_FACTORS = (0.5, 2.0)
 """Batch sizes that the pilot sweep tries, as multiples of the usual one."""
-EVALUATIONS = 16
 SMOOTHING = 0.1414
 """ε of label smoothing. With a vocabulary of 1,024, a target smoothed by it has an entropy of log
 4, which is that of a bag of four different tokens."""
@@ -92,12 +90,16 @@ def questions(scale: Scale) -> list[Question]:
         "steps": tuple(other.steps for other in others),
         "sequences": tuple(other.sequences for other in others),
     }
-    smoothed = f"label smoothing {SMOOTHING} in steps 1 to {_superposed(setting)}"
-    settings = {name: setting.label(arm) for name, arm in ARMS.items()}
-    settings |= {"label smoothing": smoothed, "baseline": "baseline"}
-    arms = {name: Arm(name=name, setting=label, where=where) for name, label in settings.items()}
-    best = "baseline at its best batch"
-    arms[best] = Arm(name=best, setting="baseline", where=elsewhere)
+    plain, smoothed = {"role": "baseline"}, {"label_smoothing.epsilon": SMOOTHING}
+    arms = {name: arm(name, where, phase) for name, phase in ARMS.items()}
+    arms |= {
+        name: arm(name, selected, BASELINE)
+        for name, selected in (
+            ("label smoothing", where | smoothed),
+            ("baseline", where | plain),
+            ("baseline at its best batch", elsewhere | plain),
+        )
+    }
 
     def asked(name: str, against: str, family: str, predicted: tuple[float, float]) -> Question:
         return Question(
@@ -123,7 +125,7 @@ def questions(scale: Scale) -> list[Question]:
 def _setting(scale: Scale) -> Setting:
     steps = STEPS.get(scale.name, scale.setting.steps)
     setting = scale.setting.changed("", {"schedule.steps": steps, "data.held_out": "spread"})
-    return replace(setting, evaluations=EVALUATIONS, grid="arms")
+    return setting.in_grid("arms")
 
 
 def _superposed(setting: Setting) -> int:

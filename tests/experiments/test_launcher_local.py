@@ -124,24 +124,15 @@ def test_runs_that_failed_are_told_even_if_no_report_can_be_written(
     assert "corpus: too short; give more text" in capsys.readouterr().err
 
 
-class NoText:
-    """A recipe that has nothing to make."""
-
-    name = "none"
-
-    def prepare(self, folder: Path) -> None:
-        pass
-
-
 TINY = Setting(
     {
         "model": {"preset": "laptop-32"},
         "batch": {"sequences": 4, "sequence_length": 8},
         "optimizer": {"learning_rate": 1e-3},
         "schedule": {"steps": 100, "warmup_steps": 5},
-    },
-    (NoText(),),
-    evaluations=8,
+        "data": {"corpora": [{"path": "prepared/none"}]},
+        "execution": {"evaluate_every": 12},
+    }
 )
 
 

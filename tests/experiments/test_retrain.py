@@ -7,9 +7,9 @@ import pytest
 
 from tests.tiny_runs import run
 from tst_study.errors import UserError
+from tst_study.experiments.corpora import by_folder
 from tst_study.experiments.retrain import compared, config_of, recorded
 from tst_study.experiments.state.collect import keep
-from tst_study.experiments.studies.catalogue import recipes
 from tst_study.train import train
 
 
@@ -45,7 +45,7 @@ def test_the_text_of_a_study_is_made_where_it_is_missing(
     for place in ("here", "elsewhere"):
         (tmp_path / place).mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    recipes()[folder].prepare(folder)
+    by_folder()[folder].prepare(folder)
     run(folder, Path("runs/one"), "model.vocabulary_size=2048")
     (name,) = keep(Path("runs"), tmp_path / "kept")
     monkeypatch.chdir(tmp_path / "elsewhere")

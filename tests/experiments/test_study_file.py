@@ -12,7 +12,7 @@ from tst_study.config.identity import fingerprint
 from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops
 from tst_study.errors import UserError
-from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.plan.planner import Planner, prepare
 from tst_study.experiments.studies.catalogue import GRIDS, load
 from tst_study.experiments.study import Study
 
@@ -190,9 +190,9 @@ def test_a_text_with_a_recipe_is_made_from_the_lab_s_file(tmp_path: Path) -> Non
     lines = (f'{{"text": "{n} {"some words of ours " * 9}"}}\n' for n in range(900))
     (lab / "mytext.jsonl").write_text("".join(lines))
     ours = load(str(lab / "ours.toml"))
-    assert list(ours.corpora) == [lab / "prepared" / "ours"]
-    ours.prepare()
+    prepare(ours)
     assert (lab / "prepared" / "ours" / "tokenizer.json").exists()
+    assert [path.name for path in (lab / "prepared").iterdir()] == ["ours"]
 
 
 def test_scales_override_any_table_and_the_first_is_the_default(tmp_path: Path) -> None:

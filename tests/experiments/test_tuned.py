@@ -1,5 +1,6 @@
 """The third campaign: ladders of rates, the arm that a pilot sweep names, and what resumes it."""
 
+import json
 import math
 from collections import Counter
 from dataclasses import replace
@@ -13,13 +14,12 @@ from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.question import register
 from tst_study.config.schema import Config, to_dict
-from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.data import run_data
 from tst_study.errors import UserError
-from tst_study.experiments.corpora import TopicalLanguage
+from tst_study.experiments.corpora import PREPARED, TopicalLanguage
 from tst_study.experiments.launcher import launcher_of
 from tst_study.experiments.plan.planned_run import is_over
-from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.plan.planner import Planner, prepare
 from tst_study.experiments.state.status import rows_in
 from tst_study.experiments.studies import catalogue
 from tst_study.experiments.studies.grid import Part, Tuning, choice
@@ -68,7 +68,7 @@ def test_every_question_finds_its_own_runs_once_per_seed() -> None:
     study = catalogue.load("tuned", "desktop")
     rows = [
         {
-            "setting": SuperpositionSetting.from_config(to_dict(run)).label,
+            "config": json.dumps(to_dict(run)),
             "name": run.name,
             "seed": run.seed,
             "hidden_size": run.model.hidden_size,
@@ -149,12 +149,13 @@ def test_smaller_scales_have_pilot_seeds_of_their_own() -> None:
     assert any(run.name.startswith("primary-") for run in runs)
 
 
-def test_a_choice_goes_by_its_baselines_and_prepares_what_follows() -> None:
-    scale = SCALES["smoke"]
-    other = scale.setting.with_corpus(TopicalLanguage(tokens=30_000), "own")
+def test_a_choice_goes_by_its_baselines_and_prepares_what_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scale, text = SCALES["smoke"], TopicalLanguage(words=64, tokens=30_000, validation_tokens=4_000)
 
     def then(best: Setting) -> list[Part]:
-        return [Part((other,), (BASELINE,))]
+        return [Part((scale.setting.with_text(text),), (BASELINE,))]
 
     found = choice((scale.setting,), then, (BASELINE, SMALL_MAIN))
 
@@ -165,4 +166,7 @@ def test_a_choice_goes_by_its_baselines_and_prepares_what_follows() -> None:
     results = Diverged(1.0)
     runs = found.runs("x", results)
     assert (len(runs), results.dead) == (3, [])
-    assert set(other.corpora) <= set(found.corpora())
+    monkeypatch.chdir(tmp_path)
+    texts = {PREPARED / "other": TopicalLanguage(), PREPARED / text.name: text}
+    prepare(Study("x", "", "", "", texts, lambda results: found.runs("x", results)))
+    assert [path.name for path in PREPARED.iterdir()] == [text.name]
