@@ -204,7 +204,7 @@ def analyse(
 
         if not runs:
             raise UserError("analyse --row: give --runs, the archive whose gains you want to send")
-        print(evidence_rows(read_tables(runs)), end="")
+        print(*map(printable, evidence_rows(read_tables(runs)).splitlines()), sep="\n")
         return
     with waiting(f"reading the runs and answering {question!r}"):
         from tst_study.analysis.questions import ask

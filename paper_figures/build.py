@@ -12,6 +12,7 @@ from tst_study.paper_figures.catalogue import Registered, catalogue, find
 from tst_study.paper_figures.item import Item, write_bytes
 from tst_study.paper_figures.report import page, reproduction
 from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import boxes_named
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Built:
 # Wide tables are sliced thousands of times. If pandas stores strings with Arrow, the slicing takes
 # a tenth of the whole time; Python strings avoid that.
 @pd.option_context("mode.string_storage", "python")
+@boxes_named()
 def build(
     runs: Folders | None,
     to: Path | str,

@@ -6,19 +6,26 @@ pages and one for dark pages.
 """
 
 import math
+import re
+import sys
 import textwrap
+import warnings
 import zlib
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import matplotlib.style
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.font_manager import get_font_names
 
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.text import listed, printable
 
 COLUMN = 3.4
 """Width of one column of a two-column page, and of a phone, in inches."""
@@ -126,6 +133,36 @@ def ratio_colour(step_ratio: float) -> str:
     return _BY_RATIO[min(_BY_RATIO, key=lambda known: abs(known - step_ratio))]
 
 
+@cache
+def families() -> list[str]:
+    """The fonts of the figures: DejaVu Sans, and for letters that it lacks, such as Chinese ones,
+    those of this machine that have many."""
+    many = re.compile(r"CJK|Arial Unicode|YaHei|Hiragino|Hei\b|Gothic")
+    return ["DejaVu Sans", *sorted(filter(many.search, get_font_names()))]
+
+
+@contextmanager
+def boxes_named() -> Iterator[None]:
+    """Name in one line the characters that no font has, so that boxes are drawn for them, where
+    matplotlib prints a warning for each."""
+    lacking: dict[str, None] = {}
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def shown(message: Warning | str, *rest: Any, **more: Any) -> None:
+            if found := re.match(r"Glyph (\d+) ", str(message)):
+                lacking[printable(chr(int(found[1])))] = None
+            else:
+                show(message, *rest, **more)
+
+        warnings.filterwarnings("always", "Glyph ")
+        warnings.showwarning = shown
+        yield
+    if lacking:
+        named = listed(list(lacking), 8)
+        print(f"no font here has {named}: install one, such as Noto Sans CJK", file=sys.stderr)
+
+
 _COLOURS: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
     **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
@@ -135,7 +172,8 @@ _COLOURS: dict[Any, Any] = {
 def styled(**more: str) -> AbstractContextManager[None]:
     """Apply this package's style and the settings `more` to what is drawn and saved inside, and
     ignore the user's own matplotlibrc."""
-    return matplotlib.style.context([_FILE, _COLOURS, more], after_reset=True)
+    look = {**_COLOURS, "font.family": families(), **more}
+    return matplotlib.style.context([_FILE, look], after_reset=True)
 
 
 def new_figure(width: float, height: float, columns: int, rows: int = 1) -> tuple[Figure, Any]:

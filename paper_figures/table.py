@@ -134,7 +134,7 @@ def grids_over_s_and_r(
 
 def markdown(table: Table) -> str:
     """Return a whole table as Markdown: title, caption and grids."""
-    parts = [f"# {table.title}\n", f"{table.caption}\n"]
+    parts = [f"# {in_markdown(table.title)}\n", f"{in_markdown(table.caption)}\n"]
     for grid in table.grids:
         if grid.title:
             parts.append(f"**{in_markdown(grid.title)}**\n")

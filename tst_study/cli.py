@@ -90,6 +90,9 @@ def prepare(
         bool, typer.Option(help="Hold out the end of every document, not whole documents.")
     ] = False,
     text_field: Annotated[str, typer.Option(help="The JSON field or column of the text.")] = "text",
+    skip_empty: Annotated[
+        bool, typer.Option(help="Leave out documents whose text is null.")
+    ] = False,
     limit_bytes: Annotated[
         int | None, count_option("Stop after about this many bytes of text.")
     ] = None,
@@ -110,6 +113,7 @@ def prepare(
         validation_share,
         within_documents,
         text_field,
+        skip_empty,
         limit_bytes,
     )
     manifest = prepare_all(request, to) if shard is None else prepare_shard(request, to, shard)

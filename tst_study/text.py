@@ -44,8 +44,9 @@ def short(value: object) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Make a text fit into one cell of a Markdown table: one line, without HTML tags or `|`."""
-    return " ".join(text.replace("<", "&lt;").replace("|", "/").splitlines())
+    """Make a text fit into one line of Markdown, such as a title or a cell of a table: without HTML
+    tags, `|` and control characters."""
+    return printable(" ".join(text.replace("<", "&lt;").replace("|", "/").splitlines()))
 
 
 def in_csv(text: str) -> str:

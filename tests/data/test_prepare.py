@@ -332,8 +332,16 @@ def test_the_bundled_books_are_the_ones_described_and_come_with_held_out_ones(tm
     assert done.splits["validation"].text_bytes == 2_367_246
 
 
-def test_a_row_without_text_is_named(tmp_path):
-    table = pyarrow.table({"text": ["one", "two", None]})
-    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(UserError, match=r"a\.parquet, row 3: has no text in the field 'text'"):
+@pytest.mark.parametrize(
+    ("third", "problem"), [(None, "is null; --skip-empty"), (b"\xff", "holds bytes, not text")]
+)
+def test_a_row_without_text_is_named_and_null_is_left_out_if_asked(tmp_path, third, problem):
+    rows = [*map(str, range(40)), third] if third is None else [third]
+    pyarrow.parquet.write_table(pyarrow.table({"text": rows}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=rf"a\.parquet, row {len(rows)}: 'text' {problem}"):
         quietly([tmp_path / "a.parquet"], tmp_path / "out", "bytes")
+    if third is None:
+        done = quietly([tmp_path / "a.parquet"], tmp_path / "one", "bytes", skip_empty=True)
+        splits = done.splits.values()
+        assert sum(split.documents for split in splits) == 40
+        assert sum(split.empty_documents for split in splits) == 1

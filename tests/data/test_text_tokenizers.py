@@ -14,6 +14,7 @@ from tst_study.data.preparation import text_tokenizers as module
 from tst_study.data.preparation.prepare import prepare
 from tst_study.data.preparation.request import Request
 from tst_study.data.preparation.text_tokenizers import (
+    END_OF_DOCUMENT,
     Tokenizer,
     byte_tokenizer,
     read_tokenizer,
@@ -115,6 +116,15 @@ def test_a_broken_config_beside_a_tokenizer_is_a_user_error(sentence_piece_like,
     (sentence_piece_like / "tokenizer_config.json").write_bytes(content)
     with pytest.raises(UserError, match=r"tokenizer_config\.json: is damaged "):
         read_tokenizer(sentence_piece_like)
+
+
+@pytest.mark.parametrize("kind", ["BPE", "WordLevel", "WordPiece", "Unigram"])
+def test_a_tokenizer_without_a_token_for_what_it_does_not_know_is_named(kind):
+    words = {END_OF_DOCUMENT: 0, "a": 1, "b": 2}
+    given = [[(word, -1.0) for word in words]] if kind == "Unigram" else [words]
+    library = LibraryTokenizer(getattr(models, kind)(*given, *([[]] if kind == "BPE" else [])))
+    with pytest.raises(UserError, match=r"mine: .*; set the unk_token of its model"):
+        Tokenizer(library.to_str().encode(), source="mine").encode_batch(["c"])
 
 
 LONG = {

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
+import pandas as pd
 import pytest
 
 from tests.analysis.made_runs import config, write_run
@@ -14,10 +15,12 @@ from tst_study.analysis.tables.source import load, read_tables
 from tst_study.errors import UserError
 from tst_study.paper_figures.build import Built, build
 from tst_study.paper_figures.catalogue import catalogue, find
-from tst_study.paper_figures.drawing import Picture
+from tst_study.paper_figures.drawing import Picture, rendered
 from tst_study.paper_figures.item import judged
 from tst_study.paper_figures.report.sections import lead, runs
 from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import boxes_named, new_figure, styled
+from tst_study.paper_figures.table import Grid, Table, markdown
 
 
 def test_every_picture_has_its_files_and_its_trace(built: Built) -> None:
@@ -124,12 +127,28 @@ def test_a_study_that_has_only_begun_is_drawn_as_far_as_it_goes(tmp_path: Path) 
 
 
 def test_what_comes_from_a_run_is_escaped(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "runs", config(0, study="STUDY"), 3.5, folder="a")
-    header = (run / "run.json").read_text().replace("STUDY", "<script>alert(1)</script>")
+    runs = tmp_path / "runs"
+    run = write_run(runs, config(0, study="STUDY"), 3.5, folder="a")
+    header = (run / "run.json").read_text().replace("STUDY", "<script>alert(1)</script>\\u001b")
     (run / "run.json").write_text(header)
-    write_run(tmp_path / "runs", config(0), 3.5, folder="b")
-    build(tmp_path / "runs", tmp_path / "to", only=["report"])
-    assert "<script>alert" not in (tmp_path / "to" / "report.html").read_text("utf8")
+    write_run(runs, config(0), 3.5, folder="b")
+    build(runs, tmp_path / "to", only=["report", "reproduction"])
+    for name in ("report.html", "reproduction.md"):
+        assert "<script>alert" not in (tmp_path / "to" / name).read_text("utf8")
+    assert "\x1b" not in (tmp_path / "to" / "reproduction.md").read_text("utf8")
+    title = Grid("<b>", ("x",), ())
+    table = Table(data=pd.DataFrame(), caption="<i>", title="<u>\n# two", grids=(title,))
+    assert markdown(table).startswith("# &lt;u> # two\n\n&lt;i>\n\n**&lt;b>**")
+
+
+def test_letters_that_no_font_has_are_named_in_one_line(capsys) -> None:
+    letters = "\ufdd0\ufdd1"  # which are no characters, so that no font has them
+    with boxes_named(), styled():
+        figure, _ = new_figure(1, 1, 1)
+        figure.text(0, 0, letters)
+        rendered(figure, "svg")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(r"no font here has \ufdd0, \ufdd1: install one")
 
 
 @pytest.mark.parametrize(

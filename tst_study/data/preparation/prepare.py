@@ -326,7 +326,7 @@ def _within_limit(
 
     def limited(source: Source) -> Iterator[tuple[int, str]]:
         nonlocal remaining
-        for size, text in documents(source, request.text_field):
+        for size, text in documents(source, request.text_field, skip_empty=request.skip_empty):
             if request.within_documents:
                 cut = len(text) - math.ceil(len(text) * (request.validation_share or 0))
                 yield 0, text[:cut]

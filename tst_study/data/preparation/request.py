@@ -50,6 +50,8 @@ class Request:
     documents."""
     text_field: str = "text"
     """The JSON field or dataset column that holds the text of a document."""
+    skip_empty: bool = False
+    """Whether to leave out documents whose text is null, as one in a row of parquet may be."""
     limit_bytes: int | None = None
     """Stop after about this many bytes of training records, for a quick trial; None for no limit.
     Validation files are read whole all the same."""
@@ -112,9 +114,9 @@ class Request:
         the files lie.
         """
         records = [source.record for source in sources]
-        # Added later, so that it stands only in requests that set it.
-        within = {"within_documents": True} if self.within_documents else {}
-        return within | {
+        # Added later, so that they stand only in requests that set them.
+        later = {key: True for key in ("within_documents", "skip_empty") if getattr(self, key)}
+        return later | {
             "sources": [[record.split, record.name, record.bytes] for record in records],
             "tokenizer": _stable_name(self.tokenizer),
             "validation_share": self.validation_share,

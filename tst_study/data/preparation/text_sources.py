@@ -144,12 +144,14 @@ def _kind(path: Path) -> Kind:
     return KINDS[one_of(_ending(path), KINDS, f"source {path}: the ending")]
 
 
-def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
+def documents(
+    source: Source, text_field: str, *, skip_empty: bool = False
+) -> Iterator[tuple[int, str]]:
     """Yield the size in bytes and the text of each record: a line of JSON, a row, or a text file.
 
     The size of a line is that of its uncompressed JSON, and the size of a row that of its text
-    alone. An empty line gives an empty text. `text_field` names the field or column that holds the
-    text.
+    alone. An empty line gives an empty text, and with `skip_empty` so does a text that is null.
+    `text_field` names the field or column that holds the text.
 
     Raises `UserError` if the source cannot be read or unpacked, and for a record that is not UTF-8,
     is not JSON, or has no text in the field.
@@ -158,7 +160,7 @@ def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
     try:
         if source.path is None or source.kind == "parquet":
             for number, row in enumerate(_rows(source.path or place, text_field), start=1):
-                text = _field(row, text_field, f"source {place}, row {number}")
+                text = _field(row, text_field, f"source {place}, row {number}", skip_empty)
                 yield len(text.encode()), text
             return
         with open(source.path, "rb") as file:
@@ -174,9 +176,9 @@ def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
             for line in unpacked:
                 number += 1  # noqa: SIM113
                 at = f"{place}, line {number}"
-                size, text = len(line), _field(_parsed(line, text_field, at), text_field, at)
+                size, document = len(line), _parsed(line, text_field, at)
                 del line  # which may be large, while its text is used
-                yield size, text
+                yield size, _field(document, text_field, at, skip_empty)
     except UserError:
         raise
     except UnicodeDecodeError as error:
@@ -192,9 +194,15 @@ def _parsed(line: bytes, text_field: str, place: str) -> Any:
         raise UserError(f"{place}: is not JSON ({error})") from error
 
 
-def _field(document: Any, name: str, place: str) -> str:
+def _field(document: Any, name: str, place: str, skip_empty: bool) -> str:
     fields = document if isinstance(document, dict) else {}
     text = fields.get(name)
+    if text is None and name in fields:
+        if skip_empty:
+            return ""
+        raise UserError(f"{place}: {name!r} is null; --skip-empty leaves such documents out")
+    if isinstance(text, bytes):
+        raise UserError(f"{place}: {name!r} holds bytes, not text; convert the column to strings")
     if not isinstance(text, str):
         kinds = (f"{field}: {type(value).__name__}" for field, value in fields.items())
         raise UserError(

@@ -34,6 +34,7 @@ STRETCH, LONGEST = 1 << 18, 1 << 24
 _CUT = re.compile(r"(?<=[^\W\d_])(?=[ \n.,;:!?，。、；：！？])")
 KNOWN_ENDS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 """Tokens that usually end a document, in the order in which a vocabulary is searched for them."""
+UNKNOWN = "set the unk_token of its model to a token of the vocabulary"
 CONVERSION = "docs/data.md converts files of SentencePiece and tiktoken by a line each"
 BYTE_TOKENIZER = Path(__file__).with_name("byte_tokenizer.json")
 """The `tokenizer.json` of the byte tokenizer: a BPE without merges, which spells every byte as a
@@ -81,7 +82,7 @@ class Tokenizer:
         self.library.no_truncation()
         self.library.no_padding()
         self.json = content
-        self.kind = kind
+        self.kind, self.source = kind, source
         vocabulary = self.library.get_vocab(with_added_tokens=True)
         self.vocabulary_size = max(vocabulary.values(), default=-1) + 1
         ends = KNOWN_ENDS if end_of_document is None else (end_of_document,)
@@ -103,16 +104,22 @@ class Tokenizer:
         that ends a document.
 
         The library needs over 100 times the memory of a text, so long texts are tokenised in
-        stretches. Raises `UserError` for a text of over `LONGEST` characters that cannot be cut.
+        stretches. Raises `UserError` for a text of over `LONGEST` characters that cannot be cut,
+        and if the tokenizer has no token for what it does not know.
         """
         if self.kind == "bytes":  # the same ids as the library's, many times faster
             return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
+        if self._leaves_out:
+            raise UserError(f"{self.source}: leaves out characters that it lacks; {UNKNOWN}")
         if max(map(len, texts), default=0) > STRETCH:
             return [self._encode_long(text) for text in texts]
         return self._encoded(texts)
 
     def _encoded(self, texts: Sequence[str]) -> list[NDArray[np.integer[Any]]]:
-        encodings = self.library.encode_batch_fast(list(texts), add_special_tokens=False)
+        try:
+            encodings = self.library.encode_batch_fast(list(texts), add_special_tokens=False)
+        except Exception as error:  # the library raises bare Exception
+            raise UserError(f"{self.source}: {first_line(error)}; {UNKNOWN}") from error
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def _encode_long(self, text: str) -> NDArray[np.integer[Any]]:
@@ -131,23 +138,35 @@ class Tokenizer:
     def _may_cut(self) -> bool:
         """Whether the tokens of a text are those of its `stretches`: the tokenizer splits a text
         into words by a pattern as GPT-2's or a later one, and nothing else looks across a word."""
-        described = json.loads(self.json)
-        steps = described.get("pre_tokenizer") or {}
-        kinds = [(step["type"], step.get("use_regex", True)) for step in _steps(steps)]
+        splits = self._steps("pre_tokenizer")
+        kinds = [(step["type"], step.get("use_regex", True)) for step in splits]
         by_pattern = kinds == [("ByteLevel", True)] or (
-            kinds == [("Split", True), ("ByteLevel", False)]
-            and "Regex" in _steps(steps)[0]["pattern"]
+            kinds == [("Split", True), ("ByteLevel", False)] and "Regex" in splits[0]["pattern"]
         )
-        normal = {step["type"] for step in _steps(described.get("normalizer") or {})}
-        added = (token["content"] for token in described.get("added_tokens", ()))
+        normal = {step["type"] for step in self._steps("normalizer")}
+        added = (token["content"] for token in self._described.get("added_tokens", ()))
         return by_pattern and normal <= {"NFC", "NFD"} and not any(map(_CUT.search, added))
 
+    @cached_property
+    def _leaves_out(self) -> bool:
+        """Whether the library would leave out characters that are not in the vocabulary: it does so
+        for a BPE that neither works on bytes nor has a token for what it does not know."""
+        model, steps = self._described["model"], self._steps("normalizer", "pre_tokenizer")
+        known = model.get("unk_token") or model.get("byte_fallback")
+        return (
+            model["type"] == "BPE" and not known and "ByteLevel" not in {s["type"] for s in steps}
+        )
 
-def _steps(part: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the steps of a normaliser or pre-tokenizer in a `tokenizer.json`."""
-    if part.get("type") == "Sequence":
-        return list(part.get("normalizers") or part.get("pretokenizers") or ())
-    return [part] if part else []
+    @cached_property
+    def _described(self) -> dict[str, Any]:
+        return dict(json.loads(self.json))
+
+    def _steps(self, *parts: str) -> list[dict[str, Any]]:
+        """Return the steps of the normaliser or pre-tokenizer, which may be a sequence of them."""
+        steps: list[dict[str, Any]] = []
+        for part in filter(None, map(self._described.get, parts)):
+            steps += part.get("normalizers") or part.get("pretokenizers") or [part]
+        return steps
 
 
 def stretches(text: str) -> Iterator[str]:
