@@ -140,7 +140,7 @@ class Part:
         self.began = self.taken = 0.0
         self.killed = ""
         theirs, self.pipe = context.Pipe()
-        self.process = context.Process(target=run_apart, args=(name, options, theirs))
+        self.process = context.Process(target=run_apart, args=(name, PARTS[name], options, theirs))
         self.process.start()
 
     def begin(self, ends: float) -> None:
@@ -264,16 +264,16 @@ def _correct(outcome: dict[str, Any]) -> bool:
     return outcome["state"] == "done" and bool(checks) and all(check["passed"] for check in checks)
 
 
-def run_apart(name: str, request: argparse.Namespace, pipe: Connection) -> None:
+def run_apart(name: str, kind: Kind, request: argparse.Namespace, pipe: Connection) -> None:
     """Run one part as the leader of a process group, which ends with the process that began it."""
     os.setsid()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if name in BESIDE:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the reference is the CPU's
         os.nice(10)
-    import_module(PARTS[name].made_by.partition(":")[0])
+    import_module(kind.made_by.partition(":")[0])
     request.ends = pipe.recv()
-    if not run_part(name, request):
+    if not run_part(name, kind, request):
         sys.exit(1)
 
 
@@ -284,13 +284,13 @@ def _end_with_parent() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def run_part(name: str, request: argparse.Namespace) -> bool:
+def run_part(name: str, kind: Kind, request: argparse.Namespace) -> bool:
     """Run one part in this process. Every result is on disk before the next one is computed. Return
     whether the part came to its end."""
     from tst_study.atomic_files import write_json
 
     request.part = name
-    module, _, function = PARTS[name].made_by.partition(":")
+    module, _, function = kind.made_by.partition(":")
     results: dict[str, Any] = {}
     try:
         for key, value in getattr(import_module(module), function)(request):
