@@ -75,11 +75,13 @@ def test_runs_on_processors_leave_the_gpu_of_their_machine_alone(
 ) -> None:
     program = f"""
 from pathlib import Path
-from tests.tiny_runs import MIXTURE, tiny
 from tst_study.train import train
+from tests.tiny_runs import MIXTURE, tiny
 for number, kind in enumerate(((), MIXTURE, ('execution.micro_batch=1',))):
     config = tiny(Path({str(words)!r}), "execution.device=cpu", *kind)
     assert train(config, Path({str(tmp_path)!r}) / str(number), progress=False) == "done"
+assert not {{"torch._inductor.compile_fx", "wandb"}} & sys.modules.keys()  # seconds of every start
+assert torch.compile.__module__ == "torch"
 """
     done = run(program)
     assert done.returncode == 0, done.stderr

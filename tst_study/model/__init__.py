@@ -9,11 +9,17 @@
     model.py             the whole model
 
 Importing this package checks Megatron's version and prepares `megatron.core`: it sets an
-environment variable, silences known warnings and imports the patches.
+environment variable, silences known warnings, spares imports that no run needs and imports the
+patches.
 """
 
 import os
+import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
 
 from tst_study.config.megatron_version import check_megatron_version
 
@@ -32,4 +38,22 @@ warnings.filterwarnings("ignore", message="full scope is deprecated", module="me
 # megatron.core (every version) calls functions that torch has deprecated.
 warnings.filterwarnings("ignore", category=FutureWarning, module=r"megatron.*|torch\.distributed.*")
 
-from tst_study.model import megatron_patches as megatron_patches  # noqa: E402
+
+_compile, _spares_wandb = torch.compile, "wandb" not in sys.modules
+
+
+def _compile_but_not_megatron(function: Any = None, **options: Any) -> Callable[..., Any]:
+    own = getattr(function, "__module__", "").startswith("megatron.")
+    return function if own else _compile(function, **options)  # type: ignore[no-any-return]
+
+
+# At import, megatron.core (every version) hands functions that no model here calls to
+# torch.compile, which loads Inductor, and imports wandb: almost half of the seconds of a start.
+torch.compile = _compile_but_not_megatron  # type: ignore[assignment]
+sys.modules.setdefault("wandb", None)  # type: ignore[arg-type]
+try:
+    from tst_study.model import megatron_patches as megatron_patches
+finally:
+    torch.compile = _compile
+    if _spares_wandb:
+        del sys.modules["wandb"]
