@@ -44,7 +44,7 @@ _compile, _spares_wandb = torch.compile, "wandb" not in sys.modules
 
 def _compile_but_not_megatron(function: Any = None, **options: Any) -> Callable[..., Any]:
     own = getattr(function, "__module__", "").startswith("megatron.")
-    return function if own else _compile(function, **options)  # type: ignore[no-any-return]
+    return function if own else _compile(function, **options)
 
 
 # At import, megatron.core (every version) hands functions that no model here calls to
