@@ -132,8 +132,9 @@ def _costs(config: Config) -> list[str]:
 
 
 def _gpu_hours(config: Config, prices: Prices) -> str:
-    hours = prices.gpu_hours(config.model, count_flops(config).total)
-    mfus = prices.mfus(config.model)
+    experts = config.model.experts is not None
+    hours = prices.gpu_hours(count_flops(config).total, experts=experts)
+    mfus = prices.mfus(experts=experts)
     if hours is None or mfus is None:
         return prices.unknown()
     return f"{prices.in_words(hours)}, at {mfu_source(mfus)}"

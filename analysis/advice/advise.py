@@ -4,7 +4,6 @@ it. This module decides what is said; `screen.jinja` has the words."""
 import io
 import json
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from html import escape
@@ -15,15 +14,20 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from tst_study.analysis import published
-from tst_study.analysis.advice import costs
-from tst_study.analysis.advice.costs import LENGTH, Plan, flops_of, plans, rate_of
+from tst_study.analysis.advice.costs import (
+    LENGTH,
+    Plan,
+    flops_of,
+    plans,
+    rate_in_words,
+    same_text_at_3b,
+)
 from tst_study.analysis.advice.expected_gain import SLIGHT, Gain, nearest_gain, own_gain
 from tst_study.analysis.advice.intended_run import (
     ALWAYS,
     EPOCHS,
     MIXTURE,
     OUTPUT_ONLY,
-    PLAIN,
     REGIMES,
     Choice,
     IntendedRun,
@@ -47,9 +51,9 @@ from tst_study.analysis.wording import signed
 from tst_study.atomic_files import written_atomically
 from tst_study.config.schema import Config, load
 from tst_study.cost.compute import count_flops, count_parameters
-from tst_study.cost.prices import range_of, rounded
+from tst_study.cost.prices import Prices, range_of, rounded
 from tst_study.errors import UserError
-from tst_study.text import amount, big, fitted, screen_width
+from tst_study.text import amount, big, fitted, screen_width, wrapped
 
 WIDTH = 100
 """Largest width of a printed line, in columns."""
@@ -67,6 +71,7 @@ class Advice:
 
     run: IntendedRun
     pilot: Pilot
+    plans: list[Plan]
     rows: list[list[str]]
     """The table of the three ways to plan the superposed run, with its head."""
     sections: dict[str, list[str]]
@@ -90,8 +95,9 @@ class Advice:
             elif title:
                 lines.append(title)
             indent = "  " if title else ""
-            for text in paragraphs:
-                lines += wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  ")
+            # Spaces that do not break keep `s = 6` on one line.
+            whole = (indent + text.replace(" = ", "\u00a0=\u00a0") for text in paragraphs)
+            lines += (line.replace("\u00a0", " ") for line in wrapped(whole, width))
         return lines
 
     def _repr_html_(self) -> str:
@@ -120,17 +126,18 @@ class Advice:
         share of the baseline's FLOPs; an empty text if no loss is known."""
         from matplotlib.figure import Figure
 
-        shown = [(one.name, one.share, one.loss) for one in plans(self.run)]
-        if not any(loss for _, _, loss in shown):
+        if not any(plan.loss for plan in self.plans):
             return ""
         figure = Figure(figsize=(6, 2.4), layout="constrained")
         axes = figure.subplots()
         axes.axhline(0, color="0.6", linewidth=0.8)
         axes.plot([100], [0], "s", color="0.4", label="baseline")
-        for name, share, loss in shown:
-            if share and loss:
-                error = [[loss[0] - loss[1]], [loss[2] - loss[0]]]
-                axes.errorbar([100 * share], [loss[0]], error, fmt="o", capsize=3, label=name)
+        for plan in self.plans:
+            if plan.share and plan.loss:
+                loss, best, worst = plan.loss
+                error = [[loss - best], [worst - loss]]
+                x = [100 * plan.share]
+                axes.errorbar(x, [loss], error, fmt="o", capsize=3, label=plan.name)
         axes.set(xlabel="steps (% of the baseline's)", ylabel="loss − baseline's (nats)")
         axes.set_title(f"{self.run.title}, {self.run.setting}", fontsize=9)
         axes.legend(fontsize=8, frameon=False)
@@ -228,44 +235,46 @@ class _Screen:
         self.run, self.numbers, self.currency, self.config = run, numbers, currency, config
         self.length = int(numbers.get("sequence-length", LENGTH))
         self.flops = count_flops(config).total if config else flops_of(run, self.length)
-        self.rate = rate_of(run, device, numbers.get("mfu"))
-        self.hours = self.rate.hours(self.flops)
+        self.prices = Prices(device, numbers.get("mfu"), numbers.get("price"))
+        self.rate = rate_in_words(self.prices, experts=run.mixture)
         self.measured = measured_in(runs, run) if runs else []
         self.gain, self.weights = together(run, self.measured)
         budget = numbers.get("pilot-budget", BUDGET)
         if "deadline" in numbers:
-            if not self.hours:
-                raise UserError(f"--deadline: {self.rate.words}")
-            budget = 24 * numbers["deadline"] * numbers["gpus"] / self.hours[1]
+            if not (hours := self.hours(self.flops)):
+                raise UserError(f"--deadline: {self.rate}")
+            budget = 24 * numbers["deadline"] * numbers["gpus"] / hours[1]
         deviation = self.measured[-1].deviation if self.measured else None
         self.pilot = plan_pilot(run, self.length, budget, config, deviation)
-        self.plans = plans(run)
+        self.plans = plans(run, lambda run: together(run, self.measured)[0])
+
+    def hours(self, flops: float) -> list[float]:
+        """Return the least and the most GPU-hours; an empty list if they are not known."""
+        return self.prices.gpu_hours(flops, experts=self.run.mixture) or []
 
     def advice(self, base: Path) -> Advice:
-        words, context = _words(), self._context()
+        words = self._words()
 
-        def say(name: str, item: Any = None) -> str:
-            if not name:
-                return ""
-            return str(words[name].render(context | {"say": say, "item": item})).rstrip("\n")
+        def say(names: Iterator[str]) -> list[str]:
+            return [getattr(words, name)() for name in names]
 
-        of_pilot = ["pilot" if self.pilot.is_smaller else "pilot_itself"]
         rungs = self.pilot.rungs if self.pilot.is_smaller else ()
         sections = {
-            "": [say("title")],
-            "Table": [*map(say, self._below_table())],
-            "Verdict": [*map(say, self._verdict())],
-            "What to run": [*map(say, self._what_to_run())],
-            "What speaks against it": [say("tune"), say("one_seed")],
-            "Others near this size": [say("other", row) for row in self._others()],
+            "": [words.title()],
+            "Table": say(self._below_table()),
+            "Verdict": say(self._verdict()),
+            "What to run": say(self._what_to_run()),
+            "What speaks against it": [words.tune(), words.one_seed()],
+            "Others near this size": [words.other(row) for row in self._others()],
             "How to find out": [
-                *map(say, of_pilot),
-                *(say("rung", rung) for rung in rungs),
-                *map(say, ("rule_of_pilot", "write")),
+                words.smaller_pilot() if self.pilot.is_smaller else words.pilot_itself(),
+                *map(words.rung, rungs),
+                words.rule_of_pilot(),
+                words.write(),
             ],
         }
         sections = {title: said for title, said in sections.items() if said}
-        parts = self.run, self.pilot, self._rows(), sections, self._data(sections)
+        parts = self.run, self.pilot, self.plans, self._rows(), sections, self._data(sections)
         return Advice(*parts, base, self.config)
 
     def _rows(self) -> list[list[str]]:
@@ -276,7 +285,7 @@ class _Screen:
         rows = [[*head, f"cost {self.currency}".strip(), "loss − baseline's [95%]"]]
         for plan in self.plans:
             share, reads = plan.share or 0.0, plan.reads or 0.0
-            hours = [end * share for end in self.hours if share]
+            hours = self.hours(share * self.flops) if share else []
             steps = f"{100 * share:.0f}%" if share else ""
             if self.config and share:
                 steps = f"{share * self.config.schedule.last_step:,.0f} ({steps})"
@@ -284,47 +293,41 @@ class _Screen:
             cells.append(f"{reads / self.run.text:.3g}" if reads / self.run.text else "")
             for factor in (1.0, gpus and 1 / 24 / gpus, price):
                 cells.append(_span([end * factor for end in hours]) if factor else "")
-            rows.append([*cells, self._loss(plan)])
+            loss = "{} [{}, {}]".format(*map(signed, plan.loss)) if plan.loss else "not known"
+            rows.append([*cells, loss])
         kept = [i for i in range(len(rows[0])) if i == 0 or any(row[i] for row in rows[1:])]
         return [[row[i] or "–" * (i > 0) for i in kept] for row in [rows[0], *rows[1:]]]
 
-    def _loss(self, plan: Plan) -> str:
-        loss = costs.ends(0.0, self.gain) if plan.name == "same FLOPs" else plan.loss
-        return "{} [{}, {}]".format(*map(signed, loss)) if loss else "not known"
-
     def _below_table(self) -> Iterator[str]:
-        yield "known_rate" if self.hours else "unknown_rate"
+        yield "known_rate" if self.hours(self.flops) else "unknown_rate"
         if self.plans[0].share and self.run.setting.text > 1:
             yield "same_loss"
 
     def _verdict(self) -> Iterator[str]:
         run, regime = self.run, self.run.regime
+        gains = (run.gain.low or 0.0) > 0
         if self.measured:
             yield self.measured[-1].decision
             yield "weights"
-        elif regime == "nobody" and run.small:
-            yield "nobody_small"
-        elif regime in ("nobody", "others", "too little text"):
-            yield regime.replace(" ", "_")
         elif regime.startswith("ours"):
             yield regime.replace(",", "").replace(" ", "_")
             yield "evidence_ours"
-        elif regime == "shorter" and (run.gain.low or 0.0) > 0:
-            yield "shorter"
+        elif regime in ("nobody", "others", "too little text") or (regime == "shorter" and gains):
+            yield regime.replace(" ", "_")
         else:
-            yield run.word.lower() if (run.gain.low or 0.0) > 0 else "includes_zero"
+            yield run.word.lower() if gains else "includes_zero"
             yield "evidence"
             if not run.mixture and regime != "published":
                 yield "rule"
 
     def _what_to_run(self) -> Iterator[str]:
         run = self.run
-        yield "run"
+        yield "what"
         if run.setting == Choice(*ALWAYS) and run.raw <= run.text and run.gain.nats is not None:
             yield "alike"
         if run.text < run.first.text * run.tokens and not run.first.output_only:
             yield "repeated"
-        elif not run.own and not run.setting.output_only:
+        elif not run.is_ours and not run.setting.output_only:
             yield "output_only"
 
     def _others(self) -> list[dict[str, Any]]:
@@ -332,9 +335,8 @@ class _Screen:
         found: dict[str, dict[str, Any]] = {}
         far = {row["who"]: abs(math.log(row["params"] / self.run.size)) for row in self.run.others}
         for row in sorted(self.run.others, key=lambda row: (row["grade"], far[row["who"]])):
-            length = "length not stated" if math.isnan(row["tokens"]) else big(row["tokens"])
             gain = f"{row['variant']} {signed(row['gain'])}"
-            known = found.setdefault(row["who"], {**row, "length": length, "gains": ""})
+            known = found.setdefault(row["who"], {**row, "gains": ""})
             known["gains"] += f"; {gain}" if known["gains"] else gain
         return list(found.values())[:2]
 
@@ -348,75 +350,54 @@ class _Screen:
             if abs(folds) > SLIGHT
         )
 
-    def _context(self) -> dict[str, Any]:
-        """Return what the sentences speak of: objects and numbers, and names of sentences."""
-        run, pilot, setting, near = self.run, self.pilot, self.run.setting, self.run.nearest
+    def _words(self) -> Any:
+        """Return the module of sentences in `screen.jinja`, a function for each."""
+        run, setting = self.run, self.run.setting
         place = settings(run.size, run.tokens, setting.bag_size, setting.step_ratio)
-        ours = run.own.get(OUTPUT_ONLY) or run.own.get(PLAIN) or run.nearest_own
-        own = [row for row in published.evidence()["own"] if row["arm"] == OUTPUT_ONLY]
-        is_published = run.regime.startswith("published")
-        provided = "law_holds_for_mixtures" if run.mixture else "law_holds"
-        last = self.measured[-1] if self.measured else None
-        in_paper = {Choice(*MIXTURE): "in_paper_mixture", Choice(*ALWAYS): "in_paper_3b"}
-        two = is_published and near["gain"] != near["other"]
-        # Each is the name of a sentence; an empty one says nothing.
-        names = {
-            "own_sweep": "swept" if last and last.tuned else "no_sweep",
-            "no_more": "at_most" * bool(last and (last.gain.high or 0.0) >= last.worthwhile),
-            "assumed": "assumed_length" * ("sequence-length" not in self.numbers),
-            "in_paper": in_paper.get(setting, ""),
-            "as_text": "repeated_text"
-            if run.raw > run.text
-            else "if_you_have" * (setting.text > 1),
-            "provided": "repetition_holds" if run.raw > EPOCHS * run.text else provided,
-            "far_out": "far_out" * (bool(self._far()) and not is_published),
-            "covers": "two_numbers" if two else "one_pair",
-            "check": "check_at_3b" * (run.regime in ("beyond", "far beyond")),
-            "explained": "tokens_in_bags_out" * setting.output_only,
-            "too_small": "smaller_might_flip" * (not run.small),
-            "pilot_share": "percent_of_the_run" if pilot.share < 1 else "times_the_run",
-            "pilot_hours": "hours_of_pilot" * bool(self.hours),
-            "most_hours": "most_hours" * bool(self.hours),
-            "over_budget": "over_budget" * (pilot.share > 1.005 * pilot.budget),
-        }
+        output_only = [row for row in published.evidence()["own"] if row["arm"] == OUTPUT_ONLY]
         sizes = [f"{big(one.run.size)} × {big(one.run.tokens)}" for one in self.measured]
         parts = zip(["known before", *sizes], self.weights, strict=False)
-        checks = {row["run"]: row for row in rows_of(published_beside_law(published_law()))}
-        return names | {
-            "run": run,
-            "setting": setting,
-            "first": run.first,
-            "length": self.length,
-            "rate": self.rate,
-            "flops": self.flops,
-            "gain": self.gain,
-            "regime": REGIMES[run.regime],
-            "near": near,
-            "law": float(published_law().of_rows(place)[0]),
-            "null": float(nearest_gain(place, scaled=True)[0]),
-            "far": self._far(),
-            "three": checks["3B"],
-            "same_text_at_3b": costs.same_text_at_3b(),
-            "epochs": run.raw / run.text,
-            "whole": run.first.text * run.tokens,
-            "lost": run.lost(setting),
-            "ours": ours,
-            "of_ours": own_gain(ours),
-            "won": _won,
-            "plain": own_arm(),
-            "larger": max(own, key=lambda row: float(row["params"])),
-            "large_bag": own_arm("s = {}, r = {}".format(*MIXTURE)),
-            "repeated_text": own_arm(corpus="books-bpe1024-9MB"),
-            "pilot": pilot,
-            "tuning": 2 * len(RATES),
-            "most_seeds": MOST_SEEDS,
-            "last": last,
-            "weights": ", ".join(f"{name} {100 * weight:.0f}%" for name, weight in parts),
-        }
+        environment = Environment(undefined=StrictUndefined)
+        environment.filters |= {"signed": signed, "big": big, "nats": _nats, "span": _span}
+        text = (Path(__file__).parent / "screen.jinja").read_text(encoding="utf8")
+        return environment.from_string(text).make_module(
+            {
+                "run": run,
+                "setting": setting,
+                "length": self.length,
+                "assumed": "sequence-length" not in self.numbers,
+                "flops": self.flops,
+                "rate": self.rate,
+                "hours": self.hours,
+                "gain": self.gain,
+                "regime": REGIMES[run.regime],
+                "near": run.nearest,
+                "law": float(published_law().of_rows(place)[0]),
+                "null": float(nearest_gain(place, scaled=True)[0]),
+                "far": self._far(),
+                "three": next(rows_of(published_beside_law(published_law()))),
+                "same_text_at_3b": same_text_at_3b(),
+                "most_epochs": EPOCHS,
+                "lost": run.lost(setting),
+                "ours": run.ours,
+                "of_ours": own_gain(run.ours),
+                "won": _won,
+                "plain": own_arm(),
+                "larger": max(output_only, key=lambda row: float(row["params"])),
+                "large_bag": own_arm("s = {}, r = {}".format(*MIXTURE)),
+                "repeated_text": own_arm(corpus="books-bpe1024-9MB"),
+                "pilot": self.pilot,
+                "tuning": 2 * len(RATES),
+                "most_seeds": MOST_SEEDS,
+                "last": self.measured[-1] if self.measured else None,
+                "shares": ", ".join(f"{name} {100 * weight:.0f}%" for name, weight in parts),
+            }
+        )
 
     def _data(self, sections: dict[str, list[str]]) -> dict[str, Any]:
         run, facts = self.run, ("params", "tokens", "text")
         asked = {name: getattr(run, name) for name in facts} | {"active": run.size}
+        mfus = self.prices.mfus(experts=run.mixture)
         return {
             "schema_version": SCHEMA_VERSION,
             "said": sections,
@@ -428,8 +409,8 @@ class _Screen:
                 gain=self.gain,
                 raw_tokens=run.raw,
                 flops=self.flops,
-                gpu_hours=self.hours or None,
-                mfu_source=self.rate.source,
+                gpu_hours=self.hours(self.flops) or None,
+                mfu_source=mfus.source if mfus else None,
                 plans=self.plans,
                 others=[{key: row[key] for key in ("grade", "source")} for row in run.others],
                 pilot=self.pilot,
@@ -445,18 +426,6 @@ def _plain(**values: Any) -> Any:
         values, default=lambda one: {f.name: getattr(one, f.name) for f in fields(one)}
     )
     return json.loads(text, parse_constant=lambda name: None)
-
-
-def _words() -> dict[str, Any]:
-    """Return the sentences of `screen.jinja` as templates, by name."""
-    templates = Environment(undefined=StrictUndefined)
-    templates.filters |= {"signed": signed, "big": big, "nats": _nats, "span": _span}
-    text = (Path(__file__).parent / "screen.jinja").read_text(encoding="utf8")
-    parts = re.split(r"^\[(\w+)\]\n", text[text.index("-#}") :], flags=re.MULTILINE)
-    return {
-        name: templates.from_string(words)
-        for name, words in zip(parts[1::2], parts[2::2], strict=True)
-    }
 
 
 def _nats(gain: Gain) -> str:

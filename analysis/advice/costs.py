@@ -2,6 +2,7 @@
 ways to plan a superposed run: for the baseline's loss, with its FLOPs, or with its text."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,10 +13,8 @@ from tst_study.analysis.advice.intended_run import ALWAYS, Choice, IntendedRun
 from tst_study.analysis.fits.law.law_answer import CHINCHILLA
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Model
-from tst_study.cost.compute import count_parameters, flops_per_position, gpu_hours
-from tst_study.cost.devices import DEVICES, PUBLISHED_MFU, PublishedMfu, device_named, published_mfu
-from tst_study.cost.prices import range_of
-from tst_study.errors import one_of
+from tst_study.cost.compute import count_parameters, flops_per_position
+from tst_study.cost.prices import Prices, range_of
 
 LENGTH = 2048
 """The sequence length, in positions, that is assumed where none is given."""
@@ -44,48 +43,15 @@ def flops_of(run: IntendedRun, length: int) -> float:
     return float(run.tokens * (matrices * larger + attention * larger ** (2 / 3)))
 
 
-@dataclass(frozen=True)
-class Rate:
-    """How fast one GPU trains such a run."""
-
-    device: str = ""
-    least: float = math.nan
-    most: float = math.nan
-    """GPU-hours for one FLOP."""
-    words: str = "add --device H100 --gpus 64 --price 2.5 for hours and money"
-    """The MFUs behind the hours, or why hours are not known."""
-    source: str | None = None
-    """Where these MFUs were published."""
-
-    def hours(self, flops: float) -> list[float]:
-        """Return the least and the most GPU-hours; an empty list if they are not known."""
-        return [] if math.isnan(self.least) else [flops * self.least, flops * self.most]
-
-
-def rate_of(run: IntendedRun, name: str | None, mfu: float | None = None) -> Rate:
-    """Return how fast a GPU of this name trains such a run, by published MFUs or by `mfu`. Raises
-    `UserError` for a device that is not listed."""
-    if name is None:
-        return Rate()
-    listed = {device.name: device for device in DEVICES}
-    device = device_named(name) or listed[one_of(name, listed, "--device")]
-    known = (
-        PublishedMfu(mfu, mfu, "as given") if mfu else published_mfu(device, experts=run.mixture)
-    )
-    if known is None:
-        why = f"hours not known: no MFU of such a model on {device.name} is published; give --mfu"
-        return Rate(device.name, words=why)
-    is_own = (device.name, "mixture" if run.mixture else "dense") in PUBLISHED_MFU
-    like = "published" + f" for {device.like}" * (not is_own)
-    like = known.source if mfu else like
-    least, most = (gpu_hours(1.0, device.peak, at) for at in (known.high, known.low))
-    return Rate(
-        device.name,
-        least,
-        most,
-        f"{range_of([known.low, known.high], '{:.0%}'.format)} MFU, {like}",
-        known.source,
-    )
+def rate_in_words(prices: Prices, *, experts: bool) -> str:
+    """Return the MFU behind the hours, or why hours are not known."""
+    mfus = prices.mfus(experts=experts)
+    if prices.device is None:
+        return "add --device H100 --gpus 64 --price 2.5 for hours and money"
+    if mfus is None:
+        return prices.unknown()
+    source = mfus.source if prices.mfu else "published"
+    return f"{range_of([mfus.low, mfus.high], '{:.0%}'.format)} MFU, {source}"
 
 
 @dataclass(frozen=True)
@@ -122,8 +88,9 @@ def worth_of_steps(run: IntendedRun, share: float) -> float:
     return data_term(run) - data_term(replace(run, tokens=share * run.tokens))
 
 
-def plans(run: IntendedRun) -> list[Plan]:
-    """Return the three ways to plan the superposed run.
+def plans(run: IntendedRun, expected: Callable[[IntendedRun], Gain]) -> list[Plan]:
+    """Return the three ways to plan the superposed run. `expected` returns the gain of this run,
+    and of shorter ones.
 
     Same loss: the number of steps at which the low end of the gain, which is taken to be no larger
     in the shorter run, makes up for Chinchilla's data term. Same FLOPs: as many steps as the
@@ -132,7 +99,7 @@ def plans(run: IntendedRun) -> list[Plan]:
 
     Below `SMALL` only the second has numbers: no law of the length holds there.
     """
-    gain, setting = run.gain, run.setting
+    gain, setting = expected(run), run.setting
     flops, text = Plan("same FLOPs", 1.0, run.raw, ends(0.0, gain)), 1 / setting.text
     if gain.low is None or run.small:
         return [Plan("same loss", None), flops, Plan("same text", text, run.tokens)]
@@ -140,7 +107,7 @@ def plans(run: IntendedRun) -> list[Plan]:
     share = math.ceil(100 * share - 1e-9) / 100
     loss = ends(worth_of_steps(run.with_steps(share), 1 / share), gain)
     shorter = run.with_steps(text)
-    same = ends(worth_of_steps(shorter, 1 / text), shorter.gain)
+    same = ends(worth_of_steps(shorter, 1 / text), expected(shorter))
     if same and setting == Choice(*ALWAYS) and not run.mixture:
         same = (*same[:2], max(same[2], same_text_at_3b()))
     return [

@@ -163,16 +163,22 @@ class IntendedRun:
         return next(rows_of(known.sort_values(["far", "off"])))
 
     @cached_property
-    def own(self) -> dict[str, dict[str, Any]]:
-        """Arms of our campaigns on `OWN_CORPUS` within `NEAR` of this size and length: rows of the
-        evidence, by label. Of several rows with one label the one with the most seeds is taken,
-        and of several such rows that of the latest campaign. Empty for a mixture, and if neither
-        `PLAIN` nor `OUTPUT_ONLY` was run near here."""
-        rows = pd.DataFrame(published.evidence()["own"])
-        near = (self.far(rows.assign(size=rows["params"])) <= NEAR) & ~self.mixture
-        rows = rows[near & (rows["corpus"] == OWN_CORPUS)].sort_values("seeds", kind="stable")
-        arms = {row["arm"]: row for row in rows_of(rows)}
-        return arms if arms.keys() & {PLAIN, OUTPUT_ONLY} else {}
+    def ours(self) -> dict[str, Any]:
+        """The arm of our campaigns on `OWN_CORPUS` that says most about this run: a row of
+        `own_rows`, with its distance `far` in e-folds. It is `OUTPUT_ONLY` or else `PLAIN` within
+        `NEAR` of this size and length, and otherwise the nearest with output only."""
+        rows = own_rows(OWN_CORPUS)
+        rows = rows.assign(far=self.far(rows))
+        only = rows[rows["arm"] == OUTPUT_ONLY]
+        plain = rows[(rows["arm"] == PLAIN) & (rows["far"] <= NEAR)]
+        if only["far"].min() > NEAR and not plain.empty:
+            return list(rows_of(plain))[-1]
+        return list(rows_of(only[only["far"] <= max(NEAR, only["far"].min())]))[-1]
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether our campaigns measured a dense run of this size and length."""
+        return not self.mixture and bool(self.ours["far"] <= NEAR)
 
     def far(self, rows: pd.DataFrame) -> pd.Series:
         """Distance of each row from this run, in e-folds: the largest of the distances in active
@@ -183,15 +189,6 @@ class IntendedRun:
             [rows["size"] / self.size, rows["params"] / self.params, lengths / self.tokens]
         )
         return pd.Series(np.abs(places).max(axis=0), rows.index)
-
-    @cached_property
-    def nearest_own(self) -> dict[str, Any]:
-        """The arm of our campaigns with output only on `OWN_CORPUS` that is nearest to this size
-        and length: a row of the evidence. Of several as near, it is the one with the most seeds."""
-        rows = pd.DataFrame(published.evidence()["own"])
-        rows = rows[(rows["arm"] == OUTPUT_ONLY) & (rows["corpus"] == OWN_CORPUS)]
-        rows = rows.assign(far=self.far(rows.assign(size=rows["params"])))
-        return next(rows_of(rows.sort_values(["far", "seeds"], ascending=[True, False])))
 
     @cached_property
     def others(self) -> list[dict[str, Any]]:
@@ -207,10 +204,9 @@ class IntendedRun:
     @cached_property
     def regime(self) -> str:
         """The name of the evidence for the advised setting, a key of `REGIMES`."""
-        if self.own and self.setting == self.first:
-            arm = own_gain(row := self.own.get(OUTPUT_ONLY) or self.own[PLAIN])
-            tuned = {"": "untuned", "rate": "rate tuned"}.get(row["tuned"], "tuned")
-            return f"ours, {tuned}" if (arm.low or 0) > 0 else "ours, no gain"
+        if self.is_ours and self.setting == self.first:
+            tuned = {"": "untuned", "rate": "rate tuned"}.get(self.ours["tuned"], "tuned")
+            return f"ours, {tuned}" if (own_gain(self.ours).low or 0) > 0 else "ours, no gain"
         if self.setting.output_only and self.setting != self.first:
             return "too little text"
         known = self._known
@@ -257,8 +253,8 @@ class IntendedRun:
         """The setting to advise if there is enough text for it."""
         if self.chosen:
             return self.chosen
-        if self.own or self.small:
-            return Choice(4, 0.25, output_only=OUTPUT_ONLY in self.own or not self.own)
+        if self.is_ours or self.small:
+            return Choice(4, 0.25, output_only=self.ours["arm"] == OUTPUT_ONLY)
         return Choice(*(MIXTURE if self.mixture else ALWAYS))
 
     @cached_property
@@ -276,7 +272,7 @@ class IntendedRun:
         rows = settings(self.size, self.tokens, bags, np.arange(10, 51) / 100)
         rows["reads"] = self.tokens * (1 + rows["step_ratio"] * (rows["bag_size"] - 1))
         rows = rows[rows["reads"] <= MOST_EPOCHS * self.text]
-        if rows.empty or self.own or first.output_only:
+        if rows.empty or self.is_ours or first.output_only:
             return Choice(4, 0.25, output_only=True)
         lost = [self.repetition(read)[2] for read in rows["reads"]]
         left = published_law().of_rows(rows) - lost
@@ -318,7 +314,7 @@ class IntendedRun:
         measured the gain, else for one pair of runs."""
         evidence = REGIMES[self.regime].evidence
         if self.regime.startswith("ours"):
-            return own_gain(self.own.get(OUTPUT_ONLY) or self.own[PLAIN])
+            return own_gain(self.ours)
         if self.regime in ("nobody", "others", "too little text"):
             return Gain(None, None, None, evidence)
         if self.regime.startswith("published"):
@@ -348,12 +344,19 @@ class IntendedRun:
         return replace(self, tokens=share * self.tokens, chosen=self.setting)
 
 
+@functools.cache
+def own_rows(corpus: str) -> pd.DataFrame:
+    """Return the rows of the evidence for our campaigns on a corpus, those with the most seeds, and
+    of these the latest, last; `size` is `params` again."""
+    rows = pd.DataFrame(published.evidence()["own"])
+    rows = rows[rows["corpus"] == corpus].sort_values("seeds", kind="stable")
+    return rows.assign(size=rows["params"])
+
+
 def own_arm(label: str = PLAIN, corpus: str = OWN_CORPUS) -> dict[str, Any]:
-    """Return the row of the evidence for an arm of our campaigns, found by label and corpus; of
-    several rows the one with the most seeds, and of several such rows the last."""
-    rows = published.evidence()["own"]
-    alike = [row for row in rows if (row["arm"], row["corpus"]) == (label, corpus)]
-    return max(reversed(alike), key=lambda row: int(row["seeds"]))
+    """Return the last row of `own_rows` for an arm of this label."""
+    rows = own_rows(corpus)
+    return list(rows_of(rows[rows["arm"] == label]))[-1]
 
 
 @functools.cache

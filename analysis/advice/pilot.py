@@ -30,7 +30,7 @@ from tst_study.config.schema import Config, Model
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.cost.compute import count_parameters, flops_per_position
 from tst_study.errors import UserError
-from tst_study.text import listed
+from tst_study.text import big, listed
 
 SHAPE = {"layers", "hidden_size", "attention_heads", "key_value_heads", "head_size"}
 SHAPE |= {"feed_forward_size", "experts"}
@@ -88,8 +88,8 @@ class Rung:
 
     @property
     def name(self) -> str:
-        """The name of the set-up, such as `n50m`."""
-        return f"n{self.run.size / 1e6:.3g}m".replace(".", "_")
+        """The name of the set-up, such as `n50M`."""
+        return f"n{big(self.run.size)}".replace(".", "_")
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def table(
         total += f"; shared prefix runs save {1 - flops / alone:.1%} of {alone:.3g}"
     text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}", total]
     if prices.device:
-        mfus = dict.fromkeys(prices.mfus(run.config.model) for run in runs)
+        mfus = dict.fromkeys(prices.mfus(experts=_is_mixture(run)) for run in runs)
         text += [f"At {mfu_source(mfu)}" for mfu in mfus if mfu]
     text += [*problems(runs, allocation), *planner.dead_ends(), *planner.remarks]
     text += detectable(study, planner.asked_for(), deviation, wanted)
@@ -143,9 +143,14 @@ class Cost(NamedTuple):
     """Hours from the run's start to its end."""
 
 
+def _is_mixture(run: PlannedRun) -> bool:
+    return run.config.model.experts is not None
+
+
 def _cost(run: PlannedRun, given: Allocation, prices: Prices, step_seconds: float) -> Cost:
     if prices.device is not None:
-        hours = prices.gpu_hours(run.config.model, total_flops([run])) or [math.nan, math.nan]
+        hours = prices.gpu_hours(total_flops([run]), experts=_is_mixture(run))
+        hours = hours or [math.nan, math.nan]
         return Cost(hours, [each / given.ranks for each in hours])
     # Measured seconds are elapsed time already, and are not divided by the number of ranks.
     wall = [step_seconds * total_flops([run]) / count_flops(run.config).per_step / 3600] * 2

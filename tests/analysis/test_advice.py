@@ -379,7 +379,8 @@ def test_repeated_text_is_charged_both_ways() -> None:
     assert (epochs, round(share, 2)) == (4, 0.93)
     few, many = run.lost(run.setting)
     assert 0 < few < many
-    assert f"{few:.3f} nats more than the baseline, by our one test {many:.3f}" in paragraph
+    assert f"costs {few:.3f} nats more than in the baseline by the published law" in paragraph
+    assert f"{many:.3f} by our one test" in paragraph
     fresh = replace(run, text=math.inf).gain
     assert run.gain.nats == pytest.approx((fresh.nats or 0) - few)
     assert run.gain.low == pytest.approx((fresh.low or 0) - many)

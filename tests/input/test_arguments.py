@@ -28,7 +28,7 @@ ARGUMENTS = [
     (["train", "run.toml", "--folder", "/proc/x"], "/proc/x: No such file or directory"),
     (["plan", "labtop"], "study 'labtop' is not known; did you mean 'laptop'?"),
     (["plan", "laptop", "--scale", "big"], "scale 'big' of study 'laptop' is not known"),
-    (["plan", "laptop", "--device", "x"], "x: its speeds are not known here; known: GB300"),
+    (["plan", "laptop", "--device", "x"], "--device 'x' is not known; there are: GB300"),
     (["plan", "laptop", "--mfu", "nan"], "--mfu"),
     (["plan", "laptop", "--price", "2"], "--mfu and --price: name the --device, too"),
     (["train", "run.toml", "--dry-run", "--mfu", "0.4"], "--mfu and --price: name the --device"),

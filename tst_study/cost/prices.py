@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tst_study.config.schema import Model
 from tst_study.cost.compute import gpu_hours
 from tst_study.cost.devices import DEVICES, Device, PublishedMfu, device_named, published_mfu
-from tst_study.errors import UserError
+from tst_study.errors import UserError, one_of
 from tst_study.text import big
 
 T = TypeVar("T")
@@ -34,30 +33,27 @@ class Prices:
     def gpu(self) -> Device | None:
         """Return the device's data sheet; None if no device is named. Raises `UserError` for a
         device that is not listed."""
-        known = device_named(self.device or "")
-        if self.device and known is None:
-            names = ", ".join(device.name for device in DEVICES)
-            raise UserError(
-                f"--device {self.device}: its speeds are not known here; known: {names}"
-            )
-        return known
+        if self.device is None:
+            return None
+        listed = {device.name: device for device in DEVICES}
+        return device_named(self.device) or listed[one_of(self.device, listed, "--device")]
 
-    def mfus(self, model: Model) -> PublishedMfu | None:
+    def mfus(self, *, experts: bool) -> PublishedMfu | None:
         """Return the range of MFU to expect on the device, with its source.
 
-        It is `mfu`, if that is set, and otherwise the published range; None if no device is named
-        or no range is published for it. Raises `UserError` if a published range is wanted for a
-        device that is not listed.
+        `experts`: whether the model is a mixture of experts. It is `mfu`, if that is set, and
+        otherwise the published range; None if no device is named or no range is published for it.
+        Raises `UserError` if a published range is wanted for a device that is not listed.
         """
         if self.mfu is not None:
             return PublishedMfu(self.mfu, self.mfu, "as given")
         device = self.gpu()
-        return published_mfu(device, experts=model.experts is not None) if device else None
+        return published_mfu(device, experts=experts) if device else None
 
-    def gpu_hours(self, model: Model, flops: float) -> list[float] | None:
+    def gpu_hours(self, flops: float, *, experts: bool) -> list[float] | None:
         """Return the fewest and the most GPU-hours to expect; None if no device is named or no MFU
         on it is known. Raises `UserError` for a device that is not listed."""
-        device, mfus = self.gpu(), self.mfus(model)
+        device, mfus = self.gpu(), self.mfus(experts=experts)
         if device is None or mfus is None:
             return None
         return [gpu_hours(flops, device.peak, mfu) for mfu in (mfus.high, mfus.low)]
