@@ -5,6 +5,7 @@ git."""
 from collections.abc import Sequence
 from pathlib import Path
 
+from tst_study.analysis.tables.eligible import SAME_LOSS
 from tst_study.analysis.tables.source import NO_LONGER_ASKED
 from tst_study.atomic_files import disk_errors_named, written_atomically
 from tst_study.errors import UserError
@@ -90,7 +91,12 @@ def keep_existing(study: Study) -> None:
             wanted |= tables.runs["run_id"].isin(runs["run_id"])
     if wanted.any():
         chosen: Tables = tables.only(wanted & tables.runs["state"].isin(FINAL_STATES))
-        add_to_archive(study.folder / "existing", chosen, lambda folder: None)
+        for _, copies in chosen.runs.groupby("fingerprint"):
+            if copies["nats_per_token"].max() - copies["nats_per_token"].min() > SAME_LOSS:
+                folders = " and ".join(copies["folder"])
+                raise UserError(f"one run with two results, {folders}; keep the archive of one")
+        once = chosen.only(~chosen.runs["fingerprint"].duplicated())
+        add_to_archive(study.folder / "existing", once, lambda folder: None)
 
 
 def mark_left(study: Study) -> None:

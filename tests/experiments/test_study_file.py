@@ -1,5 +1,6 @@
 """A study as a file of the user's: what a grid, a Python file and run configs mean."""
 
+import dataclasses
 import math
 import os
 from collections import Counter
@@ -7,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tst_study.analysis.tables.archive import add_to_archive
+from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.question import read_questions, register
 from tst_study.config.identity import fingerprint
 from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planner import Planner, prepare
+from tst_study.experiments.state.collect import keep_existing
 from tst_study.experiments.studies.catalogue import GRIDS, load
 from tst_study.experiments.study import Study
 
@@ -375,3 +379,18 @@ def test_arms_of_cheaper_steps_are_longer_until_all_have_the_same_total_flops() 
         "both, s = 4, r = 0.25": 5000, "output, s = 4, r = 0.25": 5000, "batch": 6152,
         "sequence": 6184,
     }  # fmt: skip
+
+
+def test_a_run_that_two_archives_hold_is_kept_once(tmp_path: Path) -> None:
+    """The archive of a study that goes on holds the older runs, too, which its `existing` names."""
+    records = Path("docs/records").absolute()
+    keep_existing(load("batch", runs=tmp_path / "runs", recorded=records / "batch"))
+    kept = read_tables(tmp_path / "runs").runs
+    assert {"tuned", "what-does-the-work"} <= {*kept["study"]}
+    assert not kept["fingerprint"].duplicated().any()
+
+    archive = read_tables(records / "batch")
+    other = archive.runs.assign(nats_per_token=archive.runs["nats_per_token"] + 1e-3)
+    add_to_archive(tmp_path / "other", dataclasses.replace(archive, runs=other))
+    with pytest.raises(UserError, match=r"one run with two results, .*; keep the archive of one"):
+        keep_existing(load("batch", runs=tmp_path / "again", recorded=tmp_path / "other"))
