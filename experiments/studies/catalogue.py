@@ -235,7 +235,7 @@ def _of_grid(path: Path, scale: str | None, home: Path) -> Study:
             resources_of=file.resources_of,
         )
 
-    only = ", ".join(dict.fromkeys(cell.setup for cell in file.cells if cell.plan_only))
+    only = ", ".join(dict.fromkeys(point.setup for point in file.points if point.plan_only))
     planned = replace(part(True), title=f"{only}: planned only, never trained", questions=())
     return replace(part(False), planned_only=planned if only else None)
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from tst_study.config.schema import Config, SuperposedPhase, from_dict, read_toml, set_key
+from tst_study.config.schema import Config, SuperposedPhase, from_dict, read_toml, set_key, to_dict
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.experiments.corpora import PREPARED, Recipe
 
@@ -49,11 +50,12 @@ class Setting:
             "seed": seed,
             "superposition": superposition.model_dump(),
         }
-        method = SuperpositionSetting.from_config(values)
-        stem = self.grid or values["model"].get("preset", study)
-        words = "-".join((stem, f"{self.steps}", self.arm_name or method.name, *self.tags))
+        config = from_dict(values, source=study)
+        method = SuperpositionSetting.from_config(to_dict(config))
+        stem = self.grid or values.get("model", {}).get("preset", study)
+        words = (stem, f"{config.schedule.steps}", self.arm_name or method.name, *self.tags)
         last = f"-seed{seed}"
-        values["name"] = words[: 80 - len(last)] + last
+        values["name"] = "-".join(words)[: 80 - len(last)] + last
         values["role"] = role or method.role
         return from_dict(values, source=study)
 
@@ -74,22 +76,26 @@ class Setting:
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
 
+    @cached_property
+    def plain(self) -> Config:
+        """A baseline, for whoever asks what its values are. Raises `UserError` as `config` does."""
+        return self.config("any")
+
     @property
     def steps(self) -> int:
-        return int(self["schedule.steps"])
+        return self.plain.schedule.steps
 
     @property
     def sequences(self) -> int:
-        return int(self["batch.sequences"])
+        return self.plain.batch.sequences
 
     @property
     def learning_rate(self) -> float:
-        return float(self["optimizer.learning_rate"])
+        return self.plain.optimizer.learning_rate
 
     @property
     def hidden_size(self) -> int:
-        """The model's hidden size, that of a preset included."""
-        return self.config("any").model.hidden_size
+        return self.plain.model.hidden_size
 
     def changed(self, tag: str, changes: Mapping[str, Any]) -> Self:
         """Return a copy with other values of some keys, such as `{"model.qk_norm": True}`. The

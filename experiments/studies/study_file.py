@@ -6,16 +6,19 @@ combination is a run. Where keys are tuned, a sweep of pilot runs chooses their 
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from tst_study.analysis.tables.columns import RUN_COLUMNS
-from tst_study.analysis.verdict.question import DEFAULT_METHOD, Arm, Method, Question, Value
+from tst_study.analysis.verdict.question import DEFAULT_METHOD, Arm, Method, Question
 from tst_study.config.identity import digest, identity_form
 from tst_study.config.keys import dotted_keys, problem_of, sections_of
 from tst_study.config.phase_plan import plan_phases
@@ -36,7 +39,7 @@ from tst_study.config.schema import (
 from tst_study.cost.compute import steps_at_equal_flops
 from tst_study.errors import UserError, one_of
 from tst_study.experiments.corpora import Recipe, Text, TextSource, by_folder
-from tst_study.experiments.studies.grid import Tuning
+from tst_study.experiments.studies.grid import Tuning, one_or_all
 from tst_study.experiments.studies.setting import LABELS, Setting
 from tst_study.experiments.study import Results
 
@@ -48,12 +51,17 @@ ALWAYS_SELECTED = (
 )
 """Keys of the config by which every question selects its runs, beside those that the grid varies
 between set-ups, arms or crossed values."""
-KEYS = (*dotted_keys(Config), "model.preset")
+KEYS = tuple(
+    key for key in (*dotted_keys(Config), "model.preset") if key.partition(".")[0] not in LABELS
+)
+"""Keys of the config that a grid may change. The others are labels, or have tables of their own."""
 Table = dict[str, Any]
+Schema = TypeVar("Schema", bound=BaseModel)
 
 
-class Tune(Strict):
-    """Keys whose best value a sweep chooses before the measured runs."""
+class Tune(Strict, extra="allow"):
+    """Keys whose best value a sweep chooses before the measured runs, which are those that are not
+    listed here, each with the values to try."""
 
     per: Literal["arm", "baseline"] = "arm"
     """Whether every arm has a sweep of its own, or takes over the baseline's best values."""
@@ -72,7 +80,7 @@ class Matched(Strict):
     """Lengths, as multiples of each arm's own."""
 
 
-class SetUp(Strict):
+class SetUp(Strict, extra="allow"):
     """A named set-up; its other keys are overrides of the base."""
 
     arms: tuple[str, ...] | None = None
@@ -85,18 +93,17 @@ class Asked(Strict):
     """A question of the file, about one or more arms."""
 
     family: str
-    arm: dict[str, Any]
-    against: dict[str, Any] = Field({})
+    arm: Table
+    against: Table = Field({})
     matched: tuple[Literal["flops", "data", "loss"], ...] = ("flops",)
-    where: dict[str, Any] = Field({})
+    where: Table = Field({})
     predicted: tuple[float, float] | None = None
     method: Method = DEFAULT_METHOD
     smallest_gain: PositiveFloat | None = None
 
 
 class Grid(Strict):
-    """The file itself. Keys of the config in `cross`, `tune`, `arms` and `setups` are taken out
-    before it is validated (`_read`)."""
+    """The file itself."""
 
     study: FolderName
     asks: str = ""
@@ -104,41 +111,60 @@ class Grid(Strict):
     """A sentence of caution, which the report prints after what the study asks."""
     base: PathText
     seeds: tuple[Seed, ...] = Field((0,), min_length=1)
-    arms: dict[FolderName, dict[str, Any]]
-    cross: dict[str, list[Any]] = Field({})
+    arms: dict[FolderName, Table]
+    cross: Table = Field({})
     tune: Tune | None = None
     matched: Matched = Matched()
     setups: dict[FolderName, SetUp] = Field({})
-    resources: dict[str, dict[str, Any]] = Field({})
+    resources: dict[str, Table] = Field({})
     questions: tuple[Asked, ...] = ()
     existing: tuple[PathText, ...] = ()
     text: dict[FolderName, TextSource] = Field({})
 
 
 @dataclass(frozen=True)
-class Variant:
-    """An arm as declared: its table with one value of every list."""
-
-    arm: str
-    name: str
-    """What runs' names call it: the arm, and the values that tell it from the arm's others."""
-    superposition: SuperposedPhase
-    changes: Mapping[str, Any]
-    """Keys of the config outside `[superposition]`, with their values."""
-    declared: Mapping[str, Any]
-    """Everything that its table gives, by key."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One set-up at one combination of the crossed values, before tuning."""
+class Point:
+    """One arm in one set-up at one combination of the crossed values, before tuning."""
 
     setup: str
     crossed: Mapping[str, Any]
+    arm: str
+    name: str
+    """What runs' names call the arm: its own name, and the values that tell it from others."""
+    declared: Mapping[str, Any]
+    """Everything that the arm's table gives, by key, with one value of every list."""
+    superposition: SuperposedPhase
+    length: int
+    """Steps of the set-up there, from which the arm's own may differ."""
     setting: Setting
-    variants: tuple[Variant, ...]
+    """The set-up there with the arm's own keys."""
+    ladders: Mapping[str, list[Any]]
+    """The values that are tried for each tuned key."""
     seeds: tuple[int, ...]
     plan_only: bool
+
+    @cached_property
+    def config(self) -> Config:
+        """A run with the first value of every ladder, for whoever asks what does not depend on the
+        tuned keys. Raises `UserError` for values that are wrong."""
+        first = {key: ladder[0] for key, ladder in self.ladders.items()}
+        return self.setting.changed("", first).config("any", self.superposition)
+
+    @property
+    def cell(self) -> tuple[str, str]:
+        """What a point has in common with the other arms there."""
+        return self.setup, repr(self.crossed)
+
+    @property
+    def text(self) -> float:
+        """How many times the baseline's text the arm reads."""
+        plan = plan_phases(self.config)
+        return plan.raw_tokens(plan.steps) / plan.latent_tokens(plan.steps)
+
+    @property
+    def numbers(self) -> Table:
+        """The declared s and r."""
+        return {key: self.declared[key] for key in SYMBOLS if key in self.declared}
 
 
 class StudyFile:
@@ -148,11 +174,34 @@ class StudyFile:
         """Read the file. `scale`: one of `scales(path)`, or empty. Raises `UserError`, which names
         the file, the key and the remedy."""
         self.path = path
-        self.keys: dict[str, Table] = {}
-        self.grid = self._read(scaled(path, scale))
+        self.grid = self._validated(Grid, scaled(path, scale))
         self.base = self._base()
-        self.baseline, self.variants = self._variants()
-        self.cells = self._cells()
+        tuned = self.grid.tune.model_extra if self.grid.tune else {}
+        self.tuned = self._lists("tune", tuned, Tune.model_fields)
+        self.cross = self._lists("cross", self.grid.cross)
+        self.setups = {"base": SetUp(), **self.grid.setups}
+        self.overrides = {
+            name: self._keys(f"setups.{name}", setup.model_extra or {}, SetUp.model_fields)
+            for name, setup in self.setups.items()
+        }
+        self.arms = {
+            name: self._keys(f"arms.{name}", table, SuperposedPhase.model_fields)
+            for name, table in self.grid.arms.items()
+        }
+        plain = [name for name, table in self.arms.items() if not table]
+        if len(plain) != 1:
+            raise self.fail(f"[arms] has {len(plain)} baselines; exactly one arm is {{}}")
+        (self.baseline,) = plain
+        self._setup_of: dict[str, str] = {}
+        """The set-ups of the runs that were listed, by the runs' names."""
+        self._baselines: dict[tuple[str, str], Point] = {}
+        self.points = [
+            point
+            for name, setup in self.setups.items()
+            if not setup.skip
+            for row in product(*self.cross.values())
+            for point in self._points(name, setup, dict(zip(self.cross, row, strict=True)))
+        ]
         self._check()
 
     @property
@@ -163,27 +212,48 @@ class StudyFile:
     def fail(self, what: str) -> UserError:
         return UserError(f"{self.path}: {what}")
 
-    def _read(self, values: Table) -> Grid:
-        """Validate the file, after the keys of the config in its tables were moved to `keys`."""
-        sections = sections_of(Config)
-        for table in ("cross", "tune", "setups"):
-            inner = values.get(table, {})
-            places = inner.items() if table == "setups" else [(table, inner)]
-            for name, given in places:
-                if not isinstance(given, dict):
-                    continue  # which the schema refuses
-                whole = [key for key in given if "." in key or key in sections]
-                flat = dict(_flat({key: given.pop(key) for key in whole}, sections))
-                where = f"setups.{name}" if table == "setups" else table
-                for key, value in flat.items():
-                    one_of(key, KEYS, f"{self.path}: [{where}] key")
-                    if table != "setups" and not (isinstance(value, list) and value):
-                        raise self.fail(f"[{where}] {key} = {value!r}: give a list of values")
-                self.keys[where] = flat
+    def _validated(self, schema: type[Schema], values: Table, where: str = "") -> Schema:
+        """Validate values as JSON, of which pydantic's strict mode takes lists for tuples."""
         try:
-            return Grid.model_validate(_tuples(values))
+            return schema.model_validate_json(json.dumps(values, default=str))
         except ValidationError as error:
-            raise self.fail(problem_of(Grid, error)) from None
+            problem = problem_of(schema, error).partition(" in the file or by --set")[0]
+            # People count from one.
+            number = re.compile(r"\bquestions\.(\d+)")
+            problem = number.sub(lambda found: f"[[questions]] {int(found[1]) + 1}", problem)
+            problem = problem.replace("questions: should be a list", "write [[questions]]")
+            raise self.fail(f"{where}{problem}") from None
+
+    def _keys(self, where: str, table: Mapping[str, Any], own: Iterable[str] = ()) -> Table:
+        """Return the keys of a table by their dotted names. `own`: keys that it may have beside
+        those of the config."""
+        flat, known = dict(_flat(table, sections_of(Config))), (*own, *KEYS)
+        for key in {*flat} - {*known}:
+            if key.partition(".")[0] in LABELS:
+                raise self.fail(f"[{where}] {key} is set by other tables; take it out")
+            section, _, name = key.rpartition(".")
+            meant = {symbol: name for name, symbol in SYMBOLS.items()}.get(key, f".{key}")
+            same = [each for each in known if each.endswith(meant)]
+            if section and not same:
+                names = [each.removeprefix(f"{section}.") for each in known]
+                inside = [each for each in names if f"{section}.{each}" in known]
+                one_of(name, inside or known, f"{self.path}: [{where}] key", f" of {section}")
+            near = same or get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else "docs/config.md lists all"
+            raise self.fail(f"[{where}] key {key!r} is not known; {hint}")
+        for key, value in flat.items():
+            if value == []:
+                raise self.fail(f"[{where}] {key} is an empty list; give values or take it out")
+        return flat
+
+    def _lists(
+        self, where: str, table: Mapping[str, Any] | None, own: Iterable[str] = ()
+    ) -> dict[str, list[Any]]:
+        keys = self._keys(where, table or {}, own)
+        for key, value in keys.items():
+            if not (isinstance(value, list) and value):
+                raise self.fail(f"[{where}] {key} = {value!r}: give a list of values")
+        return keys
 
     def _base(self) -> Setting:
         path = self.path.parent / self.grid.base
@@ -191,132 +261,110 @@ class StudyFile:
             raise self.fail(f"base = {self.grid.base!r} is YAML; give the keys of a run as TOML")
         if not path.is_file():
             raise self.fail(f"base = {self.grid.base!r}: no such file; name a file of a run")
-        return Setting.read(path)
+        base = Setting.read(path)
+        if {"arms", "base"} & base.values.keys():
+            raise self.fail(f"base = {self.grid.base!r}: is a grid; name a file of a run")
+        return base
 
-    def _variants(self) -> tuple[Variant, tuple[Variant, ...]]:
-        every, plain = [], []
-        for name, table in self.grid.arms.items():
-            every += (made := self._of_arm(name, table))
-            plain += [] if table else made
-        if len(plain) != 1:
-            raise self.fail(f"[arms] has {len(plain)} baselines; exactly one arm is {{}}")
-        return plain[0], tuple(every)
+    @contextmanager
+    def _naming(self, what: str) -> Iterator[None]:
+        """Have errors about a run's values begin with the file and what they are about."""
+        try:
+            yield
+        except UserError as error:
+            problem = str(error).partition(" in the file or by --set")[0].removeprefix("any: ")
+            raise self.fail(f"{what}: {problem}") from None
 
-    def _of_arm(self, name: str, table: Table) -> list[Variant]:
-        known = (*SuperposedPhase.model_fields, *KEYS)
-        table = dict(_flat(table, sections_of(Config)))
-        for key in table:
-            one_of(key, known, f"{self.path}: [arms] {name}: key")
-        lists = {
-            key: value
-            for key, value in table.items()
-            if isinstance(value, tuple)
-            and (key.rpartition(".")[2] != "weighting" or all(isinstance(v, str) for v in value))
-        }
-        made = []
-        for row in product(*lists.values()):
-            declared = {**table, **dict(zip(lists, row, strict=True))}
-            own = {k: v for k, v in declared.items() if k in SuperposedPhase.model_fields}
-            try:
-                phase = SuperposedPhase.model_validate(_tuples(own))
-            except ValidationError as error:
-                raise self.fail(f"[arms] {name}: {problem_of(SuperposedPhase, error)}") from None
-            changes = {key: value for key, value in declared.items() if key not in own}
-            words = [_word(key, value) for key, value in zip(lists, row, strict=True)]
-            made.append(Variant(name, "-".join([name, *words]), phase, changes, declared))
-        return made
-
-    def _cells(self) -> list[Cell]:
-        grid, cross = self.grid, self.keys.get("cross", {})
-        setups = {"base": SetUp()} | dict(grid.setups)
-        tuned = self.keys.get("tune", {})
-        cells = []
-        for name, setup in setups.items():
-            if setup.skip:
-                continue
-            wanted = setup.arms or tuple(grid.arms)
-            for arm in wanted:
-                one_of(arm, grid.arms, f"{self.path}: [setups.{name}] arm")
-            own = self.keys.get(f"setups.{name}", {})
-            for key, value in own.items():
-                if isinstance(value, list | tuple) and key not in (*tuned, "data.corpora"):
-                    raise self.fail(f"[setups.{name}] {key}: a list; only a tuned key takes one")
-            base = self.base
-            if "model.preset" in own:
-                base = replace(base, values={**base.values, "model": {}})
-            fixed = {key: value for key, value in own.items() if key not in tuned}
-            setting = replace(base.changed("", fixed), grid=name)
-            for row in product(*cross.values()):
-                crossed = dict(zip(cross, row, strict=True))
-                tags = tuple(_word(k, v) for k, v in crossed.items() if k != STEPS)
-                at = replace(setting.changed("", crossed), tags=tags)
-                variants = tuple(each for each in self.variants if each.arm in wanted)
-                seeds = setup.seeds or grid.seeds
-                cells.append(Cell(name, crossed, at, variants, seeds, setup.plan_only))
-        return cells
+    def _points(self, name: str, setup: SetUp, crossed: Table) -> Iterator[Point]:
+        """Yield the arms of one set-up at one combination of the crossed values."""
+        wanted, overrides, base = setup.arms or tuple(self.arms), self.overrides[name], self.base
+        for arm in wanted:
+            one_of(arm, self.arms, f"{self.path}: [setups.{name}] arm")
+        for key, value in overrides.items():
+            if isinstance(value, list) and key not in (*self.tuned, "data.corpora"):
+                raise self.fail(f"[setups.{name}] {key}: a list; only a tuned key takes one")
+        if "model.preset" in overrides:
+            base = replace(base, values={**base.values, "model": {}})
+        fixed = {key: value for key, value in overrides.items() if key not in self.tuned}
+        tags = tuple(_word(key, value) for key, value in crossed.items() if key != STEPS)
+        place = replace(base.changed("", fixed | crossed), grid=name, tags=tags)
+        with self._naming(f"set-up {name}"):
+            length = place.steps
+        for arm, table in self.arms.items():
+            for row in _rows(table):
+                declared = table | row
+                own = {k: v for k, v in declared.items() if k in SuperposedPhase.model_fields}
+                changes = {key: value for key, value in declared.items() if key not in own}
+                words = "-".join([arm, *(_word(key, value) for key, value in row.items())])
+                ladders = {
+                    key: value if isinstance(value, list) else [value]
+                    for key, values in self.tuned.items()
+                    if key not in changes and (value := overrides.get(key, values)) is not None
+                }
+                point = Point(
+                    setup=name,
+                    crossed=crossed,
+                    arm=arm,
+                    name=words,
+                    declared=declared,
+                    superposition=self._validated(SuperposedPhase, own, f"[arms] {arm}: "),
+                    length=length,
+                    setting=replace(place.changed("", changes), arm_name=words),
+                    ladders=ladders,
+                    seeds=setup.seeds or self.grid.seeds,
+                    plan_only=setup.plan_only,
+                )
+                if {key.partition(".")[0] for key in changes} & {*RIVALS} and STEPS not in changes:
+                    with self._naming(f"set-up {name}, arm {words}"):
+                        steps = steps_at_equal_flops(point.config)
+                    point = replace(point, setting=point.setting.with_steps(steps))
+                if arm == self.baseline:
+                    self._baselines[point.cell] = point
+                if arm in wanted:
+                    yield point
 
     def _check(self) -> None:
-        grid, tuned, cross = self.grid, self.keys.get("tune", {}), self.keys.get("cross", {})
-        for key in cross:
-            section = key.partition(".")[0]
-            if section in ("execution", *LABELS, "data_seed") or key in tuned:
-                why = "is tuned" if key in tuned else "is no key to cross"
-                raise self.fail(f"[cross] {key} {why}; take it out")
-        if grid.tune and not tuned:
+        grid = self.grid
+        for key in self.cross:
+            if key in self.tuned:
+                raise self.fail(f"[cross] {key} is tuned; take it out")
+            if key.partition(".")[0] in ("execution", "data_seed"):
+                raise self.fail(f"[cross] {key} is no key to cross; take it out")
+        if grid.tune and not self.tuned:
             raise self.fail('[tune] names no key; give one, such as "optimizer.learning_rate"')
-        if grid.tune:
-            both = {*grid.tune.seeds} & {seed for cell in self.cells for seed in cell.seeds}
+        measured = dict.fromkeys(point.seeds for point in self.points)
+        for seeds in (*measured, pilots := grid.tune.seeds if grid.tune else ()):
+            if len({*seeds}) < len(seeds):
+                raise self.fail(f"seeds = {[*seeds]}: one is there twice; take it out")
+        for both in ({*seeds} & {*pilots} for seeds in measured):
             if both:
                 raise self.fail(
                     f"[tune] seeds: {min(both)} is a seed of the measured runs too; give others"
                 )
-        for seeds in [*(cell.seeds for cell in self.cells), grid.tune.seeds if grid.tune else ()]:
-            if len({*seeds}) < len(seeds):
-                raise self.fail(f"seeds = {[*seeds]}: one is there twice; take it out")
         for name in grid.resources:
-            one_of(name, {"base": 0, **grid.setups}, f"{self.path}: [resources] set-up")
-        count = sum(len(cell.variants) * len(cell.seeds) for cell in self.cells)
+            one_of(name, self.setups, f"{self.path}: [resources] set-up")
+        count = sum(len(point.seeds) for point in self.points)
         if count > MOST_RUNS:
             raise self.fail(f"{count:,} runs; at most {MOST_RUNS:,}: take values out")
-        for cell in self.cells:
-            self._check_cell(cell)
-
-    def _check_cell(self, cell: Cell) -> None:
-        """Build one run of every arm, and compare them."""
-        there: dict[str, str] = {}
-        for variant in cell.variants:
-            config = self._untuned(cell, variant)
-            what = f"[arms] {variant.name} at {config.schedule.steps:,} steps"
-            plain = variant == self.baseline or variant.changes
-            if not plain and not plan_phases(config).superposed_steps:
+        there: dict[tuple[str, str, str], str] = {}
+        for point in self.points:
+            with self._naming(f"set-up {point.setup}, arm {point.name}"):
+                config = point.config
+                if point.arm == self.baseline:
+                    for key, ladder in point.ladders.items():
+                        for value in ladder:
+                            point.setting.changed("", {key: value}).config("any")
+                    for steps in self._matched_lengths(point):
+                        replace(point, setting=point.setting.with_steps(steps)).config  # noqa: B018
+            what = f"[arms] {point.name} at {config.schedule.steps:,} steps"
+            superposes = {*point.declared} <= {*SuperposedPhase.model_fields}
+            if point.declared and superposes and not plan_phases(config).superposed_steps:
                 raise self.fail(f"{what}: superposes no step; raise bag_size or step_ratio")
             values = to_dict(config)
-            form = digest(identity_form(values, values["data"]))
+            form = (*point.cell, digest(identity_form(values, values["data"])))
             if form in there:
                 raise self.fail(f"{what}: is the same run as {there[form]}; take one out")
-            there[form] = variant.name
-
-    def _with_arm(self, setting: Setting, variant: Variant) -> Setting:
-        """Return the set-up of an arm. A rival whose length the file leaves open gets as many steps
-        as have the total FLOPs of the set-up's."""
-        setting = replace(setting.changed("", variant.changes), arm_name=variant.name)
-        changed = {key.partition(".")[0] for key in variant.changes}
-        if changed & {*RIVALS} and STEPS not in variant.changes:
-            setting = setting.with_steps(steps_at_equal_flops(self._config(setting, variant, 0)))
-        return setting
-
-    def _config(self, setting: Setting, variant: Variant, seed: int, role: str = "") -> Config:
-        try:
-            return setting.config(self.grid.study, variant.superposition, seed, role)
-        except UserError as error:
-            raise self.fail(f"set-up {setting.grid}, arm {variant.name}: {error}") from None
-
-    def _untuned(self, cell: Cell, variant: Variant) -> Config:
-        """Return a run of an arm with the first value of every ladder, for whoever asks what does
-        not depend on the tuned keys."""
-        setting = self._with_arm(cell.setting, variant)
-        first = {key: ladder[0] for key, ladder in self._ladders(cell, variant).items()}
-        return self._config(setting.changed("", first), variant, 0)
+            there[form] = point.name
 
     def runs(self, results: Results, plan_only: bool = False) -> list[Config]:
         """List the runs that can be planned with the results so far: the sweeps' runs, then the
@@ -324,33 +372,34 @@ class StudyFile:
 
         `plan_only`: those of the set-ups that are only planned, instead of the others.
         """
-        pilots: list[Config] = []
-        wanted: list[tuple[Setting, Variant, tuple[int, ...]]] = []
-        longer: list[tuple[Setting, Variant, tuple[int, ...]]] = []
-        known: dict[Any, dict[str, Any] | None] = {}
-        for cell in self.cells:
-            if cell.plan_only != plan_only:
+        pilots: list[tuple[Point, Config]] = []
+        wanted: list[tuple[Point, Setting]] = []
+        longer: list[tuple[Point, Setting]] = []
+        known: dict[tuple[str, ...], Table | None] = {}
+        for point in self.points:
+            if point.plan_only != plan_only:
                 continue
-            for variant in cell.variants:
-                values = self._best(cell, variant, results, pilots, known)
-                if values is not None:
-                    setting = self._chosen(self._with_arm(cell.setting, variant), values)
-                    wanted.append((setting, variant, cell.seeds))
-                    if variant == self.baseline:
-                        longer += [
-                            (setting.with_steps(steps), variant, cell.seeds)
-                            for steps in self._matched_lengths(cell)
-                        ]
-        return [
-            *pilots,
-            *(
-                self._config(setting, variant, seed)
-                for part in (wanted, longer)
-                for place in range(max((len(seeds) for *_, seeds in part), default=0))
-                for setting, variant, seeds in part
-                for seed in seeds[place : place + 1]
-            ),
+            values = self._best(point, results, pilots, known)
+            if values is not None:
+                setting = _chosen(point.setting, values)
+                wanted.append((point, setting))
+                if point.arm == self.baseline:
+                    lengths = self._matched_lengths(point)
+                    longer += [(point, setting.with_steps(steps)) for steps in lengths]
+        measured = [
+            (point, setting.config(self.grid.study, point.superposition, seed))
+            for part in (wanted, longer)
+            for place in range(max((len(point.seeds) for point, _ in part), default=0))
+            for point, setting in part
+            for seed in point.seeds[place : place + 1]
         ]
+        listed = [*pilots, *measured]
+        self._setup_of |= {config.name: point.setup for point, config in listed}
+        return [config for _, config in listed]
+
+    def resources_of(self, config: Config) -> Table:
+        """Return the file's `[resources]` for the set-up of a run that `runs` has listed."""
+        return self.grid.resources.get(self._setup_of[config.name], {})
 
     def corpora(self, home: Path) -> dict[Path, Recipe]:
         """Return the recipe of every text that the file or this package can make, by the folder of
@@ -358,91 +407,55 @@ class StudyFile:
         own = (Text(name=name, **dict(text)) for name, text in self.grid.text.items())
         return by_folder(*(text.placed(home) for text in own), home=home)
 
-    def resources_of(self, config: Config) -> Mapping[str, Any]:
-        """Return the file's `[resources]` of the set-up that a run belongs to."""
-        stem = config.name.removeprefix("pilot-")
-        named = [name for name in self.grid.resources if stem.startswith(f"{name}-")]
-        return self.grid.resources[max(named, key=len)] if named else {}
-
-    def _ladders(self, cell: Cell, variant: Variant) -> dict[str, list[Any]]:
-        """The values that are tried for each tuned key; an arm's own value is not tuned."""
-        own = self.keys.get(f"setups.{cell.setup}", {})
-        ladders = {}
-        for key, values in self.keys.get("tune", {}).items():
-            if key not in variant.changes:
-                given = own.get(key, values)
-                ladders[key] = given if isinstance(given, list) else [given]
-        return ladders
-
     def _best(
         self,
-        cell: Cell,
-        variant: Variant,
+        point: Point,
         results: Results,
-        pilots: list[Config],
-        known: dict[Any, dict[str, Any] | None],
-    ) -> dict[str, Any] | None:
-        """Return the best values of the tuned keys for an arm in a cell; None while its sweep is
-        not over. The sweep's runs are added to `pilots`, once."""
+        pilots: list[tuple[Point, Config]],
+        known: dict[tuple[str, ...], Table | None],
+    ) -> Table | None:
+        """Return the best values of the tuned keys for an arm; None while its sweep is not over.
+        The sweep's runs are added to `pilots`, once."""
         tune = self.grid.tune
         if tune is None:
             return {}
         if tune.per == "baseline":
-            variant = self.baseline
-        others = {key: value for key, value in cell.crossed.items() if key != STEPS}
-        key = (cell.setup, repr(others), variant.name)
+            point = self._baselines[point.cell]
+        others = {key: value for key, value in point.crossed.items() if key != STEPS}
+        key = (point.setup, repr(others), point.name)
         if key not in known:
-            lengths = [c.setting.steps for c in self.cells if c.setup == cell.setup]
-            setting = self._with_arm(cell.setting, variant).with_steps(tune.steps or min(lengths))
-            setting = setting.in_grid(f"pilot-{cell.setup}")
-            ladders = self._ladders(cell, variant)
-            rates = sorted(ladders.pop(RATE, [None]), key=lambda rate: rate or 0)
-            ladder_settings = []
-            for row in product(*ladders.values()):
-                start = self._chosen(setting, dict(zip(ladders, row, strict=True)))
-                ladder_settings.append(
-                    tuple(start if rate is None else start.with_rate(rate) for rate in rates)
-                )
-            phase, tuned = variant.superposition, [*ladders]
-            if None not in rates:
-                tuned.append(RATE)
+            shortest = min(each.length for each in self.points if each.setup == point.setup)
+            setting = point.setting.with_steps(tune.steps or shortest)
+            setting = setting.in_grid(f"pilot-{point.setup}")
+            ladders = dict(point.ladders)
+            rates = sorted(ladders.pop(RATE, []))
+            starts = [
+                _chosen(setting, dict(zip(ladders, row, strict=True)))
+                for row in product(*ladders.values())
+            ]
             sweep = Tuning(
-                tuple(ladder_settings),
-                (phase,),
+                tuple(tuple(map(start.with_rate, rates)) or (start,) for start in starts),
+                (phase := point.superposition,),
                 lambda best: (),
                 tune.seeds,
-                tune.extend if RATE in tuned else 0,
+                tune.extend if rates else 0,
             )
             tried, best = sweep.best(self.grid.study, results)
-            pilots += tried
+            pilots += [(point, config) for config in tried]
             found = best.get(phase)
-            known[key] = {name: found[name] for name in tuned} if found else None
+            known[key] = {name: found[name] for name in point.ladders} if found else None
             for name, values in ladders.items():
                 if found and len(values) > 2 and found[name] in (values[0], values[-1]):
-                    results.remark(f"{variant.name}: the best {name} = {found[name]} is at an edge")
+                    results.remark(f"{point.name}: the best {name} = {found[name]} is at an edge")
         return known[key]
 
-    @staticmethod
-    def _chosen(setting: Setting, values: Mapping[str, Any]) -> Setting:
-        for key, value in values.items():
-            if key == RATE:
-                setting = setting.with_rate(value)
-            else:
-                setting = setting.changed(_word(key, value), {key: value})
-        return setting
-
-    def _matched_lengths(self, cell: Cell) -> list[int]:
-        matched, steps = self.grid.matched, cell.setting.steps
+    def _matched_lengths(self, baseline: Point) -> list[int]:
+        matched, steps = self.grid.matched, baseline.length
         multiples = list(matched.loss)
         if matched.data:
-            multiples += [self._text(cell, each) for each in cell.variants]
+            multiples += [each.text for each in self.points if each.cell == baseline.cell]
         lengths = dict.fromkeys(round(steps * multiple) for multiple in multiples)
         return [each for each in lengths if each != steps]
-
-    def _text(self, cell: Cell, variant: Variant) -> float:
-        """How many times the baseline's text an arm reads."""
-        plan = plan_phases(self._untuned(cell, variant))
-        return plan.raw_tokens(plan.steps) / plan.latent_tokens(plan.steps)
 
     def questions(self) -> list[Question]:
         """Return the file's questions."""
@@ -454,111 +467,137 @@ class StudyFile:
         return made
 
     def _asked(self, asked: Asked) -> Iterator[Question]:
-        crossed = {key.rpartition(".")[2]: key for key in self.keys.get("cross", {})}
+        where = f"[[questions]] {asked.family!r}"
+        crossed = {key.rpartition(".")[2]: key for key in self.cross}
+        for key in asked.where:
+            one_of(key, (*crossed, *RUN_COLUMNS, *KEYS), f"{self.path}: {where}: where: key")
         columns = {key: value for key, value in asked.where.items() if key not in crossed}
-        for key in columns:
-            known = (*crossed, *RUN_COLUMNS, *KEYS)
-            one_of(key, known, f"{self.path}: [[questions]] {asked.family!r}: where: key")
-        found = False
-        for cell in self.cells:
-            of_interest = {key: each for key, each in asked.where.items() if key in crossed}
-            if cell.plan_only or any(cell.crossed[crossed[k]] != v for k, v in of_interest.items()):
-                continue
-            for variant in cell.variants:
-                named = "arm" in asked.arm or variant != self.baseline
-                if named and self._selects(asked.arm, cell, variant):
-                    found = True
-                    yield from self._of_pair(asked, cell, variant, columns)
+        of_interest = {crossed[key]: asked.where[key] for key in crossed if key in asked.where}
+        if asked.predicted and asked.predicted[0] > asked.predicted[1]:
+            raise self.fail(f"{where}: predicted = {[*asked.predicted]}: give the lower end first")
+        found = [
+            point
+            for point in self.points
+            if not point.plan_only
+            and all(point.crossed[key] in _several(value) for key, value in of_interest.items())
+            and ("arm" in asked.arm or point.arm != self.baseline)
+            and self._selects(asked.arm, point)
+        ]
         if not found:
             wanted = ", ".join(f"{k} = {v}" for k, v in (asked.arm | asked.where).items())
-            arms = ", ".join(each.name for each in self.variants)
-            raise self.fail(f"[[questions]] {asked.family!r}: no arm is {wanted}; arms: {arms}")
+            arms = ", ".join(dict.fromkeys(point.name for point in self.points))
+            raise self.fail(f"{where}: no arm is {wanted}; arms: {arms}")
+        for point in found:
+            yield from self._of_pair(asked, point, columns)
 
-    def _selects(self, selector: Mapping[str, Any], cell: Cell, variant: Variant) -> bool:
-        phase = variant.superposition.model_dump(mode="json")
-        known = {"setup": cell.setup, **phase, **variant.declared}
-        known["arm"] = variant.arm
+    def _selects(self, selector: Mapping[str, Any], point: Point) -> bool:
+        """Return whether a question's selector means this arm."""
+        phase = point.superposition.model_dump(mode="json")
+        known = {"setup": point.setup, **phase, **point.declared, "arm": point.arm}
         for key in selector:
             one_of(key, known, f"{self.path}: [[questions]] key")
         return all(known[key] == value for key, value in selector.items())
 
-    def _of_pair(
-        self, asked: Asked, cell: Cell, variant: Variant, columns: Mapping[str, Any]
-    ) -> Iterator[Question]:
+    def _of_pair(self, asked: Asked, point: Point, columns: Table) -> Iterator[Question]:
         """Yield the questions about one arm in one cell, one for each kind of match."""
-        selector = {"arm": self.baseline.arm, "setup": cell.setup, **asked.against}
+        selector = {"arm": self.baseline, "setup": point.setup, **asked.against}
         others = [
-            (other, each)
-            for other in self.cells
-            if other.crossed == cell.crossed and other.setup == selector["setup"]
-            for each in other.variants
-            if (each, other) != (variant, cell) and self._selects(selector, other, each)
+            other
+            for other in self.points
+            if other.crossed == point.crossed
+            and other is not point
+            and self._selects(selector, other)
         ]
         if len(others) > 1:
-            others = [pair for pair in others if _numbers(pair[1]) == _numbers(variant)]
+            others = [other for other in others if other.numbers == point.numbers]
         if len(others) != 1:
-            raise self.fail(f"[[questions]] {asked.family!r}: against names {len(others)} arms")
-        (other_cell, other), seeds = others[0], tuple(columns.get("seed", cell.seeds))
-        where = "".join(f", {_in_words(key, value)}" for key, value in cell.crossed.items())
-        several = len({each.setup for each in self.cells if not each.plan_only}) > 1
-        setup, other_setup = f" ({cell.setup})" * several, f" ({other_cell.setup})" * several
+            wanted = ", ".join(f"{key} = {value}" for key, value in selector.items())
+            names = ", ".join(other.name for other in others) or "none"
+            raise self.fail(
+                f"[[questions]] {asked.family!r}: {point.name} needs one other arm; those with "
+                f"{wanted}: {names}"
+            )
+        other, seeds = others[0], tuple(_several(columns.get("seed", point.seeds)))
+        extra = set() if self.grid.existing else {*seeds} - {*point.seeds}
+        if extra:
+            raise self.fail(f"[[questions]] {asked.family!r}: no run has seed {min(extra)}")
+        words = "".join(f", {_in_words(key, value)}" for key, value in point.crossed.items())
+        several = len({each.setup for each in self.points if not each.plan_only}) > 1
+        setup, other_setup = f" ({point.setup})" * several, f" ({other.setup})" * several
         if setup == other_setup:
             setup = ""  # which stands at the end
         for matched in asked.matched:
-            steps = self._with_arm(other_cell.setting, other).steps
+            steps = other.config.schedule.steps
             if matched == "data":
-                steps = round(self._text(cell, variant) * cell.setting.steps)
-                if steps == cell.setting.steps:
+                steps = round(point.text * point.length)
+                if steps == point.length:
                     continue  # the arm reads no more text than the baseline
-            own = self._with_arm(cell.setting, variant).steps
-            arm = self._arm(cell, variant, own, columns, seeds)
-            against = self._arm(other_cell, other, steps, columns, seeds)
+            arm = self._arm(point, point.config.schedule.steps, columns, seeds)
+            against = self._arm(other, steps, columns, seeds)
             if matched == "loss":
                 kept = {key: value for key, value in against.where.items() if key != STEPS}
                 against = against.model_copy(update={"where": kept})
+            in_family = matched == "flops"
             yield Question(
-                name=f"{arm.name}{setup} against {against.name}{other_setup}{where}",
+                name=f"{arm.name}{setup} against {against.name}{other_setup}{words}",
                 arm=arm,
                 against=against,
-                family=asked.family if matched == "flops" else f"{asked.family}, equal {matched}",
-                primary=asked.family == "primary" and matched == "flops",
+                family=asked.family if in_family else f"{asked.family}, equal {matched}",
+                primary=asked.family == "primary" and in_family,
                 matched=matched,
                 method=asked.method,
-                predicted=asked.predicted if matched == "flops" else None,
-                smallest_gain=asked.smallest_gain if matched == "flops" else None,
+                predicted=asked.predicted if in_family else None,
+                smallest_gain=asked.smallest_gain if in_family else None,
             )
 
-    def _arm(
-        self,
-        cell: Cell,
-        variant: Variant,
-        steps: int,
-        columns: Mapping[str, Any],
-        seeds: tuple[int, ...],
-    ) -> Arm:
+    @cached_property
+    def _varied(self) -> set[str]:
+        """The keys of the config in which runs of the grid may differ, and their sections."""
+        tables = (self.tuned, self.cross, *self.overrides.values(), *self.arms.values())
+        varied = {key for table in tables for key in table} - {*SuperposedPhase.model_fields}
+        return varied | ({"model"} if "model.preset" in varied else set())
+
+    def _arm(self, point: Point, steps: int, columns: Table, seeds: tuple[int, ...]) -> Arm:
         """Return the runs of an arm as declared: by its keys of the config, but for tuned ones."""
-        ladders = self._ladders(cell, variant)
-        values = dict(_leaves(to_dict(self._untuned(cell, variant))))
-        varied = {key for table in self.keys.values() for key in table}
-        varied |= {key for each in self.variants for key in each.changes}
-        if varied & {"model.preset"}:
-            varied |= {key for key in values if key.startswith("model.")}
-        if variant.superposition.bag_size > 1:
-            varied |= {key for key in values if key.startswith("superposition.")}
-        keys = [
-            key
-            for key in values
-            if (key in ALWAYS_SELECTED or any(key == v or key.startswith(f"{v}.") for v in varied))
-            and key not in ladders
+        varied = self._varied | ({"superposition"} if point.superposition.bag_size > 1 else set())
+        where = {
+            key: one_or_all([value])
+            for key, value in _leaves(to_dict(point.config))
+            if (key in ALWAYS_SELECTED or any(f"{key}.".startswith(f"{each}.") for each in varied))
+            and key not in point.ladders
             and not key.startswith("execution.")
-        ]
-        where: dict[str, Value | tuple[Value, ...]] = {key: _value(values[key]) for key in keys}
-        where |= {STEPS: steps} | dict(_tuples(columns)) | {"seed": seeds}
-        words = [_in_words(key, value) for key, value in _numbers(variant).items()]
-        return Arm(name=", ".join([variant.arm, *words]), where=where)
+        }
+        several = {key: tuple(v) if isinstance(v, list) else v for key, v in columns.items()}
+        where |= {STEPS: steps} | several | {"seed": seeds}
+        words = [_in_words(key, value) for key, value in point.numbers.items()]
+        return Arm(name=", ".join([point.arm, *words]), where=where)
 
 
 SYMBOLS = {"bag_size": "s", "step_ratio": "r"}
+
+
+def _several(value: Any) -> list[Any] | tuple[Any, ...]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _rows(table: Table) -> Iterator[Table]:
+    """Yield every combination of values of an arm's lists. A list of weights is one value."""
+    lists = {
+        key: value
+        for key, value in table.items()
+        if isinstance(value, list)
+        and (key.rpartition(".")[2] != "weighting" or all(isinstance(v, str) for v in value))
+    }
+    return (dict(zip(lists, row, strict=True)) for row in product(*lists.values()))
+
+
+def _chosen(setting: Setting, values: Mapping[str, Any]) -> Setting:
+    for key, value in values.items():
+        if key == RATE:
+            setting = setting.with_rate(value)
+        else:
+            setting = setting.changed(_word(key, value), {key: value})
+    return setting
 
 
 def scales(path: Path) -> list[str]:
@@ -581,11 +620,6 @@ def _scales(path: Path, values: Table) -> Table:
     return _merged(common, values.pop("scales", {}))
 
 
-def _numbers(variant: Variant) -> dict[str, Any]:
-    """The values of an arm's lists are what tells its settings apart; s and r always count."""
-    return {key: variant.declared[key] for key in SYMBOLS if key in variant.declared}
-
-
 def _in_words(key: str, value: Any) -> str:
     last = key.rpartition(".")[2]
     words = f"{value:,}" if last == "steps" else f"{value}"
@@ -601,10 +635,6 @@ def _word(key: str, value: Any) -> str:
     text = f"{value:g}" if isinstance(value, float) else str(value)
     words = text if isinstance(value, str) else f"{name}{text}"
     return re.sub(r"[^\w.+=-]", "", words)
-
-
-def _value(value: Any) -> Value:
-    return value if isinstance(value, int | float | str | bool) else json.dumps(value)
 
 
 def _flat(values: Mapping[str, Any], sections: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -634,10 +664,3 @@ def _merged(values: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
         both = isinstance(old, Mapping) and isinstance(value, Mapping)
         merged[key] = _merged(old, value) if both else value  # type: ignore[arg-type]
     return merged
-
-
-def _tuples(value: Any) -> Any:
-    """Return TOML's lists as tuples, which the strict schemas take."""
-    if isinstance(value, Mapping):
-        return {key: _tuples(each) for key, each in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -583,7 +583,7 @@ def test_submit_reads_the_pilot_as_advise_counts_it(tmp_path: Path) -> None:
     advice = analysis.advise(config=tmp_path / "run.toml")
     advice.write_pilot(tmp_path / "pilot.toml")
     study = StudyFile(tmp_path / "pilot.toml")
-    cells = [(cell.setup, cell.setting.steps) for cell in study.cells]
+    cells = [*dict.fromkeys((point.setup, point.length) for point in study.points)]
     assert cells == [(rung.name, rung.steps) for rung in advice.pilot.rungs]
     smallest = [question.smallest_gain for question in study.questions()]
     assert smallest == [float(f"{rung.worthwhile:.2g}") for rung in advice.pilot.rungs]

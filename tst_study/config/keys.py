@@ -41,6 +41,7 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
         message.replace("a valid boolean", "true or false")
         .replace("an object", TABLE)
         .replace("a valid tuple", "a list")
+        .replace("a valid array", "a list")
     )
     message = re.sub(r"a valid dictionary or instance of \w+", TABLE, message)
     value = "" if isinstance(given, dict | list) else f"{short(given)}: "
