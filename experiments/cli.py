@@ -200,7 +200,7 @@ def plan(
     prices = Prices(device, mfu, price)
     asked = Allocation(gpus or 1, on_gpu=True, device=prices.device or "H100")
     if against:
-        other = load(against, scale, runs, share=not no_share)
+        other = load(against, scale, chosen.folder, share=not no_share, own_folder=False)
         print(*changes(planner, Planner(other, unprepared=True)), sep="\n")
         return
     if as_csv:

@@ -13,15 +13,7 @@ from tst_study.config.schema import load as load_config
 from tst_study.config.schema import read_toml, to_dict
 from tst_study.errors import UserError, one_line, one_of
 from tst_study.experiments.corpora import by_folder
-from tst_study.experiments.studies import (
-    data_constrained,
-    gate,
-    laptop,
-    mixture_10b_a1b,
-    optimizers,
-    tuned,
-    what_does_the_work,
-)
+from tst_study.experiments.studies import gate, laptop, optimizers, tuned, what_does_the_work
 from tst_study.experiments.studies.grid import Declared
 from tst_study.experiments.studies.scales import SCALES
 from tst_study.experiments.studies.study_file import StudyFile, scaled, scales
@@ -32,8 +24,6 @@ STUDIES: dict[str, Declared] = {
     "laptop": laptop.STUDY,
     "gate": gate.STUDY,
     "optimizers": optimizers.STUDY,
-    "data-constrained": data_constrained.STUDY,
-    "mixture-10b-a1b": mixture_10b_a1b.STUDY,
     "what-does-the-work": what_does_the_work.STUDY,
     "tuned": tuned.STUDY,
 }
@@ -74,13 +64,15 @@ def load(
     runs: Path | None = None,
     share: bool = True,
     recorded: Path | None = None,
+    own_folder: bool = True,
 ) -> Study:
     """Return a study at a scale.
 
     sources: the name of a bundled study; or the path of a grid file (`.toml`) or of a Python file
     with a `STUDY`; or paths of run configs. scale: by default `quick`, or the first scale of a
     user's file. runs: the folder of its runs, by default `runs/<name>[-<scale>]` in the folder of
-    the study's file. share, recorded: as in `Study`.
+    the study's file. share, recorded: as in `Study`. own_folder: whether its folder must not hold
+    the runs of another file.
 
     Raises `UserError` for an unknown study, a scale that the study does not have, files that are
     wrong, and if `runs` is a file or lies below one.
@@ -116,7 +108,8 @@ def load(
         recorded=(*more, *study.recorded),
         planned_only=study.planned_only and replace(study.planned_only, folder=folder),
     )
-    study.check_folder()
+    if own_folder:
+        study.check_folder()
     return study
 
 

@@ -220,7 +220,7 @@ def test_scales_override_any_table_and_the_first_is_the_default(tmp_path: Path) 
         ("step_ratio = [0.2, 0.3]}\no", "step_ratio = 0.0}\no", "superposes no step"),
         ("both = {", "twin = {bag_size = 4, step_ratio = 0.3}\nboth = {", "is the same run as"),
         ('"schedule.steps" = ', '"schedule.step" = ', "key 'step' of schedule is not known; did"),
-        ("[cross]", "[cross]\nsteps = [1]", "[cross] key 'steps' is not known; did you mean 'sched"),
+        ("[cross]", "[cross]\nsteps = [1]", "key 'steps' is not known; did you mean 'sched"),
         ("[cross]", '[cross]\n"superposition.mode" = [1]', "is set by other tables; take it out"),
         ("plan_only = true", "seed = 1", "[setups.m350] seed is set by other tables"),
         ('family = "primary"', "", "[[questions]] 1.family: missing"),
