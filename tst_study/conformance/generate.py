@@ -2,11 +2,11 @@
 target, as the paper's text says it (section 3). It shares no code with the losses of this package,
 which are checked against it.
 
-    python -m tst_study.conformance.generate > tst_study/conformance/cases.json
+    python -m tst_study.conformance.generate > answered.json
 
-Each case is computed in its right `Reading`, in normalisations that are right, too, and in the
-usual mistakes. Cases are only appended to; a change of what one says needs another `CASES_VERSION`.
-They are in the public domain (CC0-1.0).
+What a case gives stands in `cases.json`, and this computes all answers anew: those of the right
+`Reading`, of normalisations that are right, too, and of the usual mistakes. A new case is what it
+gives, appended there; a change of an old one needs another `cases_version`.
 """
 
 import json
@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-CASES_VERSION = 1
-WORDS, WIDTH, IGNORE = 11, 4, -100
-LEARNING_RATE = 0.5  # of the plain gradient descent in the case `switch`
+from tst_study.conformance.judging import CASES
+
+IGNORE = -100
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ MISTAKES = {
     ],
 }
 OF_PADDING = ("with padding", "zeros")
+ANSWERS = "right", "normalisations", "mistakes"
 Case = dict[str, Any]
 
 
@@ -123,7 +124,7 @@ def evaluate(case: Case, table: np.ndarray, head: np.ndarray, reading: Reading) 
         x = sum(table[token] for token in tokens) / parts
         logits = x @ head
         log_normalizer = np.log(np.exp(logits).sum())
-        grad_logits = np.zeros(WORDS)
+        grad_logits = np.zeros_like(logits)
         for i, target in enumerate(targets):
             if target != IGNORE:
                 share = shares[i] * float(case["bag_size"]) ** reading.power
@@ -143,135 +144,75 @@ def evaluate(case: Case, table: np.ndarray, head: np.ndarray, reading: Reading) 
     }
 
 
-def run(
+def train(
     case: Case, table: np.ndarray, head: np.ndarray, reading: Reading, everywhere: bool
-) -> list[float]:
+) -> Case:
     """Train both phases by gradient descent; return the loss of each step. The reading is that of
     the superposed steps, and of the others only if it is `everywhere`."""
     losses = []
     for number, step in enumerate(case["batches"]):
         superposed = number < case["superposed_steps"]
-        size = case["bag_size"] if superposed else 1
-        now = {**step, "bag_size": size, "mode": "full"}
+        now = {**step, "bag_size": case["bag_size"] if superposed else 1, "mode": "full"}
         found = evaluate(now, table, head, reading if superposed or everywhere else Reading())
-        table = table - LEARNING_RATE * found["grad_embedding"]
-        head = head - LEARNING_RATE * found["grad_head"]
+        table = table - case["learning_rate"] * found["grad_embedding"]
+        head = head - case["learning_rate"] * found["grad_head"]
         losses.append(found["loss"])
-    return losses
+    return {"losses": losses}
 
 
-def inputs() -> dict[str, Case]:
-    """Return what each case gives, without the answers."""
-    random = np.random.default_rng(1)
+def answers(case: Case, table: np.ndarray, head: np.ndarray) -> Case:
+    """Return what is `right` in a case, in which `normalisations` it is right, too, and what the
+    usual `mistakes` print. What prints the same as something before it is left out."""
+    known: list[np.ndarray] = []
 
-    def text(bag_size: int, raw: int, mode: str = "full", rows: int = 2, **more: Any) -> Case:
-        tokens = random.integers(1, WORDS, (rows, raw + 1)).tolist()
-        given = {"ids": [row[:-1] for row in tokens], "labels": [row[1:] for row in tokens]}
-        return {"bag_size": bag_size, "mode": mode, **given, **more}
-
-    cases = {
-        "plain": text(3, 12),
-        "ignored": text(3, 15),
-        "one": text(1, 6),
-        "repeated": text(4, 16),
-        "input_only": text(3, 12, "input_only"),
-        "output_only": text(3, 7, "output_only"),
-        "weights": text(3, 12, weights=[1.0, 0.5, 0.25]),
-        "padding": text(3, 15),
-        "documents": text(3, 18, documents=[[0] * 9 + [1] * 9, [0] * 5 + [1] * 8 + [2] * 5]),
-        "documents_output_only": text(
-            3, 9, "output_only", documents=[[0] * 4 + [1] * 5, [0] * 2 + [1] * 2 + [2] * 5]
-        ),
-    }
-    for b, j in ((0, 4), (0, 5), (0, 9), (1, 2), (1, 3)):
-        cases["ignored"]["labels"][b][j] = IGNORE
-    for b, bag in ((0, 1), (1, 2)):  # a bag that repeats a token
-        row, first = cases["repeated"]["ids"][b], 4 * bag
-        row[first + 1] = row[first + 2] = row[first]
-        cases["repeated"]["labels"][b][:-1] = row[1:]
-    padded = cases["padding"]  # at the end of the first row, at the beginning of the second
-    padded["padding"] = [[j >= 10 for j in range(15)], [j < 5 for j in range(15)]]
-    for ids, labels, padding in zip(
-        *(padded[key] for key in ("ids", "labels", "padding")), strict=True
-    ):
-        ids[:] = [0 if pad else token for token, pad in zip(ids, padding, strict=True)]
-        beyond = [*padding[1:], padding[14]]
-        labels[:] = [IGNORE if pad else y for y, pad in zip(labels, beyond, strict=True)]
-    for name in ("documents", "documents_output_only"):
-        case = cases[name]
-        for labels, document in zip(case["labels"], case["documents"], strict=True):
-            for j in range(len(labels) - 1):
-                labels[j] = labels[j] if document[j] == document[j + 1] else IGNORE
-    lengths = [9] * 3 + [3] * 4
-    batches = [{key: text(3, n)[key] for key in ("ids", "labels")} for n in lengths]
-    for batch in batches:  # the labels must be those of the ids
-        for ids, labels in zip(batch["ids"], batch["labels"], strict=True):
-            labels[:-1] = ids[1:]
-    facts = {"steps": 7, "step_ratio": 0.4, "superposed_steps": 3, "learning_rate": LEARNING_RATE}
-    cases["switch"] = {"bag_size": 3, "mode": "full", **facts, "batches": batches}
-    return cases
-
-
-def generate() -> dict[str, Any]:
-    """Return what `cases.json` holds."""
-    random = np.random.default_rng(1)
-    table, head = (random.normal(size=shape).round(3) for shape in ((WORDS, WIDTH), (WIDTH, WORDS)))
-    cases = {}
-    for name, case in inputs().items():
-
-        def answer(reading: Reading, everywhere: bool = False, case: Case = case) -> Any:
-            if "batches" in case:
-                return run(case, table, head, reading, everywhere)
-            return evaluate(case, table, head, reading)
-
-        known: list[np.ndarray] = []
-
-        def is_new(found: Any, known: list[np.ndarray] = known, name: str = name) -> bool:
-            value = np.array(found if isinstance(found, list) else found["loss"])
-            gaps = [np.abs(value - each).max() for each in known]
-            known.append(value)
-            if min(gaps, default=1.0) < 1e-9:
-                return False
-            assert min(gaps, default=1.0) > 1e-4, f"{name}: two readings are too close"
-            return True
-
-        right = answer(Reading())
-        is_new(right)
-        others = {}
-        for words, changes in NORMALISATIONS.items():
-            for everywhere in (False, True):
-                found = answer(replace(Reading(), **changes), everywhere)
-                if is_new(found):
-                    others[words + ", in both phases" * everywhere] = found
-        mistakes: dict[str, list[Any]] = {}
-        plain: dict[str, Any] = {}
-        for words, readings in MISTAKES.items():
-            variants = [
-                replace(reading, **changes)
-                for reading in readings
-                for changes in (plain, *NORMALISATIONS.values())
-                if not (changes and reading.mean == "ignored")
-                and (reading.bag not in OF_PADDING or "padding" in case)
-            ]
-            for everywhere in (False, True):
-                for found in (answer(reading, everywhere) for reading in variants):
-                    if is_new(found):
-                        loss = found if isinstance(found, list) else found["loss"]
-                        mistakes.setdefault(words, []).append(loss)
-        kept = ("loss", "grad_embedding", "grad_head")
+    def new(reading: Reading, everywhere: bool = False) -> Case | None:
         if "batches" in case:
-            read = [sum(len(row) for row in batch["ids"]) for batch in case["batches"]]
-            first = case["superposed_steps"]
-            tokens = {"tokens": [sum(read[:first]), sum(read[first:])]}
-            right = {"losses": right, "superposed_steps": first, **tokens}
-            others = {words: {"losses": found} for words, found in others.items()}
+            found = train(case, table, head, reading, everywhere)
         else:
-            others = {words: {key: of[key] for key in kept} for words, of in others.items()}
-        answers = {"right": right, "normalisations": others, "mistakes": mistakes}
-        cases[name] = {**case, **answers}
-    shared = {"cases_version": CASES_VERSION, "licence": "CC0-1.0", "embedding": table}
-    file: dict[str, Any] = rounded({**shared, "head": head, "cases": cases})
-    return file
+            found = evaluate(case, table, head, reading)
+        printed = np.array(found.get("losses", found.get("loss")))
+        nearest = min((np.abs(printed - each).max() for each in known), default=1.0)
+        known.append(printed)
+        assert nearest < 1e-9 or nearest > 1e-4, f"{reading}: too close to another reading"
+        return found if nearest > 1e-4 else None
+
+    right = new(Reading())
+    assert right is not None
+    if "batches" in case:
+        read = [sum(len(row) for row in batch["ids"]) for batch in case["batches"]]
+        first = case["superposed_steps"]
+        right |= {"superposed_steps": first, "tokens": [sum(read[:first]), sum(read[first:])]}
+    normalisations: dict[str, Case] = {}
+    for words, changes in NORMALISATIONS.items():
+        for everywhere in (False, True):
+            if found := new(replace(Reading(), **changes), everywhere):
+                kept = {k: v for k, v in found.items() if k not in ("bag_embedding", "targets")}
+                normalisations[words + ", in both phases" * everywhere] = kept
+    mistakes: dict[str, list[Any]] = {}
+    for words, readings in MISTAKES.items():
+        variants = [
+            replace(reading, **changes)
+            for reading in readings
+            for changes in ({}, *NORMALISATIONS.values())
+            if not (changes and reading.mean == "ignored")
+            and (reading.bag not in OF_PADDING or "padding" in case)
+        ]
+        for everywhere in (False, True):
+            for found in (new(reading, everywhere) for reading in variants):
+                if found:
+                    mistakes.setdefault(words, []).append(found.get("losses", found.get("loss")))
+    return dict(zip(ANSWERS, (right, normalisations, mistakes), strict=True))
+
+
+def generate() -> Case:
+    """Return the content of `cases.json` with all answers computed anew."""
+    file = json.loads(CASES.read_text("utf8"))
+    table, head = np.array(file["embedding"]), np.array(file["head"])
+    for name, case in file["cases"].items():
+        given = {key: value for key, value in case.items() if key not in ANSWERS}
+        file["cases"][name] = given | answers(given, table, head)
+    found: Case = rounded(file)
+    return found
 
 
 def rounded(value: Any) -> Any:
