@@ -14,7 +14,7 @@ Then the paper's method (mode `full`, loss `mce`, mean-pooled bags) is:
                     summed over micro-batches and ranks, and clipped; AdamW or Muon at the
                     schedule's learning rate
 
-`Trainer.step` is this table in code; other modes, losses and poolings are other objectives. The
+`Trainer.step` is this table in code; other modes and losses are other objectives. The
 switch, at step `superposed_steps`, changes the `objective` and the raw tokens per sequence, and
 nothing else unless an ablation asks for it. What a step reads, its learning rate and its phase are
 pure functions of the step. So a launch that resumes from a checkpoint continues as if the run had
@@ -162,7 +162,7 @@ class Trainer:
         Returns this rank's summand of the step's loss, and the norm of the whole gradient before
         clipping. `recording`: also collect the routing statistics of the experts for the log.
         """
-        # All that differs between phases: bag size, tokens per position, pooling, weights and loss.
+        # All that differs between phases: bag size, tokens per position, weights and loss.
         objective = self.plan.objective(step)
         self.optimizer.zero_gradients()
         if self.routing is not None:

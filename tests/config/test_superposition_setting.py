@@ -29,7 +29,6 @@ ABLATED = {
     "mode": "input_only",
     "loss": "sum_to_one",
     "weighting": "power_law",
-    "pooling": "max",
     "shuffle_targets": True,
     "reinitialize_at_switch": True,
     "optimizer_at_switch": "reset",

@@ -8,8 +8,16 @@ from tests.tiny_runs import MIXTURE, MUON, tiny
 from tst_study.cost.auto_layout import resolve
 from tst_study.cost.parallel_layout import check
 from tst_study.errors import UserError
-from tst_study.superposition.loss_kinds import LOSSES
+from tst_study.superposition.loss_kinds import LOSSES, BagLoss
 
+
+class Whole(BagLoss):
+    """A loss of one's own that a rank with a part of the vocabulary cannot compute."""
+
+    is_sharded = False
+
+
+WHOLE = f'superposition.loss={{"kind"="{__name__}:Whole"}}'
 REFUSALS = [
     (3, ("tensor=2",), (), "does not divide the 3 processes"),
     (3, ("tensor=3",), (), "model.attention_heads = 4 does not divide"),
@@ -26,7 +34,7 @@ REFUSALS = [
         (*MIXTURE, "model.experts.feed_forward_size=12"),
         "feed_forward_size = 12 does not divide",
     ),
-    (2, ("tensor=2",), ("superposition.pooling=max",), "pooling = 'max' needs the whole vocab"),
+    (2, ("tensor=2",), (WHOLE,), "superposition.loss = 'Whole' needs the whole vocab"),
     (2, ("tensor=2",), MUON, 'optimizer.kind = "muon" needs whole matrices on a rank'),
     (2, ('optimizer="distributed"',), MUON, 'optimizer = "distributed": optimizer.kind = "muon"'),
 ]

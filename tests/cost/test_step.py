@@ -21,7 +21,6 @@ KINDS = {
     "both sides": (),
     "input only": ("superposition.mode=input_only",),
     "output only": ("superposition.mode=output_only",),
-    "max pooling": ("superposition.pooling=max",),
     "shuffled targets": ("superposition.shuffle_targets=true",),
     "sum to one": ("superposition.loss=sum_to_one",),
     "binary cross-entropy": ("superposition.loss=binary_cross_entropy",),

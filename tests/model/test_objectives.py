@@ -39,7 +39,6 @@ def weights_of_offsets(config_overrides: tuple[str, ...], bag_size: int) -> list
         ("superposition.mode=output_only", "model.tied_embeddings=true"),
         ("superposition.bag_size=1",),
         ("superposition.bag_size=1", "label_smoothing={epsilon=0.3, last_step=1}"),
-        ("superposition.pooling=max",),
         ("superposition.loss=sum_to_one",),
         ("superposition.loss=hinge",),
     ],
@@ -63,11 +62,10 @@ def test_loss_and_gradients_are_those_of_a_plain_computation(
         gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
         model.zero_grad()
         bags = ids.view(3, 6, objective.stride)
-        vectors = model.embedding.word_embeddings.weight[bags]
-        pooled = vectors.amax(2) if "superposition.pooling=max" in overrides else vectors.mean(2)
-        torch.testing.assert_close(model.embed(bags, objective.pooling).transpose(0, 1), pooled)
+        means = model.embedding.word_embeddings.weight[bags].mean(2)
+        torch.testing.assert_close(model.embed(bags).transpose(0, 1), means)
         # Stock transformers confirms the decoder.
-        logits = model.predict(model.decoder(pooled.transpose(0, 1), model.rotary(6)), None)
+        logits = model.predict(model.decoder(means.transpose(0, 1), model.rotary(6)), None)
         weights = weights_of_offsets(overrides, objective.bag_size)
         if (kind := config.superposition.loss) != "mce":
             plain = bag_set_loop(logits, labels, objective.bag_size, kind)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tst_study.superposition import Superposition
 from tst_study.superposition.bags import document_labels
-from tst_study.superposition.loss_kinds import Mode, Pooling
+from tst_study.superposition.loss_kinds import Mode
 
 WORDS, WIDTH, BAG = 97, 16, 4
 LENGTHS = (12, 8, 20, 8, 12)  # whole bags
@@ -22,8 +22,8 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-def method(mode: Mode = "full", pooling: Pooling = "mean") -> Superposition:
-    return Superposition(BAG, 1.0, 10, mode=mode, pooling=pooling, positions="any")
+def method(mode: Mode = "full") -> Superposition:
+    return Superposition(BAG, 1.0, 10, mode=mode, positions="any")
 
 
 def packed(lengths: tuple[int, ...]) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
@@ -82,11 +82,10 @@ def test_packed_documents_are_each_folded_by_itself(mode: Mode, given: str) -> N
     torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max"])
 @pytest.mark.parametrize("plain", [True, False])
-def test_a_bag_that_two_documents_share_is_of_the_last_one(pooling: Pooling, plain: bool) -> None:
+def test_a_bag_that_two_documents_share_is_of_the_last_one(plain: bool) -> None:
     _, row, labels, ids = (each[:1] for each in packed(TORN))
-    table, tst = nn.Embedding(WORDS, WIDTH), method(pooling=pooling)
+    table, tst = nn.Embedding(WORDS, WIDTH), method()
     module = table if plain else nn.Sequential(table)
     hidden = tst.embed(module, row, documents=ids)
     counts = tst.objective().count_targets(labels, ids)
@@ -96,8 +95,7 @@ def test_a_bag_that_two_documents_share_is_of_the_last_one(pooling: Pooling, pla
         last = bag * BAG + BAG - 1
         inside = range(max(bag * BAG, ends[whose[last]]), last + 1)
         vectors = table.weight[row[0, list(inside)]]
-        right = vectors.amax(0) if pooling == "max" else vectors.mean(0)
-        torch.testing.assert_close(hidden[0, bag], right)
+        torch.testing.assert_close(hidden[0, bag], vectors.mean(0))
         for offset in range(BAG):
             target = last + 1 + offset
             expected[offset] += target < len(whose) and bool(whose[target] == whose[last])

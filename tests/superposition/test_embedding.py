@@ -1,14 +1,10 @@
-from itertools import combinations
-
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
 from tests.distributed import run_ranks
-from tst_study.superposition import Superposition, bag_embedding
-from tst_study.superposition.embedding import pool
-from tst_study.superposition.loss_kinds import POOLINGS
+from tst_study.superposition import bag_embedding
 from tst_study.superposition.vocabulary_shard import sum_over_group
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
@@ -98,23 +94,3 @@ def test_the_exchange_is_one_float32_vector_per_latent_token():
     latent = bag_embedding(weight, token_ids, reduce=reduce)
     assert seen == [((3, 5, 12), torch.float32)]
     assert torch.equal(latent, bag_embedding(weight, token_ids)[:, ::5])
-
-
-def test_every_pooling_is_one_of_its_own():
-    vectors = torch.randn(2, 3, 4, 5)
-    pooled = [pool(vectors, pooling) for pooling in POOLINGS]
-    different = [not torch.equal(one, other) for one, other in combinations(pooled, 2)]
-    assert len(different) > 0
-    assert all(different)
-
-
-def test_max_pooling_is_the_largest_of_each_number_and_cannot_be_sharded():
-    weight, token_ids = table_and_bags(torch.float32, bag_size=4)
-    expected = weight[token_ids].amax(dim=2)
-    assert torch.equal(bag_embedding(weight, token_ids, pooling="max"), expected)
-    tst = Superposition(4, 0.5, 2, pooling="max")
-    table = torch.nn.Embedding(53, 12, _weight=weight.detach())
-    for module in (table, torch.nn.Sequential(table)):
-        assert torch.equal(tst.embed(module, token_ids.view(3, 20), 0), expected)
-    with pytest.raises(ValueError, match="pooling 'max' or a mask: give a rank the whole"):
-        bag_embedding(weight, token_ids, pooling="max", reduce=lambda sums: sums)

@@ -141,7 +141,6 @@ def plan_phases(config: Config) -> PhasePlan:
         mode=chosen.mode,
         loss_kind=chosen.loss,
         weighting=chosen.weighting,
-        pooling=chosen.pooling,
         sequences=config.batch.sequences,
         sequence_length=config.batch.sequence_length,
         label_smoothing=config.label_smoothing,

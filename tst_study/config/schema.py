@@ -34,14 +34,7 @@ from tst_study.config.keys import problem_of, sections_of
 from tst_study.config.optimizer_kinds import OptimizerName
 from tst_study.config.presets import expand_preset
 from tst_study.errors import UserError
-from tst_study.superposition.loss_kinds import (
-    LOSSES,
-    BagLossKind,
-    Mode,
-    Pooling,
-    check_targets,
-    loss_of,
-)
+from tst_study.superposition.loss_kinds import LOSSES, BagLossKind, Mode, check_targets, loss_of
 from tst_study.superposition.steps import superposed_steps
 from tst_study.superposition.weighting import NamedWeighting
 from tst_study.text import whole_amount
@@ -206,8 +199,6 @@ class SuperposedPhase(Strict):
     """Weights of the s tokens of the next bag in the loss: a name, s numbers, or rows of s numbers.
     Rows are placed at equal distances over the superposed steps, and each weight changes linearly
     from one row to the next."""
-    pooling: Annotated[Pooling, AddedLater("mean")] = "mean"
-    """Ablation: how the embeddings of a bag become one vector."""
     shuffle_targets: Annotated[bool, AddedLater(False)] = False
     """Control: every position gets the next bag of another position of the step's batch, drawn anew
     in each step."""
@@ -221,12 +212,12 @@ class SuperposedPhase(Strict):
         if self.steps is not None and self.step_ratio:
             raise ValueError("steps and step_ratio are both set: keep one")
         # The values to which a mode restricts some keys. `input_only` predicts one token, so
-        # weights and losses of bags do not apply. `output_only` reads no bags, so there is nothing
-        # to pool, and its targets overlap, so they cannot be shuffled.
+        # weights and losses of bags do not apply. The targets of `output_only` overlap, so they
+        # cannot be shuffled.
         meaningful: dict[Mode, dict[str, tuple[Any, ...]]] = {
             "full": {},
             "input_only": {"weighting": ("uniform", "first_token"), "loss": ("mce",)},
-            "output_only": {"shuffle_targets": (False,), "pooling": ("mean",)},
+            "output_only": {"shuffle_targets": (False,)},
         }
         for key, values in meaningful[self.mode].items():
             if getattr(self, key) not in values:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tst_study.config.schema import RIVALS
-from tst_study.superposition.loss_kinds import LOSSES, POOLINGS
 from tst_study.superposition.steps import superposed_steps
 
 Role = Literal["baseline", "superposition", "ablation"]
@@ -33,8 +32,6 @@ class Ablation:
     """The value that means no ablation: that of the paper's method and of the baseline."""
     labels: Mapping[Any, str]
     """Words for its values. A value that is not listed is shown after the name of the column."""
-    unsharded: tuple[Any, ...] = ()
-    """Values that cannot be computed if the vocabulary is split over tensor ranks."""
     words: str = ""
     """For values that are tables: a template of their words, with the table's keys as its fields.
     A table without one is shown key by key."""
@@ -54,10 +51,6 @@ class Ablation:
             return self.plain
         section, _, key = self.key.rpartition(".")
         return (config[section] if section else config).get(key, self.plain)
-
-    def is_sharded(self, value: Any) -> bool:
-        """Return whether the value can be computed if the vocabulary is split over tensor ranks."""
-        return (value.get("kind") if isinstance(value, Mapping) else value) not in self.unsharded
 
     def label(self, value: Any) -> str:
         """Return a value in words; a value of imported runs is its own label."""
@@ -103,7 +96,6 @@ ABLATIONS = (
             "binary_cross_entropy": "binary cross-entropy",
             "hinge": "hinge loss",
         },
-        unsharded=tuple(name for name, loss in LOSSES.items() if not loss.is_sharded),
     ),
     Ablation(
         "weighting",
@@ -115,13 +107,6 @@ ABLATIONS = (
             "first_token": "first token only",
             "mutual_information": "mutual-information weights",
         },
-    ),
-    Ablation(
-        "pooling",
-        "superposition.pooling",
-        "mean",
-        {"max": "max-pooled bags"},
-        unsharded=tuple(name for name in POOLINGS if name != "mean"),
     ),
     Ablation(
         "shuffled_targets", "superposition.shuffle_targets", False, {True: "shuffled targets"}

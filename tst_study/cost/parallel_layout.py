@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.phase_plan import plan_phases
-from tst_study.config.schema import EXPERT_UNIT, Config, Parallel, to_dict
-from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.config.schema import EXPERT_UNIT, Config, Parallel
 from tst_study.errors import UserError
 
 
@@ -100,7 +99,8 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[
     for key, size, name, number in divided:
         if number % size:
             yield key, f"{name} = {number} does not divide by {size}"
-    length, shares_positions = plan_phases(config).reads(0).length, parallel.sequence_parallel
+    plan, shares_positions = plan_phases(config), parallel.sequence_parallel
+    length = plan.reads(0).length
     if shares_positions and tensor == 1:
         yield "sequence_parallel", "there is one tensor rank"
     if shares_positions and length % tensor:
@@ -117,9 +117,9 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[
             yield "optimizer", reason
         if tensor > 1:
             yield "tensor", reason
-    for ablation, value in SuperpositionSetting.from_config(to_dict(config)).ablations:
-        if tensor > 1 and not ablation.is_sharded(value):
-            yield "tensor", f"{ablation.key} = {value!r} needs the whole vocabulary on a rank"
+    loss = plan.objective(0).loss
+    if tensor > 1 and not loss.is_sharded:
+        yield "tensor", f"superposition.loss = {loss.name!r} needs the whole vocabulary on a rank"
     if ranks % tensor:
         yield "tensor", f"it does not divide the {ranks} processes"
     if experts is not None and ranks % (parallel.expert * parallel.expert_tensor_ranks):

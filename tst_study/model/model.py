@@ -29,7 +29,6 @@ from tst_study.model.layers import Decoder
 from tst_study.model.megatron_patches import mark_split_weights
 from tst_study.superposition import bag_embedding, bag_loss, linear_bag_loss
 from tst_study.superposition.log_probabilities import bag_log_probabilities
-from tst_study.superposition.loss_kinds import Pooling
 from tst_study.superposition.steps import NEXT_TOKEN, Objective
 from tst_study.superposition.vocabulary_shard import VocabularyShard
 
@@ -85,25 +84,23 @@ class SuperposedGPT(LanguageModule):
         """Read bags of token ids (b, l, stride); with stride 1 each position reads one token.
 
         Returns this micro-batch's summand of the step's loss. If `targets` is None, returns the
-        logits (b, l, V / tensor ranks) instead, with bags pooled by their mean.
+        logits (b, l, V / tensor ranks) instead.
         """
-        pooling = targets.objective.pooling if targets is not None else "mean"
-        hidden = self.decoder(self.embed(bags, pooling), self.rotary(bags.shape[1]))
+        hidden = self.decoder(self.embed(bags), self.rotary(bags.shape[1]))
         return self.predict(hidden, targets)
 
-    def embed(self, bags: Tensor, pooling: Pooling = "mean") -> Tensor:
+    def embed(self, bags: Tensor) -> Tensor:
         """Embed bags of token ids, each as one vector: (b, l, stride) -> (l, b, d), or
         (l / tensor ranks, b, d) under sequence parallelism."""
         table = self.embedding.word_embeddings
         # Positions first, so that a sequence-parallel rank's share is contiguous.
         bags = bags.transpose(0, 1)
         if self.tp_group.size() == 1:
-            return bag_embedding(table.weight, bags, pooling=pooling)
+            return bag_embedding(table.weight, bags)
         sequence_parallel = self.config.sequence_parallel
         return bag_embedding(
             table.weight,
             bags,
-            pooling=pooling,
             vocabulary_start=table.vocab_start_index,
             reduce=reduce_scatter_to_sequence_parallel_region
             if sequence_parallel

@@ -1,8 +1,5 @@
-"""Embeds bags: the embeddings of a bag's s tokens become one vector, their mean (paper, section 3)
-or another pooling of them.
-
-To add a pooling, write it in `pool`, and its name in `Pooling` of `loss_kinds.py`.
-"""
+"""Embeds bags: the embeddings of a bag's s tokens become one vector, their mean (paper, section
+3)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +10,6 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from tst_study.superposition.derivatives import in_torch_func
-from tst_study.superposition.loss_kinds import Pooling
 from tst_study.superposition.vocabulary_shard import to_local
 
 
@@ -21,16 +17,12 @@ def bag_embedding(
     weight: Tensor,
     token_ids: Tensor,
     *,
-    pooling: Pooling = "mean",
     mask: Tensor | None = None,
     vocabulary_start: int = 0,
     reduce: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Embed each bag as the mean of its s embeddings, summed in float32 (float64 for a float64
     weight).
-
-    A `pooling` other than "mean" keeps all B·l·s embeddings in memory, and needs the whole table on
-    each rank.
 
     For bags of one token and the whole table, the result is that of `F.embedding`, bit for bit. On
     a CPU, gradients have the same bits in every run.
@@ -43,7 +35,6 @@ def bag_embedding(
         weight: (V, d), this rank's rows of the embedding table.
         token_ids: (B, l, s) integer ids of the whole vocabulary. The first two axes may be swapped,
             as in Megatron's layout.
-        pooling: how the vectors of a bag become one; for bags of one token it has no effect.
         mask: (B, l, s) bool, which tokens a bag has; the others, such as padding, are left out of
             its mean. Each bag must have one. None: all.
         vocabulary_start: the id of the first row of `weight`; used only with `reduce`.
@@ -55,8 +46,7 @@ def bag_embedding(
         (B, l, d), or the shape that `reduce` returns, in the dtype of `weight`.
 
     Raises:
-        ValueError: token ids without a bag axis, or a `pooling` other than "mean" or a `mask`
-            together with `reduce` for bags of several tokens.
+        ValueError: token ids without a bag axis, or a `mask` together with `reduce`.
         IndexError or RuntimeError (from torch, on a CPU): an id outside the vocabulary, without
             `reduce`. On a GPU a device assertion fails instead.
     """
@@ -65,10 +55,8 @@ def bag_embedding(
             f"token_ids must be (batch, latent positions, bag size), got {tuple(token_ids.shape)}"
         )
     batch, positions, bag_size = token_ids.shape
-    if reduce is not None and bag_size > 1 and (pooling != "mean" or mask is not None):
-        raise ValueError(f"pooling {pooling!r} or a mask: give a rank the whole vocabulary")
-    if pooling != "mean" and bag_size > 1:
-        return pool(F.embedding(token_ids, weight), pooling, mask)
+    if reduce is not None and mask is not None:
+        raise ValueError("a mask: give a rank the whole vocabulary")
     bags = token_ids.reshape(-1, bag_size)
     members = None if mask is None else mask.reshape(-1, bag_size)
     size = bag_size if mask is None else mask.sum(dim=2, keepdim=True)
@@ -82,13 +70,9 @@ def bag_embedding(
     return (reduce(sums) / bag_size).to(weight.dtype)
 
 
-def pool(vectors: Tensor, pooling: Pooling, mask: Tensor | None = None) -> Tensor:
-    """Pool the s vectors of each bag into one: (B, l, s, d) -> (B, l, d). A mean is summed in
-    float32 (float64 for float64 vectors). `mask`: as for `bag_embedding`."""
-    if pooling == "max":
-        if mask is not None:
-            vectors = vectors.masked_fill(~mask.unsqueeze(3), float("-inf"))
-        return vectors.amax(dim=2)
+def mean_of_bags(vectors: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the mean of the s vectors of each bag, (B, l, s, d) -> (B, l, d), summed in float32
+    (float64 for float64 vectors). `mask`: as for `bag_embedding`."""
     wide = torch.promote_types(vectors.dtype, torch.float32)
     if mask is None:
         return vectors.mean(dim=2, dtype=wide).to(vectors.dtype)

@@ -1,4 +1,4 @@
-"""Modes, poolings and losses of superposed steps. Importing this module does not import torch.
+"""Modes and losses of superposed steps. Importing this module does not import torch.
 
 To add a loss, write its class here, its entry in `LOSSES` and its name in `BagLossKind`.
 """
@@ -22,13 +22,10 @@ if TYPE_CHECKING:
 Mode: TypeAlias = Literal["full", "input_only", "output_only"]
 """The sides of a superposed step that are bagged: input and targets, the input alone, or the
 targets alone."""
-Pooling: TypeAlias = Literal["mean", "max"]
-"""How the vectors of a bag become one: their mean, or the largest value of each component."""
 BagLossKind: TypeAlias = Literal["mce", "sum_to_one", "binary_cross_entropy", "hinge"]
 """The names of the losses in `LOSSES`."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
-POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 BAG_LOSS_KINDS: tuple[BagLossKind, ...] = get_args(BagLossKind)
 
 IGNORE = -100

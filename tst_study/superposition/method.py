@@ -28,17 +28,9 @@ from tst_study.superposition.bags import (
     document_numbers,
     own_tokens,
 )
-from tst_study.superposition.embedding import bag_embedding, pool
+from tst_study.superposition.embedding import bag_embedding, mean_of_bags
 from tst_study.superposition.linear_loss import CrossEntropy, linear_bag_loss
-from tst_study.superposition.loss_kinds import (
-    MODES,
-    POOLINGS,
-    LossSetting,
-    Mode,
-    Pooling,
-    check_targets,
-    loss_of,
-)
+from tst_study.superposition.loss_kinds import MODES, LossSetting, Mode, check_targets, loss_of
 from tst_study.superposition.losses import bag_loss
 from tst_study.superposition.misuse import Calls
 from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phases, superposed_steps
@@ -72,8 +64,6 @@ class Superposition:
     weighting: WeightingOverSteps = "uniform"
     """Weights of the s targets: a name, s numbers, or rows of s numbers. Rows lie evenly over the
     superposed steps, and weights are interpolated between them (see `weighting.py`)."""
-    pooling: Pooling = "mean"
-    """How the vectors of a bag become one; `max` is an ablation."""
     positions: int | Literal["any"] | None = None
     """L, the positions that the model runs per sequence. `embed` refuses sequences whose length
     does not fit L. None: the first call of `embed` sets L. "any": any length fits."""
@@ -117,9 +107,8 @@ class Superposition:
         for name, kind in numbers.items():
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, kind(getattr(self, name)))
-        for name, known in (("mode", MODES), ("pooling", POOLINGS)):
-            if (given := getattr(self, name)) not in known:
-                raise ValueError(f"{name} {given!r} is unknown: use one of {', '.join(known)}")
+        if self.mode not in MODES:
+            raise ValueError(f"mode {self.mode!r} is unknown: use one of {', '.join(MODES)}")
         superposed = superposed_steps(self.steps, self.bag_size, ratio or 0.0, boundary)
         if self.bag_size > 1 and ratio and not superposed:
             warnings.warn(
@@ -127,7 +116,7 @@ class Superposition:
                 "is the baseline",
                 stacklevel=3,
             )
-        bags = self.bag_size, self.mode, self.loss_kind, self.weighting, self.pooling
+        bags = self.bag_size, self.mode, self.loss_kind, self.weighting
         phases = Phases(self.steps, superposed, *bags)
         try:
             check_targets(self.loss_kind, self.weighting, self.bag_size)
@@ -187,9 +176,9 @@ class Superposition:
         """Return the model's input, one vector for each position.
 
         Call it where the model would call its embedding, in `forward`: DDP, FSDP and
-        torch.compile then see nothing new. With mean pooling, a plain `nn.Embedding` is read once,
-        by a fused sum in float32. Any other module is called on the tokens and its outputs are
-        pooled, so that what it does beyond a look-up (scales, shards, hooks) takes effect.
+        torch.compile then see nothing new. A plain `nn.Embedding` is read once, by a fused sum in
+        float32. Any other module is called on the tokens and its outputs are averaged, so that what
+        it does beyond a look-up (scales, shards, hooks) takes effect.
 
         If the input is not bagged, the module's own output is returned. This is so after the
         superposition phase, in the mode `output_only`, and for a module in evaluation mode
@@ -221,7 +210,7 @@ class Superposition:
         stride = self._calls.stride(tokens, step, embedding.training)
         if stride > 1 and _is_plain(embedding):
             bags, members = bag_inputs(tokens, stride), _members(tokens, stride, documents)
-            return bag_embedding(embedding.weight, bags, pooling=self.pooling, mask=members)  # type: ignore[arg-type]
+            return bag_embedding(embedding.weight, bags, mask=members)  # type: ignore[arg-type]
         return self._pooled(embedding, embedding(tokens), tokens, stride, documents)
 
     def attach(self, embedding: nn.Module, model: nn.Module | None = None) -> RemovableHandle:
@@ -383,11 +372,10 @@ class Superposition:
         self._calls.resumed = state["step"]
 
     def _settings(self) -> dict[str, Any]:
-        names = ("bag_size", "mode", "pooling")
         # As text, because some checkpoint formats turn tuples into lists.
         rows = [list(map(float, row)) for row in weight_rows(self.weighting)]
         texts = {"weighting": str(rows or self.weighting), "loss": str(loss_of(self.loss_kind))}
-        return {name: getattr(self, name) for name in names} | texts
+        return {name: getattr(self, name) for name in ("bag_size", "mode")} | texts
 
     def _pooled(
         self,
@@ -415,7 +403,7 @@ class Superposition:
             )
         members = _members(tokens, bag_size, documents, getattr(embedding, "padding_idx", None))
         vectors = vectors.view(len(vectors), -1, bag_size, vectors.shape[-1])
-        return pool(vectors, self.pooling, members)
+        return mean_of_bags(vectors, members)
 
     def _targets(
         self, labels: Tensor, step: int | None

@@ -11,14 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from tst_study.superposition.loss_kinds import (
-    MULTI_HOT,
-    BagLoss,
-    LossSetting,
-    Mode,
-    Pooling,
-    loss_of,
-)
+from tst_study.superposition.loss_kinds import MULTI_HOT, BagLoss, LossSetting, Mode, loss_of
 from tst_study.superposition.weighting import Weighting, WeightingOverSteps, weighting_at
 
 if TYPE_CHECKING:
@@ -40,8 +33,6 @@ class Objective:
     """Raw tokens that a latent position reads; their embeddings become one vector."""
     loss: BagLoss = MULTI_HOT
     weighting: Weighting = "uniform"
-    pooling: Pooling = "mean"
-    """The way in which the vectors of a bag become one."""
 
     def fold(self, token_ids: Tensor) -> Tensor:
         """Split token ids (B, l·stride) into bags (B, l, stride)."""
@@ -121,7 +112,6 @@ class Phases:
     mode: Mode = "full"
     loss_kind: LossSetting = "mce"
     weighting: WeightingOverSteps = "uniform"
-    pooling: Pooling = "mean"
 
     def phase(self, step: int) -> Phase:
         """The phase of step `step`, counted from 0."""
@@ -159,7 +149,7 @@ class Phases:
         if self.mode == "input_only":
             # Bags in, the next token out: `mce` with all weight on the first offset.
             loss, name = MULTI_HOT, "bag_first_token"
-        return Objective(name, self.bag_size, stride, loss, weighting, self.pooling)
+        return Objective(name, self.bag_size, stride, loss, weighting)
 
     def weighting_at(self, step: int) -> Weighting:
         """The weighting of the s targets in superposed step `step`."""
