@@ -46,8 +46,10 @@ def one_vs_rest_means(
         members, vocabulary = members & is_local, shard.vocabulary_size
     kept = partial(checkpoint, _sums, use_reentrant=False, preserve_rng_state=False)
     of_chunk = _sums if in_torch_func() else kept  # these transforms take no checkpoints
-    rows = (each.split(chunk_rows(logits)) for each in (logits, targets, members))
-    sums = torch.cat([of_chunk(*chunk, kind == "hinge") for chunk in zip(*rows, strict=True)])
+    chunks = (torch.split(each, chunk_rows(logits)) for each in (logits, targets, members))
+    sums = torch.cat(
+        [of_chunk(z, y, own, kind == "hinge") for z, y, own in zip(*chunks, strict=True)]
+    )
     return (sums if shard is None else sum_over_group(sums, shard.group)) / vocabulary
 
 
