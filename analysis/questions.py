@@ -66,6 +66,8 @@ def ask(
     Raises `UserError` for an unknown question, for an option that the question does not use, if no
     source is given or more than one, and if the data do not allow an answer.
     """
+    if Path(question).exists():
+        raise UserError(f"{question}: no question; name folders of runs by --runs")
     one_of(question, QUESTIONS, "question")
     of_own, of_paper = QUESTIONS[question]
     given: dict[str, Any] = {

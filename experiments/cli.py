@@ -278,14 +278,12 @@ def _submitted(study: Any, launcher: str | None, options: Any, *wanted: Any) -> 
     from tst_study.analysis.verdict.question import register
     from tst_study.experiments.launcher import launcher_of
     from tst_study.experiments.plan.planner import Planner
-    from tst_study.experiments.state.collect import keep_existing, mark_left
+    from tst_study.experiments.state.collect import keep_existing
 
     if not options.dry:
         study.keep_files()
         keep_existing(study)
         register(study.folder, study.questions, study.files, study.asks, study.recorded)
-        with suppress(UserError):  # while text is missing, no run can be recognised
-            mark_left(study)
     status = launcher_of(launcher, options).submit(study, *wanted)
     planner = Planner(study, unprepared=options.dry)
     dead_ends = planner.dead_ends()
@@ -398,7 +396,6 @@ def collect(
     missing."""
     from tst_study.experiments.state.collect import collect as collect_runs
     from tst_study.experiments.state.collect import keep as keep_runs
-    from tst_study.experiments.state.collect import mark_left
     from tst_study.experiments.state.status_screen import study_rows
     from tst_study.experiments.studies.catalogue import folder_of, is_study, load
 
@@ -406,11 +403,10 @@ def collect(
     if pattern:
         raise UserError(f"collect: {pattern!r} names no study; a study is collected as a whole")
     root = folder_of(sources, scale, runs)
-    if is_study(sources):
-        with suppress(UserError):  # without the text, only runs that have a folder are known
-            mark_left(load(sources, scale, root))
+    chosen = load(sources, scale, root) if is_study(sources) else None
     with waiting("drawing figures and report"):
-        lines = collect_runs(root, study_rows(sources, scale, root, not no_share, recorded))
+        rows = study_rows(sources, scale, root, not no_share, recorded)
+        lines = collect_runs(root, rows, chosen)
     print(*wrapped(lines, screen_width()), sep="\n")
     if keep is not None:
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")

@@ -107,9 +107,12 @@ def load(sources: Folders) -> pd.DataFrame:
 
 def roots(sources: Folders) -> tuple[Path, ...]:
     """Return, as a tuple, the folder or folders that were given. Raises `UserError` for a folder
-    that does not exist."""
+    that does not exist, and for a file, such as that of a study."""
     given = [sources] if isinstance(sources, str | Path) else sources
     for root in (folders := tuple(map(Path, given))):
+        if root.is_file():
+            runs = root.parent / "runs" / root.stem
+            raise UserError(f"{root}: a file; name the folder of its runs, such as {runs}")
         if not root.is_dir():
             raise UserError(f"{root}: no such folder; name a study's folder or a run's folder")
     return folders

@@ -92,7 +92,7 @@ def compare(
     excluded += [excluded_row(run, reason) for run in rows_of(kept[twice])]
     kept = labelled(kept[~twice])
     beside = uncovered(runs, questions)
-    reason = "no question covers it, and its study has questions"
+    reason = "no question of its study covers it; ask one by --arm and --against"
     out = kept["folder"].isin(beside)
     excluded += [excluded_row(run, reason) for run in rows_of(kept[out])]
     kept = kept[~out]

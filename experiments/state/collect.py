@@ -3,6 +3,7 @@ missing runs. With `--keep`, also an archive of the runs that are over, which is
 git."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tst_study.analysis.tables.eligible import SAME_LOSS
@@ -19,18 +20,22 @@ ROWS = 100
 shorter one (`Tables.thinned`)."""
 
 
-def collect(root: Path, rows: Sequence[StatusRow]) -> list[str]:
+def collect(root: Path, rows: Sequence[StatusRow], study: Study | None = None) -> list[str]:
     """Write `report/` into the study's folder `root`, and return lines that sum it up.
 
     The run table is always written, the figures and the report only if at least one run is over.
-    `rows`: the status of all runs of the study. Raises `UserError`, for example if no run has a
-    folder.
+    `rows`: the status of all runs of the study. `study`: if it is given, a list of the runs that it
+    does not ask for any more is written as well, so that nobody who reads the folder judges them.
+    Raises `UserError`, for example if no run has a folder.
     """
     from tst_study.analysis.tables.source import load
     from tst_study.paper_figures.build import build
     from tst_study.paper_figures.item import csv_bytes, write_bytes
 
     check_holds_runs(root)
+    if study is not None:
+        with suppress(UserError):  # without the text, no run can be recognised
+            _mark_left(root, left_runs(study))
     over = [row for row in rows if row.state in FINAL_STATES]
     missing = [row for row in rows if row.state not in FINAL_STATES]
     report = root / "report"
@@ -99,10 +104,8 @@ def keep_existing(study: Study) -> None:
         add_to_archive(study.folder / "existing", once, lambda folder: None)
 
 
-def mark_left(study: Study) -> None:
-    """Write a list of the runs that the study does not ask for any more, so that nobody who reads
-    its folder judges them. Raises `UserError` if the study's text is not prepared."""
-    path, left = study.folder / NO_LONGER_ASKED, left_runs(study)
+def _mark_left(root: Path, left: Sequence[Path]) -> None:
+    path = root / NO_LONGER_ASKED
     if left or path.exists():
         reason = "the study's file no longer asks for it"
         lines = ["run,reason", *(f"{folder.name},{reason}" for folder in left)]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tst_study.config.identity import SEEDS, digest, identity_form
 from tst_study.config.phase_plan import plan_phases
@@ -97,12 +97,23 @@ def table(
     text += [*missing_text(study, runs), *held_out_text(runs)]
     headings = ["FLOPs", "GPU-hours" if prices.device else "CPU-hours"]
     headings += ["raw tokens", "epochs", "latent tokens"]
-    epochs = {run.fingerprint: _epochs(run, planner) for run in runs}
+    facts = {run.fingerprint: _facts(run, planner) for run in runs}
     often = {
         _without_seed(run.config.name): times
         for run in runs
-        if (times := epochs[run.fingerprint]) > 1.005 and run.config.role != "trunk"
+        if (times := facts[run.fingerprint]["epochs"]) > 1.005 and run.config.role != "trunk"
     }
+
+    def cells(members: Sequence[PlannedRun]) -> list[str]:
+        """The FLOPs and hours of all these runs, which differ only in their seeds, and the raw
+        tokens, epochs and latent tokens of one of them, those of its shared prefix included."""
+        hours = _range(_sums(costs[run.fingerprint].hours for run in members), rounded)
+        one = facts[members[0].fingerprint]
+        times = one["epochs"]
+        read = "" if math.isnan(times) else f"{times:.2g}" if times < 9.95 else f"{times:,.0f}"
+        flops = sum(facts[run.fingerprint]["flops"] for run in members)
+        return [f"{flops:.3g}", hours, big(one["raw_tokens"]), read, big(one["latent_tokens"])]
+
     if often:
         most = max(often, key=lambda name: often[name])
         text.append(
@@ -116,11 +127,11 @@ def table(
         steps = f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}"
         wall = _range(costs[run.fingerprint].wall, lambda hours: duration(3600 * hours))
         state_there = states.get(run.fingerprint, "rate not chosen")
-        rows.append([run.run_id, steps, *_cells([run], costs, epochs), wall, state_there])
+        rows.append([run.run_id, steps, *cells([run]), wall, state_there])
     rows_of_arms = [["arm", "runs", *headings]]
     for members in arms.values():
         name = _without_seed(members[0].config.name)
-        rows_of_arms.append([name, f"{len(members):,}", *_cells(members, costs, epochs)])
+        rows_of_arms.append([name, f"{len(members):,}", *cells(members)])
     numbers = ("runs", "steps", *headings, "wall time")
     optional = ("latent tokens", "FLOPs", "wall time", "raw tokens", "epochs")
     return [
@@ -158,31 +169,29 @@ def _cost(run: PlannedRun, given: Allocation, prices: Prices, step_seconds: floa
     return Cost([cores * each for each in wall], wall)
 
 
-def _cells(
-    runs: Sequence[PlannedRun], costs: dict[str, Cost], epochs: dict[str, float]
-) -> list[str]:
-    """Return the FLOPs and hours of all these runs, which differ only in their seeds, and the raw
-    tokens, epochs and latent tokens of one of them, those of its shared prefix included."""
-    plan, last = plan_phases(runs[0].config), runs[0].steps
-    hours = _range(_sums(costs[run.fingerprint].hours for run in runs), rounded)
-    times = epochs[runs[0].fingerprint]
-    read = "" if math.isnan(times) else f"{times:.2g}" if times < 9.95 else f"{times:,.0f}"
-    tokens = big(plan.raw_tokens(last)), read, big(plan.latent_tokens(last))
-    return [f"{total_flops(runs):.3g}", hours, *tokens]
-
-
 def _without_seed(name: str) -> str:
     return re.sub(r"-?seed\d+", "", name)
 
 
-def _epochs(run: PlannedRun, planner: Planner) -> float:
-    """Return how often a run reads the corpus that it reads most often; NaN if it is not
-    prepared."""
-    corpora = planner.data(run.config).get("corpora", [])
+def _facts(run: PlannedRun, planner: Planner) -> dict[str, Any]:
+    """Return a run's row of the CSV. `epochs`: how often it reads the corpus that it reads most
+    often; NaN if that is not prepared. FLOPs are without its shared prefix, tokens are with it."""
+    config, plan = run.config, plan_phases(run.config)
+    corpora, read = planner.data(config).get("corpora", []), plan.raw_tokens(run.steps)
     weights = sum(corpus["weight"] for corpus in corpora)
-    read = plan_phases(run.config).raw_tokens(run.steps)
     shares = (read * one["weight"] / weights / one["tokens"] for one in corpora if one["tokens"])
-    return max(shares, default=math.nan)
+    return {
+        "run": run.run_id,
+        "seed": config.seed,
+        "role": config.role,
+        "first_step": run.first_step,
+        "steps": run.steps,
+        "flops": total_flops([run]),
+        "raw_tokens": read,
+        "latent_tokens": plan.latent_tokens(run.steps),
+        "epochs": max(shares, default=math.nan),
+        "learning_rate": config.optimizer.learning_rate,
+    }
 
 
 def _sums(hours: Iterable[list[float]]) -> list[float]:
@@ -368,25 +377,8 @@ def _own_deviation(study: Study) -> tuple[float, str]:
 
 def csv_lines(planner: Planner, pattern: str) -> list[str]:
     """Return the runs as CSV, with numbers as they are."""
-    names = "run,seed,role,first_step,steps,flops,raw_tokens,latent_tokens,epochs,learning_rate"
-    lines = [names]
-    for run in planner.whole():
-        if matches(run.run_id, pattern):
-            plan, config = plan_phases(run.config), run.config
-            steps = (run.first_step, run.steps, total_flops([run]))
-            text = (plan.raw_tokens(run.steps), plan.latent_tokens(run.steps))
-            rate = config.optimizer.learning_rate
-            cells = (
-                run.run_id,
-                config.seed,
-                config.role,
-                *steps,
-                *text,
-                _epochs(run, planner),
-                rate,
-            )
-            lines.append(",".join(map(str, cells)))
-    return lines
+    rows = [_facts(run, planner) for run in planner.whole() if matches(run.run_id, pattern)]
+    return [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)] if rows else []
 
 
 def changes(planner: Planner, other: Planner) -> list[str]:
