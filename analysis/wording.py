@@ -1,6 +1,7 @@
 """Words for settings, groups, intervals and verdicts, in one place so that all pages agree."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -101,6 +102,12 @@ def gain(row: Mapping[str, Any], digits: int | None = None) -> str:
     return f"{mean} [{signed(row['low'], digits)}, {signed(row['high'], digits)}]"
 
 
+def named(question: str) -> str:
+    """Return the name of a question, or of its family, in the words of all pages. An archive keeps
+    the names that it was registered with, and the third campaign's say weights for parameters."""
+    return re.sub(r"\b(million|per) weight", r"\1 parameter", question)
+
+
 def bounds(row: Mapping[str, Any]) -> str:
     """Return the ends of an interval as `0.75, 1.51`, with `open` for an end that is not bounded;
     empty if neither is."""
@@ -122,7 +129,7 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
     unplanned = (verdicts["heading"] == verdicts["family"]).all()
     for (heading, family), rows in verdicts.groupby(["heading", "family"], sort=False):
         first = next(rows_of(rows))
-        words = [] if heading == family else [str(family)]
+        words = [] if heading == family else [named(family)]
         words += [span(rows["seeds"], "seed"), METHODS[first["method"]]]
         several = int(rows["comparisons"].max())
         words += [f"intervals hold for all {several} together"] if several > 1 else []
@@ -141,7 +148,7 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
                 after = f"{gain(estimate)} {changed}".strip() if gain(estimate) != gain(row) else ""
             cells.append(
                 {
-                    "question": row["question"],
+                    "question": named(row["question"]),
                     "gain": gain(row),
                     "verdict": f"{row['verdict']}{_remarks(row)}",
                     "differs": row["differs"],
@@ -194,10 +201,11 @@ def _titled(title: str, cell: str) -> str:
     return f"{title}: {cell}" if cell and title not in ("question", "gain", "verdict") else cell
 
 
+MODERATED = "method moderated-1 (t-tests whose variance is partly the whole family's)"
 METHODS = {
     "paired": "t-test over each pair's seeds",
-    "simultaneous": "method moderated-1 in place of the planned `simultaneous`",
-    "moderated-1": "method moderated-1",
+    "simultaneous": f"{MODERATED} in place of the planned `simultaneous`",
+    "moderated-1": MODERATED,
 }
 """Words for each method of making intervals (`question.Method`)."""
 

@@ -10,7 +10,6 @@ EXTENSIONS = ("law_of_superposition", "loss_against_compute")
 STUDY = (
     "data_constrained",
     "effects",
-    "gain_against_size",
     "gain_over_training",
     "loss_curves",
     "overview",

@@ -10,7 +10,7 @@ import pandas as pd
 from tst_study.analysis.summary import Summary, verdict_counts
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.question import Question
-from tst_study.analysis.wording import AFTERWARDS, TIME_UNKNOWN, gain, number
+from tst_study.analysis.wording import AFTERWARDS, TIME_UNKNOWN, gain, named, number
 from tst_study.paper_figures.style import BASELINE, OTHER_BASELINE, Mark, marks_of
 
 COLUMNS: tuple[str, ...] = ("heading", "when", "asked", "name", "arm", "against", "mark", "family")
@@ -54,7 +54,9 @@ def answers(summary: Summary) -> pd.DataFrame:
             own["arm"] = question.arm.name if question else ""
             own["against"] = question.against.name if question else "the baseline"
             rows.append({**row, **own, "heading": ", ".join(words), "when": when})
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"primary": bool})
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"primary": bool})
+    words = ["heading", "name", "arm", "against"]
+    return table.assign(**table[words].map(named))
 
 
 def _mark_of(question: Question, runs: pd.DataFrame, marks: Mapping[str, Mark]) -> Mark:
@@ -71,7 +73,7 @@ def _with_article(name: str) -> str:
 
 def question_of(row: Mapping[str, Any]) -> str:
     """Return the question of a row of `answers` as a sentence."""
-    arm, asked = row["arm"], row["question"].split(" against ")[0]
+    arm, asked = row["arm"], named(row["question"]).split(" against ")[0]
     subject = asked if arm in asked else f"{arm} ({asked})"
     return f"Does “{subject}” end with a lower held-out loss than {_with_article(row['against'])}?"
 

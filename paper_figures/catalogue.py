@@ -50,8 +50,7 @@ class Registered:
         lacks runs that it cannot do without.
 
         If the entry has `needs`, the caption is completed by `Item.measured` or, if nothing was
-        measured, by the commands in `needs`. A finding without measured results gets the commands
-        of the largest scale.
+        measured, by the commands in `needs`. A finding gets the commands of the largest scale.
         """
         item = self.make(sources)
         if item is None:
@@ -60,8 +59,10 @@ class Registered:
         if self.needs:
             measured = item.folders or (finding and finding.measured)
             caption += f" {item.measured}" if measured else f" Nothing measured: {self.needs}."
-        if finding and not finding.measured:
-            finding = Finding(finding.published, needs=self.needs.partition(", or smaller ")[0])
+        if finding:
+            finding = replace(finding, needs=self.needs.partition(", or smaller ")[0])
+            if not finding.measured:
+                finding = Finding(finding.published, needs=finding.needs)
         return replace(
             item,
             name=self.name,

@@ -33,9 +33,10 @@ for measured curves only. `switch` is the number of superposed steps; it is 0 fo
 SMOOTHED = "Published curves are smoothed as the paper drew them, about 1,000 points each"
 SMOOTHING = 0.05
 """Width of the running mean that smooths measured training losses, as a share of all steps."""
-SETTLED = 0.04
-"""The y-axis is fitted to the losses after this share of the steps that a panel shows; earlier
-losses may be cut off."""
+SETTLED = {"training": 0.04, "held-out": 0.5}
+"""The y-axis is fitted to the losses after this share of the steps that a panel shows, so that
+earlier lines come in from above. Held-out losses of our runs differ by a hundredth of a nat at the
+end, which would not be seen beside what they lose in the first half."""
 OFTEN = 10
 """If every run of an arm has at least this many evaluations, the arm has a held-out curve. If all
 arms of a panel have one, these are drawn and not the next-token training losses, which are so noisy
@@ -168,10 +169,15 @@ def draw(
         at, mark = (row["step"], row["loss"]), looks[row["label"]]
         point(axes, at, mark, hollow=hollow, clip_on=False, markersize=3.5)
     axes.set_xlim(*window)
-    late = shown[shown["step"] >= window[0] + SETTLED * (window[1] - window[0])]
+    settled = SETTLED["held-out" if held_out else "training"]
+    late = shown[shown["step"] >= window[0] + settled * (window[1] - window[0])]
     late = data[data["quantity"] == "end"] if late.empty else late
     low, high = late[["loss", "low"]].min().min(), late[["loss", "high"]].max().max()
-    axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    # Where possible the axis ends below the first loss of each line, which then enters from above.
+    first = shown.groupby("label")["loss"].max().min()
+    padded = high + 0.05 * (high - low)
+    top = min(first, padded) if first > (low + high) / 2 else padded
+    axes.set_ylim(low - 0.1 * (top - low), top)
     for switch in sorted(set(data["switch"].astype(int)) - {0}):
         if switch > start:
             mark_step(axes, switch, "switch")

@@ -113,15 +113,19 @@ def means(
     x: str,
     by: str = "setting",
     apart: float = 1.0,
+    joined: bool = False,
 ) -> None:
-    """Draw losses with bars from `low` to `high`. The arms, which are the values of the column
-    `by`, are moved sideways by powers of the factor `apart`, so that bars at one x do not cover one
-    another."""
+    """Draw losses with bars from `low` to `high`, and a line through them if they are `joined`. The
+    arms, which are the values of the column `by`, are moved sideways by powers of the factor
+    `apart`, so that bars at one x do not cover one another."""
     for place, (name, rows) in enumerate(data.groupby(by, sort=False)):
         mark, aside = looks[str(name)], apart ** (place - (data[by].nunique() - 1) / 2)
-        axes.vlines(rows[x] * aside, rows["low"], rows["high"], color=mark.colour, linewidth=1.0)
-        for row in rows_of(rows):
-            point(axes, (row[x] * aside, row["loss"]), mark)
+        moved = rows.assign(**{x: rows[x] * aside})
+        axes.vlines(moved[x], moved["low"], moved["high"], color=mark.colour, linewidth=1.0)
+        if joined:
+            lines(axes, moved.drop(columns=["low", "high"]), looks, x=x, by=by)
+        for row in rows_of(moved):
+            point(axes, (row[x], row["loss"]), mark)
 
 
 def is_baseline(label: str) -> bool:

@@ -38,7 +38,7 @@ class Finding:
     """Model, steps and text of the runs, and their seeds."""
     verdict: Verdict = "not measured"
     needs: str = ""
-    """The commands, in backquotes, that would measure it, if nothing was measured. The catalogue
+    """The commands, in backquotes, that measure it, at the paper's size if they can. The catalogue
     sets it."""
 
 

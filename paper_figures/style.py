@@ -84,7 +84,8 @@ _OTHERS = tuple(dict.fromkeys(_BY_ABLATION.values()))
 _MARKERS = "s^Dv<>hdpP"
 _DASHES = ((4, 1, 1, 1), (7, 1.5), (2, 1), (5, 1.2), (3, 1, 1, 1, 1, 1))
 
-_BY_RATIO = {0.1: "#472a7a", 0.3: "#2c728e", 0.5: "#1e9b8a", 0.7: "#7ad151"}
+_BY_RATIO = {0.1: "#472a7a", 0.2: "#3b528b", 0.3: "#2c728e", 0.4: "#1e9b8a", 0.5: "#3fbc73"}
+_BY_RATIO |= {0.7: "#9bc53d"}
 """Colours of curves over s, by r: lighter for larger r, which also shows in grey."""
 
 PALETTE: tuple[str, ...] = (INK, MUTED, FAINT, PAPER, OTHER_BASELINE.colour)

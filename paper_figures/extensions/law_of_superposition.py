@@ -37,7 +37,7 @@ TABLES = {4: "270M, 20k", 5: "270M, 100k", 6: "600M, 20k", 7: "600M, 20k, power 
 
 @figure(
     "law_of_superposition",
-    title="One law fits 462 published runs, and predicts runs that it has not seen",
+    title="One law fits 462 published runs; a copied run predicts another model size better",
     published=["final_loss_grid"],
 )
 def law_of_superposition(_sources: Sources) -> Picture:

@@ -35,7 +35,7 @@ from tst_study.paper_figures.table import (
     number_entry,
 )
 
-SHOWN = (0.1, 0.3, 0.5, 0.7)
+SHOWN = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
 """The step ratios whose published curves are drawn. Those of all other step ratios are in the
 data."""
 LEAST = 3
@@ -307,10 +307,10 @@ def _draw_curves(axes: Axes, data: pd.DataFrame, fitted: pd.DataFrame, title: st
         ends = [row[end] if pd.notna(row[end]) else tried[end == "high"] for end in ("low", "high")]
         axes.plot(ends, [row["loss"]] * 2, color=INK, linewidth=1.0, zorder=5)
         axes.plot(row["best"], row["loss"], "|", color=INK, markersize=6, mew=1.2, zorder=5)
-        keys["fitted optimum"] = {"color": INK, "marker": "|", "linestyle": "-"}
+        keys["optimum"] = {"color": INK, "marker": "|", "linestyle": "-"}
     log_axis(axes, "x", SIZES)
     axes.set_xlabel("bag size s (log scale)")
-    key(axes, keys, 3, title)
+    key(axes, keys, 4, title)
 
 
 def _draw_best(axes: Axes, fitted: pd.DataFrame) -> None:

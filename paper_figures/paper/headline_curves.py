@@ -283,6 +283,12 @@ def _draw_matches(sides: list[Side]) -> Figure:
         looks = {name: style.BASELINE if is_baseline(name) else side.mark for name in once["label"]}
         curves.draw(axes, once, looks, side.source)
         level_line(axes, curves.last(once[~once["label"].map(is_baseline)]))
+        for label, rows in once[once["label"].map(is_baseline)].groupby("label"):
+            words, step = str(label).split(", ")[-1].removesuffix(" steps"), rows["step"].max()
+            is_last = step == once["step"].max()
+            place: style.Look = {"ha": "right"} if is_last else {}
+            at = (step, curves.last(rows))
+            note(axes, words.replace(",000", "k"), at, (-3, -9) if is_last else (4, 1), **place)
         results: dict[str, style.Look] = {
             f"{kind} ({steps:,} steps): {said}": {} for kind, (steps, said) in side.results.items()
         }

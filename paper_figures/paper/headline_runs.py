@@ -11,7 +11,7 @@ import pandas as pd
 from tst_study.analysis import published
 from tst_study.analysis.summary import verdict_counts
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import number, signed, span
+from tst_study.analysis.wording import gain, number, signed, span
 from tst_study.cost.compute import gpu_hours
 from tst_study.cost.devices import peak_flops
 from tst_study.paper_figures.catalogue import figure, submit
@@ -137,7 +137,12 @@ def _finding(groups: list[Group]) -> Finding:
     rows = pd.concat([group.rows for group in counted])
     where = " on natural text" if len(counted) < len(groups) else ""
     text = f"{number(len(rows), 'setting')}{where}: {verdict_counts(rows)}"
-    scale = f"{number(len(counted), 'group')} of like runs, {span(rows['seeds'], 'seed')}"
+    if len(rows) == 1:
+        text += f", gain {gain(next(rows_of(rows)))}"
+    sizes = pd.concat([group.members for group in counted])["parameters"]
+    scale = " to ".join(dict.fromkeys((big(sizes.min()), big(sizes.max()))))
+    scale += f" parameters, {number(len(counted), 'group')} of like runs, "
+    scale += span(rows["seeds"], "seed")
     return Finding(theirs, text, scale, verdict)
 
 
@@ -183,8 +188,8 @@ def _published_methods() -> pd.DataFrame:
     runs = published.headline_runs().query("params == '3B' and total_steps == 20_000")
     loss = runs.set_index("method")["final_loss"].loc[list(METHODS)]
     table = pd.DataFrame({"method": METHODS.values(), "loss": loss.to_numpy()})
-    gain = (loss["baseline"] - table["loss"]).where(table["method"] != "baseline")
-    return table.assign(runs="published: 3B, 20,000 steps, s = 6, r = 0.3, 1 seed", gain=gain)
+    gains = (loss["baseline"] - table["loss"]).where(table["method"] != "baseline")
+    return table.assign(runs="published: 3B, 20,000 steps, s = 6, r = 0.3, 1 seed", gain=gains)
 
 
 def _both(group: Group) -> Group:

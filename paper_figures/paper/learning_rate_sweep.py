@@ -18,7 +18,7 @@ from tst_study.analysis.wording import disambiguate_by_set_up, group_label, numb
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import Picture, arm_key, lines, log_axis, means
+from tst_study.paper_figures.drawing import Picture, arm_key, log_axis, means
 from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import COLUMN, PAGE, Look, marks_of, new_figure
@@ -111,9 +111,7 @@ def _figure(data: pd.DataFrame, panels: list[str]) -> Figure:
     for axes, panel in zip(row, panels, strict=True):
         own = data[data["panel"] == panel]
         looks, known = marks_of(own, "setting"), own[own["loss"].notna()]
-        without_range = known.drop(columns=["low", "high"])
-        lines(axes, without_range, looks, x="learning_rate", by="setting")
-        means(axes, known, looks, "learning_rate", apart=1.02)
+        means(axes, known, looks, "learning_rate", apart=1.02, joined=True)
         more: dict[str, Look] = {}
         for row_of in rows_of(own[own["diverged"] > 0]):
             edge: Look = {"transform": axes.get_xaxis_transform(), "clip_on": False}

@@ -24,13 +24,13 @@ READING = (
     "on a generated language, which cannot speak for the paper's text. Not in the paper: there is "
     "nothing published to agree with. An interval allows for all comparisons of its family of "
     "planned questions, or, of an unplanned setting, for all unplanned settings. The column `runs` "
-    "names model, text and length: where these are not the paper's, only the sign of an effect is "
-    "expected to agree."
+    "names the size of the models, to which a verdict is confined: where it is not the paper's, "
+    "only the sign of an effect is expected to agree."
 )
 """The first paragraph of the page: how to read it."""
 
 
-DONE = ("item", "published", "measured here", "runs", "verdict")
+DONE = ("item", "published", "measured here", "runs", "verdict", "at the paper's size")
 OPEN = ("item", "published", "what measures it")
 """Headings of the two tables on the page: what was measured, and what was not."""
 
@@ -41,7 +41,7 @@ def grids(items: Sequence[Item]) -> tuple[Grid, Grid]:
     for item in items:
         if (finding := item.finding) and finding.measured:
             cells = map(Entry, (item.title, finding.published, finding.measured, finding.scale))
-            done.append((*cells, Entry(finding.verdict, best=True)))
+            done.append((*cells, Entry(finding.verdict, best=True), Entry(finding.needs)))
         elif finding:
             needs = finding.needs or "published numbers alone"
             open_.append(tuple(map(Entry, (item.title, finding.published, needs))))
@@ -56,7 +56,7 @@ def markdown(sources: Sources, items: Sequence[Item]) -> str:
     prefixes = int((sources.runs["role"] == "trunk").sum())
     counted = number(len(sources.runs) - prefixes, "run")
     counted += f" and {number(prefixes, 'shared prefix run')}" if prefixes else ""
-    counts = sorted(Counter(row[-1].text for row in done.rows).items())
+    counts = sorted(Counter(row[-2].text for row in done.rows).items())
     verdicts = "".join(f"; {verdict}: {count}" for verdict, count in counts)
     parts = [
         "# Reproduction, figure by figure\n",

@@ -14,20 +14,11 @@ from tst_study.analysis.summary import Summary, verdict_counts
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.planned import settled
 from tst_study.analysis.verdict.question import Question
-from tst_study.analysis.wording import gain, group_details, group_label, number, signed, span
+from tst_study.analysis.wording import gain, group_details, group_label, named, number, signed, span
 from tst_study.paper_figures import curves, style
 from tst_study.paper_figures.answers import message
 from tst_study.paper_figures.catalogue import PAIR, figure, submit
-from tst_study.paper_figures.drawing import (
-    CLAIMED,
-    Picture,
-    key,
-    lines,
-    log_axis,
-    mark_step,
-    note,
-    point,
-)
+from tst_study.paper_figures.drawing import CLAIMED, Picture, key, lines, mark_step, note, point
 from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.sources import Group, Sources
 from tst_study.paper_figures.style import FAINT, INK, MUTED, PAGE, Look, new_figure, wrapped
@@ -81,9 +72,17 @@ def primary_answers(sources: Sources) -> Item | None:
     f"{submit('seed-noise', 'one-gpu')}, or {submit('laptop', 'laptop')}",
 )
 def effects(sources: Sources) -> Item | None:
-    """Show the first `MOST` of the study's questions and settings that have two or more seeds."""
+    """Show the first `MOST` of the study's questions and settings that have two or more seeds.
+
+    The title counts a result once, though two questions may share it, and none on a generated
+    language, which suits superposition."""
     rows = sources.answers[sources.answers["seeds"] > 1]
-    title = f"{number(len(rows), 'comparison')} repeated with seeds: {verdict_counts(rows)}"
+    runs = sources.runs
+    made = set(runs["run_id"][runs["optimal_nats_per_token"].notna()])
+    counted = rows[rows["run_ids"].map(made.isdisjoint).astype(bool)]
+    counted, where = (counted, " on natural text") if len(counted) < len(rows) else (rows, "")
+    counted = counted.drop_duplicates("run_ids")
+    title = f"{number(len(counted), 'result')}{where}: {verdict_counts(counted)}"
     return _picture(sources, rows, MOST, title, *WHOLE) if len(rows) else None
 
 
@@ -99,7 +98,7 @@ def _picture(
         title=title,
         caption="Held-out next-token loss of the baseline, or of the arm that the heading or the "
         "row names, minus that of the arm, paired by seed where runs have one. Bars: 95% "
-        "intervals, which hold jointly under one heading. "
+        "intervals, which hold jointly under one heading. Colour and symbol tell the setting. "
         f"Seeds: {seeds.split(' seed')[0]}.{more}",
         data=data.drop(columns=["mark", "run_ids"]),
         folders=tuple(sorted(runs["folder"][used].astype(str))),
@@ -163,57 +162,6 @@ def _draw_rows(data: pd.DataFrame, width: float, names: float) -> Figure:
     return drawn
 
 
-@figure(
-    "gain_against_size",
-    title="Gain against model size",
-    lacks=f"planned questions about models of several sizes: {submit('tuned', 'desktop')}",
-)
-def gain_against_size(sources: Sources) -> Picture | None:
-    """Show a panel for each family of planned questions that asks about several model sizes; None
-    if there is no such family."""
-    rows = sources.answers[sources.answers["asked"] & sources.answers["gain"].notna()]
-    used = [sources.runs[sources.runs["run_id"].isin(ids)] for ids in rows["run_ids"]]
-    rows = rows.assign(
-        parameters=[runs["parameters"].max() for runs in used],
-        tokens_per_weight=[(runs["latent_tokens"] / runs["parameters"]).max() for runs in used],
-        rates=[" and ".join(map("{:g}".format, sorted(set(r["learning_rate"])))) for r in used],
-    )
-    rows = rows[rows.groupby("family")["parameters"].transform("nunique") > 1]
-    if rows.empty:
-        return None
-    shown = sources.runs["run_id"].isin(rows["run_ids"].explode())
-    first = rows[rows["family"] == rows["family"].iloc[0]].sort_values("parameters")
-    return Picture(
-        title=f"Gain against model size, {first['family'].iloc[0]}: "
-        + ", ".join(f"{gain(row)} at {big(row['parameters'])}" for row in rows_of(first)),
-        caption="Held-out next-token loss of the baseline minus the arm's, paired by seed; bars: "
-        "95% intervals, which hold jointly for a panel. Filled: the interval excludes zero. Below "
-        "each size: latent tokens per weight, and the learning rate, or those of both arms. Arms: "
-        + "; ".join(rows["name"]),
-        data=rows.drop(columns=["mark", "run_ids"]),
-        folders=tuple(sorted(sources.runs["folder"][shown].astype(str))),
-        draw=partial(_draw_sizes, rows),
-    )
-
-
-def _draw_sizes(rows: pd.DataFrame) -> Figure:
-    families = list(rows.groupby("heading", sort=False))
-    drawn, (panels,) = new_figure(style.COLUMN * len(families), 2.6, len(families))
-    for axes, (heading, own) in zip(panels, families, strict=True):
-        axes.axhline(0, color=MUTED, linewidth=0.7)
-        ticks = {}
-        for row in rows_of(own):
-            size, tokens = row["parameters"], f"{row['tokens_per_weight']:.3g} tokens\nper weight"
-            axes.vlines(size, row["low"], row["high"], color=row["mark"].colour, linewidth=1.0)
-            point(axes, (size, row["gain"]), row["mark"], row["verdict"] not in CLAIMED)
-            note(axes, signed(row["gain"]), (size, row["gain"]), (6, 0), va="center")
-            ticks[size] = f"{big(size)}\n{tokens}\nrate {row['rates']}"
-        log_axis(axes, "x", list(ticks), list(ticks.values()))
-        axes.set_title(wrapped(str(heading), 200))
-        axes.set(xmargin=0.3, xlabel="parameters", ylabel="gain (nats per token)")
-    return drawn
-
-
 ENDS = {"better": "ends ahead of", "worse": "ends behind"}
 ENDS["no difference shown"] = "ends with no shown difference from"
 """The words for a verdict in the title of `loss_curves`. Any other verdict is named itself."""
@@ -271,9 +219,8 @@ PANELS = 12
 COLUMNS = 4
 """The number of panels in a row."""
 DEEP = 3
-"""The depth of the axis below zero, as a multiple of the largest absolute final gain. Points whose
-interval reaches further down, and points without an interval, are not drawn: right after the switch
-an arm is far behind."""
+"""The depth of the axis below zero, as a multiple of the largest absolute final gain. Right after
+the switch an arm is further behind; its line then comes in from below."""
 
 
 @figure(
@@ -314,20 +261,31 @@ def gain_over_training(sources: Sources) -> Item | None:
     looks = dict(zip(answers["arm"], answers["mark"], strict=True))
     late = [settled(rows).iloc[0] for _, rows in data.groupby("arm") if rows["gain"].iloc[-1] > 0]
     last = sum(share > 0.5 for share in late)
+    data = _as_wide_as_judged(data, answers)
     return Picture(
         title=f"{last} of {number(len(late), 'arm')} that ended ahead took the lead in the second "
         "half of the steps"
         if late
         else "No arm ended ahead",
         caption="Baseline minus arm, held-out next-token loss after the same share of the "
-        "steps, mean over paired seeds; bands: 95% intervals, each by itself. Above zero, the "
-        "arm is ahead. Dotted: the switch and the start of the decay. Losses right after the "
-        "switch are below the frame. Of these points only the last is judged by a question."
-        + (f" Not drawn: {', '.join(far)}." if far else ""),
+        "steps, mean over paired seeds. Bands: 95% intervals, widened as the last one is for "
+        "the other questions of its family. Above zero, the arm is ahead. Dotted: the switch and "
+        "the start of the decay. Right after the switch arms are below the frame. Only the last "
+        "point is judged by a question." + (f" Not drawn: {', '.join(far)}." if far else ""),
         data=data.drop(columns="against").reset_index(drop=True),
         folders=tuple(sorted(set(used["folder"].astype(str)))),
         draw=partial(_draw_gains, data[data["arm"].isin(ends[near].index)], looks, _times(used)),
     )
+
+
+def _as_wide_as_judged(data: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
+    """Widen the intervals of each arm by one factor, which gives the last of them the width of the
+    question's interval. That one holds jointly with the others of its family."""
+    judged, last = answers.groupby("arm").last(), data.groupby("arm").last()
+    wider = (judged["high"] - judged["low"]) / (last["high"] - last["low"])
+    factor, gains = data["arm"].map(wider.astype(float)), data["gain"]
+    ends = {end: gains + factor * (data[end] - gains) for end in ("low", "high")}
+    return data.assign(**ends)
 
 
 def _asked_arms(summary: Summary, primary: Question) -> dict[tuple[str, str], str]:
@@ -354,7 +312,7 @@ def _asked_arms(summary: Summary, primary: Question) -> dict[tuple[str, str], st
     for arm in dict.fromkeys(item[0] for item in found):
         same = [(seeds, question) for own, seeds, question, _ in found if own == arm]
         _, most = max(reversed(same), key=lambda item: item[0])  # the last of equals
-        drawn[most.family, most.name] = min((one.arm.name for _, one in same), key=len)
+        drawn[most.family, most.name] = named(min((one.arm.name for _, one in same), key=len))
     return drawn
 
 
@@ -374,8 +332,7 @@ def _draw_gains(
     arms = list(dict.fromkeys(data["arm"]))
     ends, lasts = (data.groupby("arm")[name].last() for name in ("gain", "low"))
     floor = min(-DEEP * float(ends.abs().max()), float(lasts.min()))
-    shown = data[data["low"] >= floor]
-    top = float(shown["high"].max())
+    top = float(data["high"].max())
     columns = min(COLUMNS, len(arms))
     rows = math.ceil(len(arms) / columns)
     drawn, panels = new_figure(PAGE, 1.75 * rows, columns, rows)
@@ -383,7 +340,7 @@ def _draw_gains(
         axes.remove()
     for place, (axes, arm) in enumerate(zip(panels.flat, arms, strict=False)):
         axes.axhline(0, color=MUTED, linewidth=0.7)
-        lines(axes, shown[shown["arm"] == arm], looks, x="share", y="gain", by="arm")
+        lines(axes, data[data["arm"] == arm], looks, x="share", y="gain", by="arm")
         axes.set_ylim(1.05 * floor, 1.1 * top)
         axes.set_xlim(min(times.get("switch", 1.0), float(data["share"].min())) - 0.02, 1)
         for words, share in times.items():

@@ -220,15 +220,11 @@ def test_a_mean_curve_is_over_all_seeds_at_every_step_though_their_rows_are_not_
     assert inside["high"].tolist() == pytest.approx([4.0] * len(inside))
 
 
-def test_a_familys_sizes_stand_beside_their_text_and_their_rates() -> None:
-    sources = Sources(CAMPAIGN)
-    item = catalogue()["gain_against_size"].item(sources)
-    assert set(item.data["family"]) == {"sizes"}
-    assert list(item.data["tokens_per_weight"].round(1)) == [112.6, 44.2, 9.6]
-    assert list(item.data["rates"]) == ["0.004", "0.002", "0.001"]
-    asked = sources.answers[sources.answers["family"] == "sizes"]
-    assert list(item.data["gain"]) == list(asked["gain"])
-    assert "−0.003] at 1.07M" in item.title
+def test_a_title_counts_a_result_once_and_none_on_a_generated_language() -> None:
+    """The primary question stands among the lengths, too; four rows are of the language."""
+    item = picture("effects", CAMPAIGN)
+    assert (item.data["verdict"] == "better").sum() == 9
+    assert item.title.startswith("39 results on natural text: 4 better, ")
 
 
 def test_gains_over_training_need_intervals(tmp_path: Path) -> None:
@@ -282,12 +278,16 @@ def test_a_gain_of_zero_has_its_curve_and_baselines_without_seeds_all_count(tmp_
 def test_every_declared_arm_has_one_panel() -> None:
     """Two questions are about one arm here. Other lengths and sizes have baselines of their own."""
     item = picture("gain_over_training", CAMPAIGN.parent / "tuned")
-    sizes = [f"output only, {size} million weights" for size in ("0.23", "1.07")]
+    sizes = [f"output only, {size} million parameters" for size in ("0.23", "1.07")]
     arms = ["output only", "superposition, power law", "superposition", *sizes]
     assert list(item.data["arm"].unique()) == arms
     assert item.title.startswith("2 of 3 arms that ended ahead took the lead in the second half")
     used = read_tables(CAMPAIGN.parent / "tuned").runs.set_index("folder").loc[list(item.folders)]
     assert not used["name"].str.contains("pilot").any()
+    judged = Sources(CAMPAIGN.parent / "tuned").answers.set_index("name")
+    drawn = item.data.groupby("arm").last()
+    for end in ("low", "high"):  # the interval that holds jointly with the family's other one
+        assert drawn[end][sizes[1]] == pytest.approx(judged[end][sizes[1]], abs=2e-5)
 
 
 def test_fresh_texts_of_two_sizes_are_not_called_repeated(tmp_path: Path) -> None:
