@@ -129,7 +129,7 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
     unplanned = (verdicts["heading"] == verdicts["family"]).all()
     for (heading, family), rows in verdicts.groupby(["heading", "family"], sort=False):
         first = next(rows_of(rows))
-        words = [] if heading == family else [named(family)]
+        words = [] if heading == family else [named(str(family))]
         words += [span(rows["seeds"], "seed"), METHODS[first["method"]]]
         several = int(rows["comparisons"].max())
         words += [f"intervals hold for all {several} together"] if several > 1 else []
