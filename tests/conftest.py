@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("any machine", deadline=None)  # a busy one takes seconds for an example
+settings.load_profile("any machine")
 
 
 def pytest_configure() -> None:

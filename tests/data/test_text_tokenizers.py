@@ -44,7 +44,7 @@ any_text = st.text(max_size=60) | st.text(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150)
 @given(text=any_text)
 @example(text=PROSE)
 @example(text="a\xa0  b \x1c!\x1c it's  'll")

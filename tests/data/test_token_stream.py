@@ -30,7 +30,7 @@ def plan(sequences: int, length: int, superposed_steps: int = 0, bag_size: int =
     return PhasePlan(10**9, superposed_steps, bag_size, **sizes)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50)
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12),
     batch=st.integers(1, 4),
@@ -71,7 +71,7 @@ def test_a_stream_reads_each_token_once_per_epoch_in_any_slices(
     assert sorted(known) == list(range(1, total))  # each is predicted once
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=6),
     parts=st.sampled_from(((2, 1), (1, 3))),

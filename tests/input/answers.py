@@ -13,9 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from tst_study.command_line import main
 
-UNKNOWN = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+UNKNOWN = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @dataclass(frozen=True)

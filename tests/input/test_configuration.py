@@ -117,7 +117,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(key=st.sampled_from(KEYS) | st.text(max_size=20), value=VALUES)
 def test_whatever_a_key_holds_it_is_a_configuration_or_a_line(key: str, value: Any) -> None:
     values = config.to_dict(example())
@@ -133,7 +133,7 @@ def test_whatever_a_key_holds_it_is_a_configuration_or_a_line(key: str, value: A
         assert config.from_dict(config.to_dict(taken)) == taken
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=60) | st.tuples(st.sampled_from(KEYS), st.text(max_size=40)).map("=".join))
 def test_whatever_is_given_to_set_is_a_configuration_or_a_line(text: str) -> None:
     values = config.to_dict(example())

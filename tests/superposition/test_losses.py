@@ -74,7 +74,7 @@ def test_how_logits_lie_in_memory_changes_neither_loss_nor_gradient(kind):
 # --- the definitions ----------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     bag_size=st.integers(1, 7),
     output_only=st.booleans(),
@@ -99,7 +99,7 @@ def test_multi_hot_cross_entropy_is_the_weighted_mean_of_one_cross_entropy_per_o
     assert_same_value_and_grad(loss, expected, logits, 1e-11)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     kind=st.sampled_from([kind for kind in LOSSES if not LOSSES[kind].takes_weights]),
     bag_size=st.integers(1, 6),
