@@ -87,8 +87,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return everything(root / "one", 1), everything(root / "other", 2)
 
 
+def somewhere(path: Path) -> int:
+    """A place in a file, by chance, but the same in every session."""
+    return random.Random(f"{path.name} {path.stat().st_size}").randrange(path.stat().st_size)
+
+
 def truncated(path: Path, _: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    path.write_bytes(path.read_bytes()[: somewhere(path)])
 
 
 def in_its_place(path: Path, _: Path) -> None:
@@ -99,7 +104,7 @@ def in_its_place(path: Path, _: Path) -> None:
 DAMAGES: dict[str, Callable[[Path, Path], object]] = {
     "empty": lambda path, _: path.write_bytes(b""),
     "truncated": truncated,
-    "flipped": lambda path, _: flip(path, bit=1 << path.stat().st_size % 8),
+    "flipped": lambda path, _: flip(path, somewhere(path), 1 << path.stat().st_size % 8),
     "another's": lambda path, other: shutil.copy(other, path),
     "a folder in its place": in_its_place,
     "lost": lambda path, _: path.unlink(),
