@@ -8,7 +8,7 @@ import pytest
 
 from tests.analysis.made_runs import imported
 from tst_study import analysis
-from tst_study.analysis.fits.law.held_out import held_out, observed_gains, predictions, splits
+from tst_study.analysis.fits.law.held_out import predictions, splits
 from tst_study.analysis.fits.law.law_answer import recommend
 from tst_study.analysis.fits.law.rows import effective_targets, published_rows
 from tst_study.analysis.fits.law.superposition_law import LINEAR, Law, fit_law, gain, published_law
@@ -176,22 +176,3 @@ def test_where_the_law_means_nothing_it_says_so(law: Law) -> None:
     ):
         with pytest.raises(UserError, match=complaint):
             law.gain(*asked)
-
-
-def test_between_lengths_the_law_is_no_better_than_a_rule_of_one_line() -> None:
-    """Copy the nearest gain and multiply it by (D'/D)^−0.366: as good as the law in both
-    directions, where copying alone is two to four times worse."""
-    rows = published_rows()
-    errors = held_out(rows).set_index("split")
-    gains = observed_gains(rows)
-    at = rows[(rows["size"] == "270M") & (rows["bag_size"] == 6) & (rows["step_ratio"] == 0.3)]
-    shorter, longer = (at["steps"] == steps for steps in (20_000, 100_000))
-    by_hand = 5**-0.366 * gains[at.index[shorter]].iloc[0]
-    table, _ = predictions(rows, splits(rows)["41.9B tokens → 210B tokens"])
-    assert table.loc[at.index[longer], "scaled"].iloc[0] == pytest.approx(by_hand)
-    for split in ("41.9B tokens → 210B tokens", "210B tokens → 41.9B tokens"):
-        row = errors.loc[split]
-        assert row["scaled"] < 1.05 * row["law"]
-        assert row["copied"] > 2 * row["scaled"]
-    same_length = errors.loc["270M → 600M"]
-    assert same_length["scaled"] == same_length["copied"] < same_length["law"]

@@ -29,7 +29,7 @@ def config(name, s, device):
 if __name__ == "__main__":
     # On `cpu` runs are forked from a warm server, on `auto` they are spawned.
     for folder, ranks, device in (("runs", 1, "cpu"), ("runs", 1, "cpu"), ("two_ranks", 2, "auto")):
-        runs = [config("pair-s1", 1, device), config("pair-s4", 4, device)]
+        runs = [config("pair-s1", 1, device), config("pair-s4", 4, device)][ranks - 1 :]
         study = Study("tiny", "test", "Tiny", "Nothing.", {}, lambda results: runs, Path(folder))
         queue = launch(study, Options(processes=ranks))
         assert not queue.failed, queue.failed
@@ -53,9 +53,8 @@ def test_a_pair_is_trained_and_its_second_submission_trains_nothing(tmp_path: Pa
     assert [len(record.segments) for record in records] == [1, 1]
     assert len({record.header["flops"]["total"] for record in records}) == 1
     assert all(record.evals[-1]["annealed"] for record in records)
-    folders = run_record.find_run_folders(tmp_path / "two_ranks")
-    for record, folder in zip(records, folders, strict=True):
-        twin = run_record.read(folder)
-        assert (twin.state, twin.segments[0]["devices"]["count"]) == ("done", 2)
-        loss = record.evals[-1]["nats_per_token"]
-        assert twin.evals[-1]["nats_per_token"] == pytest.approx(loss, rel=1e-5)
+    (folder,) = run_record.find_run_folders(tmp_path / "two_ranks")
+    twin = run_record.read(folder)
+    assert (twin.state, twin.segments[0]["devices"]["count"]) == ("done", 2)
+    loss = records[1].evals[-1]["nats_per_token"]
+    assert twin.evals[-1]["nats_per_token"] == pytest.approx(loss, rel=1e-5)

@@ -7,7 +7,8 @@ import pytest
 
 from tests.tiny_runs import run
 from tst_study.errors import UserError
-from tst_study.experiments.corpora import by_folder
+from tst_study.experiments import corpora
+from tst_study.experiments.corpora import TopicalLanguage
 from tst_study.experiments.retrain import compared, config_of, recorded
 from tst_study.experiments.state.collect import keep
 from tst_study.train import train
@@ -41,12 +42,14 @@ def test_a_run_of_an_archive_comes_out_again_to_the_bit(
 def test_the_text_of_a_study_is_made_where_it_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Path("prepared/topical-2048-1000k")
+    small = TopicalLanguage(words=64, tokens=20_000, validation_tokens=4_000)
+    monkeypatch.setattr(corpora, "KNOWN", (small,))
+    folder = corpora.PREPARED / small.name
     for place in ("here", "elsewhere"):
         (tmp_path / place).mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    by_folder()[folder].prepare(folder)
-    run(folder, Path("runs/one"), "model.vocabulary_size=2048")
+    small.prepare(folder)
+    run(folder, Path("runs/one"))
     (name,) = keep(Path("runs"), tmp_path / "kept")
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert config_of(recorded(tmp_path / "kept", name)).data.corpora[0].path == str(folder)

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -81,9 +82,11 @@ def _problems(figure: Figure, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             yield f"{words!r} is cut at the edge"
         if box.y1 > figure.bbox.y1 + 1:
             yield f"{words!r} is cut at the top"
-    for (one, _, a), (other, _, b) in itertools.combinations(texts, 2):
-        if _overlap(a, b):
-            yield f"{one!r} lies on {other!r}"
+    x0, y0, x1, y1 = np.array([box.extents for *_, box in texts]).T
+    width = np.minimum.outer(x1, x1) - np.maximum.outer(x0, x0)
+    height = np.minimum.outer(y1, y1) - np.maximum.outer(y0, y0)
+    for one, other in np.argwhere(np.triu((width > 2) & (height > 2), 1)):
+        yield f"{texts[one][0]!r} lies on {texts[other][0]!r}"
     for axes in figure.axes:
         yield from _leaving(axes)
     panels = [a for a in figure.axes if a.get_subplotspec() and a.axison]
@@ -127,9 +130,3 @@ def _drawn_texts(figure: Figure, monkeypatch: pytest.MonkeyPatch) -> list[tuple[
         with styled():
             FigureCanvasAgg(figure).draw()
     return found
-
-
-def _overlap(a: Bbox, b: Bbox, allowed: float = 2.0) -> bool:
-    width = min(a.x1, b.x1) - max(a.x0, b.x0)
-    height = min(a.y1, b.y1) - max(a.y0, b.y0)
-    return width > allowed and height > allowed
