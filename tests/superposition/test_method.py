@@ -259,7 +259,7 @@ def test_a_resumed_run_goes_on_at_its_step_with_its_settings() -> None:
     with pytest.raises(ValueError, match=r"superposed_steps = 10 of 20 steps"):
         tst(steps=20, weighting=resumed.weighting).load_state_dict(old)
     numbers = tst(weighting=list(np.array([1.0, 0.5, 0.25, 0.0])))
-    assert numbers.state_dict()["weighting"] == "[[1.0, 0.5, 0.25, 0.0]]"
+    assert numbers.state_dict()["weighting"] == [[1.0, 0.5, 0.25, 0.0]]
 
 
 @pytest.mark.parametrize("order", ["main first", "auxiliary first", "never"])

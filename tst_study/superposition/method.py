@@ -10,7 +10,6 @@ Here L is the number of positions that the model runs per sequence. Everything e
 stays as it is: optimizer, schedule, layers, parallelism.
 """
 
-import ast
 import warnings
 from dataclasses import dataclass, field
 from numbers import Real
@@ -363,7 +362,7 @@ class Superposition:
                 "step_ratio, so that the switch stays where it was"
             )
         for name, value in self._settings().items():
-            if name in state and _numbers(state[name]) != _numbers(value):
+            if name in state and state[name] != value:
                 raise ValueError(
                     f"{name} = {value!r}, but the checkpoint's run has {state[name]!r}: resume "
                     "with the same settings"
@@ -372,10 +371,10 @@ class Superposition:
         self._calls.resumed = state["step"]
 
     def _settings(self) -> dict[str, Any]:
-        # As text, because some checkpoint formats turn tuples into lists.
+        # Lists, because some checkpoint formats turn tuples into them.
         rows = [list(map(float, row)) for row in weight_rows(self.weighting)]
-        texts = {"weighting": str(rows or self.weighting), "loss": str(loss_of(self.loss_kind))}
-        return {name: getattr(self, name) for name in ("bag_size", "mode")} | texts
+        own = {"weighting": rows or self.weighting, "loss": str(loss_of(self.loss_kind))}
+        return {"bag_size": self.bag_size, "mode": self.mode, **own}
 
     def _pooled(
         self,
@@ -506,14 +505,6 @@ def _is_changed(module: nn.Module, besides: type | tuple[()] = ()) -> bool:
     hooks = after or module._forward_pre_hooks or module._backward_hooks
     hooks = hooks or module._backward_pre_hooks
     return bool(hooks) or "forward" in module.__dict__
-
-
-def _numbers(setting: Any) -> Any:
-    """Return a setting of a checkpoint, the weights of `_settings` as numbers, so that 1 is 1.0."""
-    try:
-        return ast.literal_eval(setting)
-    except (ValueError, SyntaxError):
-        return setting
 
 
 def _is_count(number: Any) -> bool:
