@@ -304,19 +304,18 @@ def status(
 ) -> None:
     """Show how far the runs of a study, or of any folder of runs, are."""
     from tst_study.experiments.state.status import matching
-    from tst_study.experiments.state.status_screen import left_line, screen, study_rows
-    from tst_study.experiments.studies.catalogue import is_study, load
+    from tst_study.experiments.state.status_screen import left_line, screen, study_and_rows
 
     sources, root, pattern = _place(study, scale, runs)
     with waiting(f"reading the runs in {root}"):
-        rows = study_rows(sources, scale, root, not no_share, recorded)
+        chosen, rows = study_and_rows(sources, scale, root, not no_share, recorded)
         rows = matching(rows, pattern, root)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False))
     else:
         print(*screen(root, rows, screen_width()), sep="\n")
-        if is_study(sources):
-            print(*left_line(load(sources, scale, root)), sep="\n")
+        if chosen is not None:
+            print(*left_line(chosen), sep="\n")
 
 
 @_of_studies("tst-study logs laptop", "tst-study logs bag-grid baseline --scale one-gpu -n 100")
@@ -396,16 +395,15 @@ def collect(
     missing."""
     from tst_study.experiments.state.collect import collect as collect_runs
     from tst_study.experiments.state.collect import keep as keep_runs
-    from tst_study.experiments.state.status_screen import study_rows
-    from tst_study.experiments.studies.catalogue import folder_of, is_study, load
+    from tst_study.experiments.state.status_screen import study_and_rows
+    from tst_study.experiments.studies.catalogue import folder_of
 
     sources, pattern = _sources(study)
     if pattern:
         raise UserError(f"collect: {pattern!r} names no study; a study is collected as a whole")
     root = folder_of(sources, scale, runs)
-    chosen = load(sources, scale, root) if is_study(sources) else None
     with waiting("drawing figures and report"):
-        rows = study_rows(sources, scale, root, not no_share, recorded)
+        chosen, rows = study_and_rows(sources, scale, root, not no_share, recorded)
         lines = collect_runs(root, rows, chosen)
     print(*wrapped(lines, screen_width()), sep="\n")
     if keep is not None:

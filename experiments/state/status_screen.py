@@ -34,27 +34,29 @@ def screen(root: Path, rows: Sequence[StatusRow], width: int) -> list[str]:
     return [*wrapped(head, width), "", *lines(rows, width)]
 
 
-def study_rows(
+def study_and_rows(
     sources: Sequence[str],
     scale: str | None,
     root: Path,
     share: bool = True,
     recorded: Path | None = None,
-) -> list[StatusRow]:
-    """Return the status of every run that the study has planned so far (later ones may depend on
-    results that are not there yet), and of every other run in the study's folder. If `sources` do
-    not name a study, or its corpora are not prepared, return the status of the runs in the folder
+) -> tuple[Study | None, list[StatusRow]]:
+    """Return the study that `sources` name, if any, and the status of every run that it has planned
+    so far (later ones may depend on results that are not there yet), and of every other run in its
+    folder. Without a study, and if its corpora are not prepared, these are the runs in the folder
     `root`.
 
     Raises `UserError` if it needs the folder and there is none.
     """
+    study = None
     if is_study(sources):
         try:
-            return rows_of_study(load(sources, scale, root, share, recorded))
+            study = load(sources, scale, root, share, recorded)
+            return study, rows_of_study(study)
         except UserError as error:
             check_holds_runs(root)
             print(f"only runs that have a folder are shown: {error}", file=sys.stderr)
-    return rows_below(root)
+    return study, rows_below(root)
 
 
 def left_line(study: Study) -> list[str]:

@@ -82,21 +82,19 @@ def load(
     if not all(path.is_dir() for path in above if path.exists()):
         raise UserError(f"{runs}: Not a directory; name a folder")
     kind = None if {*names} & {*STUDIES, *GRIDS} else source_kind(names[0])
-    if names[0] in GRIDS:
-        path = GRIDS[names[0]]
-        study = _of_grid(path, scale or ("quick" if scales(path) else None), Path())
-    elif kind is None:
-        study = _declared(
-            names[0], STUDIES[one_of(names[0], [*STUDIES, *GRIDS], "study")], scale or "quick"
-        )
-    elif kind == "python":
-        study = _of_python(Path(names[0]), scale)
-    elif kind == "grid":
-        study = _of_grid(Path(names[0]), scale, Path(names[0]).parent)
-    else:
+    first = names[0]
+    if kind == "run config":
         study = _of_configs(names, scale)
-    if len(names) > 1 and kind != "run config":
-        raise UserError(f"{names[0]}: a study of its own; name nothing but run configs beside it")
+    elif len(names) > 1:
+        raise UserError(f"{first}: a study of its own; name nothing but run configs beside it")
+    elif kind == "python":
+        study = _of_python(Path(first), scale)
+    elif kind == "grid":
+        study = _of_grid(Path(first), scale, Path(first).parent)
+    elif first in GRIDS:
+        study = _of_grid(GRIDS[first], scale or ("quick" if scales(GRIDS[first]) else None), Path())
+    else:
+        study = _declared(first, STUDIES[one_of(first, [*STUDIES, *GRIDS], "study")], scale)
     suffix = f"-{study.scale}" if study.scale else ""
     folder = runs or study.home / "runs" / f"{study.name}{suffix}"
     more = (recorded,) if recorded else ()
@@ -149,8 +147,13 @@ def run_configs(folder: Path) -> list[Path]:
     return [path for path in files if {"model", "data"} & read_toml(path).keys()]
 
 
-def _declared(name: str, declared: Declared, scale: str) -> Study:
+def _declared(name: str, declared: Declared, scale: str | None, first: str = "quick") -> Study:
+    """Return a study in Python at a scale, by default the `first`; if its parts are lists, it has
+    no scales."""
     caveat, parts, questions = "", declared.parts, declared.questions
+    if scale and not callable(parts):
+        raise UserError(f"--scale {scale}: {name} has no scales; leave it out")
+    scale = (scale or first) if callable(parts) else ""
     if scale:
         chosen = SCALES[one_of(scale, declared.scales, "scale", f" of study {name!r}")]
         parts = parts(chosen) if callable(parts) else parts
@@ -186,12 +189,6 @@ def _of_python(path: Path, scale: str | None) -> Study:
         sys.path.remove(str(home))
     if not isinstance(declared, Declared):
         raise UserError(f"{path}: STUDY is no `Declared` of tst_study.experiments; make it one")
-    if scale and callable(declared.parts):
-        chosen = one_of(scale, declared.scales, "scale", f" of {path}")
-    elif scale:
-        raise UserError(f"--scale {scale}: {path} has no scales; leave it out")
-    else:
-        chosen = declared.scales[0] if callable(declared.parts) else ""
     imported = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     files = {Path(file).resolve() for file in imported if file}
     own = sorted(
@@ -199,7 +196,7 @@ def _of_python(path: Path, scale: str | None) -> Study:
         for file in files
         if file.is_relative_to(home) and not {"site-packages", "tst_study"} & {*file.parts}
     )
-    study = _declared(path.stem, declared, chosen)
+    study = _declared(path.stem, declared, scale, next(iter(declared.scales), ""))
     return replace(study, home=path.parent, files=(path, *own), asks=declared.claims)
 
 
