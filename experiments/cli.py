@@ -79,7 +79,11 @@ RunsFolder = Annotated[
     ),
 ]
 LauncherName = Annotated[
-    str | None, typer.Option(help="local, gpus or slurm; by default the profile's, else local.")
+    str | None,
+    typer.Option(
+        help="local, gpus, slurm, or one of an installed package; by default the profile's, else "
+        "local."
+    ),
 ]
 ProfileFile = Annotated[
     Path | None,

@@ -96,7 +96,8 @@ class Launcher(Protocol):
 
     def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
         """Train every wanted run that is not over (done or diverged), or have it trained, and print
-        what happens. Returns the exit status of the command. Raises `UserError` if nothing can be
+        what happens. A run with a `prefix` waits until that run is over, which is wanted with it.
+        Returns the exit status of the command. Raises `UserError` if nothing can be
         started."""
 
     def jobs(self, root: Path) -> dict[str, Job]:

@@ -39,8 +39,8 @@ LOCK_SECONDS = 20.0
 outlive its holder for a while."""
 
 OTHER_CODE = (
-    "the ranks run {}, not the study's copy {}: PYTHONPATH was lost on the way to them; remove "
-    "--export from `srun` and --cleanenv from `container` in slurm.toml"
+    "the ranks run {}, not the study's copy {}: PYTHONPATH or PYTHONSAFEPATH was lost on the way "
+    "to them; with Slurm, remove --export from `srun` and --cleanenv from `container` in slurm.toml"
 )
 
 

@@ -6,6 +6,7 @@ a few real steps.
 """
 
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -110,9 +111,10 @@ def _costs(config: Config) -> list[str]:
     per_step = f"{flops.per_step:.4g}, the same in both phases"
     if plan.small_steps:
         first, names = min(plan.small_steps, last), ("small steps", "whole steps")
-        small = flops_until(config.model, plan, 1)
+        until = partial(flops_until, config.model, plan)
+        costs = ", then ".join(f"{until(step + 1) - until(step):.4g}" for step in plan.stages)
         equal = f"the total is that of {flops.total / flops.per_step:,.1f} whole steps"
-        per_step = f"{small:.4g}, then {flops.per_step:.4g}; {equal}"
+        per_step = f"{costs}; {equal}"
     of_first, read = flops_until(config.model, plan, first), plan.raw_tokens(first)
     return [
         "parameters",

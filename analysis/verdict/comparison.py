@@ -23,6 +23,7 @@ from tst_study.analysis.verdict.question import Question
 from tst_study.analysis.wording import disambiguate_by_set_up
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.cost.compute import EQUAL_FLOPS
 from tst_study.errors import UserError
 
 SAME = ("group", "rate", "eval_set")
@@ -31,9 +32,8 @@ learning rate, but NaN where each arm is compared at its own (`rates`)."""
 PAIRED = ("group", "learning_rate", "eval_set", "seed", "data_seed")
 """Columns that tell the runs of one setting apart. `data_seed` is the seed of the order of the
 text. Imported runs have none, and some have no `seed` either."""
-TOLERANCE = 0.005
-"""Largest relative difference of FLOPs or raw tokens that counts as equal. The rounding of the
-numbers of steps changes them by less."""
+TOLERANCE = EQUAL_FLOPS
+"""Largest relative difference of FLOPs or raw tokens that counts as equal."""
 SAME_BUT_LENGTH = ("family", "rate", "eval_set")
 """Columns in which two runs must agree to be matched although their lengths differ."""
 

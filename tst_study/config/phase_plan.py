@@ -71,12 +71,19 @@ class PhasePlan(Phases):
         of_sequences, of_positions = divmod(part, parts[1])
         return Reads(whole, of_sequences * sequences, sequences, of_positions * length, length)
 
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """The first step of each stage. All steps of a stage read and cost the same."""
+        return tuple(sorted({0, self.small_steps, self.superposed_steps}))
+
     def total(self, done: int, of_step: Callable[[int], int]) -> int:
-        """Sum `of_step` over the first `done` steps. It must have one value for all steps before
-        the switch (or for all small ones), and one for all steps after it."""
-        switch = max(self.superposed_steps, self.small_steps)
-        first = min(done, switch)
-        return first * of_step(0) + (done - first) * of_step(switch)
+        """Sum `of_step` over the first `done` steps. It must have one value in each stage."""
+        ends = [*self.stages[1:], max(done, self.stages[-1])]
+        return sum(
+            of_step(first) * (min(done, end) - first)
+            for first, end in zip(self.stages, ends, strict=True)
+            if first < done
+        )
 
     def tokens_per_sequence(self, phase: Phase) -> int:
         """Return the raw tokens that one sequence of a whole step reads."""

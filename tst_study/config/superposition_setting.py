@@ -132,8 +132,7 @@ ABLATIONS = (
         {},
         words="{epsilon:g} in steps {first_step} to {last_step}",
     ),
-    Ablation("batch_warmup", "batch_warmup", None, {}, words=SMALL_STEPS),
-    Ablation("sequence_warmup", "sequence_warmup", None, {}, words=SMALL_STEPS),
+    *(Ablation(key, key, None, {}, words=SMALL_STEPS) for key in RIVALS),
     Ablation("named_arm", "", None, {}),  # of imported runs, for example another optimizer
 )
 COLUMNS = (

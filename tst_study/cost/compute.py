@@ -10,6 +10,10 @@ from dataclasses import dataclass
 
 from tst_study.config.phase_plan import PhasePlan, plan_phases
 from tst_study.config.schema import Config, Model
+from tst_study.errors import UserError
+
+EQUAL_FLOPS = 0.005
+"""FLOPs of runs that differ by at most this share count as equal, since steps are whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,8 @@ def count_flops(config: Config) -> Flops:
 
 def steps_at_equal_flops(config: Config) -> int:
     """Return the number of steps with which a run costs, as nearly as possible, the FLOPs of
-    `schedule.steps` whole steps. They are more if its first steps are smaller."""
+    `schedule.steps` whole steps. They are more if its first steps are smaller. Raises `UserError`
+    if the nearest number differs by more than `EQUAL_FLOPS`, as it may in a short run."""
     steps, whole = config.schedule.steps, count_flops(config).per_step
 
     def away(other: int) -> int:
@@ -125,10 +130,15 @@ def steps_at_equal_flops(config: Config) -> int:
         changed = config.model_copy(update={"schedule": schedule})
         return abs(flops_until(config.model, plan_phases(changed), other) - steps * whole)
 
-    ratio = sum(rival.step_ratio for rival in config.rivals.values())
-    saved = ratio * (1 - flops_until(config.model, plan_phases(config), 1) / whole)
-    near, parts = round(steps / (1 - saved)), max(plan_phases(config).parts)
-    return min(range(max(steps, near - parts), near + parts + 1), key=away)
+    near = round(steps * steps * whole / count_flops(config).total)
+    around = 2 * max(plan_phases(config).parts)  # small steps come in groups of so many parts
+    found = min(range(max(steps, near - around), near + around + 1), key=away)
+    if (off := away(found) / (steps * whole)) > EQUAL_FLOPS:
+        raise UserError(
+            f"{found:,} steps come nearest to the FLOPs of {steps:,} whole ones, and are {off:.1%} "
+            f"off: too much for a comparison at equal FLOPs ({EQUAL_FLOPS:.1%}); train longer"
+        )
+    return found
 
 
 def gpu_hours(flops: float, peak_flops: float, mfu: float) -> float:
