@@ -210,7 +210,7 @@ def words_of(page: str) -> str:
 @pytest.mark.parametrize("record", ["campaign", PARTS, "tuned"])
 def test_verdicts_equal_a_computation_from_the_archive_alone(record: str) -> None:
     """Means, deviations and intervals of all planned questions, by pandas, scipy and the words of
-    `docs/analysis.md`."""
+    `docs/research/methods.md`."""
     runs = pd.read_parquet(RECORDS / record / "runs.parquet").set_index("run_id")
     verdicts = of(record).verdicts
     for _, rows in verdicts[verdicts["heading"] == "Planned"].groupby("family"):
