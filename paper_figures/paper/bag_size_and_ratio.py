@@ -287,7 +287,7 @@ def _draw_curves(axes: Axes, data: pd.DataFrame, fitted: pd.DataFrame, title: st
     curve."""
     level, keys = float(data["baseline"].iloc[0]), {}
     for ratio, rows in data.groupby("step_ratio"):
-        colour = ratio_colour(float(ratio))
+        colour = ratio_colour(float(rows["step_ratio"].iloc[0]))
         curve = [1, *rows["bag_size"]], [level, *rows["loss"]]
         axes.plot(*curve, "o-", color=colour, lw=1.1, ms=2.5, mew=0)
         axes.vlines(rows["bag_size"], rows["low"], rows["high"], color=colour, lw=0.8)
