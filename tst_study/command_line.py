@@ -178,6 +178,9 @@ def _in_words(error: BaseException) -> tuple[str, int]:
             message = f"{message}; name another place"
         case ModuleNotFoundError(name=str(name)) if not name.startswith(("tst_study", "_")):
             message = not_installed(name.partition(".")[0])
+        case MemoryError():
+            reason = f" ({message})" if message else ""
+            message = f"not enough memory{reason}; raise the limit of this process or its job"
         case _:
             status, message = 1, f"{type(error).__name__}: {message} (--debug shows where)"
     # Several processes of one run print to the same screen.

@@ -465,6 +465,9 @@ def test_how_long_a_run_was_trained_is_kept(tmp_path: Path) -> None:
     run = tables(written(tmp_path / "modded", "log.txt", lines)).runs.iloc[0]
     assert run["training_seconds"] == 3.0
     assert run["tokens_per_second"] == 512 * 30 / 3.0
+    untimed = [re.sub(r"train_time:\S+ ", "train_time:0ms ", line) for line in lines]
+    run = tables(written(tmp_path / "untimed", "log.txt", untimed)).runs.iloc[0]
+    assert run[["training_seconds", "tokens_per_second"]].isna().all()
 
 
 def test_of_several_checkpoints_the_last_counts_unless_one_is_named(tmp_path: Path) -> None:

@@ -14,12 +14,17 @@ from tst_study.analysis.tables.source import load
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.learning_rate import Sweep, sweeps
 from tst_study.analysis.verdict.length_curve import speed_up
-from tst_study.analysis.verdict.matched import matched
+from tst_study.analysis.verdict.matched import ledger, matched
 from tst_study.analysis.wording import bounds
 
 
 def rows_of_kind(table: pd.DataFrame, kind: str) -> pd.DataFrame:
     return table[table["kind"] == kind]
+
+
+def test_hours_count_the_devices_or_one_where_nobody_wrote_how_many() -> None:
+    runs = pd.DataFrame({"nats_per_token": [3, 3], "block": ["", ""], "device_count": [None, 4]})
+    assert ledger(runs.assign(training_seconds=[1800, 900]))["hours"].tolist() == [0.5, 1.0]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tst_study.analysis.summary import summarise
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.matched import matched
-from tst_study.analysis.verdict.planned import labelled
+from tst_study.analysis.verdict.planned import labelled, settled
 from tst_study.analysis.verdict.question import (
     Arm,
     Question,
@@ -136,6 +136,19 @@ def test_a_second_version_of_a_question_needs_an_archive_of_its_own(tmp_path: Pa
     add_questions(tmp_path, [question(2, registered="ab" * 20)])
     (kept,) = read_questions(tmp_path)
     assert kept.registered == "ab" * 20
+
+
+@pytest.mark.parametrize(
+    ("gains", "since"),
+    [
+        ([1, -1, 2, 3], [0.75, 1.0]),
+        ([1, 0, 2, 3], [0.75, 1.0]),
+        ([1, 2, 3, 4], [0.25, 0.5, 0.75, 1]),
+    ],
+)
+def test_a_gain_is_settled_since_it_was_last_none_or_of_the_other_sign(gains, since) -> None:
+    curve = pd.DataFrame({"share": [0.25, 0.5, 0.75, 1.0], "gain": gains})
+    assert settled(curve).tolist() == since
 
 
 def test_arms_say_what_they_cost_and_gains_when_they_appeared(runs: Path) -> None:

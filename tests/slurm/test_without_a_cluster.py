@@ -107,6 +107,27 @@ def test_an_empty_answer_about_jobs_that_were_there_is_doubted_once(
     assert [job.state for job in Slurm(Options()).jobs(tmp_path).values()] == ["queued"]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "shown"),
+    [
+        ("RUNNING", "COMPLETED", "12_0"),
+        ("RUNNING", "PENDING", "13_0"),
+        ("FAILED", "PENDING", "13_0"),
+        ("FAILED", "COMPLETED", "13_0"),
+    ],
+)
+def test_a_runs_job_is_its_active_one_or_else_its_last(
+    tmp_path: Path, programs: Path, first: str, second: str, shown: str
+) -> None:
+    one, other = submitted(tmp_path, programs), submission.new(tmp_path, [RUN])
+    says(programs / "sbatch", "echo 13")
+    with submission_lock(tmp_path) as lock:
+        submission.submit(other, "", lock)
+    lines = f"12|0|{first}|None|{one.comment}\n13|0|{second}|None|{other.comment}"
+    says(programs / "squeue", f"printf '{lines}'")
+    assert known_jobs(tmp_path)[RUN].id == shown
+
+
 def test_status_prints_the_command_where_no_job_will_submit_what_waits(
     tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
