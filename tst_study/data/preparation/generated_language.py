@@ -11,9 +11,9 @@ The words are the tokens. No token marks the end of a document: after each word,
 probability, a new document begins and its topic is drawn.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,9 @@ class Language:
         favoured = draw.random((topics, classes)) < parameters.favoured_share
         bent = rows[None] * np.where(favoured, parameters.favour, 1.0)[:, None, :]
         bent /= bent.sum(axis=2, keepdims=True)
-        self._next_class = np.stack([[_look_up(row) for row in of_topic] for of_topic in bent])
-        counts = [[np.bincount(row, minlength=classes) for row in t] for t in self._next_class]
+        next_class = np.stack([[_look_up(row) for row in of_topic] for of_topic in bent])
+        self._next_class: list[int] = next_class.ravel().tolist()
+        counts = [[np.bincount(row, minlength=classes) for row in t] for t in next_class]
         self.transitions: NDArray[np.float64] = np.array(counts) / GRAIN
         """(topics, classes, classes): the probability of the next word's class (last axis), given
         the topic of the next word (first axis) and the class of the word before (middle axis)."""
@@ -93,40 +94,6 @@ class Language:
             part: the number of the text, from 0. Texts with different numbers are independent; the
                 same number and length give the same text.
         """
-        lengths, tickets, first, ranks = self._draws(tokens, part)
-        # Each class depends on the one before, so they are drawn one after another; one look-up per
-        # token is fast enough.
-        state = first
-        classes = np.empty(tokens, dtype=np.int64)
-        classes[0] = state
-        steps = tickets.tolist()
-        following = self._next_class.ravel().tolist()
-        for place in range(1, tokens):
-            state = following[steps[place] + state * GRAIN]
-            classes[place] = state
-        return self._word_of_rank[classes, ranks], lengths
-
-    def texts(
-        self, tokens: int, parts: Sequence[int]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Generate several texts of this length, each as `text` would, one after the other: words,
-        (texts · tokens,), and the lengths of all documents. Many at once take 0.4 of the time."""
-        if len(parts) == 1:
-            return self.text(tokens, parts[0])
-        lengths, tickets, first, ranks = zip(
-            *(self._draws(tokens, part) for part in parts), strict=True
-        )
-        steps, table = np.stack(tickets, axis=1), self._next_class.ravel()
-        classes = np.empty_like(steps)
-        classes[0] = first
-        for place in range(1, tokens):
-            np.take(table, steps[place] + classes[place - 1] * GRAIN, out=classes[place])
-        words = self._word_of_rank[classes.T.ravel(), np.concatenate(ranks)]
-        return words, np.concatenate(lengths)
-
-    def _draws(self, tokens: int, part: int) -> tuple[Any, NDArray[np.int64], int, Any]:
-        """Return what is random in a text: the lengths of its documents; for each word, where to
-        look up its class, but for the class before it; the first class; the words' ranks."""
         parameters = self.parameters
         draw = np.random.default_rng([parameters.seed, 1 + part])
         ends = np.flatnonzero(draw.random(tokens) < 1 / parameters.document_tokens) + 1
@@ -136,7 +103,12 @@ class Language:
         tickets = topics * (parameters.classes * GRAIN) + draw.integers(GRAIN, size=tokens)
         cumulative = np.cumsum(self._zipf)
         ranks = np.searchsorted(cumulative[:-1], draw.random(tokens), side="right")
-        return lengths.astype(np.int32), tickets, first, ranks
+        # Each class depends on the one before, so they are drawn one after another; one look-up per
+        # token is fast enough.
+        table, steps = self._next_class, tickets[1:].tolist()
+        drawn = accumulate(steps, lambda last, step: table[step + last * GRAIN], initial=first)
+        classes = np.fromiter(drawn, np.int64, tokens)
+        return self._word_of_rank[classes, ranks], lengths.astype(np.int32)
 
     @cached_property
     def topic_changes(self) -> NDArray[np.float64]:
@@ -199,8 +171,8 @@ def generate(
     `manifest.generated` holds the parameters and the mean of `optimal_losses` over the validation
     text, which is exactly the best possible predictor's loss on this text.
 
-    With `piece`, the training text is made of independent texts of so many tokens, which takes
-    0.4 of the time; `tokens_train` is rounded down to whole pieces.
+    With `piece`, the training text is made of independent texts of so many tokens, and
+    `tokens_train` is rounded down to whole pieces.
 
     A second call with the same arguments writes nothing. It waits if the first is still at work,
     and starts over if the first was killed.
@@ -224,8 +196,7 @@ def _generate(
     write_tokens(folder / "validation", dtype, [(text, lengths)])
     piece = request.get("piece") or sizes["train"]
     parts = [0, *range(2, 1 + sizes["train"] // piece)]  # part 1 is the validation text
-    chunks = (parts[k : k + 256] for k in range(0, len(parts), 256))
-    write_tokens(folder / "train", dtype, (language.texts(piece, some) for some in chunks))
+    write_tokens(folder / "train", dtype, (language.text(piece, part) for part in parts))
     splits = {split: record_of(folder / split, parameters.words) for split in sizes}
     losses = language.optimal_losses(text)
     optimum: dict[str, float | str] = {"optimal_validation_loss": float(losses.mean())}
