@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import re
+import resource
 import shutil
 import signal
 from collections.abc import Callable
@@ -228,6 +229,7 @@ def test_what_an_archive_cannot_hold_is_named_before_anything_is_written(tmp_pat
         ("seed", 2**63, "runs, column seed: "),
         ("run_id", "../../x", "'../../x' is not a valid folder name"),
         ("state", "fine", "state: 'fine'"),
+        ("step", -1, "runs, row 1, column step: -1 is not a whole number"),
     ):
         wrong = replace(tables, runs=tables.runs.assign(**{column: value}))
         with pytest.raises(UserError, match=re.escape(said)):
@@ -239,6 +241,21 @@ def test_what_an_archive_cannot_hold_is_named_before_anything_is_written(tmp_pat
     pq.write_table(pa.Table.from_pandas(table, schema), kept / "runs.parquet")
     with pytest.raises(UserError, match=r"runs\.parquet, row 1, column run_id: '\.\./\.\./x'"):
         read_tables(kept)
+
+
+def test_a_disk_that_fills_up_leaves_an_archive_as_it_was(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", config(0), loss=3.5)
+    write_run(tmp_path / "more", config(1), loss=3.4)
+    kept, more = archive_of(tmp_path / "runs", tmp_path / "kept"), read_tables(tmp_path / "more")
+    before = {path.name: path.read_bytes() for path in kept.glob("*.parquet")}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"parquet: cannot be written .*; free some space"):
+            add_to_archive(kept, more)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name: path.read_bytes() for path in kept.glob("*.parquet")} == before
 
 
 def test_a_column_that_came_later_is_as_all_runs_were_before_it(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def test_a_smoothed_baseline_is_not_the_baseline() -> None:
     assert smoothed.name == "label_smoothing"
     assert smoothed.label == "label smoothing 0.25 in steps 1 to 25"
     assert SuperpositionSetting.of_row(smoothed.columns()).label == smoothed.label
-    assert smoothed.columns()["mode"] is None
+    columns = smoothed.columns()
+    assert (columns["mode"], columns["shuffled_targets"]) == (None, False)
 
 
 def test_an_ablation_that_is_a_table_is_shown_key_by_key_or_in_its_words() -> None:

@@ -110,14 +110,14 @@ def test_an_empty_answer_about_jobs_that_were_there_is_doubted_once(
 @pytest.mark.parametrize(
     ("first", "second", "shown"),
     [
-        ("RUNNING", "COMPLETED", "12_0"),
-        ("RUNNING", "PENDING", "13_0"),
-        ("FAILED", "PENDING", "13_0"),
-        ("FAILED", "COMPLETED", "13_0"),
+        ("RUNNING", "COMPLETED", ("12_0", "running")),
+        ("RUNNING", "PENDING", ("13_0", "queued")),
+        ("CANCELLED", "FAILED", ("13_0", "failed")),
+        ("FAILED", "TIMEOUT", ("13_0", "ended")),
     ],
 )
 def test_a_runs_job_is_its_active_one_or_else_its_last(
-    tmp_path: Path, programs: Path, first: str, second: str, shown: str
+    tmp_path: Path, programs: Path, first: str, second: str, shown: tuple[str, str]
 ) -> None:
     one, other = submitted(tmp_path, programs), submission.new(tmp_path, [RUN])
     says(programs / "sbatch", "echo 13")
@@ -125,7 +125,9 @@ def test_a_runs_job_is_its_active_one_or_else_its_last(
         submission.submit(other, "", lock)
     lines = f"12|0|{first}|None|{one.comment}\n13|0|{second}|None|{other.comment}"
     says(programs / "squeue", f"printf '{lines}'")
-    assert known_jobs(tmp_path)[RUN].id == shown
+    (one.folder / "job.json").unlink()  # as if its command had been killed after `sbatch`
+    job = known_jobs(tmp_path)[RUN]
+    assert ((job.id, job.state), job.owner, one.job_id) == (shown, "", "12")
 
 
 def test_status_prints_the_command_where_no_job_will_submit_what_waits(
