@@ -36,11 +36,6 @@ def test_a_preset_yields_to_every_key_that_is_given(file: Path) -> None:
     assert load(file, ["model.preset=laptop-128"]).model == load(file).model
 
 
-def test_steps_out_of_order_are_refused() -> None:
-    with pytest.raises(UserError, match="first_step = 9 lies after 3"):
-        example("label_smoothing={epsilon = 0.1, first_step = 9, last_step = 3}")
-
-
 def test_resolved_config_reads_back_the_same(file: Path) -> None:
     weighting = "superposition.weighting=[1, 0.5, 0.25, 0.125]"
     moe = "model={preset = 'laptop-moe', experts = {count = 4}}"

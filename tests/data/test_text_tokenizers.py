@@ -170,8 +170,12 @@ def test_a_later_pattern_is_cut_and_what_looks_across_words_is_not(
         ]
     )
     later = module.Tokenizer(library.to_str().encode())
-    library.normalizer = normalizers.Prepend("_")
+    normalizer, library.normalizer = library.normalizer, normalizers.Prepend("_")
     across = module.Tokenizer(library.to_str().encode())
+    library.normalizer = normalizer
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(GPT_4), "removed")
+    library.model.unk_token = END_OF_DOCUMENT
+    assert not module.Tokenizer(library.to_str().encode())._may_cut
     whole = "".join(LONG.values()) * 50
     expected = [one.encode_batch([whole])[0].tolist() for one in (later, across)]
     monkeypatch.setattr(module, "STRETCH", 500)

@@ -83,6 +83,7 @@ OVERRIDES = [
     ("execution.micro_batch=3", "execution.micro_batch = 3 does not divide the 16 sequences"),
     ("execution.fork_from={folder='x'}", "execution.fork_from.step: missing"),
     ("model", "--set model: write it as section.key=value"),
+    ("label_smoothing={epsilon=0.1, first_step=9, last_step=3}", "first_step = 9 lies after 3"),
     ("seed=07:32:00", "seed: '07:32:00': should be a valid integer"),
     (f"{'x' * 100_000}=3", "unknown key"),
     (f"seed='{'9' * 5000}'", "seed: '99999999"),

@@ -57,14 +57,6 @@ ODD += [b'{"segment": "x", "state": [], "schema_version": {}, "task": 3}\n']
 """What no generator of bytes finds."""
 
 
-@pytest.mark.parametrize("name", [*LOGS, MANIFEST])
-def test_a_folder_in_place_of_a_file_is_named(copy: Path, name: str) -> None:
-    (copy / name).unlink()
-    (copy / name).mkdir()
-    with pytest.raises(UserError, match=f"^{copy / name}"):
-        read(copy, name)
-
-
 CHANGES: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
     ("segments.jsonl", lambda row: row.pop("resumed_from"), "ends, but never began"),
     ("metrics.jsonl", lambda row: row.update(segment=7), "segment 7 is out of order"),

@@ -20,16 +20,17 @@ from tests.input.answers import answer
 from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 from tst_study.experiments.code_copy import keep_code
-from tst_study.experiments.launcher import Options, submission_lock
+from tst_study.experiments.launcher import Job, Options, submission_lock
 from tst_study.experiments.launches import remark
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import cancel_mark, write_config
-from tst_study.experiments.slurm import commands, slurm_launcher, submission
+from tst_study.experiments.slurm import commands, follow_up, slurm_launcher, submission
 from tst_study.experiments.slurm.batch_script import array_script
 from tst_study.experiments.slurm.commands import SlurmError
 from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.slurm.slurm_launcher import Slurm
 from tst_study.experiments.slurm.submission import Submission, known_jobs
+from tst_study.experiments.slurm.submit import _next_array
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.record import reader as run_record
 from tst_study.record.writer import mark
@@ -128,6 +129,43 @@ def test_a_runs_job_is_its_active_one_or_else_its_last(
     (one.folder / "job.json").unlink()  # as if its command had been killed after `sbatch`
     job = known_jobs(tmp_path)[RUN]
     assert ((job.id, job.state), job.owner, one.job_id) == (shown, "", "12")
+
+
+@pytest.mark.usefixtures("without_data")
+def test_a_branch_waits_for_its_prefix_runs_active_job_and_has_none_without_it(
+    tmp_path: Path,
+) -> None:
+    branches = [config(f"b{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
+    runs = Planner(at(study_of(*branches), tmp_path)).decided()
+    rest = [run for run in runs if run.prefix]
+    needs = {run.fingerprint: Resources() for run in runs}
+    one = rest[0].prefix.run_id
+    for jobs in ({one: Job("12_0", "running")}, {one: Job("12_0", "queued")}):
+        assert _next_array(rest, needs, jobs, 10) == (Resources(), "afterok:12_0", rest)
+    for jobs in ({one: Job("12_0", "failed")}, {}):
+        assert _next_array(rest, needs, jobs, 10) is None
+
+
+def test_what_submits_further_runs_waits_for_all_active_jobs_and_is_replaced_by_new_ones(
+    tmp_path: Path, programs: Path
+) -> None:
+    asked = tmp_path / "asked"
+    site(programs)
+    says(programs / "scancel", f"echo cancel $* >>{asked}")
+    says(programs / "sbatch", f"grep -e --dependency $2 >>{asked}; echo 15")
+    jobs = {
+        "a": Job("12_0", "running"),
+        "b": Job("13_0", "ended"),
+        follow_up.RUN: Job("14_0", "queued"),
+    }
+    study, options = at(study_of(), tmp_path), Options(command=("submit", "ours"))
+    with submission_lock(tmp_path) as lock:
+        given = (study, Profile(), options, tmp_path, jobs, lock)
+        assert follow_up.arranged(*given, is_new=False).startswith("job 14 submits them")
+        assert not asked.exists()
+        assert follow_up.arranged(*given, is_new=True).startswith("job 15 submits them")
+    said = ["#SBATCH --dependency=afterany:12,singleton", "cancel 14_0"]
+    assert asked.read_text().splitlines() == said
 
 
 def test_status_prints_the_command_where_no_job_will_submit_what_waits(
@@ -308,12 +346,19 @@ def test_studies_of_one_name_in_two_checkouts_do_not_wait_for_each_other(tmp_pat
     assert here == again != elsewhere
 
 
-def test_percent_signs_are_none_of_slurms_patterns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "50%j").mkdir()
-    monkeypatch.chdir(tmp_path / "50%j")
-    assert f"#SBATCH --output={tmp_path}/50%%j/runs/" in script_of(Path("runs"))
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        ("0", 0),
+        ("10", 600),
+        ("10:30", 630),
+        ("1:00:01", 3601),
+        ("2-12", 216_000),
+        ("1-0:1", 86_460),
+    ],
+)
+def test_a_time_is_read_as_slurm_reads_it(time: str, seconds: int) -> None:
+    assert Resources(time=time).seconds == seconds
 
 
 GPUS = Resources(gpus_per_node=2, gpu_type="a100")
@@ -513,11 +558,14 @@ def test_a_full_queue_is_not_taken_for_a_controller_that_is_down(
         commands.call("sbatch")
 
 
-def test_a_percent_sign_in_a_folder_is_no_pattern_of_slurms(tmp_path: Path, programs: Path) -> None:
-    root = tmp_path / "%t of %j"
-    outputs = re.findall(r"'(?:--output=)?([^']*_log.out)'", script_of(root))
+def test_percent_signs_are_none_of_slurms_patterns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "%t of %j").mkdir()
+    monkeypatch.chdir(tmp_path / "%t of %j")
+    outputs = re.findall(r"'(?:--output=)?([^']*_log.out)'", script_of(Path("runs")))
     assert len(outputs) == 2
-    assert all("/%%t of %%j/" in output and "/%A_%a_" in output for output in outputs)
+    assert all("/%%t of %%j/runs/" in output and "/%A_%a_" in output for output in outputs)
 
 
 def test_a_model_that_does_not_fit_the_device_is_refused_before_hours_of_preparing(
