@@ -1,6 +1,7 @@
 """One cluster for all Slurm tests of a session."""
 
 import shlex
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from tst_study.experiments.slurm.profile import Profile, Resources
 
 @pytest.fixture(scope="session")
 def running_cluster() -> Iterator[Cluster]:
+    """It ends with the session, also where that is told to stop, as `.ci/run` does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     cluster = Cluster()
     yield cluster
     cluster.stop()
