@@ -46,14 +46,6 @@ def cell(config: Config) -> tuple[str, int, str, float, int]:
     return (size(config), plan.steps, str(arm.weighting), arm.step_ratio, plan.bag_size)
 
 
-@pytest.mark.parametrize("name", ["what-does-the-work", "tuned"])
-def test_shared_steps_are_evaluated_no_more_often_than_those_of_their_branches(name: str) -> None:
-    runs = Planner(catalogue.load(name, "quick"), unprepared=True).whole()
-    every = {run.fingerprint: run.config.execution.evaluate_every for run in runs}
-    shared = {(every[run.prefix.fingerprint], every[run.fingerprint]) for run in runs if run.prefix}
-    assert {prefix - own for prefix, own in shared} == {0}
-
-
 def test_a_layout_of_the_paper_s_scale_suits_every_optimizer() -> None:
     runs = Planner(catalogue.load("optimizers", "paper"), unprepared=True).whole()
     assert not problems(runs, lambda run: Allocation(64))
