@@ -197,6 +197,9 @@ def analyse(
     as_json: AsJson = False,
 ) -> None:
     """Answer one question about runs, or about the published numbers, with intervals."""
+    asked = locals()
+    for name in ("question", "runs", "published", "row", "as_json"):
+        del asked[name]
     if row:
         from tst_study.analysis.advice.pilot import evidence_rows
         from tst_study.analysis.tables.source import read_tables
@@ -209,18 +212,6 @@ def analyse(
     with waiting(f"reading the runs and answering {question!r}"):
         from tst_study.analysis.questions import ask
 
-        answer = ask(
-            question,
-            runs or None,
-            of_published=published,
-            at=at,
-            tokens=tokens,
-            huber=huber,
-            own_rates=own_rates,
-            arm=arm,
-            against=against,
-            where=where or (),
-            method=method,
-            smallest_gain=smallest_gain,
-        )
+        asked["where"] = tuple(where or ())
+        answer = ask(question, runs or None, of_published=published, **asked)
     print(answer.to_json() if as_json else answer)

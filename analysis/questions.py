@@ -1,7 +1,7 @@
 """The questions of `tst-study analyse`, and `ask`, which answers one of them from runs or from the
 published numbers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -38,64 +38,50 @@ _USED_BY = {
 
 
 def ask(
-    question: str,
-    runs: Folders | None = None,
-    *,
-    of_published: bool = False,
-    at: str | None = None,
-    tokens: Path | None = None,
-    huber: float | None = None,
-    own_rates: bool = False,
-    arm: str | None = None,
-    against: str | None = None,
-    where: Sequence[str] = (),
-    method: str | None = None,
-    smallest_gain: float | None = None,
+    question: str, runs: Folders | None = None, *, of_published: bool = False, **options: Any
 ) -> Answer:
     """Answer one of `QUESTIONS`.
 
     The answer is about `runs` (folders of runs, or archives), about the token file `tokens`, or, if
-    `of_published` is true, about the published numbers. `tokens` is a path without `.bin`;
-    `mutual-information` needs it in place of runs.
+    `of_published` is true, about the published numbers.
 
-    at: PARAMS,TOKENS of a run for which `law` is to recommend s and r. huber: delta of the Huber
-    loss of `chinchilla`. own_rates: compare arms at learning rates of their own. The other options
-    ask a question of `comparison` (`verdict.asked_now`), in place of those that lie beside the
-    runs.
+    Options (None is as if it was not given): at: PARAMS,TOKENS of a run for which `law` is to
+    recommend s and r. tokens: a path without `.bin`, which `mutual-information` needs in place of
+    runs. huber: delta of the Huber loss of `chinchilla`. own_rates: compare arms at learning rates
+    of their own. arm, against, where, method, smallest_gain: a question of `comparison`
+    (`verdict.asked_now`), in place of those that lie beside the runs.
 
-    Raises `UserError` for an unknown question, for an option that the question does not use, if no
-    source is given or more than one, and if the data do not allow an answer.
+    Raises `UserError` for an unknown question or option, for an option that the question does not
+    use, if no source is given or more than one, and if the data do not allow an answer.
     """
     if Path(question).exists():
         raise UserError(f"{question}: no question; name folders of runs by --runs")
     one_of(question, QUESTIONS, "question")
     of_own, of_paper = QUESTIONS[question]
-    given: dict[str, Any] = {
-        "at": at,
-        "tokens": tokens,
-        "huber": huber,
-        "own_rates": own_rates or None,
+    unasked: tuple[Any, ...] = (None, (), [])
+    options = {
+        name: value
+        for name, value in options.items()
+        if value is not False and value not in unasked
     }
-    given |= {"arm": arm, "against": against, "where": tuple(where) or None, "method": method}
-    given |= {"smallest_gain": smallest_gain}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     for name in options:
+        one_of(name, _USED_BY, "option")
         if question not in _USED_BY[name]:
             raise UserError(
                 f"--{name.replace('_', '-')}: not used by {question}; only by "
                 f"{', '.join(_USED_BY[name])}"
             )
-    if method is not None:
-        one_of(method, get_args(Method), "--method")
+    if "method" in options:
+        one_of(options["method"], get_args(Method), "--method")
     own, name = runs, "--runs DIR"
     if question == "mutual-information":
-        own, name = tokens, "--tokens PREFIX"
+        own, name = options.get("tokens"), "--tokens PREFIX"
         if runs is not None:
             raise UserError("mutual-information: asks about text; leave out --runs")
     if (own is None) is not of_published:
         raise UserError(f"{question}: name {name} or --published, one of the two")
-    if at is not None:
-        options = {"target": _target(at)}
+    if "at" in options:
+        options = {"target": _target(options["at"])}
     if of_published:
         if isinstance(of_paper, str):
             raise UserError(f"{question} needs --runs: {of_paper}")

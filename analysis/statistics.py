@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import optimize, special
+from scipy import special
 
 CONFIDENCE = 0.95
 """Probability with which an interval is to hold the true value. For a family of intervals, it is
@@ -25,7 +25,6 @@ def smallest_detectable(pairs: int, comparisons: int = 1) -> float | None:
     return detectable(critical_t(pairs - 1, comparisons), pairs - 1) / math.sqrt(pairs)
 
 
-@functools.cache
 def detectable(critical: float, freedom: float) -> float:
     """Return the true effect, in standard errors, whose t statistic exceeds `critical` in 80% of
     studies.
@@ -33,13 +32,7 @@ def detectable(critical: float, freedom: float) -> float:
     It is the non-centrality parameter at which a non-central t with `freedom` degrees of freedom
     exceeds the critical value that often. Seeds are too few for the normal approximation.
     """
-
-    def short_of_power(effect: float) -> float:
-        return 1 - float(special.nctdtr(freedom, effect, critical)) - POWER
-
-    # The answer lies above half the critical value, and below four times it even at one degree of
-    # freedom.
-    return float(optimize.brentq(short_of_power, 0.5 * critical, 5.0 * critical))
+    return float(special.nctdtrinc(freedom, 1 - POWER, critical))
 
 
 def critical_t(freedom: float, comparisons: int = 1) -> float:

@@ -5,7 +5,7 @@ pilot's results say about the planned run."""
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -176,16 +176,13 @@ def plan_pilot(
         chosen = rungs(most, 1)
     else:
         # The largest runs that the budget pays for, of as many sizes as it does.
-        factors = np.geomspace(most, 8.0, 24).tolist()
-        affordable = [
+        affordable = (
             tried
             for sizes in (3, 2)
-            for factor in factors
+            for factor in np.geomspace(8.0, most, 24).tolist()
             if share(tried := rungs(factor, sizes)) <= budget
-        ]
-        sizes = max((len(tried) for tried in affordable), default=2)
-        best = [tried for tried in affordable if len(tried) == sizes]
-        chosen = best[-1] if best else rungs(most, 2)
+        )
+        chosen = next(affordable, rungs(most, 2))
     return Pilot(
         chosen, pairs, noise, source, least, share(chosen) * planned, share(chosen), budget
     )
@@ -206,12 +203,11 @@ def _rung(
 ) -> Rung:
     """Return the runs whose parameters outside the embeddings, and whose positions, are `factor`
     times fewer than those of the planned run, which has the shape `whole`."""
-    model = whole if factor == 1 else _scaled(whole, _inner(whole) / factor)
-    count, tokens = count_parameters(model), run.tokens / factor
-    size = run.size if factor == 1 else count.active
-    smaller = IntendedRun(
-        run.params if factor == 1 else count.total, size, tokens, run.text / factor, run.setting
-    )
+    model, smaller = whole, replace(run, chosen=run.setting)
+    if factor != 1:
+        model = _scaled(whole, _inner(whole) / factor)
+        count, shorter = count_parameters(model), run.with_steps(1 / factor)
+        smaller = replace(shorter, params=count.total, size=count.active, text=run.text / factor)
     # The critical batch grows as the 0.47th power of the length (arXiv 2410.21676): about its root.
     batch = config.batch.positions if config else TOKENS_PER_STEP * math.sqrt(run.tokens / 4.19e10)
     sequences = 2 ** max(0, round(math.log2(batch / length / math.sqrt(factor))))
@@ -219,10 +215,12 @@ def _rung(
         sequences = config.batch.sequences
     sizes = [published.PARAMS[name] for name in ("270M", "600M", "3B")]
     rates = [published.LEARNING_RATE[name] for name in ("270M", "600M", "3B")]
-    here, planned = np.exp(np.interp(np.log([size, run.size]), np.log(sizes), np.log(rates)))
+    here, planned = np.exp(
+        np.interp(np.log([smaller.size, run.size]), np.log(sizes), np.log(rates))
+    )
     rate = config.optimizer.learning_rate * here / planned if config else here
     chosen = model.model_dump(mode="json", include=SHAPE, exclude_none=True)
-    flops = tokens * flops_per_position(model, length)
+    flops = smaller.tokens * flops_per_position(model, length)
     if factor == 1 and not config:
         flops = flops_of(run, length)
     worthwhile = worth_of_steps(smaller, LONGER)

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special
+from scipy import special
 
 from tst_study.analysis import published
 from tst_study.analysis.answer import Answer
@@ -88,7 +89,7 @@ def fit_decay(distances: ArrayLike, values: ArrayLike) -> Decay:
         return errors
 
     bounds = ([0.0, 0.0, -np.inf], np.inf)
-    fitted = optimize.least_squares(residuals, (y.min() / unit, 1.0, -1.0), bounds=bounds)
+    fitted = scipy.optimize.least_squares(residuals, (y.min() / unit, 1.0, -1.0), bounds=bounds)
     constant, amplitude, exponent = map(float, fitted.x)
     return Decay(unit * constant, unit * amplitude, exponent, unit * rmse(fitted.fun))
 

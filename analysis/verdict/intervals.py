@@ -15,7 +15,8 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy import optimize, special
+import scipy
+from scipy import special
 
 FEWEST_SEEDS = 3
 """Fewest seeds with which an interval is given. With two there is one degree of freedom, and the
@@ -164,5 +165,5 @@ def _prior(variances: Sequence[float], freedoms: Sequence[float]) -> tuple[float
     def excess(log_half: float) -> float:
         return float(special.polygamma(1, math.exp(log_half))) - scatter
 
-    prior = math.exp(optimize.brentq(excess, -20.0, 20.0))
+    prior = math.exp(scipy.optimize.brentq(excess, -20.0, 20.0))
     return math.exp(logs.mean() + special.digamma(prior) - math.log(prior)), 2 * prior

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import optimize
+import scipy
 
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.statistics import critical_t
@@ -117,7 +117,7 @@ class LengthCurve:
         first, last = 2 * self.x[0] - self.x[1], 2 * self.x[-1] - self.x[-2]
         for limit, sign in ((min(first, best), 1.0), (max(last, best), -1.0)):
             bounded = shown(limit, sign) > 0
-            end = float(optimize.brentq(shown, limit, best, (sign,))) if bounded else None
+            end = float(scipy.optimize.brentq(shown, limit, best, (sign,))) if bounded else None
             ends.append(None if end is None else end - origin)
         return best - origin, ends[0], ends[1]
 
@@ -163,7 +163,9 @@ def floors(curves: list[LengthCurve]) -> Floats:
             total += float(np.sum(squares))
         return total
 
-    best = optimize.minimize_scalar(misfit, bounds=(0.0, max(highest, 1e-9)), method="bounded").x
+    best = scipy.optimize.minimize_scalar(
+        misfit, bounds=(0.0, max(highest, 1e-9)), method="bounded"
+    ).x
     apart = max(float(np.diff(curve.x).max()) for curve in curves)
     return np.array([float(best), *(forms if apart > math.log(WIDE) + 1e-9 else ())])
 

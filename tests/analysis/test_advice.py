@@ -474,6 +474,17 @@ def test_the_stop_rule_goes_stops_or_asks_for_more(
     assert f"gains of pairs deviate by {scatter:.4f} (as in your runs)" in str(advice.sections)
 
 
+def test_the_pairs_of_our_third_campaign_say_go() -> None:
+    """Real runs: 12 pairs at 1.07 million parameters, for a run of their own size and length."""
+    advice = analysis.advise(1_066_368, 47.1e6, runs=[written.RECORDS / "tuned"])
+    first = advice.sections["Verdict"][0]
+    assert first.startswith("Go: your nearest runs (12 pairs of 1.07M parameters, 47.1M tokens")
+    assert "gain 0.012 [0.010, 0.014] nats, more than the 0.0024 that count there" in first
+    same_flops = advice.plans[1].loss
+    assert same_flops is not None
+    assert -same_flops[0] == pytest.approx(0.012, abs=0.001)
+
+
 def test_a_pilot_that_is_not_whole_is_not_looked_at(tmp_path: Path) -> None:
     made_pilot(tmp_path, 0.05, 4)
     extra = write_run(tmp_path, config(4), 3.5)

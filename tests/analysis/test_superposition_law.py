@@ -83,7 +83,8 @@ def test_a_frame_of_ones_own_runs_is_fitted_predicts_and_recommends(law: Law) ->
     longer = {"params": 9e8, "tokens": 4e11, "bag_size": 1, "step_ratio": 0.0, "loss": 2.9}
     frame = pd.concat([made(law, 0.0), pd.DataFrame([longer])], ignore_index=True)
     fitted = analysis.fit_superposition_law(frame.astype(object))
-    assert "outside" in fitted.outside(9e8, 8e10)
+    with pytest.raises(UserError, match="outside"):
+        fitted.refuse_outside(9e8, 8e10)
     assert fitted.gain(3e8, 8e10, 6, 0.3) == pytest.approx(law.gain(3e8, 8e10, 6, 0.3), abs=1e-4)
     advice, best = recommend(fitted, 3e8, 8e10), recommend(law, 3e8, 8e10)
     assert abs(advice["s"] - best["s"]) <= 1

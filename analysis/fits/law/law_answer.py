@@ -139,8 +139,7 @@ def recommend(law: Law, params: float, tokens: float) -> dict[str, Any]:
 
     Raises `UserError` for a size or a length outside the fitted ones.
     """
-    if far := law.outside(params, tokens):
-        raise UserError(f"{far}; `tst-study advise` says what is known there")
+    law.refuse_outside(params, tokens)
     tried = law.rows[law.rows["bag_size"] > 1]
     least, most = (tried[["bag_size", "step_ratio"]].agg(end) for end in ("min", "max"))
     bags = np.arange(least["bag_size"], most["bag_size"] + 1, dtype=float)

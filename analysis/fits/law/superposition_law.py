@@ -117,20 +117,22 @@ class Law:
         """
         if not (bag_size >= 1 and 0 <= step_ratio < 1):
             raise UserError(f"s = {bag_size}, r = {step_ratio}: the law needs s ≥ 1 and 0 ≤ r < 1")
-        if not extrapolate and (far := self.outside(params, tokens)):
-            raise UserError(f"{far}; `tst-study advise` says what is known there")
+        if not extrapolate:
+            self.refuse_outside(params, tokens)
         return float(self.of_rows(settings(params, tokens, bag_size, step_ratio, weighting))[0])
 
-    def outside(self, params: float, tokens: float) -> str:
-        """Say whether a size (parameters) or a length (latent tokens) lies more than 2% outside the
-        fitted range; return an empty text if neither does."""
+    def refuse_outside(self, params: float, tokens: float) -> None:
+        """Raise `UserError` if a size (parameters) or a length (latent tokens) lies more than 2%
+        outside the fitted range."""
         rows = self.rows[self.rows["bag_size"] > 1]
         for name, value, unit in (("params", params, "parameters"), ("tokens", tokens, "tokens")):
             low, high = float(rows[name].min()), float(rows[name].max())
             if not low * (1 - _NEAR) <= value <= high * (1 + _NEAR):
                 fitted = f"{low:.3g}" if high <= low * (1 + _NEAR) else f"{low:.3g} to {high:.3g}"
-                return f"{value:.3g} {unit}: outside what the law was fitted to ({fitted})"
-        return ""
+                raise UserError(
+                    f"{value:.3g} {unit}: outside what the law was fitted to ({fitted}); "
+                    "`tst-study advise` says what is known there"
+                )
 
     def of_rows(self, rows: pd.DataFrame) -> Floats:
         """Return the gain of each row, shape (n,). The rows have the columns params, tokens,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from scipy import optimize
+import scipy
 
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.statistics import rmse
@@ -83,7 +83,7 @@ def fit_repetition(runs: pd.DataFrame) -> Repetition:
 
     lowest = float(losses.min())
     bounds = ([0.0, 0.0, 0.0], [lowest, np.inf, 3.0])
-    fresh = optimize.least_squares(residuals, (0.8 * lowest, 1.0, 0.3), bounds=bounds)
+    fresh = scipy.optimize.least_squares(residuals, (0.8 * lowest, 1.0, 0.3), bounds=bounds)
     floor, amplitude, exponent = map(float, fresh.x)
     law = Repetition(floor, amplitude, exponent, np.inf, {})
 
@@ -91,7 +91,9 @@ def fit_repetition(runs: pd.DataFrame) -> Repetition:
         return rmse(law.loss(tokens[repeats], unique[repeats], constant) - losses[repeats])
 
     # The search is over the log of R*, from 0.02 to about 1,100 repetitions.
-    minimum = optimize.minimize_scalar(lambda x: error(np.exp(x)), bounds=(-4, 7), method="bounded")
+    minimum = scipy.optimize.minimize_scalar(
+        lambda x: error(np.exp(x)), bounds=(-4, 7), method="bounded"
+    )
     constant = float(np.exp(minimum.x))
     errors = {"fitted": error(constant), "published": error(PUBLISHED), "null": error(np.inf)}
     return replace(law, constant=constant, errors=errors)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import special
 
 from tst_study.analysis.checks import Floats
 
@@ -80,7 +81,7 @@ class Formula:
             improved[own] = np.linalg.lstsq(slopes, observed - loss, rcond=None)[0]
             return improved
         scale = slopes.max(axis=0)
-        solved, _ = optimize.nnls(slopes / scale, observed - (loss - slopes.sum(axis=1)))
+        solved, _ = scipy.optimize.nnls(slopes / scale, observed - (loss - slopes.sum(axis=1)))
         # A term whose coefficient comes out as 0 keeps a millionth of the loss. At a log of minus
         # infinity it could never come back.
         improved[own] = np.log(np.maximum(solved, 1e-6 * float(observed.mean())) / scale)

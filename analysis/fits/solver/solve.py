@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize
 
 from tst_study.analysis.checks import Floats
 from tst_study.analysis.fits.solver.problem import Formula, Problem
@@ -77,7 +77,7 @@ def refit(problem: Problem, theta: Floats) -> Floats:
     # derivatives find the end of a narrow valley.
     for scale in (1.0, "jac"):
         try:
-            theta = optimize.least_squares(
+            theta = scipy.optimize.least_squares(
                 problem.residuals,
                 theta,
                 problem.jacobian,
