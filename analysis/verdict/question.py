@@ -102,10 +102,16 @@ def _several(value: Value | tuple[Value, ...]) -> tuple[Value, ...]:
 
 
 _ABSENT = object()
+REMOVED = {"superposition.pooling": "mean"}
+"""Keys that a config no longer has, which registered questions name, and the value that is in
+effect without them."""
 
 
 def _declared(config: Any, key: str) -> Any:
     """Return the value of a dotted key in a config (JSON text); `_ABSENT` without config or key."""
+    if key in REMOVED and isinstance(config, str):
+        section, name = key.split(".")
+        return json.loads(config).get(section, {}).get(name, REMOVED[key])
     value: Any = _config(config) if isinstance(config, str) else {}
     for name in key.split("."):
         value = value.get(name, _ABSENT) if isinstance(value, dict) else _ABSENT
@@ -351,7 +357,10 @@ def _asked(question: Question) -> str:
     """Return what a question asks, as text: all that it says but its name, its seeds and its
     registration."""
     arms = {
-        side: {**arm.model_dump(), "where": {k: v for k, v in arm.where.items() if k != "seed"}}
+        side: {
+            **arm.model_dump(),
+            "where": {k: v for k, v in arm.where.items() if k != "seed" and REMOVED.get(k) != v},
+        }
         for side, arm in (("arm", question.arm), ("against", question.against))
     }
     rest = question.model_dump(exclude={"name", "arm", "against", "registered", "registration"})

@@ -2,6 +2,7 @@
 intervals that equal textbook tests and cover wherever that was simulated."""
 
 import itertools
+import json
 import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -443,3 +444,19 @@ def test_no_questions_write_no_file_and_damaged_ones_are_named(tmp_path: Path) -
     (tmp_path / "questions.json").write_text('{"schema_version": 2, "questions": []}')
     with pytest.raises(UserError, match=r"questions\.json: schema_version"):
         read_questions(tmp_path)
+
+
+def test_a_registered_question_finds_its_runs_although_a_key_that_it_names_is_gone() -> None:
+    """Max pooling was a key when the fourth campaign was registered."""
+    (old,) = {
+        key: value
+        for one in read_questions(Path(__file__).parents[2] / "docs/records/batch")
+        for key, value in one.arm.where.items()
+        if key == "superposition.pooling"
+    }.items()
+    asked = Question(
+        name="x", family="x", arm=Arm(name="a", where=dict([old])), against=Arm(name="b")
+    )
+    configs = [{"superposition": inner} for inner in ({}, {"pooling": "mean"}, {"pooling": "max"})]
+    table = pd.DataFrame({"role": "superposition", "config": list(map(json.dumps, configs))})
+    assert list(asked.runs(table)[0].index) == [0, 1]
